@@ -26,6 +26,7 @@ jq|test|reads JSON in the examples of the documents
 openssl|test|certificates in the examples of the documents
 bsdutils|test|script, a terminal for cenote top
 systemd|test|systemd-analyze, which checks the units
+chromium|test|shows the dashboard to its tests, without a screen
 prometheus|test|scrapes our metrics, checks our alert rules (promtool) and dashboards|promtool
 iproute2|test|hosts in network namespaces whose links are cut
 e2fsprogs|test bench|ext4 on our device

@@ -6,11 +6,12 @@ use std::os::unix::fs::PermissionsExt;
 
 use support::{Folder, cenote, run};
 
-const COMMANDS: [&str; 17] = [
+const COMMANDS: [&str; 18] = [
     "up",
     "down",
     "status",
     "top",
+    "dashboard",
     "host",
     "volume",
     "mount",

@@ -9,6 +9,7 @@ use cenote_fabric::{Status, Time};
 use super::operation::Whose;
 use super::{Client, ClientError, Command, Outcome, Token};
 use crate::protocol::{Answer, Request};
+use crate::server::Figures;
 
 /// Tokens of questions begin here; those below are operations.
 pub(super) const QUESTIONS: Token = 1 << 63;
@@ -121,6 +122,21 @@ impl Client {
             self.ask(Request::Clean { shard }, limit)?;
         }
         Ok(())
+    }
+
+    /// How much each shard holds and has done. A server of an earlier version ends the connection.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn figures(&mut self, limit: Duration) -> Result<Vec<Figures>, ClientError> {
+        let shards = 0..self.shards.len() as u16;
+        shards
+            .map(|shard| match self.ask(Request::Figures { shard }, limit)? {
+                Answer::Figures(figures) => Ok(figures),
+                Answer::Refused(refusal) => Err(ClientError::Refused(refusal)),
+                _ => Err(ClientError::Protocol),
+            })
+            .collect()
     }
 
     /// One question.

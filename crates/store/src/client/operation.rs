@@ -271,7 +271,7 @@ impl Client {
                     lost: operation.lost,
                 })
             }
-            Ok(Answer::Keys { .. }) => Err(ClientError::Protocol),
+            Ok(Answer::Keys { .. } | Answer::Figures(_)) => Err(ClientError::Protocol),
         };
         self.end(index, end);
     }

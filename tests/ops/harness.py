@@ -62,11 +62,10 @@ def wait_for(condition, what, limit_s=LIMIT_S):
     return answer
 
 
-def tools():
-    """The environment with the packages of requirements.txt, installed once; its folder."""
-    place = TARGET / "ops" / "python"
+def tools(whose="ops", wanted=ROOT / "tests" / "ops" / "requirements.txt"):
+    """The environment with the packages of such a file, installed once; its folder."""
+    place = TARGET / whose / "python"
     place.mkdir(parents=True, exist_ok=True)
-    wanted = ROOT / "tests" / "ops" / "requirements.txt"
     installed = place / "requirements.txt"
     # Two programs that need it at the same time do not both make it.
     with open(place / "lock", "w", encoding="ascii") as lock:
@@ -80,7 +79,8 @@ def tools():
             ended = run(*command, code=None)
             if ended.returncode != 0:
                 said = (ended.stderr.strip() or ended.stdout.strip()).splitlines()[-1:]
-                skip(f"packages of tests/ops/requirements.txt cannot be had: {''.join(said)}")
+                shown = wanted.relative_to(ROOT)
+                skip(f"packages of {shown} cannot be had: {''.join(said)}")
         shutil.copy(wanted, installed)
     return place / "venv"
 

@@ -110,15 +110,15 @@ impl Store {
         Ok(values)
     }
 
-    fn delete(&self, py: Python<'_>, key: &[u8], if_version: Option<u64>) -> PyResult<Option<u64>> {
+    fn delete(&self, py: Python<'_>, key: &[u8], if_version: Option<u64>) -> PyResult<u64> {
         let delete = Request::Delete {
             key: key.to_vec(),
             condition: if_version.map_or(Condition::Always, Condition::Version),
         };
-        deleted(py, self.ask(py, delete)?)
+        changed(py, self.ask(py, delete)?)
     }
 
-    fn delete_many(&self, py: Python<'_>, keys: Vec<Vec<u8>>) -> PyResult<Vec<Option<u64>>> {
+    fn delete_many(&self, py: Python<'_>, keys: Vec<Vec<u8>>) -> PyResult<Vec<u64>> {
         let mut versions = Vec::new();
         for batch in keys.chunks(BATCH) {
             let deletes = batch.iter().map(|key| Request::Delete {
@@ -126,7 +126,7 @@ impl Store {
                 condition: Condition::Always,
             });
             for done in self.ask_all(py, deletes.collect())? {
-                versions.push(deleted(py, done)?);
+                versions.push(changed(py, done)?);
             }
         }
         Ok(versions)
@@ -182,12 +182,5 @@ fn changed(py: Python<'_>, done: Done) -> PyResult<u64> {
             py,
             Err(Error::Refused("an answer to another request".to_owned())),
         ),
-    }
-}
-
-fn deleted(py: Python<'_>, done: Done) -> PyResult<Option<u64>> {
-    match done {
-        Done::Absent => Ok(None),
-        done => changed(py, done).map(Some),
     }
 }

@@ -55,7 +55,7 @@ def main():
     paths = [place, PACKAGE / "tests", ROOT / "tests" / "ops"]
     environment = dict(
         os.environ, CENOTE=str(harness.CENOTE), PYTHONPATH=os.pathsep.join(map(str, paths)),
-        PYTHONDONTWRITEBYTECODE="1", CENOTE_PYTHON=str(python),
+        PYTHONDONTWRITEBYTECODE="1", MYPY_CACHE_DIR=str(TARGET / "python" / "mypy"),
     )
     try:
         return os.spawnve(os.P_WAIT, python, [str(word) for word in command], environment)

@@ -70,11 +70,17 @@ def test_the_loop_goes_on_while_a_call_waits(well):
 def test_a_cancelled_call_is_made_whole_or_not_at_all(well):
     async def main():
         async with aio.Volume(well.folder, size="1M", threads=1) as remote:
-            gate = threading.Event()
+            has_begun, gate = threading.Event(), threading.Event()
             sync = remote.blocking
-            begun = asyncio.create_task(remote._call(lambda: gate.wait() and sync.write(0, b"a")))
+
+            def work():
+                has_begun.set()
+                gate.wait()
+                sync.write(0, b"a")
+
+            begun = asyncio.create_task(remote._call(work))
             waiting = asyncio.create_task(remote.write(1, b"b"))
-            await asyncio.sleep(0)
+            await asyncio.to_thread(has_begun.wait)
             begun.cancel()
             waiting.cancel()
             for task in (begun, waiting):

@@ -143,7 +143,7 @@ def test_a_host_is_killed_while_threads_write_and_every_byte_is_there(own_well):
             assert volume.read(offset, len(data)) == data, offset
 
 
-@pytest.mark.parametrize("call", ["read", "read_into", "write", "write_copied", "discard"])
+@pytest.mark.parametrize("call", ["read", "read_into", "write", "write_copied"])
 def test_other_threads_run_while_one_waits(volume, call):
     landing = bytearray(MIB)
     calls = {
@@ -151,7 +151,6 @@ def test_other_threads_run_while_one_waits(volume, call):
         "read_into": lambda: volume.read_into(0, landing),
         "write": lambda: volume.write(0, bytes(MIB)),
         "write_copied": lambda: volume.write(0, landing),
-        "discard": lambda: volume.discard(0, MIB),
     }
     go, has_run = threading.Event(), []
 

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import TracebackType
 
-    from typing_extensions import Buffer
-
 #: A path, as `open` takes it.
 Path = str | os.PathLike[str]
 Self = TypeVar("Self", bound="Closing")
@@ -41,7 +39,7 @@ def folder_of(where: Path | None) -> str:
     return os.path.expanduser(os.fspath(where))
 
 
-def plain(data: Any) -> Buffer:
+def plain(data: Any) -> Any:
     """The bytes of a buffer, whatever its items are. No copy where they lie one after the other."""
     if isinstance(data, bytes):
         return data
@@ -57,7 +55,7 @@ def plain(data: Any) -> Buffer:
     return view.cast("B") if view.nbytes else b""
 
 
-def writable(buffer: Any) -> Buffer:
+def writable(buffer: Any) -> Any:
     """The same of a buffer that is written into."""
     if hasattr(buffer, "__array_interface__"):
         import numpy
@@ -101,10 +99,10 @@ class _Ranges(Protocol):
     @property
     def closed(self) -> bool: ...
     def read(self, offset: int, length: int) -> bytes: ...
-    def read_into(self, offset: int, buffer: Buffer) -> None: ...
-    def read_runs(self, offsets: Sequence[int], run: int, buffer: Buffer) -> None: ...
-    def write(self, offset: int, data: Buffer) -> None: ...
-    def write_runs(self, offsets: Sequence[int], run: int, data: Buffer) -> None: ...
+    def read_into(self, offset: int, buffer: Any) -> None: ...
+    def read_runs(self, offsets: Sequence[int], run: int, buffer: Any) -> None: ...
+    def write(self, offset: int, data: Any) -> None: ...
+    def write_runs(self, offsets: Sequence[int], run: int, data: Any) -> None: ...
     def close(self) -> None: ...
 
 

@@ -12,6 +12,7 @@ alone until the volume is closed, which waits for all of them.
 from __future__ import annotations
 
 import asyncio
+import builtins
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
@@ -38,7 +39,7 @@ class _Awaited(Generic[Kind]):
     """Opened by ``async with``, or by ``await open()``; closed with the block, or by ``close()``."""
 
     def __init__(self, make: Callable[[], Kind], threads: int) -> None:
-        self._make = make
+        self._make: Callable[[], Kind] = make
         self._sync: Kind | None = None
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="cenote")
 
@@ -224,7 +225,7 @@ class Store(_Awaited[_store.Store]):
         items: Mapping[str, Any] | Iterable[tuple[_store.Key, Any]],
         *,
         durable: bool = False,
-    ) -> list[int]:
+    ) -> builtins.list[int]:
         """As `cenote.Store.put_many`."""
         return await self._call(self.blocking.put_many, items, durable=durable)
 
@@ -236,15 +237,15 @@ class Store(_Awaited[_store.Store]):
         """As `cenote.Store.get_version`."""
         return await self._call(self.blocking.get_version, key)
 
-    async def get_many(self, keys: Iterable[_store.Key]) -> list[bytes | None]:
+    async def get_many(self, keys: Iterable[_store.Key]) -> builtins.list[bytes | None]:
         """As `cenote.Store.get_many`."""
         return await self._call(self.blocking.get_many, keys)
 
-    async def delete(self, key: _store.Key, *, if_version: int | None = None) -> bool:
+    async def delete(self, key: _store.Key, *, if_version: int | None = None) -> int:
         """As `cenote.Store.delete`. After a cancellation it may still be made."""
         return await self._call(self.blocking.delete, key, if_version=if_version)
 
-    async def list(self, prefix: _store.Key = "") -> list[str]:
+    async def list(self, prefix: _store.Key = "") -> builtins.list[str]:
         """As `cenote.Store.list`."""
         return await self._call(self.blocking.list, prefix)
 

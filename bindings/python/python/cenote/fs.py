@@ -298,7 +298,7 @@ class CenoteFileSystem(AbstractFileSystem):  # type: ignore[misc]
                 if value is not None and value.startswith(MAGIC):
                     owned.update(_content(key, value).parts())
         orphans = [key for key in keys if key.startswith(_PARTS) and key not in owned]
-        return sum(self.store.delete_many(orphans))
+        return len(self.store.delete_many(orphans))
 
     def _replace(self, key: str, value: bytes | None, *, is_new: bool) -> None:
         """Puts or deletes the object at a path, and deletes the parts of the one that was there."""
@@ -328,6 +328,8 @@ class CenoteFile(AbstractBufferedFile):  # type: ignore[misc]
 
     One that is left by an exception, out of its `with` block, was never written.
     """
+
+    closed: bool
 
     def __init__(
         self, fs: CenoteFileSystem, path: str, mode: str, block_size: int, autocommit: bool,

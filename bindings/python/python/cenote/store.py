@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import os
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, overload
 
@@ -85,7 +86,7 @@ class Store(Closing):
 
     def put_many(
         self, items: Mapping[str, Any] | Iterable[tuple[Key, Any]], *, durable: bool = False
-    ) -> list[int]:
+    ) -> builtins.list[int]:
         """Puts many objects, all under way at a time; their versions.
 
         The first error is raised, once all have ended.
@@ -108,23 +109,26 @@ class Store(Closing):
         found = self._inner.get(_key(key))
         return None if found is None else Version(*found)
 
-    def get_many(self, keys: Iterable[Key]) -> list[bytes | None]:
+    def get_many(self, keys: Iterable[Key]) -> builtins.list[bytes | None]:
         """The newest values of many objects, all under way at a time; None where there is none."""
         found = self._inner.get_many([_key(key) for key in keys])
         return [None if one is None else one[1] for one in found]
 
-    def delete(self, key: Key, *, if_version: int | None = None) -> bool:
-        """Deletes an object, durably; whether there was one."""
-        return self._inner.delete(_key(key), if_version) is not None
+    def delete(self, key: Key, *, if_version: int | None = None) -> int:
+        """Has there be no such object, durably; the version that says so, also if there was none.
 
-    def delete_many(self, keys: Iterable[Key]) -> list[bool]:
-        """Deletes many objects, all under way at a time; which of them there were."""
-        found = self._inner.delete_many([_key(key) for key in keys])
-        return [one is not None for one in found]
+        :param if_version: only if its version is this one; else `ConditionError`.
+        """
+        return self._inner.delete(_key(key), if_version)
 
-    def list(self, prefix: Key = "") -> list[str]:
+    def delete_many(self, keys: Iterable[Key]) -> builtins.list[int]:
+        """Deletes many objects, all under way at a time."""
+        return self._inner.delete_many([_key(key) for key in keys])
+
+    def list(self, prefix: Key = "") -> builtins.list[str]:
         """All keys that begin with `prefix`, in order of their bytes.
 
+        An object that `put` put is listed once it is durable, a moment later.
         Keys that are no UTF-8 have surrogates, as names of files do (`os.fsdecode`).
         """
         return [_text(key) for key in self._inner.list(_key(prefix))]

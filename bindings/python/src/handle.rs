@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use pyo3::prelude::*;
 
+use crate::ending::detached;
 use crate::error::raise;
 
 pub struct Handle<T: Send + Sync> {
@@ -59,7 +60,7 @@ impl<T: Send + Sync> Handle<T> {
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner)
                 .take();
-            py.detach(|| drop(open));
+            detached(py, || drop(open));
         }
     }
 }
@@ -73,7 +74,7 @@ impl<T: Send + Sync> Drop for Handle<T> {
                 .unwrap_or_else(PoisonError::into_inner)
                 .take();
             // It joins threads, none of which needs the interpreter.
-            Python::attach(|py| py.detach(|| drop(open)));
+            Python::attach(|py| detached(py, || drop(open)));
         }
     }
 }

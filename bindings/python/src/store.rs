@@ -10,6 +10,7 @@ use pyo3::types::{PyBytes, PyList};
 
 use crate::buffer::Source;
 use crate::cache::{seconds, wait};
+use crate::ending::detached;
 use crate::error::or_raise;
 use crate::handle::Handle;
 
@@ -32,7 +33,7 @@ impl Store {
         let timeout = seconds(py, "timeout", timeout)?;
         let addresses: Vec<&str> = addresses.iter().map(String::as_str).collect();
         let open = || cenote::store::Store::open_within(&addresses, &key, timeout);
-        let store = or_raise(py, py.detach(open))?;
+        let store = or_raise(py, detached(py, open))?;
         let handle = Handle::new(store);
         Ok(Self { handle })
     }
@@ -134,7 +135,7 @@ impl Store {
 
     fn list<'py>(&self, py: Python<'py>, prefix: &[u8]) -> PyResult<Vec<Bound<'py, PyBytes>>> {
         let store = self.handle.get(py)?;
-        let keys = py.detach(move || store.keys(prefix));
+        let keys = detached(py, move || store.keys(prefix));
         let keys = or_raise(py, keys)?;
         Ok(keys.iter().map(|key| PyBytes::new(py, key)).collect())
     }
@@ -160,10 +161,10 @@ impl Store {
     /// All of them, at the same time; the first error, once all have ended.
     fn ask_all(&self, py: Python<'_>, requests: Vec<Request>) -> PyResult<Vec<Done>> {
         let store: Arc<cenote::store::Store> = self.handle.get(py)?;
-        let pending = py.detach(|| store.begin(requests));
+        let pending = detached(py, || store.begin(requests));
         let ends: Vec<End> = wait(py, pending)?;
         // Last, so that a store that was closed meanwhile ends here, without the lock.
-        py.detach(move || drop(store));
+        detached(py, move || drop(store));
         or_raise(py, ends.into_iter().collect())
     }
 }

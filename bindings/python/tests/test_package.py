@@ -85,6 +85,31 @@ def test_the_version_is_the_crates():
     assert said.split()[1] == cenote.__version__, said
 
 
+@pytest.mark.parametrize("how", ["ends", "raises", "thread"])
+def test_a_program_that_does_not_close_ends_all_the_same(well, served, how):
+    well.cache(f"left-{how}", "1M", 1).close()
+    program = (
+        "import cenote, sys, threading\n"
+        "folder, cache, address, key, how = sys.argv[1:]\n"
+        "volume = cenote.Volume(folder, size='1M')\n"
+        "cache = cenote.Cache(cache, folder)\n"
+        "store = cenote.Store(address, key=key)\n"
+        "volume[0] = cache[0] = 1\n"
+        "store.put('left', b'1')\n"
+        "def work():\n"
+        "    while True:\n"
+        "        volume.write(0, bytes(4096)), cache.read(0, 5), store.get('left')\n"
+        "if 'thread' in how:\n"
+        "    threading.Thread(target=work, daemon=True).start()\n"
+        "print('through', flush=True)\n"
+        "if 'raises' in how:\n"
+        "    raise SystemExit(3)\n"
+    )
+    ended = run(sys.executable, "-c", program, well.folder, f"left-{how}",
+                served.address, served.key, how, code=3 if "raises" in how else 0)
+    assert (ended.stdout, ended.stderr) == ("through\n", "")
+
+
 @pytest.mark.long
 def test_pip_builds_a_wheel_that_works(well, tmp_path):
     """With dependencies that are built already, as far as cargo takes them."""

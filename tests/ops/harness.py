@@ -74,7 +74,8 @@ def tools(whose="ops", wanted=ROOT / "tests" / "ops" / "requirements.txt"):
             return place / "venv"
         for command in (
             [sys.executable, "-m", "venv", "--clear", place / "venv"],
-            [place / "venv/bin/pip", "install", "-q", "--no-deps", "--requirement", wanted],
+            [place / "venv/bin/pip", "install", "-q", "--no-deps", "--no-compile",
+             "--requirement", wanted],
         ):
             ended = run(*command, code=None)
             if ended.returncode != 0:

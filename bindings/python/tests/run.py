@@ -47,7 +47,7 @@ def main():
     except Skipped as reason:
         print(f"skipped: {reason}\n\ntest result: ok. 0 passed; 0 failed; 0 ignored")
         return 0
-    command = [python, "-B", "-m", "pytest", "-q", "-p", "report", "-p", "no:terminal",
+    command = [python, "-m", "pytest", "-p", "report", "-p", "no:terminal",
                "-m", "long" if is_long else "not long", "--rootdir", PACKAGE,
                "-c", PACKAGE / "pyproject.toml", PACKAGE / "tests"]
     if words:
@@ -55,7 +55,8 @@ def main():
     paths = [place, PACKAGE / "tests", ROOT / "tests" / "ops"]
     environment = dict(
         os.environ, CENOTE=str(harness.CENOTE), PYTHONPATH=os.pathsep.join(map(str, paths)),
-        PYTHONDONTWRITEBYTECODE="1", MYPY_CACHE_DIR=str(TARGET / "python" / "mypy"),
+        PYTHONPYCACHEPREFIX=str(TARGET / "python" / "pycache"),
+        MYPY_CACHE_DIR=str(TARGET / "python" / "mypy"),
     )
     try:
         return os.spawnve(os.P_WAIT, python, [str(word) for word in command], environment)

@@ -141,7 +141,8 @@ def test_what_only_looks_like_a_file_is_refused_and_hides_no_other(fs, store):
         assert fs.ls("", detail=False) == ["bad", "same"]
         assert [info["type"] for info in fs.ls("")] == ["other", "file"]
     # Its parts are not there.
-    store.put_durable("bad", magic + b'{"bytes":1,"id":"%s","part_bytes":1,"version":1}' % (b"0" * 32))
+    said = b'{"bytes":1,"id":"%s","part_bytes":1,"version":1}' % (b"0" * 32)
+    store.put_durable("bad", magic + said)
     with pytest.raises(FileNotFoundError):
         fs.cat("bad")
 

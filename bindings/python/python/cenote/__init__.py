@@ -85,8 +85,8 @@ def array(
 ) -> RemoteArray:
     """A NumPy array in a volume or a cache, whose first element is at byte `offset`.
 
-    It takes what bytes are there: zeros in a new volume. See `cenote.arrays.RemoteArray` for what is a
-    copy. Needs NumPy.
+    It takes what bytes are there: zeros in a new volume. What is a copy: see
+    `cenote.arrays.RemoteArray`. Needs NumPy.
     """
     from .arrays import RemoteArray
 

@@ -21,7 +21,7 @@ _UNITS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
 
 
 def size_of(size: int | str) -> int:
-    """Bytes: a number, or text such as "64M", in the units of `cenote`'s commands (powers of 1024)."""
+    """Bytes: a number, or text such as "64M", in the units of `cenote`'s commands."""
     if isinstance(size, str):
         found = re.fullmatch(r"(\d{1,18})([KMGT]?)(?:i?B)?", size.strip())
         if found is None:
@@ -107,7 +107,7 @@ class _Ranges(Protocol):
 
 
 class Ranges(Closing):
-    """Bytes at offsets, from 0 to `size`. Calls wait until they are done, and let other threads run."""
+    """Bytes at offsets, from 0 to `size`. Calls wait until they are done; other threads run."""
 
     _inner: _Ranges
 
@@ -173,7 +173,8 @@ class Ranges(Closing):
         data = plain(value)
         length = memoryview(data).nbytes
         if length != max(stop - start, 0):
-            raise ValueError(f"{length} bytes for a range of {max(stop - start, 0)}: its size is fixed")
+            room = max(stop - start, 0)
+            raise ValueError(f"{length} bytes for a range of {room}: its size is fixed")
         self._inner.write(start, data)
 
     def _offset(self, index: SupportsIndex) -> int:

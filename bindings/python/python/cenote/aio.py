@@ -1,7 +1,7 @@
 """The same for asyncio: volumes, caches and stores whose calls are awaited.
 
-Each has a few threads of its own, which wait in its place, so the loop goes on. A call whose task is
-cancelled before a thread began it is not made. One that has begun goes on to its end, whatever
+Each has a few threads of its own, which wait in its place, so the loop goes on. A call whose task
+is cancelled before a thread began it is not made. One that has begun goes on to its end, whatever
 becomes of the task: a write may then have been made, and a buffer that is read into has to be left
 alone until the volume is closed, which waits for all of them.
 
@@ -36,7 +36,7 @@ Own = TypeVar("Own", bound="_Awaited[Any]")
 
 
 class _Awaited(Generic[Kind]):
-    """Opened by ``async with``, or by ``await open()``; closed with the block, or by ``close()``."""
+    """Opened by ``async with`` or ``await open()``; closed with the block or by ``close()``."""
 
     def __init__(self, make: Callable[[], Kind], threads: int) -> None:
         self._make: Callable[[], Kind] = make

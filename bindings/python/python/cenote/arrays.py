@@ -1,7 +1,7 @@
 """NumPy arrays whose elements are in remote memory.
 
-An array here has a place, a shape and a type, and no elements of its own: each index reads or writes
-the volume or cache that it lies in. What an index returns is a copy, as a NumPy array.
+An array here has a place, a shape and a type, and no elements of its own: each index reads or
+writes the volume or cache that it lies in. What an index returns is a copy, as a NumPy array.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ class RemoteArray:
     ``...`` and ``None``, as in NumPy; or is one array of integers or booleans for the first axis.
 
     What is a copy: everything that an index, ``read``, ``numpy.asarray`` or iteration returns.
-    Changing it changes nothing here. So ``a[3] += 1`` works (it reads, adds and writes row 3), while
-    ``a[3][5] = 1`` changes a copy that is gone at once: write ``a[3, 5] = 1``. Nothing locks: between
-    the reading and the writing of ``+=`` others may have written. Arithmetic is NumPy's, on copies:
-    ``a[:] * 2``. ``rows`` is no copy: it is another array at a part of the same place.
+    Changing it changes nothing here. So ``a[3] += 1`` works (it reads, adds and writes row 3),
+    while ``a[3][5] = 1`` changes a copy that is gone at once: write ``a[3, 5] = 1``. Nothing locks:
+    between the reading and the writing of ``+=`` others may have written. Arithmetic is NumPy's, on
+    copies: ``a[:] * 2``. ``rows`` is no copy: it is another array at a part of the same place.
     """
 
     def __init__(
@@ -141,7 +141,7 @@ class RemoteArray:
             self._runs(self._places(box)[0], values, is_write=True)
 
     def read(self, out: NDArray[Any] | None = None) -> NDArray[Any]:
-        """All of it: a new array, or `out`, of the same shape and type, which is read into in place."""
+        """All of it: a new array, or `out`, of the same shape and type, which is read into."""
         if out is None:
             out = np.empty(self._shape, self._dtype)
         elif out.shape != self._shape or out.dtype != self._dtype:
@@ -191,7 +191,7 @@ class RemoteArray:
         """Rows that an index names one by one; None if it is made of slices and integers."""
         if isinstance(index, tuple):
             if any(isinstance(one, (list, np.ndarray)) and np.ndim(one) for one in index):
-                raise IndexError("an array among other indices: read with slices, then index the copy")
+                raise IndexError("an array among other indices: index a copy of slices")
             return None
         if isinstance(index, bool | np.bool_):
             raise IndexError("a truth value is no index here")
@@ -254,7 +254,7 @@ class RemoteArray:
         return [math.prod(self._shape[axis + 1 :]) for axis in range(self.ndim)]
 
     def _inner(self, box: _Box) -> tuple[int, int]:
-        """The axes before the one that is returned are gone through; with it begin runs of so many."""
+        """With which axis runs begin, those before it being gone through, and how long they are."""
         axis, run = self.ndim, 1
         while axis > 0 and (box.steps[axis - 1] == 1 or box.counts[axis - 1] == 1):
             axis -= 1

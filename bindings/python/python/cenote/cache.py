@@ -32,8 +32,8 @@ class Cache(Ranges):
     """Bytes in the memory of several machines, as `cenote cache create` made them.
 
     Any thread may use it. A region with one copy that goes with its host comes back empty: a cache
-    may lose bytes, and `take_lost` says which regions. Requests that overlap and are under way at the
-    same time take effect in any order.
+    may lose bytes, and `take_lost` says which regions. Requests that overlap and are under way at
+    the same time take effect in any order.
 
     >>> with cenote.Cache("c0", "~/.cenote/well") as cache:  # doctest: +SKIP
     ...     cache[4096:4101] = b"hello"
@@ -82,7 +82,7 @@ class Cache(Ranges):
         return self._inner.region_size
 
     def read_many(self, ranges: Iterable[tuple[int, int]]) -> list[bytes]:
-        """The bytes of many ranges, each an offset and a length of up to 1 MiB, all under way at a time."""
+        """The bytes of many ranges, each an offset and a length of up to 1 MiB, all at a time."""
         return self._inner.read_many(list(ranges))
 
     def write_many(self, items: Iterable[tuple[int, Any]]) -> None:

@@ -1,4 +1,4 @@
-"""Why something was not done. Each class says what to do about it, and whether trying again may help."""
+"""Why something was not done. Each class says what to do, and whether trying again may help."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class UnavailableError(Error, OSError):
 
 
 class DataLostError(Error, OSError):
-    """More hosts are gone, or silent, than the scheme survives. No wrong bytes are returned instead."""
+    """More hosts are gone, or silent, than the scheme survives. No wrong bytes come instead."""
 
     hint = "write the range again, or wait for hosts that are only silent"
 

@@ -1,4 +1,4 @@
-"""Files in a store, as the file system ``cenote://`` of fsspec: for pandas, PyArrow, Dask and others.
+"""Files in a store, as the file system ``cenote://`` of fsspec: for pandas, PyArrow and others.
 
 A path is an object's key. An object of up to 1 MiB that was put by other means is a file as well. A
 larger file is an object that says where its parts are, other objects whose keys no path can have:
@@ -6,9 +6,9 @@ larger file is an object that says where its parts are, other objects whose keys
     path                    MAGIC and JSON: {"bytes": N, "id": ID, "part_bytes": N, "version": 1}
     "\\0parts/ID/INDEX"      a part each, in order; all but the last have part_bytes
 
-The object at the path is put last, durably and in one piece. So a file that is written is there whole
-or not at all, after crashes as well, and replaces the one before at one moment. Folders are parts of
-paths, as in other stores of objects: they are there while something is in them.
+The object at the path is put last, durably and in one piece. So a file that is written is there
+whole or not at all, after crashes as well, and replaces the one before at one moment. Folders are
+parts of paths, as in other stores of objects: they are there while something is in them.
 """
 
 from __future__ import annotations
@@ -285,7 +285,7 @@ class CenoteFileSystem(AbstractFileSystem):  # type: ignore[misc]
             raise OSError(f"{path}: it is not empty")
 
     def remove_orphans(self) -> int:
-        """Deletes parts that no file has: of programs that died while they wrote. How many there were.
+        """Deletes parts that no file has, of programs that died while they wrote; how many.
 
         Only while nobody writes: parts are there before their file is.
         """
@@ -366,13 +366,12 @@ class CenoteFile(AbstractBufferedFile):  # type: ignore[misc]
         for at in range(0, whole, _AT_ONCE * PART_BYTES):
             some = self._rest[at : min(at + _AT_ONCE * PART_BYTES, whole)]
             begins = range(0, len(some), PART_BYTES)
-            self.fs.store.put_many(
-                [
-                    (names.part((self._put + begin) // PART_BYTES), some[begin : begin + PART_BYTES])
-                    for begin in begins
-                ],
-                durable=True,
-            )
+            first = self._put // PART_BYTES
+            parts = [
+                (names.part(first + number), some[begin : begin + PART_BYTES])
+                for number, begin in enumerate(begins)
+            ]
+            self.fs.store.put_many(parts, durable=True)
             self._put += len(some)
         self._rest = self._rest[whole:]
         if final and self.autocommit:

@@ -38,8 +38,8 @@ def _text(key: bytes) -> str:
 class Store(Closing):
     """Objects that `cenote store serve` serves: keys of 1 to 250 bytes, values of up to 1 MiB.
 
-    Any thread may use it, and many requests are under way over its one connection; one that breaks is
-    made anew by the next request. With several addresses they are stores with copies of the same
+    Any thread may use it, and many requests are under way over its one connection; one that breaks
+    is made anew by the next request. With several addresses they are stores with copies of the same
     objects, in the order that all clients agree on.
 
     >>> with cenote.Store("tcp:127.0.0.1:7100", key="cluster.key") as store:  # doctest: +SKIP
@@ -136,8 +136,8 @@ class Store(Closing):
     def sync(self) -> int:
         """Returns once all that was put is durable.
 
-        What it returns is how many puts were given up, since their values did not come in time. After
-        the connection was lost it raises `ConnectionLostError`: nobody knows any more.
+        What it returns is how many puts were given up, since their values did not come in time.
+        After the connection was lost it raises `ConnectionLostError`: nobody knows any more.
         """
         return self._inner.sync()
 

@@ -39,11 +39,13 @@ impl<T: Send + Sync> Handle<T> {
                 "it was opened in the parent process",
             ));
         }
-        let open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        match &*open {
-            Some(open) => Ok(open.clone()),
-            None => Err(raise(py, "ClosedError", "it is closed")),
-        }
+        let open = self
+            .open
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
+        // Without the lock: what raises may let another thread run, which may want it.
+        open.ok_or_else(|| raise(py, "ClosedError", "it is closed"))
     }
 
     pub fn is_closed(&self) -> bool {

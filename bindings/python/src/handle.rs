@@ -9,7 +9,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use pyo3::prelude::*;
 
-use crate::ending::detached;
 use crate::error::raise;
 
 pub struct Handle<T: Send + Sync> {
@@ -39,13 +38,11 @@ impl<T: Send + Sync> Handle<T> {
                 "it was opened in the parent process",
             ));
         }
-        let open = self
-            .open
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone();
-        // Without the lock: what raises may let another thread run, which may want it.
-        open.ok_or_else(|| raise(py, "ClosedError", "it is closed"))
+        let open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*open {
+            Some(open) => Ok(open.clone()),
+            None => Err(raise(py, "ClosedError", "it is closed")),
+        }
     }
 
     pub fn is_closed(&self) -> bool {
@@ -62,7 +59,7 @@ impl<T: Send + Sync> Handle<T> {
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner)
                 .take();
-            detached(py, || drop(open));
+            py.detach(|| drop(open));
         }
     }
 }
@@ -76,7 +73,7 @@ impl<T: Send + Sync> Drop for Handle<T> {
                 .unwrap_or_else(PoisonError::into_inner)
                 .take();
             // It joins threads, none of which needs the interpreter.
-            Python::attach(|py| detached(py, || drop(open)));
+            Python::attach(|py| py.detach(|| drop(open)));
         }
     }
 }

@@ -90,7 +90,7 @@ pub enum Request {
         /// 1 to 250 bytes.
         key: Vec<u8>,
     },
-    /// Has there be none, durably.
+    /// Deletes one, durably.
     Delete {
         /// 1 to 250 bytes.
         key: Vec<u8>,
@@ -252,13 +252,16 @@ impl Store {
         }
     }
 
-    /// Has there be no such object, durably; the version that says so.
+    /// Deletes an object, durably; the version that says so. `None`: there was none.
     ///
     /// # Errors
     /// [`Error`].
-    pub fn delete(&self, key: &[u8], condition: Condition) -> Result<u64, Error> {
+    pub fn delete(&self, key: &[u8], condition: Condition) -> Result<Option<u64>, Error> {
         let key = key.to_vec();
-        changed(self.ask(Request::Delete { key, condition })?)
+        match self.ask(Request::Delete { key, condition })? {
+            Done::Absent => Ok(None),
+            done => changed(done).map(Some),
+        }
     }
 
     /// Waits until all that was put is durable; how many versions were given up, since their values did
@@ -273,7 +276,7 @@ impl Store {
         }
     }
 
-    /// All keys that begin with `prefix` and have a durable value, in order.
+    /// All keys that begin with `prefix`, in order.
     ///
     /// # Errors
     /// [`Error`].

@@ -11,6 +11,7 @@ use pyo3::exceptions::{PyBufferError, PyMemoryError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
+use crate::ending::detached;
 use crate::error::{Raised, or_raise};
 
 /// Bytes that are copied at a time.
@@ -73,12 +74,12 @@ impl<'py> Source<'py> {
         let write = &write;
         if let Self::Fixed(bytes) = self {
             let bytes = bytes.as_bytes();
-            return or_raise(py, py.detach(|| write(bytes, 0)));
+            return or_raise(py, detached(py, || write(bytes, 0)));
         }
         let step = (PART_BYTES / unit).max(1).saturating_mul(unit);
         for start in (0..self.len()).step_by(step) {
             let part = self.copy(py, start..(start + step).min(self.len()));
-            or_raise(py, py.detach(|| write(&part, start)))?;
+            or_raise(py, detached(py, || write(&part, start)))?;
             py.check_signals()?;
         }
         Ok(())
@@ -119,7 +120,7 @@ impl Landing {
         // dropped. Other threads of the program may look at them meanwhile, as with `readinto` of a socket,
         // and are told not to: what they see then is what they asked for, and nothing here depends on it.
         let bytes = unsafe { std::slice::from_raw_parts_mut(self.0.buf_ptr().cast(), self.len()) };
-        or_raise(py, py.detach(move || read(bytes)))
+        or_raise(py, detached(py, move || read(bytes)))
     }
 }
 
@@ -132,7 +133,9 @@ pub fn filled<'py, E: Raised + Send>(
     if isize::try_from(length).is_err() {
         return Err(PyMemoryError::new_err(format!("{length} bytes")));
     }
-    PyBytes::new_with(py, length, |bytes| or_raise(py, py.detach(|| read(bytes))))
+    PyBytes::new_with(py, length, |bytes| {
+        or_raise(py, detached(py, || read(bytes)))
+    })
 }
 
 /// Where runs of equal length lie in something of `size` bytes, and in a buffer of `len_bytes`.

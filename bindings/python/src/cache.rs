@@ -10,6 +10,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
 
 use crate::buffer::{Landing, Source, check_runs, filled};
+use crate::ending::detached;
 use crate::error::{or_raise, raise};
 use crate::handle::Handle;
 use crate::volume::check_range;
@@ -37,7 +38,7 @@ impl Cache {
         timeout: f64,
     ) -> PyResult<Self> {
         let options = options(py, name, patience, timeout)?;
-        let cache = or_raise(py, py.detach(|| options.open_in(&folder, cache)))?;
+        let cache = or_raise(py, detached(py, || options.open_in(&folder, cache)))?;
         let handle = Handle::new(cache);
         Ok(Self { handle })
     }
@@ -53,7 +54,7 @@ impl Cache {
     ) -> PyResult<Self> {
         let options = options(py, name, patience, timeout)?;
         let addresses: Vec<&str> = addresses.iter().map(String::as_str).collect();
-        let cache = or_raise(py, py.detach(|| options.open_at(&addresses, &key)))?;
+        let cache = or_raise(py, detached(py, || options.open_at(&addresses, &key)))?;
         let handle = Handle::new(cache);
         Ok(Self { handle })
     }
@@ -182,7 +183,7 @@ impl Cache {
 
     fn status(&self, py: Python<'_>) -> PyResult<(u64, usize, bool, usize, usize)> {
         let cache = self.handle.get(py)?;
-        let status = or_raise(py, py.detach(move || cache.status()))?;
+        let status = or_raise(py, detached(py, move || cache.status()))?;
         Ok((
             status.size_bytes,
             status.copies,
@@ -245,7 +246,7 @@ fn ends(
         return Err(raise(py, "ConfigurationError", said));
     }
     let share = cache.clone();
-    let pending = py.detach(move || share.begin(requests));
+    let pending = detached(py, move || share.begin(requests));
     let ends: Vec<End> = wait(py, pending)?;
     or_raise(py, ends.into_iter().collect())
 }
@@ -257,7 +258,7 @@ fn ends(
 pub fn wait<T: Send>(py: Python<'_>, mut pending: Pending<T>) -> PyResult<Vec<T>> {
     let over = |error| raise(py, "RefusedError", error);
     loop {
-        let is_there = py.detach(|| pending.wait(LOOK));
+        let is_there = detached(py, || pending.wait(LOOK));
         if is_there.map_err(over)? {
             return pending.ends().map_err(over);
         }

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use pyo3::prelude::*;
 
+use crate::ending::detached;
 use crate::error::raise;
 
 pub struct Handle<T: Send + Sync> {
@@ -38,11 +39,13 @@ impl<T: Send + Sync> Handle<T> {
                 "it was opened in the parent process",
             ));
         }
-        let open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        match &*open {
-            Some(open) => Ok(open.clone()),
-            None => Err(raise(py, "ClosedError", "it is closed")),
-        }
+        let open = self
+            .open
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
+        // Without the lock: what raises may let another thread run, which may want it.
+        open.ok_or_else(|| raise(py, "ClosedError", "it is closed"))
     }
 
     pub fn is_closed(&self) -> bool {
@@ -59,7 +62,7 @@ impl<T: Send + Sync> Handle<T> {
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner)
                 .take();
-            py.detach(|| drop(open));
+            detached(py, || drop(open));
         }
     }
 }
@@ -73,7 +76,7 @@ impl<T: Send + Sync> Drop for Handle<T> {
                 .unwrap_or_else(PoisonError::into_inner)
                 .take();
             // It joins threads, none of which needs the interpreter.
-            Python::attach(|py| py.detach(|| drop(open)));
+            Python::attach(|py| detached(py, || drop(open)));
         }
     }
 }

@@ -9,10 +9,12 @@
 //! | `handle` | something that is open: closed once, and the parent's after a fork |
 //! | `buffer` | bytes of Python objects: the one place with unsafe code |
 //! | `error` | errors as exceptions |
+//! | `ending` | the interpreter's lock, also while the interpreter ends |
 //! | `volume`, `cache`, `store` | the classes |
 
 mod buffer;
 mod cache;
+mod ending;
 mod error;
 mod handle;
 mod store;
@@ -23,6 +25,7 @@ use pyo3::prelude::*;
 /// The module `cenote._cenote`.
 #[pymodule]
 fn _cenote(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    ending::watch_for_exit(module)?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add_class::<volume::Volume>()?;
     module.add_class::<cache::Cache>()?;

@@ -10,6 +10,7 @@ use pyo3::types::{PyBytes, PyList};
 
 use crate::buffer::Source;
 use crate::cache::{seconds, wait};
+use crate::ending::detached;
 use crate::error::or_raise;
 use crate::handle::Handle;
 
@@ -32,7 +33,7 @@ impl Store {
         let timeout = seconds(py, "timeout", timeout)?;
         let addresses: Vec<&str> = addresses.iter().map(String::as_str).collect();
         let open = || cenote::store::Store::open_within(&addresses, &key, timeout);
-        let store = or_raise(py, py.detach(open))?;
+        let store = or_raise(py, detached(py, open))?;
         let handle = Handle::new(store);
         Ok(Self { handle })
     }
@@ -110,15 +111,15 @@ impl Store {
         Ok(values)
     }
 
-    fn delete(&self, py: Python<'_>, key: &[u8], if_version: Option<u64>) -> PyResult<Option<u64>> {
+    fn delete(&self, py: Python<'_>, key: &[u8], if_version: Option<u64>) -> PyResult<u64> {
         let delete = Request::Delete {
             key: key.to_vec(),
             condition: if_version.map_or(Condition::Always, Condition::Version),
         };
-        deleted(py, self.ask(py, delete)?)
+        changed(py, self.ask(py, delete)?)
     }
 
-    fn delete_many(&self, py: Python<'_>, keys: Vec<Vec<u8>>) -> PyResult<Vec<Option<u64>>> {
+    fn delete_many(&self, py: Python<'_>, keys: Vec<Vec<u8>>) -> PyResult<Vec<u64>> {
         let mut versions = Vec::new();
         for batch in keys.chunks(BATCH) {
             let deletes = batch.iter().map(|key| Request::Delete {
@@ -126,7 +127,7 @@ impl Store {
                 condition: Condition::Always,
             });
             for done in self.ask_all(py, deletes.collect())? {
-                versions.push(deleted(py, done)?);
+                versions.push(changed(py, done)?);
             }
         }
         Ok(versions)
@@ -134,7 +135,7 @@ impl Store {
 
     fn list<'py>(&self, py: Python<'py>, prefix: &[u8]) -> PyResult<Vec<Bound<'py, PyBytes>>> {
         let store = self.handle.get(py)?;
-        let keys = py.detach(move || store.keys(prefix));
+        let keys = detached(py, move || store.keys(prefix));
         let keys = or_raise(py, keys)?;
         Ok(keys.iter().map(|key| PyBytes::new(py, key)).collect())
     }
@@ -160,10 +161,10 @@ impl Store {
     /// All of them, at the same time; the first error, once all have ended.
     fn ask_all(&self, py: Python<'_>, requests: Vec<Request>) -> PyResult<Vec<Done>> {
         let store: Arc<cenote::store::Store> = self.handle.get(py)?;
-        let pending = py.detach(|| store.begin(requests));
+        let pending = detached(py, || store.begin(requests));
         let ends: Vec<End> = wait(py, pending)?;
         // Last, so that a store that was closed meanwhile ends here, without the lock.
-        py.detach(move || drop(store));
+        detached(py, move || drop(store));
         or_raise(py, ends.into_iter().collect())
     }
 }
@@ -182,12 +183,5 @@ fn changed(py: Python<'_>, done: Done) -> PyResult<u64> {
             py,
             Err(Error::Refused("an answer to another request".to_owned())),
         ),
-    }
-}
-
-fn deleted(py: Python<'_>, done: Done) -> PyResult<Option<u64>> {
-    match done {
-        Done::Absent => Ok(None),
-        done => changed(py, done).map(Some),
     }
 }

@@ -10,6 +10,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
 use crate::buffer::{Landing, Source, check_runs, filled};
+use crate::ending::detached;
 use crate::error::{or_raise, raise};
 use crate::handle::Handle;
 
@@ -48,7 +49,7 @@ impl Volume {
         if let Some(name) = &name {
             options = options.name(name);
         }
-        let volume = or_raise(py, py.detach(|| options.open(&cluster)))?;
+        let volume = or_raise(py, detached(py, || options.open(&cluster)))?;
         Ok(Self {
             size: volume.size_bytes(),
             handle: Handle::new(volume),
@@ -134,12 +135,12 @@ impl Volume {
     fn discard(&self, py: Python<'_>, offset: u64, length: u64) -> PyResult<()> {
         let volume = self.handle.get(py)?;
         self.check(py, offset, length)?;
-        or_raise(py, py.detach(move || volume.discard(offset, length)))
+        or_raise(py, detached(py, move || volume.discard(offset, length)))
     }
 
     fn status(&self, py: Python<'_>) -> PyResult<(String, bool, bool, u64, u64, usize, usize)> {
         let volume = self.handle.get(py)?;
-        let status = or_raise(py, py.detach(move || volume.status()))?;
+        let status = or_raise(py, detached(py, move || volume.status()))?;
         Ok((
             status.scheme,
             status.is_whole,

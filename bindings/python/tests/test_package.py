@@ -85,7 +85,7 @@ def test_the_version_is_the_crates():
     assert said.split()[1] == cenote.__version__, said
 
 
-@pytest.mark.parametrize("how", ["ends", "raises"])
+@pytest.mark.parametrize("how", ["ends", "raises", "thread"])
 def test_a_program_that_does_not_close_ends_all_the_same(well, served, how):
     well.cache(f"left-{how}", "1M", 1).close()
     program = (

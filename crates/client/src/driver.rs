@@ -216,3 +216,102 @@ fn drive<C: Connection>(mut connection: C, jobs: &Receiver<Job<C>>) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::{Arc, Barrier};
+
+    use super::*;
+
+    /// Doubles numbers, the last first, once `until` of them are under way; 0 is a bug.
+    struct Doubling {
+        waker: Waker,
+        until: usize,
+        under_way: Vec<(u64, u32)>,
+        done: Arc<AtomicUsize>,
+    }
+
+    impl Connection for Doubling {
+        type Request = u32;
+        type End = u32;
+
+        fn begin(&mut self, request: u32, token: u64) {
+            assert_ne!(request, 0, "a bug");
+            self.under_way.push((token, request));
+            assert!(self.under_way.len() <= UNDER_WAY_MAX);
+        }
+
+        fn poll(&mut self, ended: &mut Vec<(u64, u32)>) {
+            if self.under_way.len() >= self.until {
+                self.done.fetch_add(self.under_way.len(), Ordering::Relaxed);
+                let ends = self.under_way.drain(..).rev();
+                ended.extend(ends.map(|(token, number)| (token, 2 * number)));
+            }
+        }
+
+        fn wait(&mut self, timeout: Duration) {
+            let fd = std::os::fd::AsRawFd::as_raw_fd(&std::os::fd::AsFd::as_fd(&self.waker));
+            cenote_fabric::wait(&[fd], Some(timeout)).expect("it waits");
+            self.waker.clear();
+        }
+
+        fn waker(&self) -> Waker {
+            self.waker.clone()
+        }
+    }
+
+    fn doubling(until: usize) -> (Driver<Doubling>, Arc<AtomicUsize>) {
+        let done = Arc::new(AtomicUsize::new(0));
+        let counts = done.clone();
+        let open = move || -> Result<_, ()> {
+            Ok(Doubling {
+                waker: Waker::new().expect("a descriptor"),
+                until,
+                under_way: Vec::new(),
+                done: counts,
+            })
+        };
+        let driver = Driver::start("doubling", open).expect("a thread");
+        (driver.expect("it opens"), done)
+    }
+
+    #[test]
+    fn ends_come_in_the_order_in_which_they_were_asked_for() {
+        let (driver, _) = doubling(1);
+        // More than wait, and more than are under way.
+        let threads = 4;
+        let begin = Barrier::new(threads);
+        std::thread::scope(|scope| {
+            for thread in 0..threads as u32 {
+                let (driver, begin) = (&driver, &begin);
+                scope.spawn(move || {
+                    begin.wait();
+                    let asked = (1..3000).map(|number| number + 10_000 * thread);
+                    let ends = driver.begin(asked.clone()).ends().expect("all end");
+                    assert!(ends.into_iter().eq(asked.map(|number| 2 * number)));
+                });
+            }
+        });
+    }
+
+    #[test]
+    fn what_nobody_waits_for_any_more_is_done_before_the_thread_ends() {
+        let (driver, done) = doubling(10);
+        let mut pending = driver.begin(1..10);
+        let is_there = pending.wait(Duration::from_millis(1));
+        assert_eq!(is_there, Ok(false), "the tenth is missing");
+        drop(pending);
+        let last = driver.begin([10]);
+        drop(driver);
+        assert_eq!(done.load(Ordering::Relaxed), 10);
+        assert_eq!(last.ends(), Ok(vec![20]));
+    }
+
+    #[test]
+    fn who_waits_is_told_when_the_thread_ends_by_a_bug() {
+        let (driver, _) = doubling(1);
+        assert_eq!(driver.begin([0]).ends(), Err(Over));
+        assert_eq!(driver.begin([1]).ends(), Err(Over));
+    }
+}

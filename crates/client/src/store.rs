@@ -90,7 +90,7 @@ pub enum Request {
         /// 1 to 250 bytes.
         key: Vec<u8>,
     },
-    /// Deletes one, durably.
+    /// Has there be none, durably.
     Delete {
         /// 1 to 250 bytes.
         key: Vec<u8>,
@@ -252,16 +252,13 @@ impl Store {
         }
     }
 
-    /// Deletes an object, durably; the version that says so. `None`: there was none.
+    /// Has there be no such object, durably; the version that says so.
     ///
     /// # Errors
     /// [`Error`].
-    pub fn delete(&self, key: &[u8], condition: Condition) -> Result<Option<u64>, Error> {
+    pub fn delete(&self, key: &[u8], condition: Condition) -> Result<u64, Error> {
         let key = key.to_vec();
-        match self.ask(Request::Delete { key, condition })? {
-            Done::Absent => Ok(None),
-            done => changed(done).map(Some),
-        }
+        changed(self.ask(Request::Delete { key, condition })?)
     }
 
     /// Waits until all that was put is durable; how many versions were given up, since their values did
@@ -276,7 +273,7 @@ impl Store {
         }
     }
 
-    /// All keys that begin with `prefix`, in order.
+    /// All keys that begin with `prefix` and have a durable value, in order.
     ///
     /// # Errors
     /// [`Error`].

@@ -430,6 +430,34 @@ fn a_store_is_served_by_one_process() {
     served.ok(&store, "put", &["one"], b"value");
 }
 
+/// Keys would be looked for in other shards than they were put to.
+#[test]
+fn a_store_without_one_of_its_files_is_refused() {
+    let store = Store {
+        dir: tempfile::tempdir().expect("a folder"),
+    };
+    store.ok("create", &["--size", "2M", "--shards", "3"], b"");
+    store.ok("put", &["key"], b"value");
+    let file = |name: &str| store.dir.path().join("objects").join(name);
+    let away = store.dir.path().join("away");
+    for name in ["pool.1", "pool.2"] {
+        fs::rename(file(name), &away).expect("it is there");
+        let said = format!("its file {name} is missing");
+        store.fails("get", &["key"], 1, &said);
+        store.fails("check", &[], 1, &said);
+        fs::rename(&away, file(name)).expect("it is there");
+    }
+    assert_eq!(store.ok("get", &["key"], b""), b"value");
+    // A file too many, and one in another's place.
+    fs::copy(file("pool.2"), file("pool.3")).expect("it is there");
+    let said = "its file pool.3 is the one that goes by the name pool.2";
+    store.fails("get", &["key"], 1, said);
+    fs::remove_file(file("pool.3")).expect("it is there");
+    fs::copy(file("pool.2"), file("pool.1")).expect("it is there");
+    let said = "its file pool.1 is the one that goes by the name pool.2";
+    store.fails("get", &["key"], 1, said);
+}
+
 #[test]
 fn a_store_in_shards_is_served_by_any_scheme() {
     for scheme in ["efactory", "saw", "imm", "rpc", "forca", "erda", "ca"] {

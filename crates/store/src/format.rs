@@ -52,6 +52,10 @@ pub(crate) fn checksum(parts: &[&[u8]]) -> u32 {
     digest.finalize() as u32
 }
 
+fn u16_at(bytes: &[u8], at: usize) -> u16 {
+    u16::from_le_bytes([bytes[at], bytes[at + 1]])
+}
+
 fn u32_at(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes(bytes[at..at + 4].try_into().expect("4 bytes"))
 }
@@ -69,6 +73,8 @@ pub(crate) struct Head {
     pub entry_count: u64,
     /// Bytes of the pool.
     pub len: u64,
+    /// Which one of its store it is, and of how many; 0 of 0: nobody said so.
+    pub shard: (u16, u16),
 }
 
 /// Why a head is none.
@@ -98,6 +104,8 @@ impl Head {
         let mut bytes = [0; 48];
         bytes[..8].copy_from_slice(&MAGIC);
         bytes[8..12].copy_from_slice(&FORMAT.to_le_bytes());
+        bytes[12..14].copy_from_slice(&self.shard.0.to_le_bytes());
+        bytes[14..16].copy_from_slice(&self.shard.1.to_le_bytes());
         bytes[16..24].copy_from_slice(&self.seed.to_le_bytes());
         bytes[24..32].copy_from_slice(&self.entry_count.to_le_bytes());
         bytes[32..40].copy_from_slice(&self.len.to_le_bytes());
@@ -119,6 +127,7 @@ impl Head {
             seed: u64_at(bytes, 16),
             entry_count: u64_at(bytes, 24),
             len: u64_at(bytes, 32),
+            shard: (u16_at(bytes, 12), u16_at(bytes, 14)),
         };
         if checksum(&[&bytes[..40]]) != u32_at(bytes, 40) {
             return Err(HeadError::Damaged);
@@ -400,6 +409,7 @@ mod tests {
             seed: 5,
             entry_count: 16,
             len: 16384,
+            shard: (2, 3),
         };
         let mut pool = vec![0; 4096];
         pool[..48].copy_from_slice(&head.encode());
@@ -414,7 +424,6 @@ mod tests {
         for at in 0..44 {
             let mut damaged = pool.clone();
             damaged[at] ^= 1;
-            // Bytes 12 to 16 are filled up with zeros, and are in the checksum.
             assert!(Head::decode(&damaged, 16384).is_err(), "byte {at}");
         }
     }

@@ -89,11 +89,24 @@ impl<M: Medium> Pool<M> {
     /// # Errors
     /// [`StoreError::Size`], [`StoreError::Io`].
     pub fn create(medium: M, config: PoolConfig) -> Result<Self, StoreError> {
+        Self::create_shard(medium, config, (0, 0))
+    }
+
+    /// The same of one of a store's shards, which says which one it is and of how many.
+    ///
+    /// # Errors
+    /// As [`Pool::create`].
+    pub fn create_shard(
+        medium: M,
+        config: PoolConfig,
+        shard: (u16, u16),
+    ) -> Result<Self, StoreError> {
         let len = medium.len();
         let head = Head {
             seed: config.seed,
             entry_count: config.entry_count,
             len,
+            shard,
         };
         if !head.is_possible() {
             return Err(StoreError::Size {
@@ -164,6 +177,14 @@ impl<M: Medium> Pool<M> {
     #[must_use]
     pub fn index_memory(&self) -> &Arc<Region> {
         self.index.memory()
+    }
+
+    /// Which of its store's shards it is, and of how many; `None`: an earlier program made it, or it is
+    /// alone.
+    #[must_use]
+    pub fn shard(&self) -> Option<(usize, usize)> {
+        let (number, count) = self.head.shard;
+        (count > 0).then_some((number.into(), count.into()))
     }
 
     /// Seed of hashes, and places of the index.

@@ -15,6 +15,8 @@ mod outbox;
 mod parts;
 mod persister;
 mod shard;
+#[cfg(test)]
+mod tests;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};

@@ -1,6 +1,6 @@
 //! What a shard knows of its clients' versions: which are not durable yet, and who waits for which.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
 use cenote_fabric::calls::CallId;
@@ -31,7 +31,12 @@ struct Ticket {
 /// What is known of a client's versions.
 #[derive(Debug, Default)]
 struct Book {
+    is_here: bool,
     waiting: BTreeSet<u64>,
+    /// The first that is known of: what became of an earlier one is not. `None`: no version came yet.
+    known_from: Option<u64>,
+    /// Of those that are known, the ones that were given up: who asks for one is told so.
+    given_up: BTreeSet<u64>,
     /// Given up since it was last told.
     lost: u64,
     /// Waits until nothing up to a sequence waits.
@@ -51,22 +56,39 @@ pub(super) struct Closed {
 pub(super) struct Books {
     tickets: BTreeMap<u64, Ticket>,
     clients: HashMap<ClientId, Book>,
-    /// Clients that are gone: what is not whole by now never will be.
-    gone: Vec<ClientId>,
-    /// Given up lately: who asks for one is told so.
-    given_up: VecDeque<u64>,
+    /// Clients that went, and their last versions then: what of these is not whole by now never will be.
+    gone: BTreeMap<ClientId, u64>,
 }
 
 /// Who may wait for one version: its client, asking again and again.
 const WAITERS_MAX: usize = 16;
-/// Those that were given up and are remembered.
+/// Those of a client that were given up and are remembered.
 const GIVEN_UP_MAX: usize = 4096;
+/// Versions of one client that may wait: three quarters of what the pool takes, so that others find room.
+/// More than wait under lazy schemes before the persister makes them durable, or they would for ever.
+pub(super) const CLIENT_VERSIONS_MAX: usize = 49_152;
 
 impl Books {
+    /// A client is there, perhaps again.
+    pub fn client_came(&mut self, client: ClientId) {
+        self.clients.entry(client).or_default().is_here = true;
+    }
+
+    /// Whether a client may have one version more.
+    pub fn has_room_for(&self, client: ClientId) -> bool {
+        let book = self.clients.get(&client);
+        book.is_none_or(|book| book.waiting.len() < CLIENT_VERSIONS_MAX)
+    }
+
     /// A version of a client waits from now on.
     pub fn open(&mut self, sequence: u64, client: ClientId, waiters: Vec<Waiter>, now: Time) {
         let book = self.clients.entry(client).or_default();
         book.waiting.insert(sequence);
+        book.known_from.get_or_insert(sequence);
+        if !book.is_here {
+            // Its request was under way while it went: nobody will say so again.
+            self.gone.insert(client, sequence);
+        }
         let ticket = Ticket {
             client,
             since: now,
@@ -79,13 +101,14 @@ impl Books {
     /// A client says that a version's value is there: its time begins again.
     ///
     /// # Errors
-    /// What it is told at once: the version does not wait, or it is not this client's, which could have it
-    /// given up, or too many wait.
+    /// What it is told at once: the version does not wait, or is not known any more, or it is not this
+    /// client's, which could have it given up, or too many wait.
     pub fn claim(&mut self, sequence: u64, client: ClientId, now: Time) -> Result<(), Answer> {
         let Some(ticket) = self.tickets.get_mut(&sequence) else {
-            return Err(match self.given_up.contains(&sequence) {
-                true => Answer::Refused(Refusal::Incomplete),
-                false => Answer::Done { sequence },
+            let book = self.clients.get(&client);
+            return Err(match book.is_some_and(|book| book.has_stored(sequence)) {
+                true => Answer::Done { sequence },
+                false => Answer::Refused(Refusal::Incomplete),
             });
         };
         if ticket.client != client {
@@ -110,7 +133,9 @@ impl Books {
     /// # Errors
     /// None waits; so many were given up since it was last told.
     pub fn sync(&mut self, client: ClientId, waiter: Waiter) -> Result<u64, u64> {
-        let book = self.clients.entry(client).or_default();
+        let Some(book) = self.clients.get_mut(&client) else {
+            return Err(0);
+        };
         let Some(last) = book.waiting.last().copied() else {
             return Err(std::mem::take(&mut book.lost));
         };
@@ -135,26 +160,35 @@ impl Books {
 
     /// A version is durable.
     pub fn close(&mut self, sequence: u64) -> Option<Closed> {
-        self.remove(sequence, false)
+        self.remove(sequence)
     }
 
     /// A version's value did not come, or is another.
     pub fn give_up(&mut self, sequence: u64) -> Option<Closed> {
-        let closed = self.remove(sequence, true)?;
-        if self.given_up.len() == GIVEN_UP_MAX {
-            self.given_up.pop_front();
+        let closed = self.remove(sequence)?;
+        if let Some(book) = self.clients.get_mut(&closed.client) {
+            book.lost += 1;
+            book.given_up.insert(sequence);
+            if book.given_up.len() > GIVEN_UP_MAX {
+                let forgotten = book.given_up.pop_first();
+                book.known_from = book.known_from.max(forgotten.map(|one| one + 1));
+            }
         }
-        self.given_up.push_back(sequence);
         Some(closed)
     }
 
-    fn remove(&mut self, sequence: u64, is_lost: bool) -> Option<Closed> {
+    /// Versions that wait and of which the pool, asked by `is_there`, knows nothing any more.
+    pub fn without(&self, is_there: impl Fn(u64) -> bool) -> Vec<u64> {
+        let waiting = self.tickets.keys().copied();
+        waiting.filter(|sequence| !is_there(*sequence)).collect()
+    }
+
+    fn remove(&mut self, sequence: u64) -> Option<Closed> {
         let Ticket {
             client, waiters, ..
         } = self.tickets.remove(&sequence)?;
         if let Some(book) = self.clients.get_mut(&client) {
             book.waiting.remove(&sequence);
-            book.lost += u64::from(is_lost);
         }
         Some(Closed { client, waiters })
     }
@@ -177,11 +211,13 @@ impl Books {
         told
     }
 
-    /// A client is gone: what it has not written it never will.
+    /// A client is gone: what it has not written it never will. It may come back, with new versions.
     pub fn client_gone(&mut self, client: ClientId) {
+        let last = self.last_of(client);
         if let Some(book) = self.clients.get_mut(&client) {
+            book.is_here = false;
             book.syncs.clear();
-            self.gone.push(client);
+            self.gone.insert(client, last);
         }
     }
 
@@ -190,10 +226,17 @@ impl Books {
         !self.gone.is_empty()
     }
 
-    /// Whether nothing of a client waits.
-    pub fn is_done_with(&self, client: ClientId) -> bool {
+    /// The last version of a client that waits, or 0.
+    pub fn last_of(&self, client: ClientId) -> u64 {
         let book = self.clients.get(&client);
-        book.is_none_or(|book| book.waiting.is_empty())
+        book.and_then(|book| book.waiting.last().copied())
+            .unwrap_or(0)
+    }
+
+    /// Whether nothing of a client waits up to this version.
+    pub fn is_done_with(&self, client: ClientId, last: u64) -> bool {
+        let book = self.clients.get(&client);
+        book.is_none_or(|book| book.waiting.first().is_none_or(|first| *first > last))
     }
 
     /// Versions whose time is over since the last look, about `most` of them: of clients that are gone, and
@@ -204,21 +247,32 @@ impl Books {
         let old = tickets.take_while(|(_, ticket)| now.since(ticket.since) > patience);
         let in_time = old.filter(|(_, ticket)| !ticket.is_late);
         let mut late: Vec<u64> = in_time.map(|(sequence, _)| *sequence).take(most).collect();
-        for client in std::mem::take(&mut self.gone) {
-            let Some(book) = self.clients.get(&client) else {
-                continue;
+        let clients = &mut self.clients;
+        self.gone.retain(|client, last| {
+            let Some(book) = clients.get(client) else {
+                return false;
             };
-            late.extend(&book.waiting);
-            match book.waiting.is_empty() {
-                true => drop(self.clients.remove(&client)),
-                false => self.gone.push(client),
+            let before = late.len();
+            late.extend(book.waiting.range(..=*last));
+            let is_over = late.len() == before;
+            if is_over && !book.is_here {
+                clients.remove(client);
             }
-        }
+            !is_over
+        });
         late.retain(|sequence| {
             let ticket = self.tickets.get_mut(sequence);
             ticket.is_some_and(|ticket| !std::mem::replace(&mut ticket.is_late, true))
         });
         late
+    }
+}
+
+impl Book {
+    /// Whether a version that does not wait is durable, as far as is known.
+    fn has_stored(&self, sequence: u64) -> bool {
+        let is_known = self.known_from.is_some_and(|from| from <= sequence);
+        is_known && !self.given_up.contains(&sequence)
     }
 }
 
@@ -236,9 +290,17 @@ mod tests {
         Time(seconds * 1_000_000_000)
     }
 
+    fn of_clients(clients: [u128; 2]) -> Books {
+        let mut books = Books::default();
+        for client in clients {
+            books.client_came(ClientId(client));
+        }
+        books
+    }
+
     #[test]
     fn only_its_own_client_claims_a_version() {
-        let mut books = Books::default();
+        let mut books = of_clients([1, 2]);
         books.open(7, ClientId(1), Vec::new(), at(0));
         let incomplete = Answer::Refused(Refusal::Incomplete);
         assert_eq!(books.claim(7, ClientId(2), at(0)), Err(incomplete.clone()));
@@ -256,7 +318,7 @@ mod tests {
 
     #[test]
     fn who_waits_for_all_is_told_when_the_last_is_over_and_of_each_loss_once() {
-        let mut books = Books::default();
+        let mut books = of_clients([1, 2]);
         assert_eq!(books.sync(ClientId(1), WAITER), Err(0));
         for sequence in [3, 5, 9] {
             books.open(sequence, ClientId(1), Vec::new(), at(0));
@@ -276,16 +338,85 @@ mod tests {
 
     #[test]
     fn a_version_is_late_once_by_its_age_or_when_its_client_is_gone() {
-        let mut books = Books::default();
+        let mut books = of_clients([1, 2]);
         books.open(1, ClientId(1), Vec::new(), at(0));
         books.open(2, ClientId(2), Vec::new(), at(2));
         assert_eq!(books.newly_late(PATIENCE, 10, at(2)), [1]);
         assert_eq!(books.newly_late(PATIENCE, 10, at(2)), []);
         books.client_gone(ClientId(2));
         assert_eq!(books.newly_late(PATIENCE, 10, at(2)), [2]);
-        assert!(books.has_gone() && !books.is_done_with(ClientId(2)));
+        assert!(books.has_gone() && !books.is_done_with(ClientId(2), 2));
         books.give_up(2);
         assert_eq!(books.newly_late(PATIENCE, 10, at(2)), []);
-        assert!(!books.has_gone() && books.is_done_with(ClientId(2)));
+        assert!(!books.has_gone() && books.is_done_with(ClientId(2), 2));
+        assert!(!books.clients.contains_key(&ClientId(2)));
+        // A request that was under way while its client went.
+        books.open(3, ClientId(2), Vec::new(), at(2));
+        assert_eq!(books.newly_late(PATIENCE, 10, at(2)), [3]);
+        books.close(3);
+        assert_eq!(books.newly_late(PATIENCE, 10, at(2)), []);
+        assert!(!books.clients.contains_key(&ClientId(2)));
+    }
+
+    #[test]
+    fn what_was_given_up_is_never_told_as_durable_whatever_others_do() {
+        let mut books = of_clients([1, 2]);
+        let incomplete = Err(Answer::Refused(Refusal::Incomplete));
+        let done = |sequence| Err(Answer::Done { sequence });
+        let give_up = |books: &mut Books, sequence, client| {
+            books.open(sequence, client, Vec::new(), at(0));
+            books.give_up(sequence);
+        };
+        books.open(1, ClientId(1), Vec::new(), at(0));
+        books.close(1);
+        give_up(&mut books, 2, ClientId(1));
+        for sequence in 3..9_999 {
+            give_up(&mut books, sequence, ClientId(2));
+        }
+        assert_eq!(books.claim(2, ClientId(1), at(0)), incomplete);
+        assert_eq!(books.claim(1, ClientId(1), at(0)), done(1));
+        // What is forgotten of its own is told as if it were not durable, and no more is kept.
+        books.open(9_999, ClientId(1), Vec::new(), at(0));
+        for sequence in 10_000..20_000 {
+            give_up(&mut books, sequence, ClientId(1));
+        }
+        books.give_up(9_999);
+        books.open(20_000, ClientId(1), Vec::new(), at(0));
+        books.close(20_000);
+        for sequence in [1, 2, 9_999, 10_000, 15_000, 19_999] {
+            assert_eq!(books.claim(sequence, ClientId(1), at(0)), incomplete);
+        }
+        assert_eq!(books.claim(20_000, ClientId(1), at(0)), done(20_000));
+        assert_eq!(books.clients[&ClientId(1)].given_up.len(), GIVEN_UP_MAX);
+        // Nor is it after its client went, and came back.
+        books.client_gone(ClientId(1));
+        books.newly_late(PATIENCE, 10, at(0));
+        books.client_came(ClientId(1));
+        books.open(20_001, ClientId(1), Vec::new(), at(0));
+        assert_eq!(books.claim(19_999, ClientId(1), at(0)), incomplete);
+    }
+
+    #[test]
+    fn a_client_that_is_back_has_its_new_versions_waited_for() {
+        let mut books = of_clients([1, 2]);
+        books.open(5, ClientId(1), Vec::new(), at(0));
+        books.client_gone(ClientId(1));
+        books.client_came(ClientId(1));
+        books.open(6, ClientId(1), Vec::new(), at(0));
+        assert_eq!(books.newly_late(PATIENCE, 10, at(0)), [5]);
+        assert_eq!(
+            books.decided_of(&BTreeSet::from([5, 6])),
+            BTreeSet::from([5])
+        );
+        books.give_up(5);
+        // The landing of its first connection is needed no more.
+        assert!(books.is_done_with(ClientId(1), 5) && !books.is_done_with(ClientId(1), 6));
+        books.open(7, ClientId(1), Vec::new(), at(0));
+        assert_eq!(books.newly_late(PATIENCE, 10, at(0)), []);
+        assert!(!books.has_gone());
+        books.close(6);
+        books.close(7);
+        assert_eq!(books.newly_late(PATIENCE, 10, at(0)), []);
+        assert_eq!(books.sync(ClientId(1), WAITER), Err(1), "its loss is told");
     }
 }

@@ -25,12 +25,20 @@ pub(super) struct Desk<M, L> {
     pub clients: Clients,
     pub peers: HashMap<PeerId, (ClientId, WindowDescriptor)>,
     /// Landings whose clients are gone.
-    pub parting: Vec<(ClientId, WindowId)>,
+    pub parting: Vec<Parting>,
     pub outboxes: Arc<Outboxes>,
     pub landing_bytes: u64,
     pub scheme: &'static str,
     pub seed: u64,
     pub views: Vec<ShardView>,
+}
+
+/// A landing of a client that is gone, or is there again with another one.
+pub(super) struct Parting {
+    client: ClientId,
+    window: WindowId,
+    /// In each shard, the last version that may land there.
+    last: Vec<u64>,
 }
 
 impl<M: Medium, L: Listen> Desk<M, L> {
@@ -97,6 +105,9 @@ impl<M: Medium, L: Listen> Desk<M, L> {
         match made {
             Ok((area, window)) => {
                 self.peers.insert(peer, (client, window));
+                for shard in &self.shards {
+                    shard.lock().books.client_came(client);
+                }
                 let mut clients = self.clients.write().unwrap_or_else(PoisonError::into_inner);
                 clients.insert(client, area);
             }
@@ -111,6 +122,8 @@ impl<M: Medium, L: Listen> Desk<M, L> {
         let Some((client, window)) = self.peers.remove(&peer) else {
             return;
         };
+        let last_of = |shard: &Arc<Shard<M>>| shard.lock().books.last_of(client);
+        let last = self.shards.iter().map(last_of).collect();
         // It may have come back already, with another landing.
         if !self.peers.values().any(|(other, _)| *other == client) {
             let mut clients = self.clients.write().unwrap_or_else(PoisonError::into_inner);
@@ -119,19 +132,22 @@ impl<M: Medium, L: Listen> Desk<M, L> {
                 shard.client_gone(client);
             }
         }
-        self.parting.push((client, window.id));
+        let window = window.id;
+        self.parting.push(Parting {
+            client,
+            window,
+            last,
+        });
     }
 
     /// Takes landings back of which every value was copied or given up.
     fn take_landings_back(&mut self) {
         let shards = &self.shards;
-        let is_done = |client: ClientId| shards.iter().all(|shard| shard.is_done_with(client));
-        let (done, kept) = std::mem::take(&mut self.parting)
-            .into_iter()
-            .partition(|(client, _)| is_done(*client));
-        self.parting = kept;
-        let done: Vec<(ClientId, WindowId)> = done;
-        for (_, window) in done {
+        let is_done = |parting: &mut Parting| {
+            let mut each = shards.iter().zip(&parting.last);
+            each.all(|(shard, last)| shard.is_done_with(parting.client, *last))
+        };
+        for Parting { window, .. } in self.parting.extract_if(.., is_done) {
             if let Err(error) = self.listener.revoke(window) {
                 tracing::warn!(%error, "take a landing back");
             }

@@ -70,12 +70,13 @@ impl<M: Medium, L: Listen, A: Answering> ServerParts<M, L, A> {
         let shards: Vec<_> = pools
             .into_iter()
             .enumerate()
-            .map(|(number, pool)| Arc::new(Shard::new(pool, &config.scheme, number as u16)))
+            .map(|(number, pool)| {
+                let (scheme, outboxes) = (&config.scheme, Arc::clone(&outboxes));
+                Arc::new(Shard::new(pool, scheme, outboxes, number as u16))
+            })
             .collect();
         let clients: Clients = Arc::default();
-        let persister = |shard: &Arc<Shard<M>>| {
-            Persister::new(Arc::clone(shard), Arc::clone(&outboxes), config.patience)
-        };
+        let persister = |shard: &Arc<Shard<M>>| Persister::new(Arc::clone(shard), config.patience);
         let calls = |(index, answerer)| Calls {
             index,
             answerer,

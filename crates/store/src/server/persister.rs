@@ -11,10 +11,9 @@ use std::time::Duration;
 
 use cenote_fabric::Time;
 
-use super::books::Closed;
+use super::books::CLIENT_VERSIONS_MAX;
 use super::fence::Fencer;
 use super::job::{Job, JobKind};
-use super::outbox::Outboxes;
 use super::shard::{Shard, State, place_answer};
 use crate::medium::Medium;
 use crate::pool::{Cleaned, Condition, Group, Located, Settled, StoreError};
@@ -34,6 +33,7 @@ const BESIDE_BYTES: u64 = 1 << 20;
 const CLEAN_ENTRIES: usize = 64;
 /// Under schemes that make nothing durable on their own, so many versions may wait; then some are.
 const LAZY_BACKLOG_MAX: usize = 32_768;
+const _: () = assert!(LAZY_BACKLOG_MAX < CLIENT_VERSIONS_MAX);
 /// How long a disk's fences wait for more, while nobody waits for them.
 const LINGER: Duration = Duration::from_millis(5);
 /// The shortest and the longest time between two looks for values.
@@ -42,7 +42,6 @@ const LOOK_EVERY: (Duration, Duration) = (Duration::from_micros(50), Duration::f
 /// The thread's own.
 pub(super) struct Persister<M> {
     pub shard: Arc<Shard<M>>,
-    pub outboxes: Arc<Outboxes>,
     /// How long a value may take to come.
     pub patience: Duration,
     /// Requests that wait for versions.
@@ -53,6 +52,8 @@ pub(super) struct Persister<M> {
     flight: Option<Flight<M>>,
     /// When the last one began to.
     fenced: Time,
+    /// Versions that were looked at in turn since one was whole: as many as wait are all of them.
+    passed_over: usize,
 }
 
 struct Flight<M> {
@@ -75,15 +76,15 @@ pub(super) struct Turned {
 type Guard<'a, M> = MutexGuard<'a, State<M>>;
 
 impl<M: Medium> Persister<M> {
-    pub fn new(shard: Arc<Shard<M>>, outboxes: Arc<Outboxes>, patience: Duration) -> Self {
+    pub fn new(shard: Arc<Shard<M>>, patience: Duration) -> Self {
         Self {
             shard,
-            outboxes,
             patience,
             jobs: Vec::new(),
             awaited: BTreeSet::new(),
             flight: None,
             fenced: Time::default(),
+            passed_over: 0,
         }
     }
 
@@ -101,14 +102,24 @@ impl<M: Medium> Persister<M> {
         let mut state = shard.lock();
         loop {
             let is_stopping = state.is_stopping;
+            if !is_stopping {
+                // What was looked at before the end may be whole by then.
+                self.passed_over = 0;
+            }
             let turned;
             (state, turned) = self.turn(shard, state, fencer, Time::now())?;
             let is_idle = turned.settled + turned.taken == 0;
-            if is_stopping && is_idle && self.flight.is_none() {
-                return Ok(());
+            if !is_idle {
+                self.passed_over = 0;
             }
             if !is_idle || turned.is_more {
                 pause = LOOK_EVERY.0;
+            }
+            if is_stopping && self.flight.is_none() {
+                if is_idle && self.passed_over >= state.pool.backlog() {
+                    return Ok(());
+                }
+                continue;
             }
             if turned.is_more || state.has_news() || state.is_stopping != is_stopping {
                 continue;
@@ -153,9 +164,12 @@ impl<M: Medium> Persister<M> {
         self.do_jobs(&mut state, now);
         let awaits = self.jobs.iter().filter_map(|job| job.awaits(&state.pool));
         self.awaited.extend(awaits);
-        // Somebody else made it durable, or it was given up.
-        self.awaited
-            .retain(|sequence| state.pool.is_space_of(*sequence));
+        let is_over = |sequence: &u64| !state.pool.is_space_of(*sequence);
+        let over: Vec<u64> = self.awaited.extract_if(.., is_over).collect();
+        for sequence in over {
+            // Who waits for it was told when it was made durable; if not, it was not.
+            state.give_up(&shard.outboxes, sequence);
+        }
         if shard.medium.is_quick() || self.is_due(&state, now) {
             state = self.begin(shard, state, fencer, now)?;
         } else if state.wants_room {
@@ -191,10 +205,12 @@ impl<M: Medium> Persister<M> {
     }
 
     /// Those to look at now.
-    fn chosen(&self, state: &mut State<M>, bytes: u64) -> BTreeSet<u64> {
+    fn chosen(&mut self, state: &mut State<M>, bytes: u64) -> BTreeSet<u64> {
         let mut chosen = self.awaited.clone();
         if self.is_eager(state) {
-            chosen.extend(state.pool.next_waiting(VERSIONS_MAX, bytes));
+            let next = state.pool.next_waiting(VERSIONS_MAX, bytes);
+            self.passed_over += next.len();
+            chosen.extend(next);
         }
         chosen
     }
@@ -283,11 +299,7 @@ impl<M: Medium> Persister<M> {
         let Settled { durable, waiting } = state.pool.end_group(group, fenced)?;
         for sequence in &durable {
             self.awaited.remove(sequence);
-            let done = Answer::Done {
-                sequence: *sequence,
-            };
-            let closed = state.books.close(*sequence);
-            self.tell(state, closed, &done, *sequence);
+            state.is_stored(&self.shard.outboxes, *sequence);
         }
         self.pass_over(state, &waiting, &decided);
         self.do_jobs(state, now);
@@ -306,7 +318,7 @@ impl<M: Medium> Persister<M> {
         for sequence in waiting {
             self.awaited.remove(sequence);
             if decided.contains(sequence) {
-                self.refuse(state, *sequence);
+                state.give_up(&self.shard.outboxes, *sequence);
             }
         }
     }
@@ -321,7 +333,7 @@ impl<M: Medium> Persister<M> {
                 // version asks again until that is there, or given up.
                 Some(_) if job.is_tried() => {
                     let busy = Answer::Refused(Refusal::Busy);
-                    self.outboxes.answer(job.waiter, &busy, 0);
+                    self.shard.outboxes.answer(job.waiter, &busy, 0);
                     continue;
                 }
                 Some(_) => {
@@ -337,7 +349,7 @@ impl<M: Medium> Persister<M> {
                 Err(error) => Some(Answer::Refused(state.refuse(&error))),
             };
             if let Some(answer) = answer {
-                self.outboxes.answer(job.waiter, &answer, 0);
+                self.shard.outboxes.answer(job.waiter, &answer, 0);
             }
         }
         self.jobs = left;
@@ -406,10 +418,14 @@ impl<M: Medium> Persister<M> {
             return Ok((state, false));
         }
         state.wants_cleaning = false;
+        if !state.pool.is_cleaning() {
+            state.emptied = 0;
+        }
         let begun = state.pool.begin_clean(CLEAN_ENTRIES);
+        // No room for copies: reads go on, and writes are refused.
+        state.is_cleaning_stuck = matches!(begun, Err(StoreError::Full));
         let batch = match begun {
             Ok((batch, _)) => batch,
-            // No room for copies: reads go on, and writes are refused.
             Err(StoreError::Full) => return Ok((state, false)),
             Err(error) => return Err(error),
         };
@@ -419,6 +435,7 @@ impl<M: Medium> Persister<M> {
         let cleaned = state.pool.end_clean(batch, done)?;
         if cleaned == Cleaned::Done {
             state.used_after_cleaning = state.pool.log_bytes().0;
+            state.tell_of_cleaned(&shard.outboxes);
         }
         Ok((state, cleaned == Cleaned::Going))
     }
@@ -428,24 +445,5 @@ impl<M: Medium> Persister<M> {
     fn look_at_late(&self, state: &mut State<M>, now: Time) {
         let late = (state.books).newly_late(self.patience, VERSIONS_MAX, now);
         state.wanted.extend(late);
-    }
-
-    fn refuse(&self, state: &mut State<M>, sequence: u64) {
-        let closed = state.give_up(sequence);
-        let refused = Answer::Refused(Refusal::Incomplete);
-        self.tell(state, closed, &refused, sequence);
-    }
-
-    /// Tells who waited for a version, and who waited for all of its client's.
-    fn tell(&self, state: &mut State<M>, closed: Option<Closed>, answer: &Answer, sequence: u64) {
-        let Some(Closed { client, waiters }) = closed else {
-            return;
-        };
-        for waiter in waiters {
-            self.outboxes.answer(waiter, answer, sequence);
-        }
-        for (waiter, lost) in state.books.take_synced(client) {
-            self.outboxes.answer(waiter, &Answer::Synced { lost }, 0);
-        }
     }
 }

@@ -13,6 +13,7 @@ use cenote_fabric::{ClientId, PeerId, Time};
 use super::Figures;
 use super::books::{Books, Closed, Waiter};
 use super::job::{Job, job_of};
+use super::outbox::Outboxes;
 use crate::landing::Area;
 use crate::medium::Medium;
 use crate::pool::{Allocation, Condition, Located, Place, Pool, Source, StoreError, hash};
@@ -30,6 +31,11 @@ pub(super) struct State<M> {
     pub wants_room: bool,
     /// Bytes of the log in use when it was last cleaned.
     pub used_after_cleaning: u64,
+    /// Deletions since then, and versions that were given up: about so many entries of the index lead to
+    /// nothing.
+    pub emptied: u64,
+    /// Copies that cleaning makes find no room.
+    pub is_cleaning_stuck: bool,
     pub is_stopping: bool,
     /// What the medium said to the fence that the persister began.
     pub fenced: Option<io::Result<()>>,
@@ -44,6 +50,7 @@ pub(super) struct Shard<M> {
     pub work: Condvar,
     pub scheme: Arc<dyn Scheme>,
     pub medium: Arc<M>,
+    pub outboxes: Arc<Outboxes>,
     number: u16,
 }
 
@@ -57,7 +64,12 @@ pub(super) enum Reply {
 }
 
 impl<M: Medium> Shard<M> {
-    pub fn new(mut pool: Pool<M>, scheme: &Arc<dyn Scheme>, number: u16) -> Self {
+    pub fn new(
+        mut pool: Pool<M>,
+        scheme: &Arc<dyn Scheme>,
+        outboxes: Arc<Outboxes>,
+        number: u16,
+    ) -> Self {
         pool.name_versions(scheme.named());
         let medium = Arc::clone(pool.medium());
         let used_after_cleaning = pool.log_bytes().0;
@@ -70,6 +82,8 @@ impl<M: Medium> Shard<M> {
                 wants_cleaning: false,
                 wants_room: false,
                 used_after_cleaning,
+                emptied: 0,
+                is_cleaning_stuck: false,
                 is_stopping: false,
                 fenced: None,
                 put_bytes: 0,
@@ -77,6 +91,7 @@ impl<M: Medium> Shard<M> {
             work: Condvar::new(),
             scheme: Arc::clone(scheme),
             medium,
+            outboxes,
             number,
         }
     }
@@ -171,9 +186,9 @@ impl<M: Medium> Shard<M> {
         self.work.notify_one();
     }
 
-    /// Whether nothing of a client waits: its landing is not needed any more.
-    pub fn is_done_with(&self, client: ClientId) -> bool {
-        self.lock().books.is_done_with(client)
+    /// Whether nothing of a client waits up to this version: the landing of those is not needed any more.
+    pub fn is_done_with(&self, client: ClientId, last: u64) -> bool {
+        self.lock().books.is_done_with(client, last)
     }
 
     /// Waits in the fence that the persister began.
@@ -253,6 +268,9 @@ impl<M: Medium> State<M> {
         if !shard.scheme.put_steps().contains(&PutStep::CallForSpace) {
             return Some(Answer::Refused(Refusal::Scheme));
         }
+        if !self.books.has_room_for(client) {
+            return Some(Answer::Refused(Refusal::Busy));
+        }
         let lands_beside = shard.scheme.lands_beside_log();
         let slot = match area {
             _ if !is_possible_value(value_bytes) => {
@@ -310,6 +328,9 @@ impl<M: Medium> State<M> {
         waiter: Waiter,
         now: Time,
     ) -> Option<Answer> {
+        if !self.books.has_room_for(client) {
+            return Some(Answer::Refused(Refusal::Busy));
+        }
         let sum = Pool::<M>::checksum(key, value);
         let source = Source::Landing(Box::new(value.to_vec()));
         let always = Condition::Always;
@@ -330,8 +351,14 @@ impl<M: Medium> State<M> {
         waiter: Waiter,
         now: Time,
     ) -> Option<Answer> {
+        if !self.books.has_room_for(client) {
+            return Some(Answer::Refused(Refusal::Busy));
+        }
         match self.pool.begin_delete(key, Condition::Always) {
-            Ok(given) => self.end_put(shard, given, true, client, waiter, now),
+            Ok(given) => {
+                self.emptied += 1;
+                self.end_put(shard, given, true, client, waiter, now)
+            }
             Err(error) => Some(Answer::Refused(self.refuse(&error))),
         }
     }
@@ -373,7 +400,7 @@ impl<M: Medium> State<M> {
         let place = match self.pool.locate(key, u64::MAX) {
             Ok(Located::Durable(place)) => Ok(Some(place)),
             Ok(Located::Absent) => Ok(None),
-            Ok(Located::Waiting(_)) if is_quick => self.pool.settle_newest(key),
+            Ok(Located::Waiting(_)) if is_quick => self.settle_newest(shard, key),
             Ok(Located::Waiting(_)) => {
                 return self.add_job(job_of(Request::Locate { key }, client, None, waiter));
             }
@@ -391,6 +418,21 @@ impl<M: Medium> State<M> {
         })
     }
 
+    /// Makes the newest version durable whose value is whole.
+    fn settle_newest(&mut self, shard: &Shard<M>, key: &[u8]) -> Result<Option<Place>, StoreError> {
+        let mut below = u64::MAX;
+        loop {
+            match self.pool.locate(key, below)? {
+                Located::Absent => return Ok(None),
+                Located::Durable(place) => return Ok(Some(place)),
+                Located::Waiting(sequence) => match self.pool.settle(&[sequence])? {
+                    0 => below = sequence,
+                    _ => self.is_stored(&shard.outboxes, sequence),
+                },
+            }
+        }
+    }
+
     fn settle(
         &mut self,
         shard: &Shard<M>,
@@ -405,11 +447,11 @@ impl<M: Medium> State<M> {
         if shard.medium.is_quick() && !self.pool.is_busy() {
             return Some(match self.pool.settle(&[sequence]) {
                 Ok(0) => {
-                    self.give_up(sequence);
+                    self.give_up(&shard.outboxes, sequence);
                     Answer::Refused(Refusal::Incomplete)
                 }
                 Ok(_) => {
-                    self.books.close(sequence);
+                    self.is_stored(&shard.outboxes, sequence);
                     Answer::Done { sequence }
                 }
                 Err(error) => Answer::Refused(self.refuse(&error)),
@@ -448,13 +490,18 @@ impl<M: Medium> State<M> {
         Answer::Keys { next_slot, keys }
     }
 
-    /// What a client is told; a log that is full is cleaned if that may help.
+    /// What a client is told; a log or an index that is full is cleaned if that may help.
     pub fn refuse(&mut self, error: &StoreError) -> Refusal {
         if !matches!(error, StoreError::Full) {
             return refusal(error);
         }
+        if self.is_cleaning_stuck {
+            return Refusal::Full;
+        }
         let (used, all) = self.pool.log_bytes();
-        let may_help = used > self.used_after_cleaning + all / 64;
+        let (_, places) = self.pool.hashing();
+        // For less than that of log or index, all that is left is not copied.
+        let may_help = used > self.used_after_cleaning + all / 64 || self.emptied > places / 64;
         if may_help || self.pool.is_cleaning() {
             self.wants_cleaning = true;
             return Refusal::Busy;
@@ -462,10 +509,45 @@ impl<M: Medium> State<M> {
         Refusal::Full
     }
 
-    /// A version's value did not come, or is another: who waits for it.
-    pub fn give_up(&mut self, sequence: u64) -> Option<Closed> {
-        self.pool.give_up(sequence);
-        self.books.give_up(sequence)
+    /// A version is durable: who waits for that is told.
+    pub fn is_stored(&mut self, outboxes: &Outboxes, sequence: u64) {
+        let closed = self.books.close(sequence);
+        self.tell(outboxes, closed, &Answer::Done { sequence }, sequence);
+    }
+
+    /// A version's value did not come, or is another: who waits for it is told.
+    pub fn give_up(&mut self, outboxes: &Outboxes, sequence: u64) {
+        self.emptied += u64::from(self.pool.give_up(sequence));
+        let closed = self.books.give_up(sequence);
+        let refused = Answer::Refused(Refusal::Incomplete);
+        self.tell(outboxes, closed, &refused, sequence);
+    }
+
+    /// Cleaning gives up what waits behind a newer version: who waits for one is told.
+    pub fn tell_of_cleaned(&mut self, outboxes: &Outboxes) {
+        let pool = &self.pool;
+        for sequence in self.books.without(|sequence| pool.is_space_of(sequence)) {
+            self.give_up(outboxes, sequence);
+        }
+    }
+
+    /// Tells who waited for a version, and who waited for all of its client's.
+    fn tell(
+        &mut self,
+        outboxes: &Outboxes,
+        closed: Option<Closed>,
+        answer: &Answer,
+        sequence: u64,
+    ) {
+        let Some(Closed { client, waiters }) = closed else {
+            return;
+        };
+        for waiter in waiters {
+            outboxes.answer(waiter, answer, sequence);
+        }
+        for (waiter, lost) in self.books.take_synced(client) {
+            outboxes.answer(waiter, &Answer::Synced { lost }, 0);
+        }
     }
 }
 

@@ -75,7 +75,8 @@ pub fn create(dir: &Path, len: u64, keys: u64, shards: usize) -> Result<()> {
         let file = draft.file();
         cenote_durable::allocate(file, len).context("make room for the store")?;
         let medium = FileMedium::open(file.try_clone()?).context("make the store")?;
-        let pool = Pool::create(medium, config).map_err(|error| match error {
+        let number = (shard as u16, shards as u16);
+        let pool = Pool::create_shard(medium, config, number).map_err(|error| match error {
             StoreError::Size { .. } => {
                 Failure::usage(error.to_string(), "a larger --size, or fewer --keys").into()
             }
@@ -120,7 +121,16 @@ pub fn find(dir: &Path, write: bool) -> Result<(OwnedFd, Vec<File>)> {
             Err(error) if error.kind() == ErrorKind::NotFound && shard == 0 => {
                 return Err(none().into());
             }
-            Err(error) if error.kind() == ErrorKind::NotFound => break,
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                // The last ones are missed by what the others say, if they do.
+                for later in shard + 1..SHARD_COUNT_MAX {
+                    if folder.has(&name(later))? {
+                        let shown = format!("store {}", dir.display());
+                        return Err(missing(&shown, shard).into());
+                    }
+                }
+                break;
+            }
             file => file.with_context(|| path.display().to_string())?,
         };
         ensure!(
@@ -131,6 +141,47 @@ pub fn find(dir: &Path, write: bool) -> Result<(OwnedFd, Vec<File>)> {
         files.push(file);
     }
     Ok((lock, files))
+}
+
+/// A store without one of its files is not opened: most keys would be looked for in another one.
+fn missing(shown: &str, shard: usize) -> Failure {
+    let what = format!("{shown}: its file {} is missing", name(shard));
+    Failure::new(
+        what,
+        "put it back; without it there is no way to its objects",
+    )
+}
+
+/// Checks that the pools are all of a store's, each in its own place.
+///
+/// # Errors
+/// They are not.
+fn check_shards<M: Medium>(shown: &str, pools: &[Pool<M>]) -> Result<()> {
+    let seed = |pool: &Pool<M>| pool.hashing().0;
+    ensure!(
+        pools.windows(2).all(|two| seed(&two[0]) == seed(&two[1])),
+        "{shown}: its files are of different stores"
+    );
+    for (shard, pool) in pools.iter().enumerate() {
+        let Some((number, count)) = pool.shard() else {
+            continue;
+        };
+        ensure!(
+            number == shard,
+            "{shown}: its file {} is the one that goes by the name {}",
+            name(shard),
+            name(number)
+        );
+        if count > pools.len() {
+            return Err(missing(shown, pools.len()).into());
+        }
+        ensure!(
+            count == pools.len(),
+            "{shown}: its file {} is none of its {count} shards",
+            name(count)
+        );
+    }
+    Ok(())
 }
 
 /// Has other commands say that the store is being served, until this is dropped.
@@ -172,11 +223,7 @@ pub fn recover<M: Medium + 'static>(
         all.invalid += found.invalid;
         pools.push(pool);
     }
-    let seed = |pool: &Pool<M>| pool.hashing().0;
-    ensure!(
-        pools.windows(2).all(|two| seed(&two[0]) == seed(&two[1])),
-        "{shown}: its files are of different stores"
-    );
+    check_shards(shown, &pools)?;
     Ok((pools, all))
 }
 

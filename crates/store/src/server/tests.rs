@@ -1,0 +1,293 @@
+//! One shard and its persister, in one thread: who is told what, and when.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use cenote_fabric::{ClientId, PeerId, Time, Waker};
+
+use super::books::{CLIENT_VERSIONS_MAX, Waiter};
+use super::fence::Fencer;
+use super::outbox::{Outbox, Outboxes};
+use super::persister::Persister;
+use super::shard::{Reply, Shard};
+use crate::landing::Area;
+use crate::medium::{Medium as _, ModelMedium};
+use crate::pool::{Condition, Located, Pool, PoolConfig};
+use crate::protocol::{Answer, Refusal, Request};
+use crate::schemes::{EFactory, Forca, Scheme};
+
+type Model = Pool<ModelMedium>;
+
+const PATIENCE: Duration = Duration::from_secs(10);
+const ONE: ClientId = ClientId(1);
+const OTHER: ClientId = ClientId(2);
+/// Units of persistent memory, and of a disk.
+const MEMORY: usize = 8;
+const DISK: usize = 512;
+
+struct Bench {
+    shard: Arc<Shard<ModelMedium>>,
+    persister: Persister<ModelMedium>,
+    area: Arc<Area>,
+    now: Time,
+}
+
+fn new_pool(len: usize, unit: usize, entry_count: u64) -> Model {
+    let config = PoolConfig {
+        entry_count,
+        seed: 7,
+    };
+    Pool::create(ModelMedium::new(len, unit), config).unwrap()
+}
+
+impl Bench {
+    fn new(pool: Model, scheme: impl Scheme + 'static) -> Self {
+        let outboxes = Arc::new(Outboxes {
+            threads: Vec::new(),
+            peers: Outbox::new(Waker::new().unwrap()),
+        });
+        let scheme: Arc<dyn Scheme> = Arc::new(scheme);
+        let shard = Arc::new(Shard::new(pool, &scheme, outboxes, 0));
+        for client in [ONE, OTHER] {
+            shard.lock().books.client_came(client);
+        }
+        Self {
+            persister: Persister::new(Arc::clone(&shard), PATIENCE),
+            shard,
+            area: Area::new(16 << 20).unwrap(),
+            now: Time(1),
+        }
+    }
+
+    /// Asks as a peer of that number; `None`: it is told later.
+    fn ask(&self, client: ClientId, peer: u64, request: Request<'_>) -> Option<Answer> {
+        let waiter = Waiter::Peer {
+            peer: PeerId(peer),
+            shard: 0,
+        };
+        let area = Some(&self.area);
+        match self.shard.handle(request, client, area, waiter, self.now) {
+            Reply::Now(answer) => Some(answer),
+            Reply::Later => None,
+        }
+    }
+
+    /// Those who were told something since the last time.
+    fn told(&self) -> Vec<u64> {
+        let told = self.shard.outboxes.peers.take();
+        told.into_iter().map(|(peer, _)| peer.0).collect()
+    }
+
+    /// Space for a value that is on its way.
+    fn space(&self, client: ClientId, key: &[u8], value: &[u8]) -> (u64, u64) {
+        let request = Request::Space {
+            condition: Condition::Always,
+            value_bytes: value.len() as u32,
+            checksum: Model::checksum(key, value),
+            key,
+        };
+        match self.ask(client, 0, request) {
+            Some(Answer::Space {
+                sequence, offset, ..
+            }) => (sequence, offset),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn put(&self, client: ClientId, key: &[u8], value: &[u8]) -> Option<Answer> {
+        let request = Request::Put {
+            condition: Condition::Always,
+            is_durable: false,
+            key,
+            value,
+        };
+        self.ask(client, 0, request)
+    }
+
+    fn delete(&self, key: &[u8]) -> Option<Answer> {
+        let condition = Condition::Always;
+        self.ask(ONE, 0, Request::Delete { condition, key })
+    }
+
+    fn sync(&self, client: ClientId, peer: u64) -> Option<Answer> {
+        self.ask(client, peer, Request::Sync { shard: 0 })
+    }
+
+    fn settle(&self, client: ClientId, peer: u64, sequence: u64) -> Option<Answer> {
+        self.ask(client, peer, Request::Settle { shard: 0, sequence })
+    }
+
+    /// As many turns as one thing needs, and more.
+    fn turn(&mut self) {
+        for _ in 0..50 {
+            if self.persister.is_in_fence() {
+                self.shard.end_fence();
+            }
+            self.now = Time(self.now.0 + 10_000_000);
+            let state = self.shard.lock();
+            let turned = (self.persister).turn(&self.shard, state, &Fencer::Later, self.now);
+            drop(turned.unwrap());
+        }
+    }
+}
+
+fn is_stored(answer: Option<Answer>) -> bool {
+    matches!(answer, Some(Answer::Done { .. }))
+}
+
+fn refused(refusal: Refusal) -> Option<Answer> {
+    Some(Answer::Refused(refusal))
+}
+
+fn synced(lost: u64) -> Option<Answer> {
+    Some(Answer::Synced { lost })
+}
+
+#[test]
+fn what_a_read_made_durable_is_waited_for_no_more() {
+    let mut bench = Bench::new(new_pool(1 << 20, MEMORY, 64), Forca { memo: true });
+    let written = |bench: &Bench, key: &[u8]| {
+        let (_, offset) = bench.space(ONE, key, b"value");
+        bench.shard.medium.write(offset, b"value");
+    };
+    let read = |bench: &Bench, key: &'static [u8]| bench.ask(OTHER, 0, Request::Locate { key });
+    written(&bench, b"first");
+    assert!(matches!(read(&bench, b"first"), Some(Answer::Place { .. })));
+    assert_eq!(bench.sync(ONE, 5), synced(0));
+    // The same while it is waited for.
+    written(&bench, b"second");
+    assert_eq!(bench.sync(ONE, 6), None);
+    assert!(matches!(
+        read(&bench, b"second"),
+        Some(Answer::Place { .. })
+    ));
+    assert_eq!(bench.told(), [6]);
+    bench.shard.client_gone(ONE);
+    bench.turn();
+    assert!(bench.shard.is_done_with(ONE, u64::MAX));
+    assert!(!bench.shard.lock().books.has_gone());
+}
+
+#[test]
+fn who_waits_for_all_is_told_when_a_server_thread_makes_the_last_durable() {
+    let bench = Bench::new(new_pool(1 << 20, MEMORY, 64), EFactory);
+    let (first, offset) = bench.space(ONE, b"key", b"value");
+    (bench.area.region()).write(offset, b"value").unwrap();
+    assert_eq!(bench.sync(ONE, 5), None);
+    assert!(is_stored(bench.settle(ONE, 0, first)));
+    assert_eq!(bench.told(), [5]);
+    // One that is not there ends the wait as well.
+    let (second, _) = bench.space(ONE, b"key", b"another");
+    assert_eq!(bench.sync(ONE, 6), None);
+    let incomplete = refused(Refusal::Incomplete);
+    assert_eq!(bench.settle(ONE, 0, second), incomplete);
+    assert_eq!(bench.told(), [6]);
+}
+
+#[test]
+fn what_cleaning_gives_up_is_waited_for_no_more() {
+    for unit in [MEMORY, DISK] {
+        let mut bench = Bench::new(new_pool(1 << 20, unit, 64), EFactory);
+        let (late, _) = bench.space(ONE, b"key", b"on its way");
+        assert!(is_stored(bench.put(OTHER, b"key", b"newer")));
+        bench.turn();
+        assert_eq!(bench.sync(ONE, 5), None);
+        assert_eq!(bench.told(), []);
+        assert_eq!(
+            bench.ask(OTHER, 0, Request::Clean { shard: 0 }),
+            Some(Answer::Done { sequence: 0 })
+        );
+        bench.turn();
+        assert!(!bench.shard.lock().pool.is_cleaning());
+        assert_eq!(bench.told(), [5]);
+        let incomplete = refused(Refusal::Incomplete);
+        assert_eq!(bench.settle(ONE, 0, late), incomplete);
+        assert!(bench.shard.is_done_with(ONE, u64::MAX));
+    }
+}
+
+/// The persister looks at some megabytes at a time: what is whole may be behind them.
+#[test]
+fn an_orderly_end_makes_durable_what_is_whole_behind_values_that_never_come() {
+    for unit in [MEMORY, DISK] {
+        let bench = Bench::new(new_pool(32 << 20, unit, 4096), EFactory);
+        let large = vec![1; 1 << 20];
+        let absent = 1100;
+        for number in 0..absent {
+            // On a disk a group is full by bytes, in memory by their number.
+            let value: &[u8] = if number < 8 { &large[..] } else { b"small" };
+            bench.space(ONE, b"never", value);
+        }
+        assert!(is_stored(bench.put(OTHER, b"key", b"value")));
+        let Bench {
+            shard, persister, ..
+        } = bench;
+        shard.stop();
+        persister.run().unwrap();
+        let state = shard.lock();
+        let found = state.pool.locate(b"key", u64::MAX).unwrap();
+        assert!(matches!(found, Located::Durable(_)), "{found:?}");
+        assert_eq!(state.pool.backlog(), absent);
+    }
+}
+
+#[test]
+fn keys_that_were_deleted_or_never_written_leave_room_for_others() {
+    const PLACES: u64 = 256;
+    let key = |number: u64| format!("key {number}").into_bytes();
+    let full = refused(Refusal::Full);
+    let busy = refused(Refusal::Busy);
+    let mut bench = Bench::new(new_pool(8 << 20, MEMORY, PLACES), EFactory);
+    for number in 0..PLACES - 1 {
+        assert!(is_stored(bench.put(ONE, &key(number), b"value")));
+    }
+    bench.turn();
+    assert_eq!(bench.put(ONE, b"one more", b"value"), full);
+    for number in 0..PLACES - 1 {
+        assert!(is_stored(bench.delete(&key(number))));
+    }
+    assert_eq!(bench.put(ONE, b"one more", b"value"), busy);
+    bench.turn();
+    for number in 0..PLACES - 1 {
+        bench.space(OTHER, &key(1000 + number), b"value");
+    }
+    assert_eq!(bench.put(ONE, b"one more", b"value"), full);
+    bench.shard.client_gone(OTHER);
+    bench.turn();
+    assert_eq!(bench.shard.lock().pool.backlog(), 0);
+    assert_eq!(bench.put(ONE, b"one more", b"value"), busy);
+    bench.turn();
+    assert!(is_stored(bench.put(ONE, b"one more", b"value")));
+}
+
+/// Crashes while the log is copied leave copies that are none.
+#[test]
+fn a_store_that_cannot_be_cleaned_says_that_it_is_full() {
+    let mut pool = new_pool(256 << 10, MEMORY, 64);
+    for number in 0..50_u8 {
+        let put = pool.put_durable(&[number], &[number; 1500], Condition::Always);
+        put.unwrap();
+    }
+    while pool.begin_clean(64).is_ok() {
+        pool = Pool::open(pool.medium().crashed(|| true)).unwrap().0;
+    }
+    let pool = Pool::open(pool.medium().crashed(|| true)).unwrap().0;
+    let mut bench = Bench::new(pool, EFactory);
+    bench.turn();
+    assert!(bench.shard.lock().pool.is_cleaning());
+    assert_eq!(bench.put(ONE, b"key", &[7; 1500]), refused(Refusal::Full));
+    let read = bench.ask(ONE, 0, Request::Locate { key: &[7] });
+    assert!(matches!(read, Some(Answer::Place { .. })), "{read:?}");
+}
+
+#[test]
+fn one_client_leaves_room_for_versions_of_others() {
+    let bench = Bench::new(new_pool(24 << 20, DISK, 64), EFactory);
+    for _ in 0..CLIENT_VERSIONS_MAX {
+        bench.space(ONE, b"key", b"");
+    }
+    let busy = refused(Refusal::Busy);
+    assert_eq!(bench.put(ONE, b"key", b""), busy);
+    assert_eq!(bench.delete(b"key"), busy);
+    assert!(is_stored(bench.put(OTHER, b"key", b"")));
+}

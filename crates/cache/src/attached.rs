@@ -104,9 +104,10 @@ impl Attached {
         while let Some((host, window)) = self.client.take_wanted() {
             let link = &mut self.hosts[host];
             let session = link.session.as_mut();
-            let asked = session.map(|session| session.attach(fabric_window(window)));
+            let window = fabric_window(window);
+            let asked = session.map(|session| session.attach(window));
             if !matches!(asked, Some(Ok(()))) {
-                self.client.handle_no_window(host);
+                self.client.handle_no_window(now, host, window);
             }
         }
     }
@@ -145,9 +146,9 @@ impl Attached {
                 Ok(Some(Incoming::Attached(_, Ok(window)))) => {
                     self.client.handle_window(host, window);
                 }
-                Ok(Some(Incoming::Attached(_, Err(error)))) => {
+                Ok(Some(Incoming::Attached(window, Err(error)))) => {
                     tracing::debug!(host, %error, "no window");
-                    self.client.handle_no_window(host);
+                    self.client.handle_no_window(now, host, window);
                 }
                 Ok(Some(_)) => {}
                 Ok(None) => return,

@@ -11,9 +11,9 @@
 //!
 //! Invariants: nothing is started or counted as done after the lease is over, by the clock when it
 //! ended; a generation is called known when no write under an older one is under way; a write is
-//! done when every copy of its entry has it, and the copy that is read gets it last; one whose
-//! connection broke is done again under another generation only, by which the owner fences off what
-//! may still land of it.
+//! done when every copy of its entry has it, and the copy that is read gets it last; after one whose
+//! connection broke none is begun in its region until the window is renewed that it went to, or not
+//! used any more: that fences off what may still land.
 //!
 //! Order of stores on `shm`: a verb is a copy by this thread, complete when posted. [`Path::flush`]
 //! orders its stores before all that follow. [`Client::poll`] flushes before it gives out what has
@@ -157,13 +157,16 @@ struct Request {
     written: Vec<(usize, u32)>,
 }
 
+/// A window of a host: its id, and its generation.
+type WindowName = (u32, u64);
+
 #[derive(Default)]
 struct Link {
     path: Option<Box<dyn Path>>,
     /// Windows that can be used, by id and generation.
-    windows: BTreeMap<(u32, u64), RemoteWindow>,
+    windows: BTreeMap<WindowName, RemoteWindow>,
     /// Windows that were wanted, and the region and slab that they are.
-    asked: BTreeMap<(u32, u64), (usize, usize)>,
+    asked: BTreeMap<WindowName, (usize, usize)>,
     /// Nothing more is started on it.
     is_ending: bool,
 }
@@ -194,6 +197,8 @@ pub struct Client {
     half_done: VecDeque<u64>,
     clock: fn() -> Time,
     wanted: VecDeque<(HostIndex, Window)>,
+    /// Regions with windows that were not to be had, and when these are wanted again.
+    wanted_again: BTreeSet<(Time, usize)>,
     troubled: BTreeSet<HostIndex>,
     completions: VecDeque<Completion>,
     /// Longest part of a request: what one request of a path may have.
@@ -225,6 +230,7 @@ impl Client {
             half_done: VecDeque::new(),
             clock: Time::now,
             wanted: VecDeque::new(),
+            wanted_again: BTreeSet::new(),
             troubled: BTreeSet::new(),
             completions: VecDeque::new(),
             piece_bytes_max: usize::MAX,
@@ -314,6 +320,7 @@ impl Client {
             self.drop_lost_path(link);
         }
         self.completions = completions;
+        self.want_again(now);
         self.post_half_done(now);
         for region in std::mem::take(&mut self.touched) {
             if self.start_waiting(now, region) {
@@ -366,8 +373,11 @@ impl Client {
         if !has_news {
             return;
         }
-        if self.regions[region].doubted_at == generation {
-            // Told again, after another connection to the owner: it may not have heard of it.
+        let doubts_on = self.regions[region].is_late() && self.regions[region].is_readable();
+        if doubts_on || self.regions[region].doubted_at == generation {
+            // Told again, after another connection to the owner: it may not have heard of it. Or
+            // told anew, and nothing was fenced off.
+            self.regions[region].doubted_at = generation;
             self.doubt(region, generation);
         }
         if let Some(losses) = losses {
@@ -400,28 +410,6 @@ impl Client {
         if let Some(link) = self.links.get_mut(host) {
             link.is_ending = true;
         }
-    }
-
-    /// A window that was wanted can be used.
-    pub fn handle_window(&mut self, host: HostIndex, window: RemoteWindow) {
-        let name = (window.descriptor.id.0, window.descriptor.generation.0);
-        let Some(link) = self.links.get_mut(host) else {
-            return;
-        };
-        link.windows.insert(name, window);
-        let asked = link.asked.get(&name);
-        if let Some(&(region, slab)) = asked
-            && let Some(view) = self.regions.get_mut(region)
-        {
-            view.queue.note_window(slab);
-            self.touched.insert(region);
-        }
-    }
-
-    /// A window that was wanted is not to be had: its region's entry is old, or its owner has to
-    /// look.
-    pub fn handle_no_window(&mut self, host: HostIndex) {
-        self.troubled.insert(host);
     }
 
     /// A region, and the generation of a write there that may land late, or be in one copy alone:

@@ -186,6 +186,12 @@ impl Manager {
         }
     }
 
+    /// Whether [`Manager::suspend`] is near: writes that would be stopped all the while are not
+    /// stopped any more.
+    pub fn expect_suspension(&mut self, now: Time, is_near: bool) {
+        self.owner.handle_wary(now, is_near);
+    }
+
     /// The same, from the beginning: the owner before it may still decide. Clients that come wait.
     pub fn begin_suspended(&mut self, now: Time) {
         self.is_suspended = true;

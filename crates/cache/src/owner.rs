@@ -220,6 +220,8 @@ pub struct Owner {
     is_record_queued: bool,
     /// The driver keeps a record.
     recording: Option<Recording>,
+    /// The driver may soon carry nothing out.
+    is_wary: bool,
     /// The last time that anything was concluded.
     looked_at: Time,
     /// Regions that a checkpoint has, and of when.
@@ -255,6 +257,7 @@ impl Owner {
             idle: Vec::new(),
             is_record_queued: false,
             recording: None,
+            is_wary: false,
             looked_at: now,
             saved: BTreeMap::new(),
             outdated: Outdated::default(),
@@ -461,8 +464,9 @@ impl Owner {
     }
 
     /// A client says that a write which it began under this generation may land late, or is in some
-    /// copies alone: its connection broke, or the client gave it up. The client does no such write
-    /// again before it is told another generation. To be passed on before what the client knows.
+    /// copies alone: its connection broke, or the client gave it up. Where the connection broke the
+    /// client writes nothing to the region before the window is renewed. To be passed on before what
+    /// the client knows.
     pub fn handle_doubt(
         &mut self,
         now: Time,

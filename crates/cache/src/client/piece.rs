@@ -4,8 +4,8 @@ use bytes::{Bytes, BytesMut};
 
 use super::queue::Span;
 use super::{
-    Access, Client, Completion, Error, Failure, Full, Operation, Planted, RemoteWindow, Time,
-    is_planted,
+    Access, Client, Completion, Error, Failure, Full, HostIndex, Operation, Planted, RemoteWindow,
+    Time, WindowName, is_planted,
 };
 
 /// What a piece does.
@@ -28,6 +28,8 @@ pub enum Progress {
         generation: u64,
         /// The client's lease when it was started.
         lease: u64,
+        /// Where its verb is under way, or was last.
+        window: WindowName,
         /// Of the region's bytes until then: what was written before another one went with it.
         losses: u32,
         /// Copies that it is to go to yet, the next one last: the copy that is read comes last of
@@ -113,6 +115,10 @@ impl Piece {
             is_write: self.is_write(),
         }
     }
+}
+
+fn name_of(window: &RemoteWindow) -> WindowName {
+    (window.descriptor.id.0, window.descriptor.generation.0)
 }
 
 /// What came of the start of a piece that is ready.
@@ -202,6 +208,7 @@ impl Client {
         if !self.submit(number, host, &window) {
             return false;
         }
+        let window = name_of(&window);
         if is_planted(Planted::AckFirstCopy) {
             // The others get it beside this one, and nobody waits for them.
             for (host, window) in std::mem::take(&mut rest) {
@@ -214,6 +221,7 @@ impl Client {
         piece.progress = Progress::UnderWay {
             generation,
             lease: self.leases,
+            window,
             losses: self.regions[region].losses(),
             rest,
         };
@@ -251,7 +259,10 @@ impl Client {
             piece.kind = PieceKind::Read(buffer);
         }
         let (region, is_write) = (piece.region, piece.is_write());
-        let Progress::UnderWay { generation, .. } = piece.progress else {
+        let Progress::UnderWay {
+            generation, window, ..
+        } = piece.progress
+        else {
             return;
         };
         match completion.result {
@@ -269,8 +280,7 @@ impl Client {
                     self.regions[region].blocked_at = generation;
                     self.troubled.insert(host);
                 } else if is_write && failure.may_happen_late() {
-                    self.regions[region].doubted_at = generation;
-                    self.doubt(region, generation);
+                    self.doubt_late(region, generation, (host, window));
                 }
                 self.do_again(number);
             }
@@ -286,6 +296,7 @@ impl Client {
             lease,
             losses,
             rest,
+            ..
         } = &mut piece.progress
         else {
             return;
@@ -326,9 +337,10 @@ impl Client {
             return self.half_done.push_back(number);
         }
         if let Some(piece) = self.pieces.get_mut(&number)
-            && let Progress::UnderWay { rest, .. } = &mut piece.progress
+            && let Progress::UnderWay { rest, window, .. } = &mut piece.progress
+            && let Some((_, next)) = rest.pop()
         {
-            rest.pop();
+            *window = name_of(&next);
         }
     }
 
@@ -350,6 +362,18 @@ impl Client {
         self.waiting_since.insert((piece.submitted_at, number));
         self.regions[region].queue.restart(number, span);
         self.touched.insert(region);
+    }
+
+    /// The connection of a write broke, which was begun under a generation: it may land late.
+    fn doubt_late(&mut self, region: usize, begun_at: u64, window: (HostIndex, WindowName)) {
+        let view = &mut self.regions[region];
+        view.note_late(window.0, window.1);
+        // Under what is told now, if writes go to the same window: no fence came between.
+        let told = view.entry.as_ref().map(|entry| entry.generation);
+        let told = told.filter(|_| view.is_late() && view.is_readable());
+        view.doubted_at = told.unwrap_or(begun_at);
+        let doubted_at = view.doubted_at;
+        self.doubt(region, doubted_at);
     }
 
     pub(super) fn doubt(&mut self, region: usize, generation: u64) {

@@ -1,11 +1,15 @@
 //! One region as a client knows it, and what it tells its owner.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
+use cenote_fabric::{Time, WindowDescriptor};
 use cenote_pool::control::Window;
 
 use super::queue::{Lets, Queue};
-use super::{Access, Client, Entry, HostIndex, Planted, Progress, RemoteWindow, is_planted};
+use super::{
+    Access, Client, Entry, HostIndex, Planted, Progress, RemoteWindow, WindowName, is_planted,
+};
 use crate::owner::Copy;
 
 /// One region, with the pieces of requests for it.
@@ -16,8 +20,12 @@ pub struct RegionView {
     pub queue: Queue,
     /// A host said that this generation is over: nothing is started until another is told.
     pub blocked_at: u64,
-    /// A write under this generation may land late: none is started under it any more.
+    /// The owner was last told of a doubt under this generation: no write is started under it any
+    /// more.
     pub doubted_at: u64,
+    /// Windows in which a write may land late. None is started while the entry has one of them: a
+    /// fence gives it another name, and a generation alone says nothing.
+    late: BTreeSet<(HostIndex, WindowName)>,
     /// Of what the owner was told.
     known: u64,
 }
@@ -38,7 +46,38 @@ impl RegionView {
         if let Some(former) = self.entry.replace(entry) {
             self.former = former.copies;
         }
+        self.forget_late();
         (news, true)
+    }
+
+    /// A write that was under way in a window may land late.
+    pub fn note_late(&mut self, host: HostIndex, window: WindowName) {
+        self.late.insert((host, window));
+        self.forget_late();
+    }
+
+    /// Whether a write may land late where writes go now.
+    pub fn is_late(&self) -> bool {
+        !self.late.is_empty() && self.windows().any(|window| self.late.contains(&window))
+    }
+
+    /// Forgets windows that are not used any more. Those of a copy that retires may come back until
+    /// writes go on.
+    fn forget_late(&mut self) {
+        let is_open = |entry: &Entry| entry.access == Access::Open;
+        if !self.late.is_empty() && self.entry.as_ref().is_some_and(is_open) {
+            let used: BTreeSet<(HostIndex, WindowName)> = self.windows().collect();
+            self.late.retain(|window| used.contains(window));
+        }
+    }
+
+    /// The windows of its copies.
+    fn windows(&self) -> impl Iterator<Item = (HostIndex, WindowName)> {
+        let copies = self.entry.iter().flat_map(|entry| &entry.copies);
+        copies.flat_map(|copy| {
+            let of_host = move |window: &Window| (copy.host, (window.id, window.generation));
+            copy.windows.iter().map(of_host)
+        })
     }
 
     /// How many times its bytes were lost.
@@ -62,7 +101,7 @@ impl RegionView {
             return Lets::default();
         };
         let is_blocked = self.blocked_at == entry.generation;
-        let is_doubted = self.doubted_at == entry.generation;
+        let is_doubted = self.doubted_at == entry.generation || self.is_late();
         let is_doubted = is_doubted && !is_planted(Planted::RedoneUnfenced);
         let writes_on = entry.access == Access::Open || is_planted(Planted::WriteDuringMove);
         let drops = entry.access == Access::Frozen && is_planted(Planted::QueueDropped);
@@ -73,6 +112,12 @@ impl RegionView {
             },
             Access::Absent | Access::Cut => Lets::default(),
         }
+    }
+
+    /// Whether its entry lets clients read, at least.
+    pub fn is_readable(&self) -> bool {
+        let is_readable = |entry: &Entry| matches!(entry.access, Access::Open | Access::Frozen);
+        self.entry.as_ref().is_some_and(is_readable)
     }
 
     pub fn uses(&self, host: HostIndex) -> bool {
@@ -148,11 +193,51 @@ impl Client {
         self.drop_windows();
     }
 
+    /// A window that was wanted can be used.
+    pub fn handle_window(&mut self, host: HostIndex, window: RemoteWindow) {
+        let name = (window.descriptor.id.0, window.descriptor.generation.0);
+        let Some(link) = self.links.get_mut(host) else {
+            return;
+        };
+        link.windows.insert(name, window);
+        let asked = link.asked.get(&name);
+        if let Some(&(region, slab)) = asked
+            && let Some(view) = self.regions.get_mut(region)
+        {
+            view.queue.note_window(slab);
+            self.touched.insert(region);
+        }
+    }
+
+    /// A window that was wanted is not to be had: its region's entry is old, its owner has to look,
+    /// or this machine lacks something for the moment. It is wanted again after a pause, if the
+    /// entry still has it.
+    pub fn handle_no_window(&mut self, now: Time, host: HostIndex, window: WindowDescriptor) {
+        /// Owners look at their books each time. Arbitrary.
+        const PAUSE: Duration = Duration::from_secs(1);
+        self.troubled.insert(host);
+        let name = (window.id.0, window.generation.0);
+        let asked = self.links.get_mut(host).map(|link| &mut link.asked);
+        if let Some((region, _)) = asked.and_then(|asked| asked.remove(&name)) {
+            self.wanted_again.insert((now.after(PAUSE), region));
+        }
+    }
+
+    /// Has windows attached whose pause is over.
+    pub(super) fn want_again(&mut self, now: Time) {
+        while let Some(&(at, region)) = self.wanted_again.first()
+            && at <= now
+        {
+            self.wanted_again.pop_first();
+            self.want_windows(region);
+        }
+    }
+
     /// Mappings of memory that is used no more would keep it from the machine.
     fn drop_windows(&mut self) {
         /// Windows beyond those in use that are kept: a sweep costs as much as there are regions.
         const SLACK: usize = 64;
-        let mut used: Vec<BTreeSet<(u32, u64)>> = vec![BTreeSet::new(); self.links.len()];
+        let mut used: Vec<BTreeSet<WindowName>> = vec![BTreeSet::new(); self.links.len()];
         let held: usize = self.links.iter().map(|link| link.windows.len()).sum();
         let copies = |view: &RegionView| view.entry.as_ref().map_or(0, |e| e.copies.len());
         let slabs = self.geometry.slabs_per_region as usize;

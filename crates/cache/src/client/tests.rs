@@ -13,7 +13,9 @@ use cenote_pool::control::Window;
 
 use super::*;
 use crate::owner::{Access, Copy, Entry};
-use crate::path::{Failure, Loss};
+use crate::path::Failure;
+
+mod late;
 
 const SLAB: u64 = 4096;
 const GEOMETRY: Geometry = Geometry {
@@ -78,6 +80,8 @@ struct Bench {
     ended: Vec<Arc<Mutex<VecDeque<Completion>>>>,
     now: Time,
     windows: Vec<Window>,
+    /// What host 0 calls its window after it was renewed.
+    renewed: Option<(Window, RemoteWindow)>,
 }
 
 /// Windows can only be had of a fabric.
@@ -129,9 +133,12 @@ impl Bench {
             ended: vec![Arc::default(), Arc::default()],
             now: Time(1),
             windows: Vec::new(),
+            renewed: None,
         };
         bench.client.handle_lease(bench.now, bench.now);
-        for (host, (name, window)) in attached(2).into_iter().enumerate() {
+        let mut windows = attached(3);
+        bench.renewed = windows.pop();
+        for (host, (name, window)) in windows.into_iter().enumerate() {
             let path = Scripted {
                 submitted: Arc::clone(&bench.submitted[host]),
                 room: Arc::clone(&bench.rooms[host]),
@@ -155,6 +162,17 @@ impl Bench {
             fell_back_ms: 0,
         };
         self.client.handle_entry(entry);
+    }
+
+    /// Host 0 gives its window another name, as at a fence, and the client has attached it.
+    fn renew(&mut self) {
+        let (name, window) = self.renewed.take().expect("once");
+        self.client.handle_window(0, window);
+        self.windows[0] = name;
+    }
+
+    fn doubts(&mut self) -> Vec<(u32, u64)> {
+        std::iter::from_fn(|| self.client.take_doubt()).collect()
     }
 
     fn write(&mut self, address: u64, byte: u8, token: Token) {
@@ -323,26 +341,6 @@ fn what_met_an_old_generation_waits_for_the_next_and_is_done_again() {
 }
 
 #[test]
-fn a_write_that_a_lost_connection_left_open_is_done_again_behind_a_fence() {
-    let mut bench = Bench::new();
-    bench.tell(1, Access::Open, &[0]);
-    bench.write(0, 7, 1);
-    let lost = Failure::Lost(Loss::Closed);
-    assert!(bench.end(0, Err(lost)).is_empty());
-    assert!(bench.under_way(0).is_empty(), "it may land late");
-    assert_eq!(bench.client.take_doubt(), Some((0, 1)));
-    // Reads go on.
-    let buffer = BytesMut::zeroed(8);
-    let now = bench.now;
-    bench.client.submit_read(now, 512, buffer, 2).unwrap();
-    assert_eq!(bench.end(0, Ok(())), [2]);
-    bench.tell(2, Access::Open, &[0]);
-    bench.poll();
-    assert_eq!(bench.under_way(0), [7]);
-    assert_eq!(bench.end(0, Ok(())), [1]);
-}
-
-#[test]
 fn a_write_that_went_with_a_lost_copy_is_done_again_once_the_loss_is_told() {
     let mut bench = Bench::new();
     bench.tell(1, Access::Open, &[0]);
@@ -448,6 +446,30 @@ fn a_doubt_about_what_was_given_up_is_said_again_to_an_owner_that_was_found_agai
     assert_eq!(bench.client.take_doubt(), Some((0, 1)));
     bench.tell(1, Access::Open, &[0, 1]);
     assert_eq!(bench.client.take_doubt(), Some((0, 1)));
+}
+
+#[test]
+fn a_window_that_could_not_be_had_is_wanted_again_after_a_pause() {
+    let mut bench = Bench::new();
+    let (name, window) = bench.renewed.take().unwrap();
+    let old = std::mem::replace(&mut bench.windows[0], name);
+    bench.tell(1, Access::Open, &[0]);
+    assert_eq!(bench.client.take_wanted(), Some((0, name)));
+    read(&mut bench, 0, 1);
+    let fails = crate::manager::fabric_window;
+    bench.client.handle_no_window(bench.now, 0, fails(name));
+    bench.poll();
+    assert_eq!(bench.client.take_wanted(), None, "not at once");
+    bench.poll_for(1);
+    assert_eq!(bench.client.take_wanted(), Some((0, name)));
+    bench.client.handle_window(0, window);
+    bench.poll();
+    assert_eq!(bench.under_way(0), *b"r");
+    // One that nobody asked for is not wanted at all.
+    bench.client.handle_no_window(bench.now, 0, fails(old));
+    bench.client.handle_no_window(bench.now, 9, fails(old));
+    bench.poll_for(1);
+    assert_eq!(bench.client.take_wanted(), None);
 }
 
 /// A read of 8 bytes.

@@ -3,7 +3,8 @@
 //!
 //! A held region is frozen and drained as before a move, and its one copy that is read has every write that
 //! was acknowledged. It opens again when the checkpoint lets go of it, or takes too long, or when its
-//! host is to go and another has room: a notice may be as short as a hold is long.
+//! host is to go and another has room: a notice may be as short as a hold is long. It opens, too,
+//! before a time in which nothing is decided.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -21,7 +22,7 @@ pub const HOLD_MAX: Duration = Duration::from_secs(30);
 pub enum Hold {
     /// Clients are told; see [`Owner::held`].
     Begun,
-    /// It moves, or its host is out of reach: ask again.
+    /// It moves, its host is out of reach, or nobody would be told now: ask again.
     Busy,
     /// It has no bytes.
     Nothing,
@@ -112,7 +113,10 @@ impl Owner {
         let is_at_rest = matches!(held.task, Task::None)
             && held.access == Access::Open
             && !held.copies.iter().any(Copy::is_unlearned)
-            && !self.is_renewing(region);
+            && !self.is_renewing(region)
+            // Who comes while nothing is carried out goes by what was told before.
+            && self.recording.is_none()
+            && !self.is_wary;
         // A write of a client that is gone may land late: it is fenced off first.
         let is_up = held.copies.first().is_some_and(is_up);
         if !is_at_rest || self.is_doubtful(region) || !is_up || self.is_to_move(region, now) {
@@ -154,14 +158,16 @@ impl Owner {
         self.advance(now);
     }
 
-    /// Lets go of a region whose checkpoint takes too long, that is to move, or that a write of a
-    /// client which is gone may still reach.
+    /// Lets go of a region whose checkpoint takes too long, that is to move, that a write of a
+    /// client which is gone may still reach, or that could not be let go of later.
     pub(super) fn tend_hold(&mut self, region: usize, now: Time) {
         let Task::Held(holding) = &self.regions[region].task else {
             return;
         };
         if now >= holding.until {
             tracing::warn!(region, "a checkpoint takes too long: writes go on");
+        } else if self.is_wary {
+            tracing::info!(region, "a checkpoint waits: writes go on");
         } else if !self.is_doubtful(region) && !self.is_to_move(region, now) {
             return;
         }

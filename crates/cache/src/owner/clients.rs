@@ -190,7 +190,7 @@ impl Owner {
         if !matches!(role, Role::Host(_)) {
             // It may have writes under way that it began as an earlier client: it says itself what
             // it knows.
-            self.tell_newcomer(client);
+            self.tell_newcomer(client, role);
         }
         self.advance(now);
         true

@@ -86,7 +86,8 @@ impl Owner {
     /// Makes a doubtful region sure that nothing else is under way for.
     pub(super) fn settle(&mut self, region: usize, now: Time) {
         let copies = &self.regions[region].copies;
-        if now < self.regions[region].rest_until
+        if self.is_wary
+            || now < self.regions[region].rest_until
             || !copies.iter().all(|copy| self.hosts[copy.host].is_up())
         {
             return;
@@ -131,7 +132,8 @@ impl Owner {
 
     fn fence(&mut self, region: usize, target: Option<Target>, now: Time) {
         let fenced = self.regions[region].copies.clone();
-        self.regions[region].task = Task::Fencing(Fencing { target });
+        let told = fenced.clone();
+        self.regions[region].task = Task::Fencing(Fencing { target, told });
         for copy in fenced {
             let host = copy.host;
             if !self.hosts[host].is_up() || is_planted(Planted::NoFence) {
@@ -224,6 +226,8 @@ impl Owner {
                 None => unreachable!("a copy that is lost ends what is done with it"),
             }
         }
+        // From here on clients are told the new windows.
+        fenced.task = Task::None;
         self.publish(region, Access::Frozen);
         self.begin_filling(region, target, now);
     }

@@ -160,6 +160,8 @@ pub(super) struct Placing {
 pub(super) struct Fencing {
     /// What is filled then; none: nothing, and writes never stopped.
     pub target: Option<Target>,
+    /// The copies as clients know them: who comes before all windows are renewed is told no new one.
+    pub told: Vec<Copy>,
 }
 
 /// A copy that is being made.
@@ -281,11 +283,15 @@ impl Region {
     }
 
     pub fn entry(&self, region: usize) -> Entry {
+        let copies = match &self.task {
+            Task::Fencing(fencing) => &fencing.told,
+            _ => &self.copies,
+        };
         Entry {
             region: u32::try_from(region).expect("at most 2^16 regions"),
             generation: self.generation,
             access: self.access,
-            copies: self.copies.clone(),
+            copies: copies.clone(),
             losses: self.losses,
             fell_back_ms: self.fell_back_ms,
         }

@@ -105,7 +105,10 @@ impl Owner {
             return;
         };
         let source = self.regions[region].copies[at].host;
-        if self.is_busy(source, target.copy.host) || self.makes_memory(target.copy.host) {
+        if self.is_wary
+            || self.is_busy(source, target.copy.host)
+            || self.makes_memory(target.copy.host)
+        {
             return;
         }
         self.regions[region].copies.swap(0, at);

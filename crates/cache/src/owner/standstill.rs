@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use cenote_fabric::Time;
 
-use super::clients::ClientNumber;
+use super::clients::{ClientNumber, Role};
 use super::hosts::HostIndex;
 use super::region::Task;
 use super::{Action, Entry, Owner};
@@ -70,6 +70,14 @@ impl Owner {
         self.handle_recording(now);
         if let Some(recording) = &mut self.recording {
             recording.kept = kept;
+        }
+    }
+
+    /// Whether the driver may soon take no action for a while, and still does: no writes are stopped
+    /// any more that could not be let go on then, and those that a checkpoint holds go on.
+    pub fn handle_wary(&mut self, now: Time, is_wary: bool) {
+        if std::mem::replace(&mut self.is_wary, is_wary) != is_wary {
+            self.advance(now);
         }
     }
 
@@ -179,9 +187,10 @@ impl Owner {
     }
 
     /// Tells a client that came of every region.
-    pub(super) fn tell_newcomer(&mut self, client: ClientNumber) {
+    pub(super) fn tell_newcomer(&mut self, client: ClientNumber, role: Role) {
         if let Some(recording) = &mut self.recording {
-            if recording.kept.is_none() {
+            // The driver tells what is kept to those who ask for a lease next.
+            if recording.kept.is_none() || role == Role::Listener {
                 recording.newcomers.insert(client);
             }
             return;

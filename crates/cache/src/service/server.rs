@@ -194,6 +194,10 @@ impl Server {
     /// something does.
     fn look_at_leadership(&mut self, now: Time) {
         match self.leadership.look(now) {
+            Stand::AsBefore if self.leadership.holds(now) => {
+                let is_ageing = self.leadership.is_ageing(now);
+                self.manager.expect_suspension(now, is_ageing);
+            }
             Stand::AsBefore => {}
             Stand::Proven => {
                 tracing::info!("in charge: changes go on");

@@ -450,3 +450,39 @@ fn a_renewal_that_is_never_answered_keeps_no_region_from_memory_for_ever() {
     world.run();
     assert!(world.owner.is_settled());
 }
+
+#[test]
+fn who_comes_while_windows_are_renewed_is_told_of_none_of_the_new_ones() {
+    let mut world = World::new(1, 1, 2);
+    world.join(1);
+    world.run();
+    let before = world.owner.entries()[0].clone();
+    let told = before.generation;
+    world.owner.handle_doubt(world.now, 1, 0, told);
+    let mut renewals = Vec::new();
+    while let Some(action) = world.owner.poll_action() {
+        match action {
+            Action::Renew { .. } => renewals.push(action),
+            other => world.carry_out(other),
+        }
+    }
+    assert_eq!(renewals.len(), 2);
+    world.carry_out(renewals.remove(0));
+    world.join(2);
+    assert_eq!(world.owner.entries()[0], before, "also if it is kept so");
+    let is_told =
+        |action: &Action| matches!(action, Action::Tell { client: 2, entry } if *entry == before);
+    assert!(world.run_until(is_told));
+    // The host's books have the new name.
+    let host = before.copies[0].host;
+    world.tell_books(host);
+    world.carry_out(renewals.remove(0));
+    world.run();
+    let after = world.owner.entries()[0].clone();
+    assert_eq!((after.access, after.losses), (Access::Open, 0));
+    let windows = |entry: &Entry| entry.copies[0].windows.clone();
+    for (new, old) in windows(&after).iter().zip(&windows(&before)) {
+        assert!(new.id == old.id && new.generation > old.generation);
+    }
+    assert!(world.owner.is_settled());
+}

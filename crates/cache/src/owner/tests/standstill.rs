@@ -141,3 +141,82 @@ fn who_comes_while_a_decision_waits_to_be_carried_out_waits_too() {
     assert!(world.owner.is_settled());
     assert!(!world.owner.is_untold(1));
 }
+
+#[test]
+fn no_region_is_held_while_who_comes_would_not_hear_of_it() {
+    let mut world = World::new(1, 1, 2);
+    world.run();
+    world.owner.handle_suspended(world.now);
+    assert_eq!(world.owner.handle_hold(world.now, 0), Hold::Busy);
+    assert_eq!(world.owner.held(world.now, 0), None);
+    world.join(1);
+    assert_eq!(world.owner.kept_entries()[0].access, Access::Open);
+    world.owner.handle_recorded(world.now);
+    world.run();
+    assert_eq!(world.owner.handle_hold(world.now, 0), Hold::Begun);
+    assert_eq!(world.owner.held(world.now, 0), None, "it is told first");
+    world.run();
+    assert!(world.owner.held(world.now, 0).is_some());
+}
+
+#[test]
+fn who_has_hosts_told_and_comes_while_nothing_is_carried_out_is_told_afterwards() {
+    const LISTENER: ClientNumber = 7;
+    let mut world = World::new(1, 3, 2);
+    world.run();
+    world.owner.handle_suspended(world.now);
+    assert!(world.owner.handle_listener_joined(world.now, LISTENER));
+    world.owner.handle_recorded(world.now);
+    world.seen.clear();
+    world.run();
+    for entry in world.owner.entries() {
+        let told = Action::Tell {
+            client: LISTENER,
+            entry,
+        };
+        assert!(world.seen.contains(&told));
+    }
+}
+
+#[test]
+fn writes_that_a_checkpoint_holds_go_on_before_nothing_is_decided_for_a_while() {
+    let mut world = World::new(1, 1, 2);
+    world.join(1);
+    world.run();
+    assert_eq!(world.owner.handle_hold(world.now, 0), Hold::Begun);
+    world.run();
+    world.owner.handle_wary(world.now, true);
+    world.seen.clear();
+    world.run();
+    let is_open = |action: &Action| matches!(action, Action::Tell { entry, .. } if entry.access == Access::Open);
+    world.place_of(is_open);
+    assert_eq!(world.owner.handle_hold(world.now, 0), Hold::Busy);
+    world.owner.handle_wary(world.now, false);
+    assert_eq!(world.owner.handle_hold(world.now, 0), Hold::Begun);
+}
+
+#[test]
+fn no_writes_are_stopped_before_nothing_is_decided_for_a_while() {
+    for copies in [1, 2] {
+        let mut world = World::new(copies, 1, 3);
+        world.join(1);
+        world.run();
+        let told = world.owner.entries()[0].generation;
+        world.owner.handle_wary(world.now, true);
+        world.owner.handle_doubt(world.now, 1, 0, told);
+        world.run();
+        assert_eq!(world.owner.entries()[0].generation, told, "nor fenced");
+        let from = host_of(&world, 0);
+        world.owner.handle_notice(world.now, from, None);
+        world.run();
+        assert_eq!(world.owner.stage(0), Stage::Ready, "memory is there");
+        assert_eq!(world.owner.entries()[0].access, Access::Open);
+        world.owner.handle_wary(world.now, false);
+        world.run();
+        world.pass(Duration::from_secs(1));
+        world.run();
+        assert!(world.owner.is_settled());
+        let copies = &world.owner.entries()[0].copies;
+        assert!(copies.iter().all(|copy| copy.host != from));
+    }
+}

@@ -81,6 +81,12 @@ impl Proof {
         now >= self.0.from && now < until || is_planted(Planted::UnprovenActs)
     }
 
+    /// Whether it is over or will be soon, as nobody answered for half of [`TENURE`].
+    fn is_ageing(&self, now: Time) -> bool {
+        let until = Time(self.0.until.load(Ordering::Relaxed));
+        now.after(TENURE / 2) >= until
+    }
+
     fn prolong(&self, asked_at: Time) {
         let until = asked_at.after(TENURE);
         self.0.until.fetch_max(until.0, Ordering::Relaxed);
@@ -172,6 +178,11 @@ impl Leadership {
         self.proof.holds(now)
     }
 
+    /// Whether the proof is over or will be soon, as nobody answered for a while.
+    pub fn is_ageing(&self, now: Time) -> bool {
+        self.proof.is_ageing(now)
+    }
+
     /// What changed since the last look.
     pub fn look(&mut self, now: Time) -> Stand {
         let asked = self.asked.as_ref();
@@ -240,5 +251,22 @@ fn ask_again_and_again(
         if held != proof.holds(Time::now()) {
             waker.wake();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_proof_ages_in_its_second_half_and_that_of_a_lock_never() {
+        let at = |share: u32| Time(7).after(TENURE * share / 4);
+        let proof = Proof::new(Time(0), at(4));
+        let ages = [0, 1, 2, 3, 4].map(|share| proof.is_ageing(at(share)));
+        assert_eq!(ages, [false, false, true, true, true]);
+        proof.prolong(at(3));
+        assert!(proof.holds(at(4)) && !proof.is_ageing(at(4)));
+        let lock = Proof::new(Time(0), Time(u64::MAX));
+        assert!(!lock.is_ageing(at(1000)));
     }
 }

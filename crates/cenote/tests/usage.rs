@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 
 use support::{Folder, cenote, run};
 
-const COMMANDS: [&str; 17] = [
+const COMMANDS: [&str; 18] = [
     "up",
     "down",
     "status",
@@ -21,6 +21,7 @@ const COMMANDS: [&str; 17] = [
     "kv",
     "cache",
     "doctor",
+    "support-bundle",
     "bench",
     "completions",
     "demo",

@@ -14,6 +14,7 @@ use super::backend::Figures;
 use super::batch::Batch;
 use super::details::Details;
 use super::settings::Settings;
+use super::times::Times;
 use super::transport::Transport;
 use super::watch::Watchers;
 use crate::engine::Counters;
@@ -204,6 +205,7 @@ pub(super) struct WorkerFace {
     pub(super) mailbox: Mailbox,
     pub(super) counters: Arc<Counters>,
     pub(super) traffic: Traffic,
+    pub(super) times: Times,
 }
 
 /// Numbers of connections.

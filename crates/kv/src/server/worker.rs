@@ -145,7 +145,9 @@ impl<B: Backend> Worker<B> {
         let mut wait = Some(Duration::ZERO);
         loop {
             self.poll(&mut events, wait)?;
-            self.core.tick(clock(), now_ns());
+            let now_ns = now_ns();
+            self.core.tick(clock(), now_ns);
+            self.core.stopwatch.look(now_ns);
             for event in &events {
                 self.note(event);
             }
@@ -269,6 +271,7 @@ impl<B: Backend> Worker<B> {
                 self.go_on_with_exchange(place);
             }
         }
+        self.core.end_turn();
     }
 
     fn go_on_with_exchange(&mut self, place: usize) {
@@ -297,6 +300,7 @@ impl<B: Backend> Worker<B> {
             };
             client.is_queued = false;
             let turn = client.turn(&mut self.core);
+            self.core.end_turn();
             client.count_answers(&mut self.core);
             self.written.push(place);
             match turn {
@@ -319,6 +323,10 @@ impl<B: Backend> Worker<B> {
 
     /// Puts answers in their places.
     fn fill(&mut self, answers: &super::batch::Batch) {
+        if answers.is_empty() {
+            return;
+        }
+        self.core.look_at_clock();
         for (ticket, text) in answers.iter() {
             let place = ticket.client as usize;
             if self.places.generations.get(place) != Some(&ticket.generation) {
@@ -326,7 +334,8 @@ impl<B: Backend> Worker<B> {
             }
             match &mut self.places.occupants[place] {
                 Some(Occupant::Client(client)) => {
-                    client.session.fill(ticket.slot, text);
+                    let timed = client.session.fill(ticket.slot, text);
+                    self.core.note_answer(timed);
                     let has_more = client.has_more();
                     self.written.push(place);
                     if has_more {
@@ -334,12 +343,15 @@ impl<B: Backend> Worker<B> {
                     }
                 }
                 Some(Occupant::Exchange(exchange)) => {
-                    exchange.session.fill(ticket.slot, text);
+                    let timed = exchange.session.fill(ticket.slot, text);
+                    self.core.note_answer(timed);
                     self.go_on_with_exchange(place);
                 }
                 None => {}
             }
         }
+        // Exchanges may have gone on with another part.
+        self.core.end_turn();
     }
 
     /// Moves what is to be shown to clients of this worker that watch.

@@ -75,14 +75,16 @@ pub fn run(args: &Args) -> Result<u8> {
         false => None,
     };
     let mut redactor = Redactor::default();
-    files::learn(&mut redactor, dir.as_ref())?;
+    // Without what is secret in them no file goes in.
+    let chosen = files::learn(&mut redactor, dir.as_ref())
+        .and_then(|()| files::chosen(dir.as_ref(), args.log_bytes.bytes()));
     let mut archive = Archive::create(&path, &root, made_at_s).map_err(|error| {
         Failure::new(
             format!("write {}: {error}", path.display()),
             "--out FILE, of a file that is not there",
         )
     })?;
-    let parts = gather(args, dir.as_ref())?;
+    let parts = gather(args, dir.as_ref(), chosen)?;
     let write = || format!("write {}", path.display());
     let mut lines = Vec::new();
     for part in parts {
@@ -118,12 +120,18 @@ fn build() -> serde_json::Value {
 }
 
 /// Asks for everything at once; in a fixed order.
-fn gather(args: &Args, dir: Option<&ClusterDir>) -> Result<Vec<Part>> {
+fn gather(
+    args: &Args,
+    dir: Option<&ClusterDir>,
+    chosen: Result<Vec<files::Chosen>>,
+) -> Result<Vec<Part>> {
     let program = std::env::current_exe().context("find this program's file")?;
     let commands = commands(args, dir)?;
     let mut parts = vec![asked::kernel()];
-    let chosen = files::chosen(dir, args.log_bytes.bytes())?;
-    parts.extend(chosen.iter().map(files::Chosen::read));
+    match chosen {
+        Ok(chosen) => parts.extend(chosen.iter().map(files::Chosen::read)),
+        Err(error) => parts.push(Part::made("logs and config", || Err(error))),
+    }
     let pages = pages(args, &parts);
     let bar = progress::steps((commands.len() + pages.len()) as u64, "answers");
     let answers: Vec<Part> = std::thread::scope(|scope| {

@@ -291,6 +291,10 @@ impl<B: Backend> Worker<B> {
     }
 
     fn take_turns(&mut self) {
+        if !self.queue.is_empty() {
+            // What other workers asked for is not the first client's time.
+            self.core.look_at_clock();
+        }
         for _ in 0..TURNS_MAX {
             let Some(place) = self.queue.pop_front() else {
                 break;

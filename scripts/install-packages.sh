@@ -26,6 +26,7 @@ jq|test|reads JSON in the examples of the documents
 openssl|test|certificates in the examples of the documents
 bsdutils|test|script, a terminal for cenote top
 systemd|test|systemd-analyze, which checks the units
+chromium|test|shows the dashboard to its tests, without a screen
 prometheus|test|scrapes our metrics, checks our alert rules (promtool) and dashboards|promtool
 iproute2|test|hosts in network namespaces whose links are cut
 e2fsprogs|test bench|ext4 on our device
@@ -47,6 +48,7 @@ redis-server|test apps bench|another program whose memory does not fit; another 
 redis-tools|apps|redis-benchmark, its load
 postgresql|apps|a third one, with pgbench
 libmemcached-tools|test apps|memccp, memccat and memccapable, clients of the store in both protocols; memaslap, a second opinion on the load of memcached
+npm|long|runs the own tests of node-memcached, a client of the store|npm
 perl|long|prove, which runs memcached's own tests (scripts/memcached-suite.sh)|prove
 shellcheck|lint|checks the scripts
 g++|bench|builds RocksDB and FASTER for the benchmark of the log store

@@ -51,7 +51,10 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cp -r "$source/t" "$source/doc" "$work/"
 cc -o "$work/timedrun" "$source/timedrun.c"
-printf '#!/bin/sh\nexec "%s" "$@"\n' "$program" >"$work/memcached-debug"
+# It takes what it runs for a debug build, which serves `debugtime`.
+debug=
+if "$program" --help 2>&1 | grep -q -e --debug-time; then debug=--debug-time; fi
+printf '#!/bin/sh\nexec "%s" %s "$@"\n' "$program" "$debug" >"$work/memcached-debug"
 chmod +x "$work/memcached-debug"
 cd "$work"
 

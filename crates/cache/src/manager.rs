@@ -175,10 +175,34 @@ impl Manager {
     }
 
     /// Has nothing decided or carried out until [`Manager::resume`]: another owner may have followed. Sessions
-    /// to hosts are kept, and what happens meanwhile counts against nobody.
+    /// to hosts are kept, and what happens meanwhile counts against nobody. Clients that come go by what is
+    /// recorded, as the others do.
     pub fn suspend(&mut self, now: Time) {
         self.is_suspended = true;
+        if self.news.is_empty() {
+            self.owner.handle_suspended(now);
+        } else {
+            self.owner.handle_recording(now);
+        }
+    }
+
+    /// The same, from the beginning: the owner before it may still decide. Clients that come wait.
+    pub fn begin_suspended(&mut self, now: Time) {
+        self.is_suspended = true;
         self.owner.handle_recording(now);
+    }
+
+    /// A client came: what it is to be told is news. False: there are too many.
+    #[must_use]
+    pub fn join(&mut self, now: Time, client: ClientNumber) -> bool {
+        if !self.owner.handle_client_joined(now, client) {
+            return false;
+        }
+        let kept = self.owner.kept_entries().iter().cloned();
+        let told = kept.map(|entry| News::Tell { client, entry });
+        self.news.extend(told);
+        self.carry_out(now);
+        true
     }
 
     /// Goes on.

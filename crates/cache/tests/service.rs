@@ -518,6 +518,11 @@ fn a_manager_without_a_proof_serves_and_changes_nothing_until_it_has_one_or_is_f
     let cut = world.until(&mut cache, |status| !is_in_charge(status));
     let what = &cut.troubles[0].what;
     assert!(what.contains("(nobody answers)"), "{what}");
+    let mut newcomer = world.open();
+    newcomer.write(5000, &[7; 100]).expect("it is served");
+    let mut bytes = [0; 100];
+    cache.read(5000, &mut bytes).expect("it is served");
+    assert_eq!(bytes, [7; 100], "both go by one table");
     let journal = || std::fs::read(world.folder.path().join("journal")).unwrap();
     let before = journal();
     let notice = Question::Notice {

@@ -10,21 +10,27 @@ use cenote_pool::control::{HostStatus, Reply, Request, VERSION};
 
 use crate::process::wait_readable;
 
-/// Hosts asked at the same time, one thread each. Arbitrary.
+/// Hosts, or others, asked at the same time, one thread each. Arbitrary.
 const ASKED_AT_ONCE: usize = 32;
 
 /// What each host says of itself, in the order of `hosts`; a host that says nothing
 /// within `timeout` is an error of its own.
 pub fn all(hosts: &[HostEntry], key: &ClusterKey, timeout: Duration) -> Vec<Result<HostStatus>> {
-    let mut answers = Vec::with_capacity(hosts.len());
-    for some in hosts.chunks(ASKED_AT_ONCE) {
+    side_by_side(hosts, |host| one(&host.address, key, timeout))
+}
+
+/// What `ask` says of each, in their order. One that takes long holds up no more than those that are
+/// asked after it, [`ASKED_AT_ONCE`] at a time.
+pub fn side_by_side<T: Sync, A: Send>(those: &[T], ask: impl Fn(&T) -> A + Sync) -> Vec<A> {
+    let (mut answers, ask) = (Vec::with_capacity(those.len()), &ask);
+    for some in those.chunks(ASKED_AT_ONCE) {
         std::thread::scope(|scope| {
             let threads: Vec<_> = some
                 .iter()
-                .map(|host| scope.spawn(|| one(&host.address, key, timeout)))
+                .map(|one| scope.spawn(move || ask(one)))
                 .collect();
             for thread in threads {
-                answers.push(thread.join().expect("asking a host does not panic"));
+                answers.push(thread.join().expect("asking does not panic"));
             }
         });
     }

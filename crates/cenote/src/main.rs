@@ -11,9 +11,12 @@ mod background;
 mod caches;
 mod commands;
 mod confined;
+mod connections;
+mod dashboard;
 mod expected;
 mod failure;
 mod folder;
+mod fuse_rings;
 mod help;
 mod hints;
 mod limits;
@@ -25,6 +28,7 @@ mod process;
 mod progress;
 mod protected;
 mod role;
+mod sample;
 mod scrubbing;
 mod service;
 mod serving;
@@ -113,6 +117,8 @@ enum Command {
     Status(status::Args),
     /// Watch hosts and volumes in the terminal
     Top(top::Args),
+    /// Serve a web page that shows the cluster as it changes
+    Dashboard(commands::dashboard::Args),
     /// Lend memory of this machine, in the foreground
     Host(host::Args),
     /// Create, list, show, resize and delete volumes
@@ -171,7 +177,7 @@ impl Command {
             Self::Mount(args) => serves(args.serves()),
             Self::Nbd(args) => serves(args.serves()),
             Self::Ublk(args) => serves(args.serves()),
-            Self::Run(_) => Role::Serves,
+            Self::Run(_) | Self::Dashboard(_) => Role::Serves,
             Self::Volume(args) if args.owns() => Role::Tidies,
             Self::Top(_) | Self::Demo(_) | Self::Bench(_) => Role::Tidies,
             Self::Up(_)
@@ -214,6 +220,7 @@ fn run(command: &Command) -> anyhow::Result<u8> {
         Command::Down(args) => down::run(args),
         Command::Status(args) => status::run(args),
         Command::Top(args) => top::run(args),
+        Command::Dashboard(args) => commands::dashboard::run(args),
         Command::Host(args) => host::run(args),
         Command::Volume(args) => volume::run(args),
         Command::Nbd(args) => nbd::run(args),
@@ -303,6 +310,7 @@ mod tests {
             &["mount", "/mnt", "--volume", "v"],
             &["swap", "serve", "--volume", "v"],
             &["cache", "manage", "c"],
+            &["dashboard", "--dir", "d"],
             &[
                 "kv",
                 "node",

@@ -8,10 +8,9 @@
 
 mod text;
 
-use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::fmt;
-use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -33,8 +32,8 @@ use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Registry, Unit};
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
-use tokio::task::AbortHandle;
 
+use crate::connections::Connections;
 use crate::failure::Failure;
 use crate::{hints, listening};
 
@@ -211,7 +210,7 @@ async fn accept(
         turns: Arc::new(Semaphore::new(ANSWERS_MAX)),
     };
     let listener = tokio::net::TcpListener::from_std(listener)?;
-    let mut open = Open::default();
+    let mut open = Connections::new(CONNECTIONS_MAX, SOURCE_CONNECTIONS_MAX);
     loop {
         let (stream, peer) = match listener.accept().await {
             Ok(accepted) => accepted,
@@ -227,35 +226,7 @@ async fn accept(
             dropped.inc();
         }
         let task = tokio::spawn(converse(stream, page.clone()));
-        open.connections.push_back((source, task.abort_handle()));
-    }
-}
-
-/// Connections that are open, the oldest first.
-#[derive(Debug, Default)]
-struct Open {
-    connections: VecDeque<(IpAddr, AbortHandle)>,
-}
-
-impl Open {
-    /// Has a connection end if one more from `source` were too many; whether it had to.
-    fn make_room(&mut self, source: IpAddr) -> bool {
-        self.connections.retain(|(_, task)| !task.is_finished());
-        let alike = self.connections.iter().filter(|(from, _)| *from == source);
-        let victim = if alike.count() >= SOURCE_CONNECTIONS_MAX {
-            self.connections
-                .iter()
-                .position(|(from, _)| *from == source)
-        } else if self.connections.len() >= CONNECTIONS_MAX {
-            Some(0)
-        } else {
-            None
-        };
-        let victim = victim.and_then(|index| self.connections.remove(index));
-        if let Some((_, task)) = &victim {
-            task.abort();
-        }
-        victim.is_some()
+        open.add(source, task.abort_handle());
     }
 }
 

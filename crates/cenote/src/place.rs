@@ -267,6 +267,17 @@ pub struct Loaded {
     pub page_traffic: WireProtection,
 }
 
+impl Loaded {
+    /// The cluster file as it is now, for those that stay.
+    ///
+    /// # Errors
+    /// It is gone, or makes no sense.
+    pub fn cluster_now(&self) -> Result<Cluster> {
+        let name = self.file.file_name().and_then(|name| name.to_str());
+        read_cluster(&self.dir, name.context("a cluster file has a name")?)
+    }
+}
+
 /// Says which names of a cluster file have no address now. That is no error: the other hosts are there,
 /// and a host whose name has one later is reached then.
 fn warn_of_names(file: &Path, places: &[(usize, HostPort)]) {

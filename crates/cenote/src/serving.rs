@@ -403,6 +403,10 @@ fn answer(
             volume.begin_scrub()?;
             Ok(serde_json::Value::Null)
         }
+        Question::Repair { bytes_per_s } => {
+            volume.pace_repairs(bytes_per_s, true);
+            Ok(serde_json::Value::Null)
+        }
         Question::Resize { bytes } => {
             volume.resize(bytes)?;
             Ok(serde_json::Value::Null)

@@ -129,6 +129,11 @@ pub enum Question {
     Status,
     /// Look at every page once, and put right what is wrong.
     Scrub,
+    /// Another limit on what is rebuilt and moved.
+    Repair {
+        /// Bytes of slabs per second; 0: none but what requests leave.
+        bytes_per_s: u64,
+    },
     /// Another size.
     Resize {
         /// In bytes.

@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use cenote_kv::cluster::etcd::{EtcdServer, ServerError};
 use serde_json::Value;
-use support::cache_load::CacheLoad;
+use support::cache_load::{CacheLoad, open};
 use support::gate::Gate;
 use support::market::{Market, PATIENCE, machine, used};
 use support::well::until;
@@ -74,6 +74,9 @@ fn a_manager_that_is_cut_off_from_etcd_gets_and_gives_back_no_machine_while_the_
     let load = load.as_mut().expect("it runs");
     assert_eq!(load.check(), 0, "what is there is served: {cut:#}");
     assert_eq!(load.failed, 0);
+    let mut newcomer = open(market.folder.path(), "c0").expect("one that comes is served, too");
+    newcomer.read(0, &mut [0; 64]).expect("it has a lease");
+    drop(newcomer);
     for change in [
         &["cache", "reshape", "c0", "--size", "9M"][..],
         &["cache", "renew", "c0", "--duration", "1h"],

@@ -284,7 +284,7 @@ fn check(page: &str) {
 }
 
 /// The pages, each of which a test below runs.
-const PAGES: [&str; 16] = [
+const PAGES: [&str; 17] = [
     "README.md",
     "docs/guides/cache.md",
     "docs/guides/files.md",
@@ -301,6 +301,7 @@ const PAGES: [&str; 16] = [
     "docs/guides/volumes.md",
     "docs/guides/monitoring.md",
     "docs/guides/kubernetes.md",
+    "docs/guides/dashboard.md",
 ];
 
 #[test]
@@ -370,6 +371,11 @@ fn the_guide_to_monitoring() {
 #[test]
 fn the_guide_to_kubernetes() {
     check(PAGES[15]);
+}
+
+#[test]
+fn the_guide_to_the_dashboard() {
+    check(PAGES[16]);
 }
 
 #[test]

@@ -37,7 +37,10 @@ const MAY_USE: &[(&str, &[&str])] = &[
         "cenote-client",
         &["cenote-volume", "cenote-fabric", "cenote-pool"],
     ),
-    ("cenote-vfs", &["cenote-volume", "cenote-pool"]),
+    (
+        "cenote-vfs",
+        &["cenote-volume", "cenote-pool", "cenote-fuse"],
+    ),
     (
         "cenote-store",
         &["cenote-fabric", "cenote-latency", "cenote-pool"],

@@ -162,6 +162,26 @@ fn python_at_a_quarter_of_its_memory_loses_nothing_when_two_hosts_die() {
     program.ends_well(24 * MIB);
 }
 
+const SMALL_BLOCKS: &str = r#"
+names = {str(i): i for i in range(400000)}
+assert all(names[str(i)] == i for i in range(400000))
+"#;
+
+/// The most that libc's heap is made larger by at once, and more: small blocks are served all the same.
+#[test]
+fn small_blocks_are_served_whatever_the_size() {
+    if is_skipped("Python", &["python3"]) {
+        return;
+    }
+    let folder = cluster("64M");
+    for size in ["512M", "4G", "16G"] {
+        // Otherwise it has them from arenas of its own, which are mappings.
+        let program = ["env", "PYTHONMALLOC=malloc", "python3", "-c", SMALL_BLOCKS];
+        let program = Program::start(&folder, "16M", size, &program);
+        program.ends_well(16 * MIB);
+    }
+}
+
 #[test]
 fn its_end_is_the_programs_and_signals_are_too() {
     if is_skipped("a shell", &["sh"]) {

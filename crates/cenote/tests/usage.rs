@@ -11,6 +11,7 @@ const COMMANDS: [&str; 18] = [
     "down",
     "status",
     "top",
+    "dashboard",
     "host",
     "volume",
     "mount",

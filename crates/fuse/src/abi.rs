@@ -1,4 +1,5 @@
-//! The words that the kernel's FUSE and a ring exchange: `linux/fuse.h`, protocol 7.42.
+//! The words that the kernel's FUSE and a ring exchange: `linux/fuse.h`, protocol 7.42, which
+//! `fuse_abi` does not have yet.
 //!
 //! Plain data and constants, no system call. Layouts are the kernel's; the sizes are checked below.
 

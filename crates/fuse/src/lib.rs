@@ -1,20 +1,24 @@
-//! FUSE requests over io_uring in place of reads and writes of `/dev/fuse` (Linux 6.14).
+//! FUSE requests: what they ask for, how they are replied to, and the two ways that they come.
 //!
-//! [`Ring`] is the transport: one thread's io_uring, with buffers that the kernel puts requests
-//! into and takes replies from. [`message`] reads requests and writes replies in those buffers.
-//! Mounting, FUSE_INIT and what the kernel still sends over `/dev/fuse` (FORGET, INTERRUPT) stay
-//! with the session of whoever mounts; the flag FUSE_OVER_IO_URING in the reply to INIT announces
-//! rings, and the kernel holds requests back until every processor's queue is registered.
+//! [`request`] decodes them and [`reply`] encodes what they are answered, for either transport.
+//! [`Ring`] is the newer one (Linux 6.14): one thread's io_uring, with buffers that the kernel puts
+//! requests into and takes replies from. [`Device`] is `/dev/fuse`, over which FORGET and INTERRUPT
+//! come even then. Mounting and FUSE_INIT stay with the session of whoever mounts; the flag
+//! FUSE_OVER_IO_URING in the reply to INIT announces rings, and the kernel holds requests back until
+//! every processor's queue is registered.
 //!
 //! Invariants: a buffer is the kernel's from the command that names it to its next completion, and
 //! nobody here touches it meanwhile; nothing on the path of a request allocates.
 
 mod abi;
-pub mod message;
+mod device;
+pub mod reply;
+pub mod request;
 mod ring;
 
 use std::fs;
 
+pub use device::Device;
 pub use ring::{Options, Ring, Slot};
 
 /// Whether the kernel's FUSE takes rings now: it is new enough, and they are switched on.

@@ -15,7 +15,8 @@ use std::sync::Arc;
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
 
 use crate::abi::{self, RequestHeader};
-use crate::message::Request;
+use crate::reply::{self, OUT_HEADER_BYTES};
+use crate::request::Request;
 
 /// What a ring serves, and with how much memory.
 #[derive(Clone, Debug)]
@@ -203,7 +204,7 @@ impl Ring {
         let len = (header.entry.payload_bytes as usize).min(self.payload_bytes_max);
         // SAFETY: the payload has `payload_bytes_max` bytes, all initialised when it was made.
         let payload = unsafe { std::slice::from_raw_parts(memory.payload_at, len) };
-        Request::new(&header.in_out, &header.op_in, payload)
+        Request::of_parts(&header.in_out, &header.op_in, payload)
     }
 
     /// Takes the payload of a slot out, with its first `len` bytes as its content: those of a write,
@@ -256,24 +257,18 @@ impl Ring {
     ///
     /// # Panics
     /// When no request is in the slot, its payload was not put back, or the reply is longer.
-    pub fn reply(&mut self, slot: Slot, reply: Result<usize, i32>) -> io::Result<()> {
+    pub fn reply(&mut self, slot: Slot, outcome: Result<usize, i32>) -> io::Result<()> {
         let memory = &mut self.slots[slot.0];
         let Holder::Server { commit_id } = memory.holder else {
             panic!("a reply to a request that came");
         };
         assert!(!memory.is_taken(), "a payload that was put back");
-        let (len, error) = match reply {
-            Ok(len) => (len, 0),
-            Err(errno) => (0, -errno),
-        };
+        let len = outcome.unwrap_or(0);
         assert!(len <= self.payload_bytes_max, "a reply that fits");
         // SAFETY: the slot is the server's, and `&mut self` says that nobody else looks at it.
         let header = unsafe { &mut *memory.header.get() };
         header.entry.payload_bytes = len as u32;
-        let total = (OUT_HEADER_BYTES + len) as u32;
-        header.in_out[..4].copy_from_slice(&total.to_ne_bytes());
-        header.in_out[4..8].copy_from_slice(&error.to_ne_bytes());
-        header.in_out[8..16].copy_from_slice(&commit_id.to_ne_bytes());
+        header.in_out[..OUT_HEADER_BYTES].copy_from_slice(&reply::header(commit_id, outcome));
         self.push(slot, abi::COMMIT_AND_FETCH, commit_id)
     }
 
@@ -390,8 +385,6 @@ const AGAIN: [i32; 4] = [libc::EINTR, libc::EAGAIN, libc::EBUSY, libc::ENOMEM];
 /// `offsetof(struct io_uring_sqe, len)`.
 const SQE_LEN_OFFSET: usize = 24;
 const _: () = assert!(size_of::<squeue::Entry128>() == 128);
-/// `fuse_out_header`.
-const OUT_HEADER_BYTES: usize = 16;
 /// What the kernel ends a slot's last command with when the connection is over.
 const ENDINGS: [i32; 4] = [
     libc::ENOTCONN,

@@ -8,7 +8,8 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::fs::FileExt as _;
 use std::sync::{Arc, mpsc};
 
-use cenote_fuse::message::{self, Attributes, Operation};
+use cenote_fuse::reply::{self, Attributes};
+use cenote_fuse::request::Operation;
 use cenote_fuse::{Options, Ring, SWITCH, Slot, State};
 
 const FILE: u64 = 2;
@@ -131,30 +132,31 @@ fn answer(ring: &mut Ring, slot: Slot, content: &mut [u8]) {
             _ => libc::S_IFDIR | 0o700,
         },
         block_bytes: 4096,
+        ..Attributes::default()
     };
     let request = ring.request(slot);
     let inode = request.inode();
-    let reply = match request.operation() {
-        Operation::Lookup(b"file") => Ok(message::entry(&attributes(FILE), 1).to_vec()),
+    let found = match request.operation().expect("a good request") {
+        Operation::Lookup(b"file") => Ok(reply::entry(&attributes(FILE), 1).to_vec()),
         Operation::Lookup(_) => Err(libc::ENOENT),
-        Operation::Getattr => Ok(message::attributes(&attributes(inode), 1).to_vec()),
+        Operation::Getattr => Ok(reply::attributes(&attributes(inode), 1).to_vec()),
         // FOPEN_DIRECT_IO
-        Operation::Open => Ok(message::opened(1, 1).to_vec()),
+        Operation::Open { .. } => Ok(reply::opened(1, 1).to_vec()),
         Operation::Read { offset, len_bytes } => {
             let start = (offset as usize).min(content.len());
             let end = (start + len_bytes as usize).min(content.len());
             Ok(content[start..end].to_vec())
         }
-        Operation::Write { offset, len_bytes } => {
-            let payload = ring.take_payload(slot, len_bytes as usize);
-            content[offset as usize..][..payload.len()].copy_from_slice(&payload);
-            ring.put_payload(slot, payload);
-            Ok(message::written(len_bytes).to_vec())
+        Operation::Write { offset, data, .. } => {
+            content[offset as usize..][..data.len()].copy_from_slice(data);
+            Ok(reply::written(data.len() as u32).to_vec())
         }
-        Operation::End | Operation::Fsync => Ok(Vec::new()),
+        Operation::Flush | Operation::Release { .. } | Operation::Destroy | Operation::Fsync => {
+            Ok(Vec::new())
+        }
         _ => Err(libc::ENOSYS),
     };
-    let outcome = match reply {
+    let outcome = match found {
         Ok(bytes) => {
             ring.write_payload(slot, &bytes);
             ring.reply(slot, Ok(bytes.len()))

@@ -7,6 +7,7 @@
 
 pub(crate) mod area;
 pub(crate) mod confined;
+pub(crate) mod fuse_switch;
 pub(crate) mod interrupt;
 pub(crate) mod memcached;
 pub(crate) mod oom;

@@ -7,6 +7,7 @@
 //! there was there before the value was read. One READ of both may fetch the value first.
 //! Paper: eFactory, hybrid GET.
 
+mod calls;
 mod connecting;
 mod operation;
 mod verbs;
@@ -21,12 +22,13 @@ use cenote_fabric::{
 
 use crate::format::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use crate::pool::{Condition, hash};
-use crate::protocol::{ACK, Answer, Notice, Refusal, Request};
+use crate::protocol::{ACK, Answer, Notice, Refusal};
 use crate::schemes::Scheme;
 use crate::server::shard_of;
 
+use calls::{Calls, QUESTIONS};
 pub use connecting::Connecting;
-use operation::{Operation, Step};
+use operation::{Operation, Step, Whose};
 use verbs::Verbs;
 
 /// Chosen by who submits, returned with the end.
@@ -146,6 +148,7 @@ pub struct Client {
     /// Those that found a connection full.
     stalled: VecDeque<usize>,
     ended: VecDeque<End>,
+    calls: Calls,
     request: Vec<u8>,
     counts: Counts,
     trace: Option<Vec<&'static str>>,
@@ -217,6 +220,10 @@ impl Client {
     /// Begins a command; it ends with [`Client::poll`]. What it sends goes out with the next poll or wait,
     /// together with what others send.
     pub fn submit(&mut self, command: Command, token: Token, now: Time) {
+        self.begin(command, Whose::Submitted(token), now);
+    }
+
+    fn begin(&mut self, command: Command, whose: Whose, now: Time) {
         let (key_bytes, value_bytes) = match &command {
             Command::Put { key, value, .. } => (key.len(), value.len()),
             Command::Get { key } | Command::Delete { key, .. } => (key.len(), 0),
@@ -227,8 +234,7 @@ impl Client {
                 key_bytes,
                 value_bytes,
             };
-            self.ended.push_back((token, Err(error)));
-            return;
+            return self.tell(whose, Err(error));
         }
         let (shard, hash) = match &command {
             Command::Put { key, .. } | Command::Get { key } | Command::Delete { key, .. } => {
@@ -237,7 +243,7 @@ impl Client {
             }
             Command::Sync => (0, 0),
         };
-        let operation = Operation::new(command, token, shard, hash, &*self.scheme);
+        let operation = Operation::new(command, whose, shard, hash, &*self.scheme);
         let index = match self.free.pop() {
             Some(index) => index,
             None => {
@@ -288,116 +294,6 @@ impl Client {
         wait(&fds, Some(timeout)).map(drop)
     }
 
-    /// Does one command to its end; a store that is busy is asked again until `limit`.
-    ///
-    /// # Errors
-    /// [`ClientError`].
-    pub fn call(&mut self, command: Command, limit: Duration) -> Result<Outcome, ClientError> {
-        const TOKEN: Token = Token::MAX;
-        let until = Time::now().after(limit);
-        self.submit(command, TOKEN, Time::now());
-        let mut polls = 0_u32;
-        loop {
-            let now = Time::now();
-            if let Some((token, end)) = self.poll(now) {
-                if token == TOKEN {
-                    return end;
-                }
-                continue;
-            }
-            if now > until {
-                return Err(ClientError::Lost(Status::Timeout));
-            }
-            polls += 1;
-            // Answers of a thread with a processor of its own come within so many looks.
-            if polls > 2_000 && self.wait(Duration::from_millis(100)).is_err() {
-                return Err(ClientError::Lost(Status::Disconnected));
-            }
-        }
-    }
-
-    /// Keys of one shard that begin with `prefix`, from a place of its index on; where to go on.
-    ///
-    /// # Errors
-    /// [`ClientError`].
-    pub fn list(
-        &mut self,
-        shard: usize,
-        slot: u64,
-        prefix: &[u8],
-        limit: Duration,
-    ) -> Result<(Vec<Vec<u8>>, Option<u64>), ClientError> {
-        let request = Request::List {
-            shard: shard as u16,
-            slot,
-            prefix,
-        };
-        match self.ask(request, limit)? {
-            Answer::Keys { next_slot, keys } => Ok((keys, next_slot)),
-            Answer::Refused(refusal) => Err(ClientError::Refused(refusal)),
-            _ => Err(ClientError::Protocol),
-        }
-    }
-
-    /// All keys that begin with `prefix`, in order. `limit` is for each part of them.
-    ///
-    /// # Errors
-    /// [`ClientError`].
-    pub fn keys(&mut self, prefix: &[u8], limit: Duration) -> Result<Vec<Vec<u8>>, ClientError> {
-        let mut keys = Vec::new();
-        for shard in 0..self.shard_count() {
-            let mut slot = Some(0);
-            while let Some(from) = slot {
-                let (some, next) = self.list(shard, from, prefix, limit)?;
-                keys.extend(some);
-                slot = next;
-            }
-        }
-        keys.sort();
-        // One that moved meanwhile is seen twice.
-        keys.dedup();
-        Ok(keys)
-    }
-
-    /// Has all shards cleaned, in the background.
-    ///
-    /// # Errors
-    /// [`ClientError`].
-    pub fn clean(&mut self, limit: Duration) -> Result<(), ClientError> {
-        for shard in 0..self.shards.len() as u16 {
-            self.ask(Request::Clean { shard }, limit)?;
-        }
-        Ok(())
-    }
-
-    /// One question while nothing else is under way.
-    fn ask(&mut self, request: Request<'_>, limit: Duration) -> Result<Answer, ClientError> {
-        assert_eq!(self.under_way(), 0, "asked beside commands");
-        let until = Time::now().after(limit);
-        let mut bytes = Vec::new();
-        request.encode(&mut bytes);
-        let full = |_| ClientError::Lost(Status::Disconnected);
-        self.caller.call(&bytes, 0).map_err(full)?;
-        let mut answer = None;
-        loop {
-            self.caller.poll(Time::now(), &mut |_, said| {
-                answer = Some(match said {
-                    Ok(bytes) => Answer::decode(bytes).map_err(|_| ClientError::Protocol),
-                    Err(status) => Err(ClientError::Lost(status)),
-                });
-            });
-            if let Some(answer) = answer {
-                return answer;
-            }
-            if Time::now() > until {
-                return Err(ClientError::Lost(Status::Timeout));
-            }
-            if self.wait(Duration::from_millis(100)).is_err() {
-                return Err(ClientError::Lost(Status::Disconnected));
-            }
-        }
-    }
-
     fn progress(&mut self, now: Time) {
         let mut answers: Vec<(Token, Result<Answer, ClientError>)> = Vec::new();
         self.caller.poll(now, &mut |token, said| {
@@ -408,7 +304,10 @@ impl Client {
             answers.push((token, answer));
         });
         for (token, answer) in answers {
-            self.take_answer(token as usize, answer, now);
+            match token {
+                QUESTIONS.. => self.take_said(token, answer),
+                index => self.take_answer(index as usize, answer, now),
+            }
         }
         while let Some((index, status)) = self.verbs.poll(now) {
             self.take_completion(index, status, now);
@@ -454,28 +353,15 @@ impl Client {
                     let mut operations = self.operations.iter();
                     let found = operations.position(|one| one.as_deref().is_some_and(waits));
                     if let Some(index) = found {
-                        let end = match notice.is_durable {
-                            true => Ok(()),
-                            false => Err(ClientError::Refused(Refusal::Incomplete)),
-                        };
-                        self.acknowledge(index, end, now);
+                        let operation = self.operations[index].as_mut().expect("it was found");
+                        operation.step = operation.step.acknowledged(notice.is_durable);
+                        self.go_on(index, now);
                     }
                 }
                 Ok(Some(_)) => {}
                 Ok(None) => return,
                 Err(_) => return self.fail_waiting(),
             }
-        }
-    }
-
-    fn acknowledge(&mut self, index: usize, end: Result<(), ClientError>, now: Time) {
-        match end {
-            Ok(()) => {
-                let operation = self.operations[index].as_mut().expect("it was found");
-                operation.step = operation.step.acknowledged();
-                self.go_on(index, now);
-            }
-            Err(error) => self.end(index, Err(error)),
         }
     }
 
@@ -491,8 +377,15 @@ impl Client {
 
     fn end(&mut self, index: usize, end: Result<Outcome, ClientError>) {
         if let Some(operation) = self.operations[index].take() {
-            self.ended.push_back((operation.token, end));
             self.free.push(index);
+            self.tell(operation.whose, end);
+        }
+    }
+
+    fn tell(&mut self, whose: Whose, end: Result<Outcome, ClientError>) {
+        match whose {
+            Whose::Submitted(token) => self.ended.push_back((token, end)),
+            Whose::Called(number) => self.calls.take_end(number, end),
         }
     }
 

@@ -20,7 +20,7 @@ mod lookup;
 mod recovery;
 mod version;
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
@@ -58,6 +58,10 @@ pub struct Pool<M> {
     index: Index,
     /// Entries of the index.
     entries: u64,
+    /// Entries that were taken away although the log still has their keys: a walk of it meets them.
+    dropped: u64,
+    /// Where versions are whose keys had no entry, and get one when they are durable.
+    unnamed: HashSet<u64>,
     named: Named,
     /// While one half of the log is copied to the other.
     cleaning: Option<Cleaning>,
@@ -130,6 +134,8 @@ impl<M: Medium> Pool<M> {
             space,
             index,
             entries: 0,
+            dropped: 0,
+            unnamed: HashSet::new(),
             named: Named::AtAllocation,
             cleaning: None,
             tail: head.half(space.active).start,
@@ -415,7 +421,7 @@ impl<M: Medium> Pool<M> {
         }
         let found = self.find(key);
         let (slot, previous_at) = match found {
-            Found::Entry { slot, word } => (slot, word.object_at().unwrap_or(0)),
+            Found::Entry { slot, word } => (slot, self.predecessor(word)),
             Found::Free { slot } if self.has_place() => (slot, 0),
             _ => return Err(StoreError::Full),
         };
@@ -457,6 +463,8 @@ impl<M: Medium> Pool<M> {
                 self.index.set(slot, header.hash, word);
                 self.entries += 1;
             }
+        } else if let Found::Free { .. } = found {
+            self.unnamed.insert(at);
         }
         Ok(Allocation {
             sequence,
@@ -465,19 +473,40 @@ impl<M: Medium> Pool<M> {
         })
     }
 
-    /// Whether the index takes one more key. Versions that are named later have their places kept; one
-    /// place is always free, where a search ends.
+    /// Where the version is that comes before a new one. While the log is cleaned those that were given up
+    /// are left out: what is behind them may be moving, and its copy is to be found from the new one.
+    fn predecessor(&self, word: Word) -> u64 {
+        if self.cleaning.is_none() {
+            return word.object_at().unwrap_or(0);
+        }
+        let mut next = self.object(word);
+        while let Some(object) = next {
+            if self.is_durable(object.at) || self.is_waiting(object.header.sequence) {
+                return object.at;
+            }
+            next = self.older(&object);
+        }
+        0
+    }
+
+    /// Whether the index takes one more key. Keys that the log has keep their places until it is cleaned,
+    /// also those that are deleted or whose values never came: recovery finds a place for each. One place
+    /// is always free, where a search ends.
     fn has_place(&self) -> bool {
-        let kept = match self.named {
-            Named::AtAllocation => 0,
-            Named::WhenDurable => self.backlog() as u64,
-        };
-        self.entries + kept + 1 < self.head.entry_count
+        self.keys_in_log() + 1 < self.head.entry_count
+    }
+
+    /// Keys of which the log may have versions, those included that it has nothing of but that: cleaning
+    /// makes them fewer.
+    #[must_use]
+    pub fn keys_in_log(&self) -> u64 {
+        self.entries + self.dropped + self.unnamed.len() as u64
     }
 
     fn remove_entry(&mut self, slot: u64) {
         if self.index.hash(slot) != 0 {
             self.entries -= 1;
+            self.dropped += 1;
         }
         self.index.remove(slot);
     }

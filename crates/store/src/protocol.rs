@@ -8,6 +8,7 @@ use cenote_fabric::{Generation, Rights, WindowDescriptor, WindowId};
 
 use crate::format::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use crate::pool::Condition;
+use crate::server::Figures;
 
 /// Longest value that travels in a call.
 pub const INLINE_BYTES_MAX: usize = 32 * 1024;
@@ -65,6 +66,10 @@ pub(crate) enum Request<'a> {
     Clean {
         shard: u16,
     },
+    /// How much a shard holds and has done.
+    Figures {
+        shard: u16,
+    },
 }
 
 /// Why a request was refused.
@@ -114,6 +119,7 @@ pub(crate) enum Answer {
         keys: Vec<Vec<u8>>,
     },
     Refused(Refusal),
+    Figures(Figures),
 }
 
 /// What a client learns when it comes.
@@ -199,6 +205,10 @@ impl<'a> Request<'a> {
                 out.push(9);
                 out.extend(shard.to_le_bytes());
             }
+            Self::Figures { shard } => {
+                out.push(10);
+                out.extend(shard.to_le_bytes());
+            }
         }
     }
 
@@ -243,6 +253,9 @@ impl<'a> Request<'a> {
                 prefix: reader.rest(KEY_BYTES_MAX)?,
             },
             9 => Self::Clean {
+                shard: reader.u16()?,
+            },
+            10 => Self::Figures {
                 shard: reader.u16()?,
             },
             _ => return Err(Malformed("an unknown request")),
@@ -302,6 +315,15 @@ impl Answer {
                 out.push(code);
                 out.extend(newest.unwrap_or(0).to_le_bytes());
             }
+            Self::Figures(figures) => {
+                out.push(8);
+                let (used, room) = figures.log_bytes;
+                let done = [figures.put_bytes, figures.written_bytes];
+                for number in [figures.backlog, used, room].into_iter().chain(done) {
+                    out.extend(number.to_le_bytes());
+                }
+                out.push(u8::from(figures.is_cleaning));
+            }
         }
     }
 
@@ -350,6 +372,17 @@ impl Answer {
                     _ => return Err(Malformed("an unknown refusal")),
                 })
             }
+            8 => Self::Figures(Figures {
+                backlog: reader.u64()?,
+                log_bytes: (reader.u64()?, reader.u64()?),
+                put_bytes: reader.u64()?,
+                written_bytes: reader.u64()?,
+                is_cleaning: match reader.byte()? {
+                    0 => false,
+                    1 => true,
+                    _ => return Err(Malformed("neither yes nor no")),
+                },
+            }),
             _ => return Err(Malformed("an unknown answer")),
         };
         reader.end().map(|()| answer)

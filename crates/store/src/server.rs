@@ -187,7 +187,7 @@ impl<M: Medium + 'static> Server<M> {
     /// Of each shard.
     #[must_use]
     pub fn figures(&self) -> Vec<Figures> {
-        self.shards.iter().map(|shard| figures_of(shard)).collect()
+        self.shards.iter().map(|shard| shard.figures()).collect()
     }
 
     /// What tells the same for as long as the store is served, and keeps nothing alive.
@@ -195,7 +195,7 @@ impl<M: Medium + 'static> Server<M> {
         let shards: Vec<Weak<Shard<M>>> = self.shards.iter().map(Arc::downgrade).collect();
         move || {
             let there = shards.iter().filter_map(Weak::upgrade);
-            there.map(|shard| figures_of(&shard)).collect()
+            there.map(|shard| shard.figures()).collect()
         }
     }
 
@@ -243,17 +243,6 @@ impl<M: Medium + 'static> Drop for Server<M> {
         if let Err(error) = self.end() {
             tracing::error!(%error, "end a store");
         }
-    }
-}
-
-fn figures_of<M: Medium>(shard: &Shard<M>) -> Figures {
-    let state = shard.lock();
-    Figures {
-        backlog: state.pool.backlog() as u64,
-        log_bytes: state.pool.log_bytes(),
-        put_bytes: state.put_bytes,
-        written_bytes: shard.medium.written_bytes(),
-        is_cleaning: state.pool.is_cleaning(),
     }
 }
 

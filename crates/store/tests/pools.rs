@@ -391,3 +391,119 @@ fn new_versions_leave_room_for_copies_also_where_large_ones_were_given_up() {
         assert_eq!(found.unwrap().value, large);
     }
 }
+
+/// A key that was deleted has its place until nothing in the log names it.
+#[test]
+fn a_pool_that_takes_new_keys_while_it_is_cleaned_is_opened_after_a_crash() {
+    let keys = (CONFIG.entry_count - 1) as usize;
+    for named in [Named::AtAllocation, Named::WhenDurable] {
+        let mut pool = Pool::create(ModelMedium::new(POOL_BYTES, 512), CONFIG).unwrap();
+        pool.name_versions(named);
+        for key in 0..keys {
+            let key = format!("old {key}");
+            pool.put_durable(key.as_bytes(), b"x", Condition::Always)
+                .unwrap();
+            pool.delete(key.as_bytes(), Condition::Always).unwrap();
+        }
+        let put = |pool: &mut Pool<ModelMedium>| pool.put_durable(b"new", b"y", Condition::Always);
+        assert!(matches!(put(&mut pool), Err(StoreError::Full)));
+        let mut cleaned = Cleaned::Going;
+        while cleaned != Cleaned::Done {
+            cleaned = pool.clean(1).unwrap();
+            let is_taken = put(&mut pool).is_ok();
+            assert!(is_taken || cleaned != Cleaned::Done, "there is room now");
+            let crashed = pool.medium().crashed(|| false);
+            let (mut opened, _) = Pool::open(crashed).unwrap();
+            assert_eq!(opened.get(b"new").unwrap().is_some(), is_taken);
+        }
+    }
+}
+
+/// Space that was taken and never written to has its place, too, in one life after the other.
+#[test]
+fn a_pool_whose_values_never_came_is_opened_again_and_again() {
+    for named in [Named::AtAllocation, Named::WhenDurable] {
+        let mut medium = ModelMedium::new(POOL_BYTES, 512);
+        let mut pool = Pool::create(medium, CONFIG).unwrap();
+        for life in 0..4 {
+            pool.name_versions(named);
+            for key in 0..CONFIG.entry_count / 2 {
+                let key = format!("{life} {key}");
+                let sum = Pool::<ModelMedium>::checksum(key.as_bytes(), b"never");
+                let landing = Source::Landing(Box::new(b"other".to_vec()));
+                let taken = pool.allocate(key.as_bytes(), 5, sum, landing, Condition::Always);
+                if let Ok(allocation) = taken {
+                    assert!(pool.give_up(allocation.sequence));
+                }
+            }
+            // Their headers are there, as after a later group's fence.
+            medium = pool.medium().crashed(|| true);
+            (pool, _) = Pool::open(medium).unwrap();
+        }
+        while pool.clean(8).unwrap() != Cleaned::Done {}
+        pool.put_durable(b"key", b"value", Condition::Always)
+            .unwrap();
+    }
+}
+
+#[test]
+fn a_copy_that_is_made_leads_from_a_new_version_past_one_that_was_given_up() {
+    let mut pool = Pool::create(ModelMedium::new(POOL_BYTES, 512), CONFIG).unwrap();
+    pool.put_durable(b"key", b"first", Condition::Always)
+        .unwrap();
+    let take = |pool: &mut Pool<ModelMedium>| {
+        let sum = Pool::<ModelMedium>::checksum(b"key", b"later");
+        let landing = Source::Landing(Box::new(b"never".to_vec()));
+        let taken = pool.allocate(b"key", 5, sum, landing, Condition::Always);
+        taken.unwrap().sequence
+    };
+    let second = take(&mut pool);
+    assert!(pool.give_up(second));
+    let (batch, _) = pool.begin_clean(64).unwrap();
+    let third = take(&mut pool);
+    let done = batch.write_back().and_then(|()| batch.fence());
+    let mut cleaned = pool.end_clean(batch, done).unwrap();
+    for _ in 0..8 {
+        if cleaned == Cleaned::Done {
+            break;
+        }
+        cleaned = pool.clean(64).unwrap();
+    }
+    let value = |pool: &mut Pool<ModelMedium>| pool.get(b"key").unwrap().map(|one| one.value);
+    assert_eq!(value(&mut pool).as_deref(), Some(&b"first"[..]));
+    pool.give_up(third);
+    assert_eq!(value(&mut pool).as_deref(), Some(&b"first"[..]));
+    while pool.clean(64).unwrap() != Cleaned::Done {}
+    assert_eq!(value(&mut pool).as_deref(), Some(&b"first"[..]));
+}
+
+/// What was copied before a crash is not copied again: there would be no room for it.
+#[test]
+fn a_pool_that_is_killed_while_it_is_cleaned_is_cleaned_in_the_end() {
+    let mut pool = Pool::create(ModelMedium::new(POOL_BYTES, 512), CONFIG).unwrap();
+    let value = vec![7; 700];
+    let (_, half) = pool.log_bytes();
+    let mut keys = 0;
+    while pool.log_bytes().0 < half * 6 / 10 {
+        let key = format!("key {keys}");
+        pool.put_durable(key.as_bytes(), &value, Condition::Always)
+            .unwrap();
+        keys += 1;
+    }
+    // Their flags are on the disk; those of copies are not when the power goes.
+    let (mut pool, _) = Pool::open(pool.medium().crashed(|| true)).unwrap();
+    for _ in 0..4 {
+        for _ in 0..CONFIG.entry_count - 2 {
+            assert_ne!(pool.clean(1).unwrap(), Cleaned::Done);
+        }
+        (pool, _) = Pool::open(pool.medium().crashed(|| false)).unwrap();
+    }
+    while pool.clean(4).unwrap() != Cleaned::Done {}
+    for key in 0..keys {
+        let key = format!("key {key}");
+        let version = pool.get(key.as_bytes()).unwrap();
+        assert_eq!(version.map(|one| one.value).as_ref(), Some(&value), "{key}");
+    }
+    let (used, _) = pool.log_bytes();
+    assert!(used < half * 7 / 10, "copied once: {used} of {half}");
+}

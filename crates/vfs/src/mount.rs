@@ -4,10 +4,12 @@
 //! everything is committed. A thread commits once a second meanwhile.
 
 mod convert;
+mod device;
 mod kernel;
 mod listing;
 mod point;
-mod replies;
+mod rings;
+mod serving;
 pub mod session;
 
 use std::io;
@@ -18,7 +20,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crate::files::{Caller, Files};
-use kernel::Kernel;
+use serving::Served;
 
 pub use point::{MountPoint, PointError};
 
@@ -26,7 +28,8 @@ pub use point::{MountPoint, PointError};
 pub struct Mount {
     files: Arc<Files>,
     point: PathBuf,
-    session: Option<JoinHandle<io::Result<()>>>,
+    has_rings: bool,
+    session: Option<JoinHandle<()>>,
     committer: Option<(Sender<()>, JoinHandle<()>)>,
 }
 
@@ -35,10 +38,22 @@ pub struct Mount {
 pub struct Options {
     /// Of the volume; `mount` and `df` show it after `cenote:`.
     pub name: String,
-    /// Threads that serve requests.
+    /// Threads that serve requests; over io_uring at least one for each processor.
     pub threads: usize,
     /// Whether other users may look in; permissions then decide what they may do.
     pub allow_other: bool,
+    /// How the kernel's requests come.
+    pub transport: Transport,
+}
+
+/// How the kernel's requests come.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum Transport {
+    /// Over io_uring where the kernel has that and allows it, else over `/dev/fuse`.
+    #[default]
+    Auto,
+    /// Over `/dev/fuse`.
+    DevFuse,
 }
 
 /// Between two commits that nobody asked for; arbitrary: what a crash may take of what was not
@@ -60,22 +75,20 @@ impl Mount {
     ) -> io::Result<Self> {
         let files = Arc::new(files);
         let point = point.path().to_owned();
-        let config = session::config(point::SOURCE, options);
         let (stop, stopped) = channel();
         let committed = Arc::clone(&files);
-        let committer = start("cenote-commit", move || commit_often(&committed, &stopped))?;
-        let kernel = Kernel::new(Arc::clone(&files));
-        let notifier = kernel.notifier();
-        let session = fuser::Session::new(kernel, &point, &config)?;
-        drop(notifier.set(session.notifier()));
-        let session = start("cenote-files", move || {
-            let outcome = session.run();
+        let commit = move || commit_often(&committed, &stopped);
+        let committer = serving::start("cenote-commit", commit)?;
+        let served = Served::start(&files, &point, options)?;
+        let has_rings = served.has_rings();
+        let session = serving::start("cenote-files", move || {
+            served.join();
             ended();
-            outcome
         })?;
         Ok(Self {
             files,
             point,
+            has_rings,
             session: Some(session),
             committer: Some((stop, committer)),
         })
@@ -85,6 +98,12 @@ impl Mount {
     #[must_use]
     pub fn files(&self) -> &Files {
         &self.files
+    }
+
+    /// Whether the kernel's requests come over io_uring.
+    #[must_use]
+    pub fn has_rings(&self) -> bool {
+        self.has_rings
     }
 
     /// Ends it: unmounts it unless somebody has, and commits everything. Files that are still open
@@ -110,7 +129,7 @@ impl Mount {
         let served = match session.is_finished() {
             true => {
                 let joined = session.join();
-                joined.unwrap_or_else(|_| Err(io::Error::other("a serving thread panicked")))
+                joined.map_err(|_| io::Error::other("the thread that ends the mount panicked"))
             }
             false => {
                 tracing::warn!("programs still use the files; they fail from now on");
@@ -170,11 +189,4 @@ fn commit_often(files: &Files, stopped: &Receiver<()>) {
             tracing::debug!(%error, "commit");
         }
     }
-}
-
-fn start<T: Send + 'static>(
-    name: &str,
-    run: impl FnOnce() -> T + Send + 'static,
-) -> io::Result<JoinHandle<T>> {
-    std::thread::Builder::new().name(name.into()).spawn(run)
 }

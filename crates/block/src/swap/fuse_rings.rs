@@ -16,7 +16,8 @@ use std::sync::{Arc, MutexGuard, mpsc};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-use cenote_fuse::message::{self, Attributes, Operation};
+use cenote_fuse::reply::{self, Attributes, Statfs};
+use cenote_fuse::request::{Malformed, Operation};
 use cenote_fuse::{Ring, Slot};
 use cenote_volume::{Done, IoError, Op, Request};
 
@@ -292,7 +293,11 @@ impl<'a> Server<'a> {
         let request = self.ring.request(slot);
         let inode = request.inode();
         let size = self.export.size_bytes();
-        let (offset, op) = match request.operation() {
+        let operation = match request.operation() {
+            Ok(operation) => operation,
+            Err(Malformed) => return self.ring.reply(slot, Err(libc::EINVAL)),
+        };
+        let (offset, op) = match operation {
             Operation::Read { offset, len_bytes } if inode == DISK => {
                 if len_bytes as usize > self.ring.payload_bytes_max() {
                     return self.ring.reply(slot, Err(libc::EINVAL));
@@ -304,8 +309,8 @@ impl<'a> Server<'a> {
                 self.ranges[slot.0] = (offset, len);
                 (offset, Op::Read(self.ring.take_payload(slot, len as usize)))
             }
-            Operation::Write { offset, len_bytes } if inode == DISK => {
-                let len = u64::from(len_bytes);
+            Operation::Write { offset, data, .. } if inode == DISK => {
+                let len = data.len() as u64;
                 if offset.checked_add(len).is_none_or(|end| end > size) {
                     return self.ring.reply(slot, Err(libc::EINVAL));
                 }
@@ -351,28 +356,37 @@ impl<'a> Server<'a> {
                 inode,
                 size_bytes,
                 mode,
+                block_count: size_bytes / 512,
+                link_count: 1,
                 block_bytes: PAGE_BYTES as u32,
+                ..Attributes::default()
             })
         };
-        let block_count = self.export.size_bytes() / PAGE_BYTES as u64;
         match operation {
             Operation::Lookup(name) => {
                 let found = self.export.inode_of(name).and_then(attributes);
                 let found = found.ok_or(libc::ENOENT)?;
-                Ok(padded(&message::entry(&found, TTL_S)))
+                Ok(padded(&reply::entry(&found, TTL_S)))
             }
             Operation::Getattr => {
                 let found = attributes(inode).ok_or(libc::ENOENT)?;
-                Ok(padded(&message::attributes(&found, TTL_S)))
+                Ok(padded(&reply::attributes(&found, TTL_S)))
             }
-            Operation::Open => Ok(padded(&message::opened(inode, open_flags().bits()))),
+            Operation::Open { .. } => Ok(padded(&reply::opened(inode, open_flags().bits()))),
             // The loop device takes its discard granularity from the block size given here.
-            Operation::Statfs => Ok(padded(&message::statfs(block_count, 2, PAGE_BYTES as u32))),
+            Operation::Statfs => Ok(padded(&reply::statfs(&Statfs {
+                block_count: self.export.size_bytes() / PAGE_BYTES as u64,
+                file_count: 2,
+                block_bytes: PAGE_BYTES as u32,
+                name_bytes_max: 255,
+                ..Statfs::default()
+            }))),
             // An acknowledged write is as safe as it will ever be.
-            Operation::Fsync | Operation::End => Ok(padded(&[])),
-            Operation::Read { .. } | Operation::Write { .. } | Operation::Malformed => {
-                Err(libc::EINVAL)
-            }
+            Operation::Fsync
+            | Operation::Flush
+            | Operation::Release { .. }
+            | Operation::Destroy => Ok(padded(&[])),
+            Operation::Read { .. } | Operation::Write { .. } => Err(libc::EINVAL),
             _ => Err(libc::ENOSYS),
         }
     }
@@ -428,7 +442,7 @@ impl<'a> Server<'a> {
             Op::Write(payload) => {
                 self.ring.put_payload(slot, payload);
                 match self.export.count_write(offset, len as usize, done.result) {
-                    Ok(()) => self.answer(slot, &message::written(len as u32)),
+                    Ok(()) => self.answer(slot, &reply::written(len as u32)),
                     Err(error) => self.ring.reply(slot, Err(errno_of(error))),
                 }
             }

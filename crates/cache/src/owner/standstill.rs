@@ -13,7 +13,7 @@ use cenote_fabric::Time;
 use super::clients::ClientNumber;
 use super::hosts::HostIndex;
 use super::region::Task;
-use super::{Action, Owner};
+use super::{Action, Entry, Owner};
 
 /// An owner that was not driven for longer stood still. Ten times its tick.
 const STANDSTILL: Duration = Duration::from_secs(1);
@@ -28,6 +28,8 @@ pub(super) struct Recording {
     newcomers: BTreeSet<ClientNumber>,
     /// Something happened from which nothing was concluded yet.
     is_behind: bool,
+    /// The table as it is recorded, where that is known: what clients go by meanwhile.
+    kept: Option<Vec<Entry>>,
 }
 
 impl Action {
@@ -55,7 +57,29 @@ impl Owner {
             untold: BTreeSet::new(),
             newcomers: BTreeSet::new(),
             is_behind: false,
+            kept: None,
         });
+    }
+
+    /// The driver takes no action for a while, as another owner may have followed: as
+    /// [`Owner::handle_recording`]. Where all that was decided is carried out the table is the one that is
+    /// recorded, and clients that come may go by it as the others do.
+    pub fn handle_suspended(&mut self, now: Time) {
+        let is_kept = self.recording.is_none() && self.actions.is_empty();
+        let kept = is_kept.then(|| self.entries());
+        self.handle_recording(now);
+        if let Some(recording) = &mut self.recording {
+            recording.kept = kept;
+        }
+    }
+
+    /// What the driver tells a client that comes while it carries nothing out; nothing where what is
+    /// recorded is not known, and the client waits.
+    #[must_use]
+    pub fn kept_entries(&self) -> &[Entry] {
+        let recording = self.recording.as_ref();
+        let kept = recording.and_then(|recording| recording.kept.as_deref());
+        kept.unwrap_or_default()
     }
 
     /// The record is kept: time goes on.
@@ -157,7 +181,9 @@ impl Owner {
     /// Tells a client that came of every region.
     pub(super) fn tell_newcomer(&mut self, client: ClientNumber) {
         if let Some(recording) = &mut self.recording {
-            recording.newcomers.insert(client);
+            if recording.kept.is_none() {
+                recording.newcomers.insert(client);
+            }
             return;
         }
         for region in 0..self.regions.len() {

@@ -3,7 +3,7 @@
 //!
 //! On standard output it says one thing, once: the line that announces it.
 
-mod drain;
+pub mod drain;
 mod metrics;
 mod notice;
 pub mod room;

@@ -4,6 +4,7 @@ pub mod attach;
 pub mod bench;
 pub mod cache;
 pub mod completions;
+pub mod dashboard;
 pub mod demo;
 pub mod doctor;
 pub mod down;

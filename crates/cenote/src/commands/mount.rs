@@ -9,7 +9,7 @@ use std::sync::{Arc, mpsc};
 use anyhow::{Context, Result};
 use cenote_fabric::HostPort;
 use cenote_vfs::label::SIZE_BYTES_MIN;
-use cenote_vfs::mount::{self, Mount, MountPoint, Options, PointError};
+use cenote_vfs::mount::{self, Mount, MountPoint, Options, PointError, Transport};
 use cenote_vfs::volume::VolumeMedium;
 use cenote_vfs::{Files, OpenError};
 
@@ -18,7 +18,7 @@ use crate::place::{Loaded, Which};
 use crate::serving::{End, Serving, WhichVolume};
 use crate::size::Size;
 use crate::volume_metrics::VolumeMetrics;
-use crate::{background, service, signals};
+use crate::{background, fuse_rings, service, signals};
 
 /// `mount` and what follows it.
 #[derive(clap::Args, Debug)]
@@ -35,7 +35,8 @@ does and the end of this process, in any order, not the end of this machine. Of 
 killed process takes the kernel's unwritten cache, and names of the last second.
 
 After a kill DIR answers \"Transport endpoint is not connected\": mount again, or umount -l DIR.
-docs/guides/files.md.")]
+The kernel's requests come over io_uring where it allows that (cenote doctor), else over /dev/fuse;
+CENOTE_FUSE_URING=off in the environment keeps to /dev/fuse. The line says which. docs/guides/files.md.")]
 pub struct Args {
     /// An empty directory, in which the files appear
     #[arg(value_name = "DIR")]
@@ -56,7 +57,8 @@ pub struct Args {
     /// Let other machines reach --metrics
     #[arg(long, requires = "metrics")]
     allow_remote: bool,
-    /// Threads that serve requests: as many reads, writes and fsyncs are under way at a time
+    /// Threads that serve requests: as many reads, writes and fsyncs are under way at a time. Over
+    /// io_uring each processor has at least one
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u8).range(1..=32))]
     threads: u8,
 }
@@ -119,6 +121,10 @@ fn serve(args: &Args, loaded: &Loaded, point: &MountPoint) -> Result<u8> {
         name: serving.name.clone(),
         threads,
         allow_other: args.allow_other,
+        transport: match fuse_rings::are_wanted() {
+            true => Transport::Auto,
+            false => Transport::DevFuse,
+        },
     };
     let mounted = Mount::start(files, point, &options, move || ended.send(()).unwrap_or(()));
     let mut mounted = mounted.map_err(|error| {
@@ -129,7 +135,7 @@ fn serve(args: &Args, loaded: &Loaded, point: &MountPoint) -> Result<u8> {
     if let Some(address) = &args.metrics {
         VolumeMetrics::new(&serving.volume, None).serve(address, args.allow_remote)?;
     }
-    announce(&serving, point.path())?;
+    announce(&serving, point.path(), mounted.has_rings())?;
     service::tell("READY=1");
     // The end of the mount, or a signal.
     told.recv().context("wait for the end of the mount")?;
@@ -155,12 +161,13 @@ fn serve(args: &Args, loaded: &Loaded, point: &MountPoint) -> Result<u8> {
     Ok(DONE)
 }
 
-fn announce(serving: &Serving, point: &Path) -> Result<()> {
+fn announce(serving: &Serving, point: &Path, has_rings: bool) -> Result<()> {
+    let transport = if has_rings { "io_uring" } else { "/dev/fuse" };
     let (spec, name) = (&serving.spec, &serving.name);
     let mut out = std::io::stdout();
     writeln!(
         out,
-        "ready {name} {} {} at {}",
+        "ready {name} {} {} at {} over {transport}",
         spec.size,
         spec.scheme,
         point.display()

@@ -21,6 +21,7 @@ use clap::ValueEnum as _;
 
 use crate::commands::host::room::Switch;
 use crate::failure::{DONE, Failure, NOT_WHOLE};
+use crate::fuse_rings;
 use crate::limits::{CAP_SYS_ADMIN, Capabilities};
 use crate::place::{Loaded, Which};
 use crate::process::Identity;
@@ -208,7 +209,10 @@ fn serve(on: &On) -> Result<u8> {
         discard: on.discard.into(),
         thread_count: usize::from(on.threads),
         reclaim: on.reclaim == Switch::On,
-        fuse: fuse_transport(),
+        fuse: match fuse_rings::are_wanted() {
+            true => FuseTransport::Auto,
+            false => FuseTransport::DevFuse,
+        },
         ..Options::new(folder(&loaded.dir)?)
     };
     // Held here, so that the volume outlives the device that serves it.
@@ -231,14 +235,6 @@ fn serve(on: &On) -> Result<u8> {
     });
     drop(held);
     Ok(off_code(&outcome?))
-}
-
-/// As the environment asks for: `CENOTE_FUSE_URING=off` keeps to `/dev/fuse`.
-fn fuse_transport() -> FuseTransport {
-    match std::env::var_os("CENOTE_FUSE_URING") {
-        Some(word) if word == "off" => FuseTransport::DevFuse,
-        _ => FuseTransport::Auto,
-    }
 }
 
 /// Name and process of each host that runs on this machine.

@@ -7,7 +7,6 @@
 mod frame;
 mod nodes;
 mod rows;
-mod sample;
 mod screen;
 mod table;
 mod view;
@@ -20,11 +19,11 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use crossterm::event::{self, Event};
 
-use self::sample::{Hosts, Nodes, Sampler, Volumes};
 use self::screen::Screen;
 use self::view::{After, Focus, View};
 use crate::failure::{DONE, Failure};
 use crate::place::Which;
+use crate::sample::{Hosts, Nodes, Sampler, Volumes};
 use crate::signals;
 use crate::span;
 
@@ -82,7 +81,7 @@ pub fn run(args: &Args) -> Result<u8> {
 }
 
 fn once(sampler: &Sampler, interval: Duration) -> Result<u8> {
-    let mut view = View::new(sampler.cluster(), sampler.tables());
+    let mut view = View::new(sampler.cluster(), tables(sampler));
     view.handle_volumes(sampler.volumes()?);
     view.handle_nodes(sampler.nodes()?);
     std::thread::sleep(interval);
@@ -96,6 +95,18 @@ fn once(sampler: &Sampler, interval: Duration) -> Result<u8> {
     Ok(DONE)
 }
 
+/// What there is to show.
+fn tables(sampler: &Sampler) -> Vec<Focus> {
+    let mut tables = Vec::new();
+    if sampler.has_hosts() {
+        tables.extend([Focus::Hosts, Focus::Volumes]);
+    }
+    if sampler.has_nodes() {
+        tables.push(Focus::Nodes);
+    }
+    tables
+}
+
 fn watch(sampler: Sampler, interval: Duration) -> Result<u8> {
     let (news, told) = mpsc::channel();
     let at_stop = news.clone();
@@ -104,7 +115,7 @@ fn watch(sampler: Sampler, interval: Duration) -> Result<u8> {
         move || drop(at_stop.send(News::Stop)),
         screen::give_back_in_haste,
     )?;
-    let mut view = View::new(sampler.cluster(), sampler.tables());
+    let mut view = View::new(sampler.cluster(), tables(&sampler));
     let mut screen = Screen::enter()?;
     let sampler = Arc::new(sampler);
     start(&sampler, &news, interval, "top-hosts", |sampler| {
@@ -113,7 +124,7 @@ fn watch(sampler: Sampler, interval: Duration) -> Result<u8> {
     start(&sampler, &news, interval, "top-volumes", |sampler| {
         sampler.volumes().map(News::Volumes)
     })?;
-    if sampler.tables().contains(&Focus::Nodes) {
+    if sampler.has_nodes() {
         start(&sampler, &news, interval, "top-nodes", |sampler| {
             sampler.nodes().map(News::Nodes)
         })?;

@@ -91,6 +91,7 @@ fn a_volume_has_one_owner_and_the_owner_answers() {
     let answers = |question| match question {
         Question::Status => Ok(serde_json::json!({"extents": []})),
         Question::Scrub => Ok(serde_json::Value::Null),
+        Question::Repair { bytes_per_s } => Ok(bytes_per_s.into()),
         Question::Resize { bytes } => bail!("cannot be {bytes}"),
         Question::Set { scheme, .. } => Ok(serde_json::json!(scheme)),
     };

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-use crate::place::{NEW, OLD, PATIENCE, Place};
+use crate::place::{NEW, OLD, PATIENCE, Place, Switch};
 use crate::support::server::Server;
 use crate::support::{Ended, cenote, signal, wait_ended};
 
@@ -40,6 +40,32 @@ fn files_stay_from_mount_to_mount_and_a_signal_unmounts() {
         .and_then(|pid| pid.parse().ok());
     place.unmount();
     wait_ended(pid.expect("its number"));
+}
+
+#[test]
+fn requests_come_over_io_uring_where_the_kernel_allows_it() {
+    let Some(place) = Place::new() else { return };
+    let (mut server, line) = place.mount_over(&NEW, "off");
+    assert!(line.trim_end().ends_with(" over /dev/fuse"), "{line}");
+    place.shell("echo one > a; sync a");
+    assert_eq!(server.end(), Some(0));
+    let _switch = match Switch::on() {
+        Ok(switch) => switch,
+        Err(lacks) => {
+            println!("skipped: FUSE over io_uring: needs {lacks}");
+            return;
+        }
+    };
+    let (mut server, line) = place.mount_over(&OLD, "on");
+    assert!(line.trim_end().ends_with(" over io_uring"), "{line}");
+    assert_eq!(place.shell("cat a; echo two > a; sync a"), "one\n");
+    signal(server.child.id(), "KILL");
+    server.child.wait().expect("it ends");
+    // The dead mount is taken away first.
+    let (mut server, line) = place.mount_over(&OLD, "off");
+    assert!(line.trim_end().ends_with(" over /dev/fuse"), "{line}");
+    assert_eq!(place.shell("cat a"), "two\n");
+    assert_eq!(server.end(), Some(0));
 }
 
 #[test]

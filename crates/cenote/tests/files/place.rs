@@ -1,9 +1,11 @@
 //! A cluster and a folder in which its files are mounted.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
+
+use cenote_block::swap::{FUSE_RINGS_SWITCH, FuseRingsState, fuse_rings_state};
 
 use crate::support::server::Server;
 use crate::support::{Ended, Folder, cenote};
@@ -56,10 +58,17 @@ impl Place {
 
     /// Mounts in the foreground.
     pub fn mount(&self, arguments: &[&str]) -> Server {
-        let mut server = Server::spawn(self.command(arguments));
+        self.mount_over(arguments, "on").0
+    }
+
+    /// The same with `CENOTE_FUSE_URING` set; what it says as well.
+    pub fn mount_over(&self, arguments: &[&str], setting: &str) -> (Server, String) {
+        let mut command = self.command(arguments);
+        command.env("CENOTE_FUSE_URING", setting);
+        let mut server = Server::spawn(command);
         let line = server.ready();
         assert!(line.starts_with("ready "), "{line}");
-        server
+        (server, line)
     }
 
     /// Runs to the end.
@@ -96,3 +105,30 @@ impl Drop for Place {
 
 pub const NEW: [&str; 6] = ["--volume", "v", "--size", "64M", "--scheme", "rs:4+2"];
 pub const OLD: [&str; 2] = ["--volume", "v"];
+
+/// FUSE over io_uring allowed by the kernel, as long as this lives.
+pub struct Switch {
+    was_off: bool,
+}
+
+impl Switch {
+    /// `Err`: what this machine lacks.
+    pub fn on() -> Result<Self, &'static str> {
+        match fuse_rings_state() {
+            FuseRingsState::On => Ok(Self { was_off: false }),
+            FuseRingsState::Off if fs::write(FUSE_RINGS_SWITCH, "Y").is_ok() => {
+                Ok(Self { was_off: true })
+            }
+            FuseRingsState::Off => Err("the right to switch it on"),
+            FuseRingsState::Missing => Err("a kernel with it"),
+        }
+    }
+}
+
+impl Drop for Switch {
+    fn drop(&mut self) {
+        if self.was_off {
+            fs::write(FUSE_RINGS_SWITCH, "N").expect("the switch can be turned back");
+        }
+    }
+}

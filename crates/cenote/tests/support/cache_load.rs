@@ -15,6 +15,9 @@ use cenote_fabric::{Address, ClusterKey};
 /// Bytes of a record. Not a divisor of a slab: some records are on two regions.
 const RECORD_BYTES: u64 = 24 * 1000;
 
+/// A check in which so many reads failed goes on for hours: each takes a request's patience.
+const FAILED_MAX: u64 = 10;
+
 /// See the module's text.
 pub struct CacheLoad {
     pub cache: Cache,
@@ -128,9 +131,11 @@ impl CacheLoad {
 
     /// Reads every record once. How many are zeros, since their region lost its bytes.
     pub fn check(&mut self) -> usize {
-        let mut lost = 0;
+        let (mut lost, before) = (0, self.failed);
         for record in 0..self.records.len() {
             self.read(record);
+            let failed = self.failed - before;
+            assert!(failed < FAILED_MAX, "nothing is served: {:?}", self.error);
             lost += usize::from(self.records[record].acknowledged == 0);
         }
         lost

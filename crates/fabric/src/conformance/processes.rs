@@ -190,10 +190,8 @@ impl Process {
     ) -> Self {
         let program = std::env::current_exe().expect("the path of this program");
         let mut command = Command::new(program);
-        if !has_ring {
-            command.env(IO_URING_VARIABLE, "off");
-        }
         let mut child = command
+            .env(IO_URING_VARIABLE, if has_ring { "hosts" } else { "off" })
             .env(ADDRESS_VARIABLE, address)
             .env(KEY_VARIABLE, key.to_hex())
             .env(PROTECTION_VARIABLE, page_traffic.name())

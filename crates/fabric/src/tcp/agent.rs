@@ -24,7 +24,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use super::batch::is_switched_off;
+use super::batch::Side;
 use super::bench::Bench;
 use super::connection::{Connection, End, Interest};
 use super::gather::prepare;
@@ -78,10 +78,9 @@ pub(crate) enum Serving {
 impl Serving {
     /// What the environment allows.
     pub(crate) fn allowed() -> Self {
-        if is_switched_off() {
-            Self::Epoll
-        } else {
-            Self::Ring
+        match Side::Host.may_have_ring() {
+            true => Self::Ring,
+            false => Self::Epoll,
         }
     }
 }

@@ -19,7 +19,8 @@ use io_uring::{IoUring, Probe, opcode};
 use super::endpoint::Leg;
 use crate::{CompletionQueue, Endpoint, Time};
 
-/// In the environment, `off`: `tcp` uses no `io_uring`.
+/// In the environment: which ends of `tcp` use `io_uring`, `on` for both (as without it), `clients`,
+/// `hosts` or `off`.
 pub const IO_URING_VARIABLE: &str = "CENOTE_IO_URING";
 
 /// Operations that one call hands over; a power of two. Twice the hosts of the widest page.
@@ -209,7 +210,7 @@ impl Default for Batch {
 
 /// A ring, unless it is forbidden or cannot do what is asked of it.
 fn ring() -> io::Result<IoUring> {
-    if is_switched_off() {
+    if !Side::Client.may_have_ring() {
         return Err(io::Error::other("switched off"));
     }
     let ring = IoUring::new(TOGETHER as u32)?;
@@ -239,9 +240,24 @@ pub(super) fn require(ring: &IoUring, operations: &[u8]) -> io::Result<()> {
     }
 }
 
-/// Whether the environment says so.
-pub(super) fn is_switched_off() -> bool {
-    std::env::var_os(IO_URING_VARIABLE).is_some_and(|said| said == "off")
+/// An end of a connection.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Side {
+    Client,
+    Host,
+}
+
+impl Side {
+    /// Whether [`IO_URING_VARIABLE`] allows it.
+    pub(super) fn may_have_ring(self) -> bool {
+        let said = std::env::var_os(IO_URING_VARIABLE);
+        match said.as_ref().and_then(|said| said.to_str()) {
+            Some("off") => false,
+            Some("clients") => self == Self::Client,
+            Some("hosts") => self == Self::Host,
+            _ => true,
+        }
+    }
 }
 
 fn result_of(result: i32) -> io::Result<usize> {

@@ -117,7 +117,8 @@ impl Connection {
     }
 
     /// Waits in the socket for the next requests, up to its timeout, and serves them: one
-    /// system call where waiting for readiness first takes two. `None`: none came.
+    /// system call where waiting for readiness first takes two. `None`: none came, or what comes next
+    /// is not to be waited for here.
     ///
     /// Never waits inside a window: only between requests.
     pub(super) fn await_requests(
@@ -125,17 +126,24 @@ impl Connection {
         bench: &mut Bench<'_>,
     ) -> Result<Option<Interest>, End> {
         if self.writing.is_some() {
-            return self.serve(bench).map(Some);
+            let interest = self.serve(bench)?;
+            let is_owed = self.writing.is_some() && interest == Interest::Requests;
+            return Ok((!is_owed).then_some(interest));
         }
         let waiting = self.inbox.unread_bytes();
         self.receive(bench, Patience::Socket)?;
         if self.inbox.unread_bytes() == waiting {
             return Ok(None);
         }
-        if !self.execute(bench)? || !self.respond(bench)? {
-            return Ok(Some(Interest::Room));
+        self.answer(bench).map(Some)
+    }
+
+    /// Executes what has come, and responds.
+    pub(super) fn answer(&mut self, bench: &mut Bench<'_>) -> Result<Interest, End> {
+        match self.execute(bench)? && self.respond(bench)? {
+            true => Ok(Interest::Requests),
+            false => Ok(Interest::Room),
         }
-        Ok(Some(Interest::Requests))
     }
 
     /// Where a ring receives next. `None`: the socket's bytes go straight into a window, by

@@ -10,6 +10,7 @@
 
 mod bounds;
 mod changing;
+mod classes;
 mod forwarding;
 mod leaving;
 mod orders;
@@ -43,7 +44,7 @@ use crate::group::wire;
 use crate::memory::buffer;
 use crate::memory::key_hash::KeyHasher;
 pub(super) use crate::server::now_ns;
-use crate::server::{Asker, Backend, Batch, FIRST_TOKEN, Figures, Route, Ticket};
+use crate::server::{Asker, Backend, Batch, ClassFigures, FIRST_TOKEN, Figures, Route, Ticket};
 use bounds::LinkBounds;
 use changing::Changing;
 use forwarding::Forwarding;
@@ -94,6 +95,8 @@ pub(super) struct Lane {
     idle_at: u64,
     /// When it last looked at what it refuses.
     refused_at: u64,
+    /// Partitions whose items were counted by class last, with their groups and tenures.
+    counted: Vec<(usize, usize, u32)>,
     /// When something last happened that may have to be followed up.
     busy_at: u64,
 }
@@ -152,6 +155,7 @@ impl Lane {
             membership: Membership::new(parts.me, parts.detector),
             events: Vec::new(),
             closed: Owner::closed(parts.hasher),
+            counted: Vec::new(),
             outboxes: BTreeMap::new(),
             head: BytesMut::new(),
             forwarding: Forwarding::new(bounds.window_bytes),
@@ -461,14 +465,18 @@ impl Backend for Lane {
                 figures.items += replica.table().len() as u64;
                 figures.bytes += values + replica.table().used_bytes();
                 figures.resident_bytes += owner.resident_bytes();
-                let counts = owner.counts();
-                figures.went.evictions += counts.evictions;
-                figures.went.evicted_unfetched += counts.evicted_unfetched;
-                figures.went.reclaimed += counts.reclaimed;
-                figures.went.expired_unfetched += counts.expired_unfetched;
+                figures.went += owner.counts();
             }
         }
         figures
+    }
+
+    fn take_changed_classes(&mut self) -> u64 {
+        self.changed_classes()
+    }
+
+    fn class(&self, class: usize) -> ClassFigures {
+        self.class_figures(class)
     }
 
     fn tick(&mut self, said: u64) {

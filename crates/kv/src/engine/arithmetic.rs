@@ -97,6 +97,7 @@ impl<P: Partition, R: Reply> Work<'_, P, R> {
         let mut scratch = std::mem::take(self.scratch);
         scratch.clear();
         reply::decimal(&mut scratch, request.initial);
+        self.set_class(0, scratch.len());
         let written = self.write(0, expiry, Marks::NONE, &[&scratch]);
         *self.scratch = scratch;
         written
@@ -138,6 +139,7 @@ impl<P: Partition, R: Reply> Work<'_, P, R> {
                 expiry = expiry_of_flag(touch, self.partition.now());
             }
         }
+        self.set_class(old.client_flags, value.len());
         let written = self.propose(Change::Put {
             client_flags: old.client_flags,
             expiry,
@@ -150,6 +152,11 @@ impl<P: Partition, R: Reply> Work<'_, P, R> {
             self.note_newest_use();
         }
         hits.count();
+        let class = self.class(&old);
+        match direction {
+            Direction::Up => class.incr_hits.count(),
+            Direction::Down => class.decr_hits.count(),
+        }
         Ok(Count::Number(number, old))
     }
 

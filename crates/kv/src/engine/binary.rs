@@ -57,6 +57,7 @@ impl<P: Partition, R: Reply> Work<'_, P, R> {
             self.show_binary(message, &found, Some(shows_key))?;
             self.partition.note_use(&found);
             self.counters.get_hits.count();
+            self.class(&P::item(&found)).get_hits.count();
         } else {
             reply::miss(self.out.text(), message, shows_key);
             self.count_miss();
@@ -79,6 +80,7 @@ impl<P: Partition, R: Reply> Work<'_, P, R> {
             self.show_binary(message, &found, shown)?;
             self.partition.note_use(&found);
             self.counters.touch_hits.count();
+            self.class(&P::item(&found)).touch_hits.count();
         } else {
             reply::miss(self.out.text(), message, shown.unwrap_or(false));
             self.counters.touch_misses.count();
@@ -166,9 +168,10 @@ impl<P: Partition, R: Reply> Work<'_, P, R> {
             Some(item) if message.cas != 0 && message.cas != item.cas => {
                 self.tell(message, Status::Exists);
             }
-            Some(_) => {
+            Some(item) => {
                 self.remove()?;
                 self.counters.delete_hits.count();
+                self.class(&item).delete_hits.count();
                 reply::done(self.out.text(), message, 0);
             }
         }
@@ -196,6 +199,7 @@ impl<P: Partition, R: Reply> Work<'_, P, R> {
                 let expiry = self.expiry(|now| exptime.expiry(now));
                 let mut digits = Vec::with_capacity(20);
                 decimal(&mut digits, initial);
+                self.set_class(0, digits.len());
                 self.write(0, expiry, Marks::NONE, &[&digits])?;
                 initial
             }

@@ -35,6 +35,7 @@ impl<P: Partition, R: Reply> Work<'_, P, R> {
         self.partition.note_use(&found);
         self.counters.cmd_get.count();
         self.counters.get_hits.count();
+        self.class(&P::item(&found)).get_hits.count();
         Ok(())
     }
 
@@ -56,6 +57,7 @@ impl<P: Partition, R: Reply> Work<'_, P, R> {
             self.show(&found, with_cas)?;
             self.partition.note_use(&found);
             self.counters.touch_hits.count();
+            self.class(&P::item(&found)).touch_hits.count();
         } else {
             self.counters.touch_misses.count();
         }
@@ -87,6 +89,7 @@ impl<P: Partition, R: Reply> Work<'_, P, R> {
             }
             self.partition.note_use(&found);
             self.counters.touch_hits.count();
+            self.class(&P::item(&found)).touch_hits.count();
             self.answer(Answer::Touched, noreply);
         } else {
             self.counters.touch_misses.count();
@@ -98,9 +101,10 @@ impl<P: Partition, R: Reply> Work<'_, P, R> {
 
     pub(super) fn delete(&mut self, noreply: bool) -> Result<(), Refusal> {
         self.note(EventKind::Delete, "", 0);
-        if self.find().is_some() {
+        if let Some(found) = self.find() {
             self.propose(Change::Remove)?;
             self.counters.delete_hits.count();
+            self.class(&P::item(&found)).delete_hits.count();
             self.answer(Answer::Deleted, noreply);
         } else {
             self.counters.delete_misses.count();
@@ -140,6 +144,7 @@ impl<P: Partition, R: Reply> Work<'_, P, R> {
     pub(super) fn put(&mut self, new: New<'_>) -> Result<MetaStatus, Refusal> {
         let found = self.find();
         let mode = new.mode;
+        self.set_class(new.client_flags, new.value.len());
         self.note_fetch(false, found.as_ref());
         let status = match found {
             None => self.put_new(&new)?,
@@ -151,13 +156,22 @@ impl<P: Partition, R: Reply> Work<'_, P, R> {
                 result => result?,
             },
         };
-        self.counters.cmd_set.count();
+        let counters = self.counters;
+        let class = counters.classes.of(self.class);
+        counters.cmd_set.count();
+        class.cmd_set.count();
         self.note_store(&new, status);
         if mode == StoreMode::Cas {
             match status {
-                MetaStatus::Done => self.counters.cas_hits.count(),
-                MetaStatus::NotFound => self.counters.cas_misses.count(),
-                _ => self.counters.cas_badval.count(),
+                MetaStatus::Done => {
+                    counters.cas_hits.count();
+                    class.cas_hits.count();
+                }
+                MetaStatus::NotFound => counters.cas_misses.count(),
+                _ => {
+                    counters.cas_badval.count();
+                    class.cas_badval.count();
+                }
             }
         }
         Ok(status)
@@ -247,6 +261,7 @@ impl<P: Partition, R: Reply> Work<'_, P, R> {
         written.map(|()| MetaStatus::Done)
     }
 
+    /// Stores a value. Its class was said before.
     pub(super) fn write(
         &mut self,
         client_flags: u32,

@@ -4,6 +4,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::memory::classes::CLASSES;
+
 /// A number that one thread adds to.
 #[derive(Debug, Default)]
 pub struct Counter(AtomicU64);
@@ -32,15 +34,20 @@ impl Counter {
 }
 
 macro_rules! counters {
-    ($($(#[doc = $text:literal])+ $name:ident,)+) => {
-        /// Counters of requests, named as memcached names them.
+    (
+        $(#[doc = $title:literal])+ $struct:ident
+        $({ $(#[doc = $also:literal])+ $other:ident: $type:ty })?
+        $($(#[doc = $text:literal])+ $name:ident,)+
+    ) => {
+        $(#[doc = $title])+
         #[derive(Debug, Default)]
-        pub struct Counters {
+        pub struct $struct {
             $($(#[doc = $text])+ pub $name: Counter,)+
+            $($(#[doc = $also])+ pub $other: $type,)?
         }
 
-        impl Counters {
-            /// Every counter's name, in the order of [`Counters::read`].
+        impl $struct {
+            /// Every counter's name, in the order in which they are read.
             pub const NAMES: &[&str] = &[$(stringify!($name)),+];
 
             /// All numbers as they are now.
@@ -52,6 +59,12 @@ macro_rules! counters {
 }
 
 counters! {
+    /// Counters of requests, named as memcached names them.
+    Counters
+    {
+        /// Some of them by class; not among the numbers of [`read`](Self::read).
+        classes: ClassesCounters
+    }
     /// Retrievals, by key.
     cmd_get,
     /// Requests that store.
@@ -98,4 +111,44 @@ counters! {
     store_no_memory,
     /// Items stored.
     total_items,
+}
+
+counters! {
+    /// Counters of requests for items of one class.
+    ClassCounters
+    /// Retrievals that found their item.
+    get_hits,
+    /// Requests that store.
+    cmd_set,
+    /// Deletes of an item.
+    delete_hits,
+    /// Counts up.
+    incr_hits,
+    /// Counts down.
+    decr_hits,
+    /// `cas` with the right number.
+    cas_hits,
+    /// `cas` with another number.
+    cas_badval,
+    /// Touches of an item.
+    touch_hits,
+    /// Items refused because there was no memory.
+    store_no_memory,
+}
+
+/// Counters of all classes of items.
+#[derive(Debug)]
+pub struct ClassesCounters(Box<[ClassCounters; CLASSES]>);
+
+impl Default for ClassesCounters {
+    fn default() -> Self {
+        Self(Box::new(std::array::from_fn(|_| ClassCounters::default())))
+    }
+}
+
+impl ClassesCounters {
+    /// Those of one class.
+    pub fn of(&self, class: usize) -> &ClassCounters {
+        &self.0[class]
+    }
 }

@@ -5,8 +5,9 @@ use super::partition::{Item, Partition, expiry_of_flag, seconds_left};
 use super::{EventKind, Reply, Sight, Work};
 use crate::group::marks::Marks;
 use crate::group::owner::{Change, Refusal};
+use crate::memory::classes::{class_of, item_bytes};
 use crate::protocol::reply::{self, Debugged, MetaStatus, Shown};
-use crate::protocol::{Limits, MetaDelete, MetaGet, MetaSet};
+use crate::protocol::{MetaDelete, MetaGet, MetaSet};
 
 /// What an `mg` makes of an item.
 struct Won {
@@ -33,6 +34,12 @@ impl<P: Partition, R: Reply> Work<'_, P, R> {
                 }
                 let touches = get.touch.is_some();
                 self.count_meta_get(touches, true);
+                let class = self.class(&P::item(&found));
+                if touches {
+                    class.touch_hits.count();
+                } else {
+                    class.get_hits.count();
+                }
             }
             None if get.vivify.is_some() => {
                 if let Err(refusal) = self.vivify(get) {
@@ -111,6 +118,7 @@ impl<P: Partition, R: Reply> Work<'_, P, R> {
             last_use: u32::try_from(now).unwrap_or(u32::MAX),
             was_hit: false,
         };
+        self.set_class(0, 0);
         self.write(0, expiry, Marks::WON, &[])?;
         if !get.leaves_no_trace
             && let Some(found) = self.partition.newest(self.hash, self.key).found
@@ -205,9 +213,10 @@ impl<P: Partition, R: Reply> Work<'_, P, R> {
                 })?;
                 MetaStatus::Done
             }
-            Some(_) => {
+            Some(item) => {
                 self.propose(Change::Remove)?;
                 self.counters.delete_hits.count();
+                self.class(&item).delete_hits.count();
                 MetaStatus::Done
             }
         };
@@ -226,6 +235,7 @@ impl<P: Partition, R: Reply> Work<'_, P, R> {
                 expiry = expiry_of_flag(delete.touch, self.partition.now());
             }
         }
+        self.set_class(0, 0);
         self.write(0, expiry, marks, &[])
     }
 
@@ -237,6 +247,7 @@ impl<P: Partition, R: Reply> Work<'_, P, R> {
         };
         let item = P::item(&found);
         let now = self.partition.now();
+        let bytes = item_bytes(self.key.len(), item.client_flags, item.value_bytes as usize);
         let debugged = Debugged {
             key: self.key,
             is_key_base64: item.marks.has(Marks::KEY_BASE64),
@@ -247,8 +258,8 @@ impl<P: Partition, R: Reply> Work<'_, P, R> {
             seconds_idle: now.saturating_sub(u64::from(item.last_use)),
             cas: self.shown_cas(item.cas),
             was_hit: item.was_hit,
-            class: 1,
-            bytes: Limits::item_bytes(self.key.len(), item.client_flags, item.value_bytes as usize),
+            class: class_of(bytes),
+            bytes,
         };
         reply::meta_debug(self.out.text(), &debugged);
         Ok(())

@@ -22,6 +22,7 @@ mod partition;
 
 use std::sync::Arc;
 
+use counters::ClassCounters;
 pub use counters::Counters;
 pub use event::{Event, EventKind};
 use partition::stored_expiry;
@@ -29,6 +30,7 @@ pub use partition::{Item, NEVER, Newest, Partition};
 
 use crate::group::owner::{Change, Gone, Refusal};
 use crate::group::replica::Xid;
+use crate::memory::classes::{class_of, item_bytes};
 use crate::protocol::exptime::Expiry;
 use crate::protocol::reply::{self, Answer};
 use crate::protocol::{Error, KeyScratch, Limits, Request};
@@ -194,6 +196,7 @@ impl Engine {
             scratch: &mut self.scratch,
             events: self.is_watched.then_some(&mut self.events),
             waits_for: None,
+            class: 0,
         };
         let result = serve(&mut work);
         let waits_for = work.waits_for;
@@ -223,6 +226,8 @@ struct Work<'a, P, R> {
     scratch: &'a mut Vec<u8>,
     events: Option<&'a mut Vec<Event>>,
     waits_for: Option<Xid>,
+    /// Of the item that it stores last.
+    class: usize,
 }
 
 impl<P: Partition, R: Reply> Work<'_, P, R> {
@@ -279,6 +284,16 @@ impl<P: Partition, R: Reply> Work<'_, P, R> {
         if self.limits.has_cas { cas } else { 0 }
     }
 
+    /// What is counted of requests for items of the class of one.
+    fn class(&self, item: &Item) -> &ClassCounters {
+        self.counters.classes.of(item.class(self.key.len()))
+    }
+
+    /// An item is about to be stored.
+    fn set_class(&mut self, client_flags: u32, value_bytes: usize) {
+        self.class = class_of(item_bytes(self.key.len(), client_flags, value_bytes));
+    }
+
     fn remove(&mut self) -> Result<(), Refusal> {
         self.propose(Change::Remove)
     }
@@ -327,6 +342,7 @@ impl<P: Partition, R: Reply> Work<'_, P, R> {
             return Err(refusal);
         }
         self.counters.store_no_memory.count();
+        self.counters.classes.of(self.class).store_no_memory.count();
         self.error(Error::OutOfMemory, noreply);
         Ok(())
     }

@@ -7,6 +7,7 @@
 use crate::group::marks::Marks;
 use crate::group::owner::{self, Change, Gone, Owner, Refusal};
 use crate::group::replica::Xid;
+use crate::memory::classes::{class_of, item_bytes};
 use crate::memory::table::Entry;
 use crate::protocol::exptime::{Expiry, Exptime};
 
@@ -27,6 +28,14 @@ pub struct Item {
     pub last_use: u32,
     /// It has been fetched since it was stored.
     pub was_hit: bool,
+}
+
+impl Item {
+    /// Its class, with a key of so many bytes.
+    pub fn class(&self, key_bytes: usize) -> usize {
+        let bytes = item_bytes(key_bytes, self.client_flags, self.value_bytes as usize);
+        class_of(bytes)
+    }
 }
 
 /// The expiry of an item that does not end.

@@ -3,7 +3,7 @@
 //! A read that waits for units is asked again from the start, and looks its address up again: its
 //! item may have been replaced meanwhile, and its space be another's.
 
-use super::owner::{Found, Newest, Owner};
+use super::owner::{Found, Gone, Newest, Owner};
 #[cfg(feature = "planted")]
 use crate::planted::{Planted, is_planted};
 
@@ -21,6 +21,20 @@ impl Owner {
     pub fn committed(&self, hash: u64, key: &[u8]) -> Option<Found> {
         let is_live = |found: &Found| self.replica.is_live(&found.entry);
         self.looked_up(hash, self.stored(hash, key).filter(is_live))
+    }
+
+    /// Why a key's item is not there, of one that was seen last and not removed.
+    pub fn gone(&self, hash: u64, key: &[u8]) -> Option<Gone> {
+        let entry = self.stored(hash, key)?.entry;
+        if self.replica.is_live(&entry) {
+            return None;
+        }
+        let has_ended = entry.expiry != 0 && entry.expiry <= self.now();
+        Some(if has_ended {
+            Gone::Ended
+        } else {
+            Gone::Flushed
+        })
     }
 
     /// What a lookup gives: what is there now.

@@ -11,12 +11,14 @@
 //! ```
 
 mod adoption;
+mod alone;
 mod arrival;
 pub mod audit;
 pub mod awaiting;
 mod backlog;
 mod backup;
 pub mod change;
+mod counts;
 mod exchange;
 mod lookup;
 pub mod marks;
@@ -39,7 +41,8 @@ pub mod units;
 pub mod view;
 pub mod wire;
 
-pub use room::{Bound, Counts};
+pub use counts::Counts;
+pub use room::Bound;
 pub use sending::LEASE_NS;
 pub use status::Memory;
 pub use takeover::Takeover;

@@ -16,12 +16,13 @@ use bytes::BytesMut;
 
 use super::backlog::{Backlog, Pending};
 use super::backup::Backup;
+use super::counts::Went;
 use super::marks::Marks;
 use super::message::Run;
 use super::operation::{Effect, Operation};
 use super::pace::Pace;
 use super::replica::{Diverged, Replica, Xid, space_of};
-use super::room::{Bound, Counts, Room, Sweep};
+use super::room::{Bound, Room, Sweep};
 use super::units::Units;
 use crate::memory::key_hash::KeyHasher;
 use crate::memory::region::Region;
@@ -142,7 +143,7 @@ pub struct Owner {
     pub(super) is_open: bool,
     /// Whether items make room for others.
     pub(super) evicts: bool,
-    pub(super) counts: Counts,
+    pub(super) went: Went,
     /// What has made room for others, where somebody wants to know.
     pub(super) evicted: Option<Vec<(Vec<u8>, Entry)>>,
     pub(super) room: Room,
@@ -186,7 +187,7 @@ impl Owner {
             backups: Vec::new(),
             is_open: false,
             evicts: true,
-            counts: Counts::default(),
+            went: Went::default(),
             evicted: None,
             room: Room::default(),
             sweep: Sweep::default(),
@@ -205,20 +206,6 @@ impl Owner {
     /// Names the view of a partition that is alone: a part of its cas numbers.
     pub fn begin_view(&mut self, view: u32) {
         self.view = view;
-    }
-
-    /// Why a key's item is not there, of one that was seen last and not removed.
-    pub fn gone(&self, hash: u64, key: &[u8]) -> Option<Gone> {
-        let entry = self.stored(hash, key)?.entry;
-        if self.replica.is_live(&entry) {
-            return None;
-        }
-        let has_ended = entry.expiry != 0 && entry.expiry <= self.now();
-        Some(if has_ended {
-            Gone::Ended
-        } else {
-            Gone::Flushed
-        })
     }
 
     /// The view in which this process began to own the partition: what was proposed to an owner of
@@ -357,15 +344,18 @@ impl Owner {
             } => {
                 let bytes: usize = value.iter().map(|part| part.len()).sum();
                 let value_bytes = u32::try_from(bytes).map_err(|_| Refusal::NoSpace)?;
-                let entry = Entry {
+                let mut entry = Entry {
                     client_flags,
                     expiry,
                     cas,
-                    address: self.place(hash, key, u64::from(value_bytes))?,
                     value_bytes,
                     marks: marks.bits(),
                     ..Entry::default()
                 };
+                if let Some(xid) = self.put_in_place(hash, key, entry, value) {
+                    return Ok(xid);
+                }
+                entry.address = self.place(hash, key, u64::from(value_bytes))?;
                 let xid = self.put(hash, key, entry, value);
                 self.keep_room();
                 Ok(xid)
@@ -448,6 +438,9 @@ impl Owner {
     }
 
     fn put(&mut self, hash: u64, key: &[u8], entry: Entry, value: &[&[u8]]) -> Xid {
+        if self.commits_at_once() {
+            return self.put_now(hash, key, entry, value);
+        }
         let xid = self.last_xid() + 1;
         let region = Arc::clone(&self.region);
         let operation = Operation::new(Effect::Put(entry), key, |out: &mut BytesMut| {
@@ -468,6 +461,9 @@ impl Owner {
         effect: Effect,
         after: Option<(Entry, Option<Xid>)>,
     ) -> Xid {
+        if self.commits_at_once() {
+            return self.commit_now(hash, key, effect);
+        }
         self.add(hash, Operation::new(effect, key, |_| {}), after)
     }
 
@@ -477,10 +473,7 @@ impl Owner {
         } else {
             None
         };
-        if let Effect::Put(Entry { expiry, .. }) | Effect::Alter { expiry, .. } = operation.effect()
-        {
-            self.sweep.is_needed |= expiry != 0;
-        }
+        self.note_expiry(&operation.effect());
         let xid = self.backlog.push(Pending {
             hash,
             operation,
@@ -492,6 +485,12 @@ impl Owner {
             self.commit(xid).expect("its own operations fit");
         }
         xid
+    }
+
+    /// Whether the next operation is committed as it is proposed, and nobody is sent it.
+    pub(super) fn commits_at_once(&self) -> bool {
+        let is_first = self.backlog.is_empty() && self.horizon.is_none();
+        self.backups.is_empty() && is_first && !is_planted(Planted::OldAtIssue)
     }
 
     /// Commits operations up to one.

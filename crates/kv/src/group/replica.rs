@@ -163,14 +163,29 @@ impl Replica {
     /// # Errors
     /// [`Diverged`].
     pub fn apply(&mut self, xid: Xid, op: &Operation, is_placed: bool) -> Result<(), Diverged> {
+        let hash = self.table.hash_of(op.key());
+        self.apply_effect(xid, hash, op.key(), op.effect(), is_placed)
+    }
+
+    /// As [`apply`](Self::apply), of an effect on a key with this hash.
+    ///
+    /// # Errors
+    /// [`Diverged`].
+    pub(super) fn apply_effect(
+        &mut self,
+        xid: Xid,
+        hash: u64,
+        key: &[u8],
+        effect: Effect,
+        is_placed: bool,
+    ) -> Result<(), Diverged> {
         if xid != self.applied + 1 {
             let applied = self.applied;
             return Err(Diverged::Gap { xid, applied });
         }
         self.applied = xid;
-        let hash = self.table.hash_of(op.key());
         let is_here = self.cursor.is_none_or(|cursor| hash < cursor);
-        match op.effect() {
+        match effect {
             Effect::Tick { now, cas } => {
                 self.now = self.now.max(now);
                 if self.flush_at.is_some_and(|at| at <= self.now) {
@@ -184,9 +199,9 @@ impl Replica {
             }
             Effect::Flush { at, .. } => self.flush_at = Some(at),
             _ if !is_here => {}
-            Effect::Put(entry) => self.put(xid, hash, op.key(), entry, is_placed)?,
+            Effect::Put(entry) => self.put(xid, hash, key, entry, is_placed)?,
             Effect::Alter { expiry, marks, cas } => {
-                let slot = self.table.find(hash, op.key());
+                let slot = self.table.find(hash, key);
                 let slot = slot.ok_or(Diverged::Missing { xid })?;
                 let entry = Entry {
                     expiry,
@@ -197,12 +212,19 @@ impl Replica {
                 self.table.set(slot, &entry);
             }
             Effect::Remove => {
-                if let Some(old) = self.table.remove(hash, op.key()) {
+                if let Some(old) = self.table.remove(hash, key) {
                     self.free(xid, &old)?;
                 }
             }
         }
         Ok(())
+    }
+
+    /// Applies an operation that stores an item in the place of its last value.
+    pub(super) fn overwrite(&mut self, xid: Xid, slot: Slot, mut entry: Entry) {
+        self.applied = xid;
+        entry.last_use = self.now;
+        self.table.overwrite(slot, &entry);
     }
 
     /// The mistake [`Planted::OldAtIssue`]: frees what was found when the operation was proposed.

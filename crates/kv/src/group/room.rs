@@ -7,9 +7,11 @@
 //! nobody uses any more are given back to keys.
 //! Deviation: \[cocytus16\] does not evict.
 
+use super::counts::Counts;
 use super::operation::Effect;
 use super::owner::{Owner, Refusal};
 use super::replica::space_of;
+use crate::memory::classes::Gauge;
 use crate::memory::footprint::Footprint;
 use crate::memory::region::CHUNK_BYTES;
 use crate::memory::table::Entry;
@@ -47,19 +49,6 @@ impl Bound {
         footprint: None,
         pending_bytes: 64 << 20,
     };
-}
-
-/// Items that went without being asked to.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub struct Counts {
-    /// They made room for others.
-    pub evictions: u64,
-    /// Of these those that nobody had fetched.
-    pub evicted_unfetched: u64,
-    /// They had ended.
-    pub reclaimed: u64,
-    /// Of these those that nobody had fetched.
-    pub expired_unfetched: u64,
 }
 
 /// How a partition uses its memory.
@@ -101,6 +90,11 @@ impl Room {
             is_alone: true,
             ..Self::new(bound)
         }
+    }
+
+    /// Whether nobody else ever has the partition.
+    pub(super) fn is_alone(&self) -> bool {
+        self.is_alone
     }
 
     pub(super) fn pending_bytes_max(&self) -> usize {
@@ -174,7 +168,29 @@ impl Owner {
 
     /// Items that went without being asked to.
     pub fn counts(&self) -> Counts {
-        self.counts
+        self.went.all()
+    }
+
+    /// Classes of items in which something has changed since this was last asked, as bits.
+    pub fn take_changed_classes(&mut self) -> u64 {
+        self.went.take_changed() | self.replica.table_mut().take_changed_classes()
+    }
+
+    /// The items of a class, and those that went without being asked to.
+    pub fn class(&self, class: usize) -> (Gauge, Counts) {
+        (self.replica.table().class(class), self.went.of(class))
+    }
+
+    /// What ends has to be looked for.
+    pub(super) fn note_expiry(&mut self, effect: &Effect) {
+        if let Effect::Put(Entry { expiry, .. }) | Effect::Alter { expiry, .. } = effect {
+            self.sweep.is_needed |= *expiry != 0;
+        }
+    }
+
+    /// Whether [`sweep`](Self::sweep) would look at anything.
+    pub fn has_to_sweep(&self) -> bool {
+        self.room.is_above || self.sweep.is_needed
     }
 
     /// Removes some items that have expired or been flushed: a part of the table at a time, and only while
@@ -208,7 +224,7 @@ impl Owner {
             has_found |= !dead.is_empty();
             for (hash, key, entry) in &dead {
                 self.free_by_removal(*hash, key, entry);
-                self.count_reclaimed(entry);
+                self.count_reclaimed(key, entry);
             }
             self.sweep.to = next.unwrap_or(0);
             if next.is_none() {
@@ -316,7 +332,7 @@ impl Owner {
 
     /// Whether much of what values take of memory is free: then the next ones go to the lowest places, so that
     /// chunks can be given back when those before them have gone.
-    fn is_sparse(&self) -> bool {
+    pub(super) fn is_sparse(&self) -> bool {
         let allocator = self.replica.allocator();
         let used = allocator.region_bytes() - allocator.free_bytes();
         let touched = self.region.touched_bytes();
@@ -454,22 +470,22 @@ impl Owner {
             }
             freed += self.free_by_removal(hash, &key, &entry);
             if self.replica.is_live(&entry) {
-                self.counts.evictions += 1;
-                self.counts.evicted_unfetched += u64::from(!entry.was_hit);
+                self.went
+                    .note_evicted(entry.class(key.len()), entry.was_hit);
                 if let Some(evicted) = &mut self.evicted
                     && evicted.len() < EVICTED_MAX
                 {
                     evicted.push((key, entry));
                 }
             } else {
-                self.count_reclaimed(&entry);
+                self.count_reclaimed(&key, &entry);
             }
         }
         freed > 0
     }
 
-    fn count_reclaimed(&mut self, entry: &Entry) {
-        self.counts.reclaimed += 1;
-        self.counts.expired_unfetched += u64::from(!entry.was_hit);
+    fn count_reclaimed(&mut self, key: &[u8], entry: &Entry) {
+        let class = entry.class(key.len());
+        self.went.note_reclaimed(class, entry.was_hit);
     }
 }

@@ -34,6 +34,12 @@ impl Member {
         owned.map(|(index, owned)| (*index, &owned.owner))
     }
 
+    /// The same, for what an owner has beside what its backups know.
+    pub fn owned_partitions_mut(&mut self) -> impl Iterator<Item = (usize, &mut Owner)> {
+        let owned = self.owners.iter_mut();
+        owned.map(|(index, owned)| (*index, &mut owned.owner))
+    }
+
     /// The tenure of a partition that it owns: see [`Owner::tenure`].
     pub fn tenure(&self, partition: usize) -> Option<u32> {
         Some(self.owners.get(&partition)?.owner.tenure())

@@ -2,6 +2,7 @@
 
 pub mod allocator;
 pub mod buffer;
+pub mod classes;
 pub mod footprint;
 pub mod key_hash;
 pub mod region;

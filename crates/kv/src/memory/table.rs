@@ -14,6 +14,7 @@ mod queues;
 mod record;
 mod slabs;
 
+use super::classes::{Gauge, Gauges, class_of, item_bytes};
 use super::key_hash::KeyHasher;
 
 use self::{
@@ -57,6 +58,12 @@ pub struct Entry {
 }
 
 impl Entry {
+    /// Its [class](super::classes), with a key of so many bytes.
+    pub fn class(&self, key_bytes: usize) -> usize {
+        let bytes = item_bytes(key_bytes, self.client_flags, self.value_bytes as usize);
+        class_of(bytes)
+    }
+
     /// Without what a process does not share.
     fn shared(self) -> Self {
         Self {
@@ -74,6 +81,7 @@ pub struct Table {
     index: Index,
     records: Records,
     queues: Queues,
+    classes: Gauges,
     hasher: KeyHasher,
 }
 
@@ -92,6 +100,7 @@ impl Table {
             index: Index::new(),
             records: Records::new(),
             queues: Queues::new(),
+            classes: Gauges::default(),
             hasher,
         }
     }
@@ -144,6 +153,16 @@ impl Table {
         self.queues.bytes()
     }
 
+    /// The items of a class.
+    pub fn class(&self, class: usize) -> Gauge {
+        self.classes.of(class)
+    }
+
+    /// Classes whose items have changed since this was last asked, as bits.
+    pub fn take_changed_classes(&mut self) -> u64 {
+        self.classes.take_changed()
+    }
+
     /// Where a key's entry is. Valid until the key is removed.
     pub fn find(&self, hash: u64, key: &[u8]) -> Option<Slot> {
         self.index.find(hash, |slot| self.records.key(slot) == key)
@@ -168,8 +187,7 @@ impl Table {
     pub fn put(&mut self, hash: u64, key: &[u8], entry: &Entry) -> (Slot, Option<Entry>) {
         if let Some(slot) = self.find(hash, key) {
             let old = self.records.entry(slot);
-            self.set(slot, entry);
-            queues::count_use(&mut self.records, slot);
+            self.overwrite(slot, entry);
             return (slot, Some(old));
         }
         let slot = self.records.add(key, entry);
@@ -181,6 +199,8 @@ impl Table {
         let came_back = self.index.take_eviction(hash);
         let place = if came_back { Place::Main } else { Place::Small };
         self.queues.enter(&mut self.records, slot, place);
+        let bytes = queues::cost(&self.records, slot);
+        self.classes.enter(entry.class(key.len()), bytes);
         (slot, None)
     }
 
@@ -189,8 +209,26 @@ impl Table {
     /// # Panics
     /// If the address is none of a value.
     pub fn set(&mut self, slot: Slot, entry: &Entry) {
+        let old = self.records.entry(slot);
+        if (old.value_bytes, old.client_flags) == (entry.value_bytes, entry.client_flags) {
+            return self.records.set_entry(slot, entry);
+        }
         self.queues.resize(&self.records, slot, entry.value_bytes);
+        let key_bytes = self.records.key(slot).len();
+        let bytes = queues::cost(&self.records, slot);
+        self.classes.leave(old.class(key_bytes), bytes);
         self.records.set_entry(slot, entry);
+        let bytes = queues::cost(&self.records, slot);
+        self.classes.enter(entry.class(key_bytes), bytes);
+    }
+
+    /// Stores another entry for the key in a slot, which was used for it.
+    ///
+    /// # Panics
+    /// If the address is none of a value.
+    pub fn overwrite(&mut self, slot: Slot, entry: &Entry) {
+        self.set(slot, entry);
+        queues::count_use(&mut self.records, slot);
     }
 
     /// Takes a key out.
@@ -203,6 +241,8 @@ impl Table {
         let slot = self.index.remove(hash, is_it, &hashes)?;
         self.queues.leave(&mut self.records, slot);
         let entry = self.records.entry(slot);
+        let bytes = queues::cost(&self.records, slot);
+        self.classes.leave(entry.class(key.len()), bytes);
         self.records.give_back(slot);
         Some(entry)
     }

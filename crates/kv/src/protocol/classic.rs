@@ -80,6 +80,7 @@ pub(super) fn command<'a>(text: &'a [u8], limits: &Limits) -> Outcome<'a> {
         b"watch" => Outcome::Whole(Request::Watch(line.all_from(1))),
         b"slabs" => tune(&line, Tuning::Slabs),
         b"lru" => tune(&line, Tuning::Lru),
+        b"debugtime" => tune(&line, Tuning::Time),
         b"version" => Outcome::Whole(Request::Version),
         b"quit" => Outcome::Whole(Request::Quit),
         b"shutdown" => Outcome::refused(Error::NoShutdown, false),

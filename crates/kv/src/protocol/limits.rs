@@ -1,10 +1,6 @@
 //! What a parser accepts at most, and which version's meta flags it knows.
 
-/// Bytes that memcached counts for an item beside key and value: its header, the key's end, the
-/// cas number and the value's line end. Clients know the largest value by it.
-const ITEM_OVERHEAD_BYTES: u64 = 48 + 1 + 8 + 2;
-/// Bytes for client flags other than 0.
-const CLIENT_FLAGS_BYTES: u64 = 4;
+use crate::memory::classes::item_bytes;
 
 /// Whose meta commands are spoken.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -51,17 +47,7 @@ impl Default for Limits {
 impl Limits {
     /// Whether an item is small enough. A store asks for what an append would make, too.
     pub fn fits(&self, key_bytes: usize, client_flags: u32, value_bytes: usize) -> bool {
-        Self::item_bytes(key_bytes, client_flags, value_bytes) <= self.item_bytes_max
-    }
-
-    /// Bytes that an item counts.
-    pub fn item_bytes(key_bytes: usize, client_flags: u32, value_bytes: usize) -> u64 {
-        let flags = if client_flags == 0 {
-            0
-        } else {
-            CLIENT_FLAGS_BYTES
-        };
-        ITEM_OVERHEAD_BYTES + flags + key_bytes as u64 + value_bytes as u64
+        item_bytes(key_bytes, client_flags, value_bytes) <= self.item_bytes_max
     }
 }
 

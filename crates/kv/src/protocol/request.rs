@@ -59,7 +59,7 @@ pub enum Request<'a> {
     Stats(Words<'a>),
     /// `lru_crawler` and the words after it.
     Crawler(Words<'a>),
-    /// `cache_memlimit`, `slabs` or `lru`, and the words after it.
+    /// `cache_memlimit`, `slabs`, `lru` or `debugtime`, and the words after it.
     Tune {
         /// Which.
         tuning: Tuning,
@@ -137,7 +137,7 @@ pub enum StoreMode {
     Cas,
 }
 
-/// A command about memory.
+/// A command about memory, or about time.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Tuning {
     /// `cache_memlimit`.
@@ -146,6 +146,8 @@ pub enum Tuning {
     Slabs,
     /// `lru`.
     Lru,
+    /// `debugtime`.
+    Time,
 }
 
 /// Up or down.

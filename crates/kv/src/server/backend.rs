@@ -4,7 +4,7 @@
 //! the links to other nodes, which the worker polls along with its clients.
 
 use std::net::SocketAddr;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use mio::event::Event;
 use mio::{Registry, Token};
@@ -14,6 +14,7 @@ use super::shared::now_ns;
 use crate::engine::Partition;
 use crate::group::owner::{Owner, Refusal};
 use crate::group::{Bound, Counts};
+use crate::memory::classes::Gauge;
 use crate::memory::footprint::{Footprint, Others, Roles};
 use crate::memory::key_hash::KeyHasher;
 #[cfg(doc)]
@@ -41,6 +42,25 @@ pub struct Figures {
     pub resident_bytes: u64,
     /// Items that went without being asked to.
     pub went: Counts,
+}
+
+/// The items of one class.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct ClassFigures {
+    /// Those that are here.
+    pub here: Gauge,
+    /// Those that went without being asked to.
+    pub went: Counts,
+}
+
+impl ClassFigures {
+    /// Adds those of a partition.
+    pub fn add(&mut self, owner: &Owner, class: usize) {
+        let (here, went) = owner.class(class);
+        self.here.items += here.items;
+        self.here.bytes += here.bytes;
+        self.went += went;
+    }
 }
 
 /// The first token of those that are a backend's own; a worker uses none from here on.
@@ -96,9 +116,19 @@ pub trait Backend: Send + 'static {
     }
     /// How full they are.
     fn figures(&self) -> Figures;
+    /// Classes of items of which something has changed since this was last asked, as bits.
+    fn take_changed_classes(&mut self) -> u64 {
+        0
+    }
+    /// The items of a class.
+    fn class(&self, _class: usize) -> ClassFigures {
+        ClassFigures::default()
+    }
     /// The system says that it is `said`, seconds since 1970; called when that changes, and at the start.
     /// It may jump.
     fn tick(&mut self, said: u64);
+    /// The time moves on by so many seconds, as what the system says does from now on.
+    fn leap(&mut self, _seconds: u32) {}
 
     /// Registers what it waits for, with tokens from [`FIRST_TOKEN`].
     ///
@@ -148,7 +178,6 @@ pub struct Alone {
     partition: Owner,
     worker: usize,
     workers: u64,
-    started: Instant,
 }
 
 impl Alone {
@@ -177,7 +206,6 @@ impl Alone {
             partition,
             worker,
             workers,
-            started: Instant::now(),
         }
     }
 }
@@ -227,11 +255,26 @@ impl Backend for Alone {
         }
     }
 
+    fn take_changed_classes(&mut self) -> u64 {
+        self.partition.take_changed_classes()
+    }
+
+    fn class(&self, class: usize) -> ClassFigures {
+        let mut figures = ClassFigures::default();
+        figures.add(&self.partition, class);
+        figures
+    }
+
     fn flush(&mut self) -> Option<Duration> {
-        let elapsed = self.started.elapsed().as_nanos();
-        self.partition
-            .sweep(u64::try_from(elapsed).unwrap_or(u64::MAX));
+        if self.partition.has_to_sweep() {
+            self.partition.sweep(now_ns());
+        }
         None
+    }
+
+    fn leap(&mut self, seconds: u32) {
+        let now = self.partition.now().saturating_add(seconds);
+        self.partition.tick(now);
     }
 
     fn tick(&mut self, said: u64) {

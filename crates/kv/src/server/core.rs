@@ -29,7 +29,7 @@ use crate::group::pace::Pace;
 use crate::group::replica::Xid;
 use crate::memory::key_hash::place_hash;
 use crate::protocol::reply;
-use crate::protocol::{Error, KEY_BYTES_MAX, Request, whole};
+use crate::protocol::{Error, KEY_BYTES_MAX, Request, Tuning, whole};
 use waiting::Waiting;
 
 /// How soon a parked request is tried again, if nothing else happens.
@@ -88,6 +88,8 @@ pub(super) struct Core<B: Backend> {
     memory_bytes: u64,
     /// What the system said last.
     said: u64,
+    /// Seconds by which the time was moved on.
+    pub(super) leapt: u64,
     pace: Pace,
     outgoing: Vec<Outgoing>,
     waiting: Vec<BinaryHeap<Reverse<Waiting>>>,
@@ -127,6 +129,7 @@ impl<B: Backend> Core<B> {
             now: 0,
             memory_bytes,
             said: 0,
+            leapt: 0,
             pace: Pace::default(),
             order: 0,
             spreads: HashMap::new(),
@@ -147,6 +150,7 @@ impl<B: Backend> Core<B> {
 
     /// The system says that it is `said`, seconds since 1970.
     pub(super) fn tick(&mut self, said: u64, now_ns: u64) {
+        let said = said.saturating_add(self.leapt);
         let known = u32::try_from(self.now).unwrap_or(u32::MAX);
         let heard = u32::try_from(said).unwrap_or(u32::MAX);
         self.now = self.pace.next(known, heard, now_ns).into();
@@ -294,6 +298,15 @@ impl<B: Backend> Core<B> {
                 }
                 self.scratch = out;
                 self.deliver_scratch(ticket);
+                return true;
+            }
+            Request::Tune {
+                tuning: Tuning::Time,
+                words,
+                ..
+            } => {
+                self.leap_by(*words);
+                self.deliver(ticket, b"");
                 return true;
             }
             Request::Crawler(words) => {

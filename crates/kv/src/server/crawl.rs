@@ -11,14 +11,12 @@ use super::core::Core;
 use super::watch::write_key;
 use crate::engine::{Item, NEVER, Partition};
 use crate::group::marks::Marks;
-use crate::protocol::{Dialect, Limits, Words, encode_base64};
+use crate::memory::classes::{CLASSES, class_of, item_bytes};
+use crate::protocol::{Dialect, Words, encode_base64};
 
 /// A piece is ended when it has so many bytes, or so many stretches of the table were looked at.
 const PIECE_BYTES: usize = 32 << 10;
 const STRETCHES_MAX: usize = 64;
-/// The class that all items are in, and one more than the last that can be asked for.
-const CLASS: u8 = 1;
-const CLASSES: u8 = 64;
 
 const NO_CLASS: &[u8] = b"BADCLASS invalid class id\r\n";
 const DISABLED: &[u8] = b"CLIENT_ERROR lru crawler disabled\r\n";
@@ -50,23 +48,23 @@ pub(super) struct Walk {
     pub(super) worker: usize,
     partition: usize,
     from: u64,
-    has_items: bool,
+    /// Those whose items are told, as bits.
+    classes: u64,
 }
 
-/// Whether some of the classes have items; an error where one is none. `all` and `hash` are all.
-fn has_items(classes: &[u8]) -> Result<bool, &'static [u8]> {
-    if classes == b"all" || classes == b"hash" {
-        return Ok(true);
+/// The classes that are named, as bits; an error where one is none. `all` and `hash` are all.
+fn classes(names: &[u8]) -> Result<u64, &'static [u8]> {
+    if names == b"all" || names == b"hash" {
+        return Ok(u64::MAX);
     }
-    let mut has_items = false;
-    let classes = classes.split(|byte| *byte == b',');
-    for class in classes.filter(|class| !class.is_empty()) {
-        let class = std::str::from_utf8(class).ok();
-        let class = class.and_then(|class| class.parse::<u8>().ok());
+    let mut classes = 0;
+    let names = names.split(|byte| *byte == b',');
+    for class in names.filter(|name| !name.is_empty()) {
+        let class = number::<usize>(class);
         let class = class.filter(|class| (1..CLASSES).contains(class));
-        has_items |= class.ok_or(NO_CLASS)? == CLASS;
+        classes |= 1 << class.ok_or(NO_CLASS)?;
     }
-    Ok(has_items)
+    Ok(classes)
 }
 
 fn number<T: std::str::FromStr>(word: &[u8]) -> Option<T> {
@@ -112,7 +110,7 @@ impl Command {
         if format.is_some() && !may_dump {
             return Err(b"ERROR metadump not allowed\r\n");
         }
-        let has_items = has_items(argument.unwrap_or_default())?;
+        let classes = classes(argument.unwrap_or_default())?;
         Ok(match format {
             None => Self::Done,
             Some(format) => Self::Dump(Walk {
@@ -120,7 +118,7 @@ impl Command {
                 worker: 0,
                 partition: 0,
                 from: 0,
-                has_items,
+                classes,
             }),
         })
     }
@@ -129,7 +127,7 @@ impl Command {
 impl Walk {
     /// Whether all pieces have come, of so many workers.
     pub(super) fn is_over(&self, workers: usize) -> bool {
-        !self.has_items || self.worker == workers
+        self.classes == 0 || self.worker == workers
     }
 
     /// What ends the reply.
@@ -147,8 +145,8 @@ impl Walk {
             Format::Get => "mgdump",
         };
         format!(
-            "lru_crawler {format} all {} {}\r\n",
-            self.partition, self.from
+            "lru_crawler {format} {} {} {}\r\n",
+            self.classes, self.partition, self.from
         )
     }
 
@@ -161,9 +159,9 @@ impl Walk {
         Some(Self {
             format,
             worker: 0,
-            partition: number(words.nth(1)?)?,
+            classes: number(words.next()?)?,
+            partition: number(words.next()?)?,
             from: number(words.next()?)?,
-            has_items: true,
         })
     }
 
@@ -210,6 +208,7 @@ impl Walk {
                 }
                 stretches += 1;
                 next = partition.walk(from, &mut |key, item| match self.format {
+                    _ if self.classes >> item.class(key.len()) & 1 == 0 => {}
                     Format::Meta => {
                         line.clear();
                         write_meta(&mut line, key, item);
@@ -231,11 +230,11 @@ fn write_meta(line: &mut String, key: &[u8], item: &Item) {
         expiry => i64::from(expiry),
     };
     let fetched = if item.was_hit { "yes" } else { "no" };
-    let bytes = Limits::item_bytes(key.len(), item.client_flags, item.value_bytes as usize);
-    let (last_use, cas) = (item.last_use, item.cas);
+    let bytes = item_bytes(key.len(), item.client_flags, item.value_bytes as usize);
+    let (last_use, cas, class) = (item.last_use, item.cas, class_of(bytes));
     writeln!(
         line,
-        " exp={expiry} la={last_use} cas={cas} fetch={fetched} cls={CLASS} size={bytes}"
+        " exp={expiry} la={last_use} cas={cas} fetch={fetched} cls={class} size={bytes}"
     )
     .expect("a string takes all");
 }
@@ -276,8 +275,8 @@ mod tests {
         assert!(dump(std::str::from_utf8(words.rest()).unwrap()).is_err());
         assert_eq!(walk.take(b"\nmg b\r\n"), b"mg b\r\n");
         assert!((walk.worker, walk.partition, walk.from) == (1, 0, 0) && walk.is_over(1));
-        assert!(matches!(dump("metadump 2,1,"), Ok(Command::Dump(walk)) if !walk.is_over(1)));
-        assert!(matches!(dump("metadump 2"), Ok(Command::Dump(walk)) if walk.is_over(1)));
+        assert!(matches!(dump("metadump 2,1,"), Ok(Command::Dump(walk)) if walk.classes == 0b110));
+        assert!(matches!(dump("metadump 2"), Ok(Command::Dump(walk)) if walk.classes == 1 << 2));
         let is_known = Command::parse(Words::new(b"mgdump all"), Dialect::V1_6_18, true, true);
         assert_eq!(is_known, Err(UNKNOWN));
     }

@@ -1,26 +1,23 @@
 //! `stats cachedump`: the keys of a process, for `memcdump` and its like.
 //!
 //! Each worker is asked for its own, and all answers together have at most [`DUMP_BYTES_MAX`], as in
-//! memcached. There is one class of items, 1: all others are empty.
+//! memcached.
 
 use std::io::Write;
 
 use super::backend::Backend;
 use super::core::Core;
 use crate::engine::Partition;
+use crate::memory::classes::CLASSES;
 use crate::protocol::Words;
 
 /// Bytes of a dump.
 const DUMP_BYTES_MAX: usize = 2 << 20;
-/// The class that items are in.
-const CLASS: u8 = 1;
-/// One more than the last class that can be asked for.
-const CLASSES: u8 = 64;
 
 /// What is asked for.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) struct Dump {
-    class: u8,
+    class: usize,
     /// Most items of each worker.
     items_max: usize,
 }
@@ -35,7 +32,8 @@ impl Dump {
         let (Some(class), Some(items)) = (number(), number()) else {
             return Err(b"CLIENT_ERROR bad command line format\r\n");
         };
-        let class = u8::try_from(class).ok().filter(|class| *class < CLASSES);
+        let class = usize::try_from(class).ok();
+        let class = class.filter(|class| *class < CLASSES);
         let class = class.ok_or(&b"CLIENT_ERROR Illegal slab id\r\n"[..])?;
         Ok(Self {
             class,
@@ -59,9 +57,6 @@ impl Dump {
 
     /// Writes a line for each item of a worker, without the `END`.
     pub(super) fn write<B: Backend>(self, core: &mut Core<B>, out: &mut Vec<u8>) {
-        if self.class != CLASS {
-            return;
-        }
         let end = out.len() + DUMP_BYTES_MAX / core.shared.workers.len();
         let mut left = self.items_max;
         for index in 0..core.backend.partition_count() {
@@ -72,7 +67,7 @@ impl Dump {
             let mut next = Some(0);
             while let Some(from) = next.filter(|_| left > 0 && out.len() < end) {
                 next = partition.walk(from, &mut |key, item| {
-                    if left > 0 && out.len() < end {
+                    if left > 0 && out.len() < end && item.class(key.len()) == self.class {
                         left -= 1;
                         out.extend_from_slice(b"ITEM ");
                         out.extend_from_slice(key);

@@ -17,6 +17,7 @@ mod backend;
 mod batch;
 mod binary;
 mod buffers;
+mod classes;
 mod client;
 mod core;
 mod crawl;
@@ -47,7 +48,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use cenote_latency::Latency;
 use mio::{Poll, Registry, Waker};
 
-pub use backend::{Alone, Backend, FIRST_TOKEN, Figures, Route};
+pub use backend::{Alone, Backend, ClassFigures, FIRST_TOKEN, Figures, Route};
 pub use batch::{Asker, Batch, Ticket};
 pub use listen::BindError;
 pub use settings::{Binding, Settings, TcpAddress, WhenFull};

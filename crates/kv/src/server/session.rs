@@ -546,7 +546,17 @@ impl Session {
         tell: impl FnOnce(&mut Vec<u8>),
     ) {
         core.engine.counters().cmd_flush.count();
-        let text = format!("flush_all {at}\r\n");
+        self.spread(core, &format!("flush_all {at}\r\n"), is_silent, tell);
+    }
+
+    /// Asks every worker for its part, and tells that all is done where `tell` does.
+    pub(super) fn spread<B: Backend>(
+        &mut self,
+        core: &mut Core<B>,
+        text: &str,
+        is_silent: bool,
+        tell: impl FnOnce(&mut Vec<u8>),
+    ) {
         // An error of one part is the end of the reply.
         self.replies.begin_retrieval();
         for worker in 0..core.shared.workers.len() {

@@ -47,6 +47,8 @@ pub struct Settings {
     pub may_watch: bool,
     /// Whether `shutdown` is served.
     pub may_shut_down: bool,
+    /// Whether `debugtime` is served.
+    pub may_leap: bool,
     /// Whether `lru_crawler` may be asked at first.
     pub has_crawler: bool,
     /// Whether `stats` has the names of memcached's threads that move items about; all of them are 0.
@@ -124,6 +126,7 @@ impl Default for Settings {
             may_dump: true,
             may_watch: true,
             may_shut_down: false,
+            may_leap: false,
             has_crawler: true,
             tells_lru: true,
             verbosity: 0,

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use cenote_fabric::strangers::Source;
 use crossbeam_queue::ArrayQueue;
@@ -12,6 +12,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 use super::backend::Figures;
 use super::batch::Batch;
+use super::classes::{Class, Published};
 use super::details::Details;
 use super::settings::Settings;
 use super::times::Times;
@@ -171,6 +172,7 @@ pub(super) struct Traffic {
     evicted_unfetched: Counter,
     reclaimed: Counter,
     expired_unfetched: Counter,
+    pub(super) classes: Published,
 }
 
 impl Traffic {
@@ -251,6 +253,8 @@ pub(super) struct Shared {
     pub(super) details: Details,
     /// Counters as they were at the last `stats reset`.
     pub(super) baseline: Mutex<Vec<u64>>,
+    /// The same of each class of items.
+    pub(super) class_baseline: Mutex<Vec<Class>>,
 }
 
 impl Shared {
@@ -277,6 +281,7 @@ impl Shared {
             watchers: Watchers::default(),
             details: Details::default(),
             baseline: Mutex::new(Vec::new()),
+            class_baseline: Mutex::new(Vec::new()),
         }
     }
 
@@ -348,10 +353,15 @@ pub(crate) fn now_ns() -> u64 {
     seconds * 1_000_000_000 + u64::try_from(time.tv_nsec).expect("a part of a second")
 }
 
-/// Seconds since 1970, as the system says. It may jump: what depends on it follows at a [`Pace`].
+/// The time since 1970, as the system says. It may jump: what depends on it follows at a [`Pace`].
 ///
 /// [`Pace`]: crate::group::pace::Pace
-pub(super) fn clock() -> u64 {
+pub(super) fn since_1970() -> Duration {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    since.map_or(0, |since| since.as_secs())
+    since.unwrap_or_default()
+}
+
+/// Its whole seconds.
+pub(super) fn clock() -> u64 {
+    since_1970().as_secs()
 }

@@ -1,7 +1,7 @@
 //! `stats`: memcached's names, with what they mean here.
 //!
-//! There are no size classes: all items are told as class 1, each as one of its chunks. Names about
-//! memcached's own machinery (pages and their moves, the parts of its LRU) are there, and 0.
+//! Items are told by the [classes](crate::memory::classes) that memcached would have put them into. Names
+//! about memcached's own machinery (moves of pages, the parts of its LRU) are there, and 0.
 
 use std::fmt::Display;
 use std::sync::atomic::Ordering;
@@ -9,17 +9,20 @@ use std::sync::atomic::Ordering;
 use nix::sys::resource::{UsageWho, getrusage};
 
 use super::backend::{Backend, Figures};
+use super::classes::Class;
 use super::core::Core;
 use super::shared::{Shared, Traffic, clock, locked};
 use crate::engine::Counters;
+use crate::engine::counters::ClassCounters;
+use crate::memory::classes::{CLASSES, chunk_bytes};
 use crate::protocol::binary::{self, Head, Status};
 use crate::protocol::reply::{self, Answer};
 use crate::protocol::{Error, Words};
 
 /// Bytes of the smallest piece of memory.
 const CHUNK_BYTES: u64 = 16;
-/// Bytes that an item is told to take at least: memcached's smallest chunk.
-const ITEM_BYTES_MIN: u64 = 96;
+/// Bytes of a page of memcached, by which chunks are told.
+const PAGE_BYTES: u64 = 1 << 20;
 
 /// What memcached counts of machinery that is not here.
 const SLABS: &[&str] = &[
@@ -47,7 +50,7 @@ const LRU_MOVES: &[&str] = &[
 ];
 
 /// Answers `stats` and the words after it.
-pub(super) fn write<B: Backend>(out: &mut Vec<u8>, core: &Core<B>, words: Words<'_>) {
+pub(super) fn write<B: Backend>(out: &mut Vec<u8>, core: &mut Core<B>, words: Words<'_>) {
     match list(out, core, words) {
         Some(Told::List) => reply::end(out),
         Some(Told::Reset) => reply::answer(out, Answer::Reset),
@@ -56,7 +59,12 @@ pub(super) fn write<B: Backend>(out: &mut Vec<u8>, core: &Core<B>, words: Words<
 }
 
 /// The same in the binary protocol, where they are the key of a message.
-pub(super) fn write_binary<B: Backend>(out: &mut Vec<u8>, core: &Core<B>, head: Head, key: &[u8]) {
+pub(super) fn write_binary<B: Backend>(
+    out: &mut Vec<u8>,
+    core: &mut Core<B>,
+    head: Head,
+    key: &[u8],
+) {
     let mut frames = Frames { out, head };
     match list(&mut frames, core, Words::new(key)) {
         Some(_) => binary::reply::stat(out, head, b"", b""),
@@ -73,10 +81,15 @@ enum Told {
 }
 
 /// Lists what the words after `stats` ask for; nothing where they ask for nothing that there is.
-fn list<B: Backend>(list: &mut impl List, core: &Core<B>, mut words: Words<'_>) -> Option<Told> {
-    let shared = &*core.shared;
+fn list<B: Backend>(
+    list: &mut impl List,
+    core: &mut Core<B>,
+    mut words: Words<'_>,
+) -> Option<Told> {
     // What this turn has done so far counts.
-    core.traffic().set_figures(&core.backend.figures());
+    core.show_figures();
+    let core = &*core;
+    let shared = &*core.shared;
     match words.next() {
         None => general(list, shared, core.now),
         Some(b"settings") => settings(list, shared),
@@ -87,6 +100,8 @@ fn list<B: Backend>(list: &mut impl List, core: &Core<B>, mut words: Words<'_>) 
         Some(b"conns") => connections(list, shared, core.now),
         Some(b"reset") => {
             *locked(&shared.baseline) = totals(shared);
+            let classes = (0..CLASSES).map(|class| Class::total(shared, class));
+            *locked(&shared.class_baseline) = classes.collect();
             shared.details.clear();
             return Some(Told::Reset);
         }
@@ -394,56 +409,55 @@ fn settings(list: &mut impl List, shared: &Shared) {
 }
 
 fn items(list: &mut impl List, shared: &Shared) {
-    let figures = figures(shared);
-    let counted = Counted::new(shared);
-    if figures.items == 0 && counted.number("total_items") == 0 {
-        return;
+    for (number, class) in Class::all(shared) {
+        let went = class.went;
+        for (name, value) in [
+            ("number", class.here.items),
+            ("mem_requested", class.here.bytes),
+            ("evicted", went.evictions),
+            ("outofmemory", class.number("store_no_memory")),
+            ("reclaimed", went.reclaimed),
+            ("expired_unfetched", went.expired_unfetched),
+            ("evicted_unfetched", went.evicted_unfetched),
+            // Who looks for what has ended, and removes it, is memcached's crawler's peer.
+            ("crawler_reclaimed", went.reclaimed),
+        ] {
+            list.add(&format!("items:{number}:{name}"), value);
+        }
     }
-    list.add("items:1:number", figures.items);
-    list.add("items:1:mem_requested", figures.bytes);
-    list.add("items:1:evicted", counted.number("evictions"));
-    let refused = counted.number("store_no_memory");
-    list.add("items:1:outofmemory", refused);
-    for name in ["reclaimed", "expired_unfetched", "evicted_unfetched"] {
-        list.add(&format!("items:1:{name}"), counted.number(name));
-    }
-    // Who looks for what has ended, and removes it, is memcached's crawler's peer.
-    let reclaimed = counted.number("reclaimed");
-    list.add("items:1:crawler_reclaimed", reclaimed);
 }
 
 fn slabs(list: &mut impl List, shared: &Shared) {
     let figures = figures(shared);
-    let counted = Counted::new(shared);
-    if figures.items > 0 || counted.number("total_items") > 0 {
-        // Each item is a chunk, as long as the mean of all.
-        let used = figures.items;
-        let mean = figures.bytes.div_ceil(used.max(1));
-        let chunk_bytes = mean.next_multiple_of(CHUNK_BYTES).max(ITEM_BYTES_MIN);
-        let memory_bytes = shared.memory_bytes.load(Ordering::Relaxed);
-        let total = (memory_bytes / chunk_bytes).max(used);
-        list.add("1:chunk_size", chunk_bytes);
-        list.add("1:chunks_per_page", total);
-        list.add("1:total_pages", 1);
-        list.add("1:total_chunks", total);
-        list.add("1:used_chunks", used);
-        list.add("1:free_chunks", total - used);
-        list.add("1:free_chunks_end", 0);
-        list.add("1:mem_requested", figures.bytes);
-        for name in [
-            "get_hits",
-            "cmd_set",
-            "delete_hits",
-            "incr_hits",
-            "decr_hits",
-            "cas_hits",
-            "cas_badval",
-            "touch_hits",
+    let classes = Class::all(shared);
+    for (number, class) in &classes {
+        // As many chunks as memcached would have for these items, in pages that are full but for the last.
+        let chunk_bytes = chunk_bytes(*number).unwrap_or(PAGE_BYTES);
+        let chunks_per_page = PAGE_BYTES / chunk_bytes;
+        let used = class.here.items;
+        let pages = used.div_ceil(chunks_per_page);
+        let total = pages * chunks_per_page;
+        for (name, value) in [
+            ("chunk_size", chunk_bytes),
+            ("chunks_per_page", chunks_per_page),
+            ("total_pages", pages),
+            ("total_chunks", total),
+            ("used_chunks", used),
+            ("free_chunks", total - used),
+            ("free_chunks_end", 0),
+            ("mem_requested", class.here.bytes),
         ] {
-            list.add(&format!("1:{name}"), counted.number(name));
+            list.add(&format!("{number}:{name}"), value);
+        }
+        let counted = ClassCounters::NAMES
+            .iter()
+            .filter(|name| **name != "store_no_memory");
+        for name in counted {
+            list.add(&format!("{number}:{name}"), class.number(name));
         }
     }
-    list.add("active_slabs", u8::from(figures.items > 0));
+    let active = classes.iter().filter(|(_, class)| class.here.items > 0);
+    list.add("active_slabs", active.count());
     list.add("total_malloced", figures.resident_bytes);
 }
 

@@ -73,10 +73,13 @@ impl Transport {
 
     /// Writes as much as goes.
     pub(super) fn write(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
-        match self {
-            Self::Tcp(stream) => stream.write_vectored(parts),
-            Self::Unix(stream) => stream.write_vectored(parts),
-            Self::Tls(tls) => tls.write(parts),
+        match (self, parts) {
+            // Without a list of parts for the kernel to read.
+            (Self::Tcp(stream), [part]) => stream.write(part),
+            (Self::Unix(stream), [part]) => stream.write(part),
+            (Self::Tcp(stream), _) => stream.write_vectored(parts),
+            (Self::Unix(stream), _) => stream.write_vectored(parts),
+            (Self::Tls(tls), _) => tls.write(parts),
         }
     }
 

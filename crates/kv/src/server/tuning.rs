@@ -1,5 +1,6 @@
 //! Commands by which scripts tune memcached's memory: `cache_memlimit` does here what it does there;
-//! `slabs` and `lru` have nothing to tune, and say so as memcached says it.
+//! `slabs` and `lru` have nothing to tune, and say so as memcached says it. `debugtime` moves the time on,
+//! where that is allowed: every worker does so for itself, and then the client is told.
 
 use std::sync::atomic::Ordering;
 
@@ -11,9 +12,8 @@ use crate::protocol::{Tuning, Words};
 /// Megabytes that a limit may have; above it is taken for bytes.
 const MEGABYTES_MIN: u32 = 8;
 const MEGABYTES_MAX: u32 = 1_000_000_000;
-/// Classes that can be named, of which all items are in one.
-const CLASSES: i32 = 64;
-const CLASS: i32 = 1;
+/// The last class that items can be in.
+const CLASS_MAX: i32 = 39;
 /// Percent of memory that the hot and the warm list may have together.
 const PERCENT_MAX: u32 = 80;
 
@@ -38,12 +38,49 @@ impl Session {
             Tuning::MemoryLimit => memory_limit(core, words),
             Tuning::Slabs => slabs(words),
             Tuning::Lru => lru(words),
+            Tuning::Time => {
+                match seconds_to_leap(words).filter(|_| core.shared.settings.may_leap) {
+                    Some(seconds) => return self.leap(core, seconds, noreply),
+                    None => ERROR,
+                }
+            }
         };
         if !noreply {
             let out = self.replies.tail();
             out.extend_from_slice(answer.as_bytes());
             out.extend_from_slice(b"\r\n");
         }
+    }
+
+    /// Moves the time of all workers on.
+    fn leap<B: Backend>(&mut self, core: &mut Core<B>, seconds: u32, noreply: bool) {
+        let text = format!("debugtime {seconds}\r\n");
+        self.spread(core, &text, noreply, |out| {
+            if !noreply {
+                out.extend_from_slice(b"OK\r\n");
+            }
+        });
+    }
+}
+
+/// Seconds by which the time moves on. It is never turned back, nor stopped.
+fn seconds_to_leap(mut words: Words<'_>) -> Option<u32> {
+    number(words.next())
+}
+
+impl<B: Backend> Core<B> {
+    /// Carries out the text by which a worker is asked to move its time on.
+    pub(super) fn leap_by(&mut self, words: Words<'_>) {
+        if let Some(seconds) = seconds_to_leap(words).filter(|_| self.shared.settings.may_leap) {
+            self.leap(seconds);
+        }
+    }
+
+    /// Moves the time on, for good.
+    fn leap(&mut self, seconds: u32) {
+        self.leapt = self.leapt.saturating_add(seconds.into());
+        self.now = self.now.saturating_add(seconds.into());
+        self.backend.leap(seconds);
     }
 }
 
@@ -75,8 +112,10 @@ fn slabs(mut words: Words<'_>) -> &'static str {
                 (Some(source), Some(target)) if source == target => {
                     "SAME src and dst class are identical"
                 }
-                // Any class may give, and the one that there is has nothing to give to others.
-                (Some(CLASS | -1), Some(0..CLASSES)) => "NOSPARE source class has no spare pages",
+                // Any class may give, and none has memory of its own to give.
+                (Some(1..=CLASS_MAX | -1), Some(0..=CLASS_MAX)) => {
+                    "NOSPARE source class has no spare pages"
+                }
                 (Some(_), Some(_)) => "BADCLASS invalid src or dst class id",
                 _ => BAD_FORMAT,
             }

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use cenote_fabric::strangers::Source;
 use mio::event::Event;
@@ -16,7 +16,7 @@ use super::buffers::{Held, PATIENCE_SECONDS, Part, Shares};
 use super::client::{Client, Turn};
 use super::core::Core;
 use super::session::Session;
-use super::shared::{Message, NewClient, Shared, clock, now_ns};
+use super::shared::{Message, NewClient, Shared, now_ns, since_1970};
 use super::udp::{Exchange, Sockets};
 use super::watch::CONNECTIONS;
 
@@ -102,6 +102,8 @@ pub(super) struct Worker<B: Backend> {
     /// Clients whose replies may be sent.
     written: Vec<usize>,
     sockets: Sockets,
+    /// From the beginning of the present turn.
+    second_ends_in: Duration,
     /// Second of the last look for idle clients, and for those that keep others waiting.
     looked: u64,
     /// Second since which clients are let go.
@@ -133,6 +135,7 @@ impl<B: Backend> Worker<B> {
             queue: VecDeque::new(),
             written: Vec::new(),
             sockets,
+            second_ends_in: Duration::ZERO,
             looked: 0,
             drains_since: None,
             patience: PATIENCE_SECONDS,
@@ -145,8 +148,10 @@ impl<B: Backend> Worker<B> {
         let mut wait = Some(Duration::ZERO);
         loop {
             self.poll(&mut events, wait)?;
+            let since = since_1970();
+            self.second_ends_in = until_next_second(since);
             let now_ns = now_ns();
-            self.core.tick(clock(), now_ns);
+            self.core.tick(since.as_secs(), now_ns);
             self.core.stopwatch.look(now_ns);
             for event in &events {
                 self.note(event);
@@ -161,8 +166,7 @@ impl<B: Backend> Worker<B> {
             self.take_turns();
             wait = self.core.move_on();
             self.take_answers();
-            let figures = self.core.backend.figures();
-            self.core.traffic().set_figures(&figures);
+            self.core.show_figures();
             self.show_events();
             self.write();
             self.give_room();
@@ -179,7 +183,8 @@ impl<B: Backend> Worker<B> {
 
     fn poll(&mut self, events: &mut Events, wait: Option<Duration>) -> io::Result<()> {
         let mailbox = &self.shared.workers[self.core.index].mailbox;
-        let second = until_next_second();
+        // As it was when this turn began: nobody notices a second that is seen late while nobody asks.
+        let second = self.second_ends_in;
         let mut wait = wait.map_or(second, |wait| wait.min(second));
         if !wait.is_zero() && !mailbox.may_sleep() {
             wait = Duration::ZERO;
@@ -521,8 +526,6 @@ fn number(place: usize) -> u32 {
 }
 
 /// The time is looked at when it changes.
-fn until_next_second() -> Duration {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    let nanoseconds = since.map_or(0, |since| since.subsec_nanos());
-    Duration::from_secs(1) - Duration::from_nanos(u64::from(nanoseconds))
+fn until_next_second(since: Duration) -> Duration {
+    Duration::from_secs(1) - Duration::from_nanos(u64::from(since.subsec_nanos()))
 }

@@ -1,9 +1,10 @@
 //! `cenote bench files`: `cenote mount` beside what bounds it and what does instead.
 //!
-//! The same load in four folders: ours; a FUSE file system that only hands requests on to tmpfs,
-//! which is what FUSE allows on this machine; tmpfs; and ext4 over a block device that is another
-//! volume of the same hosts. Places take turns in each round; the median of the rounds is kept. In
-//! every row more is better.
+//! The same load in five folders: ours, whose requests come over io_uring; ours over `/dev/fuse`
+//! (the only one where the kernel has no FUSE over io_uring, which is switched on meanwhile); a FUSE
+//! file system that only hands requests on to tmpfs, which is what `/dev/fuse` allows on this
+//! machine; tmpfs; and ext4 over a block device that is another volume of the same hosts. Places
+//! take turns in each round; the median of the rounds is kept. In every row more is better.
 
 mod load;
 mod passthrough;
@@ -17,10 +18,11 @@ use cenote_volume::Scheme;
 use super::page::median;
 use super::{Row, fio};
 use crate::cluster::LocalCluster;
+use crate::swapping::fuse_switch::FuseSwitch;
 use crate::swapping::interrupt::Interrupt;
 use crate::swapping::{Folder, fresh, is_root};
 use load::{Access, Names};
-use places::Place;
+use places::{Place, Transport};
 pub use places::{Role, serve};
 
 /// What to measure.
@@ -78,13 +80,20 @@ const FILE_BYTES: u64 = 13 << 10;
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Contender {
     Ours,
+    /// Ours over `/dev/fuse`, where the other is over io_uring.
+    OursDevFuse,
     Passthrough,
     Tmpfs,
     Ext4,
 }
 
 impl Contender {
-    const ALL: [Self; 4] = [Self::Ours, Self::Passthrough, Self::Tmpfs, Self::Ext4];
+    const PEERS: [Self; 4] = [
+        Self::OursDevFuse,
+        Self::Passthrough,
+        Self::Tmpfs,
+        Self::Ext4,
+    ];
 }
 
 /// What is done.
@@ -110,9 +119,10 @@ impl Case {
     }
 }
 
-/// The four places. Dropped in this order: the passthrough is over the tmpfs, and hosts are last.
+/// The places. Dropped in this order: the passthrough is over the tmpfs, and hosts are last.
 struct Places {
     ours: Place,
+    ours_dev_fuse: Option<Place>,
     passthrough: Place,
     tmpfs: Place,
     ext4: Place,
@@ -125,9 +135,9 @@ impl Places {
     fn make(options: &Options, dir: &Path) -> anyhow::Result<Self> {
         let scheme: Scheme = SCHEME.parse().expect("a scheme");
         let bytes = options.volume_bytes();
-        // Two volumes, ten splits to eight of data, and slabs that do not fit.
+        // Three volumes, ten splits to eight of data, and slabs that do not fit.
         let host_mib =
-            ((bytes >> 20) * 2 * 10 / 8 * 5 / 4 / HOSTS as u64).next_multiple_of(16) + 64;
+            ((bytes >> 20) * 3 * 10 / 8 * 5 / 4 / HOSTS as u64).next_multiple_of(16) + 64;
         let cluster = LocalCluster::start_in(
             &dir.join("cluster"),
             HOSTS,
@@ -137,10 +147,16 @@ impl Places {
         )?;
         let tmpfs = Place::tmpfs(dir, bytes * 2)?;
         let passthrough = Place::passthrough(dir, &tmpfs)?;
-        let ours = Place::ours(&cluster, dir, scheme, bytes)?;
+        let what = (scheme, bytes);
+        let (ours, transport) = Place::ours(&cluster, dir, what, Transport::IoUring)?;
+        let ours_dev_fuse = match transport {
+            Transport::IoUring => Some(Place::ours(&cluster, dir, what, Transport::DevFuse)?.0),
+            Transport::DevFuse => None,
+        };
         let (ext4, device) = Place::ext4(&cluster, dir, scheme, (bytes, options.files))?;
         Ok(Self {
             ours,
+            ours_dev_fuse,
             passthrough,
             tmpfs,
             ext4,
@@ -149,9 +165,18 @@ impl Places {
         })
     }
 
+    /// Who is there.
+    fn all(&self) -> Vec<Contender> {
+        let peers = Contender::PEERS.into_iter();
+        let peers =
+            peers.filter(|who| self.ours_dev_fuse.is_some() || *who != Contender::OursDevFuse);
+        std::iter::once(Contender::Ours).chain(peers).collect()
+    }
+
     fn path(&self, who: Contender) -> &Path {
         match who {
             Contender::Ours => self.ours.path(),
+            Contender::OursDevFuse => self.ours_dev_fuse.as_ref().unwrap_or(&self.ours).path(),
             Contender::Passthrough => self.passthrough.path(),
             Contender::Tmpfs => self.tmpfs.path(),
             Contender::Ext4 => self.ext4.path(),
@@ -161,6 +186,7 @@ impl Places {
     fn name(&self, who: Contender) -> String {
         match who {
             Contender::Ours => "cenote mount".to_owned(),
+            Contender::OursDevFuse => "cenote mount over /dev/fuse".to_owned(),
             Contender::Passthrough => "FUSE passthrough to tmpfs".to_owned(),
             Contender::Tmpfs => "tmpfs".to_owned(),
             Contender::Ext4 => {
@@ -181,19 +207,24 @@ pub fn run(options: &Options) -> anyhow::Result<Vec<Row>> {
     ensure!(options.rounds > 0, "no rounds asked for");
     let interrupt = Interrupt::catch()?;
     let folder = Folder::make(options.dir.clone())?;
+    let switch = FuseSwitch::on();
+    if let Err(error) = &switch {
+        eprintln!("over /dev/fuse alone: {error:#}");
+    }
     let places = Places::make(options, &folder.0)?;
+    let all = places.all();
     let mut told: Vec<(Contender, Case, f64)> = Vec::new();
     let mut tell = |who: Contender, case: Case, figure: f64| {
         eprintln!("{who:?} {}: {figure:.0} {}", case.label(), case.metric().1);
         told.push((who, case, figure));
     };
     let turns = |round: usize| {
-        let all = Contender::ALL;
         // Whoever goes first changes from round to round.
-        (0..all.len()).map(move |index| all[(index + round) % all.len()])
+        let first = round % all.len();
+        all[first..].iter().chain(&all[..first]).copied()
     };
     if options.seconds > 0.0 {
-        for who in Contender::ALL {
+        for who in all.iter().copied() {
             load::fill(places.path(who), options.data_bytes)?;
         }
         for access in Access::all() {
@@ -235,7 +266,7 @@ fn rows(
         let Some(ours) = figure(Contender::Ours) else {
             continue;
         };
-        for peer in [Contender::Passthrough, Contender::Tmpfs, Contender::Ext4] {
+        for peer in Contender::PEERS {
             if let Some(theirs) = figure(peer) {
                 let text = format!("{SCHEME} {} {}", options.transport, case.label());
                 let peer = (name(peer), theirs);

@@ -6,7 +6,6 @@
 //! that waited for the device, not those of pages that the kernel had read ahead. FUSE over
 //! io_uring is switched on in the kernel meanwhile, and left as it was found.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, ensure};
@@ -18,6 +17,7 @@ use super::pager::Job;
 use super::pager::touch::{Pattern, Touched};
 use super::pager::worker::Worker;
 use super::{Row, Spread};
+use crate::swapping::fuse_switch::FuseSwitch;
 use crate::swapping::interrupt::Interrupt;
 use crate::swapping::squeeze::{LiftOnDrop, UNLIMITED_BYTES, squeeze};
 use crate::swapping::{Folder, ON_DISK, area, fresh, is_installed, is_root};
@@ -116,7 +116,7 @@ pub fn run(options: &Options) -> anyhow::Result<Vec<Row>> {
     check(options)?;
     let interrupt = Interrupt::catch()?;
     let folder = Folder::make(options.dir.clone())?;
-    let _switch = Switch::on()?;
+    let _switch = FuseSwitch::on()?;
     let bytes = options.memory_mib << 20;
     let slots = Slots::prepare(&[Slot::Coded, Slot::Nbdkit], &folder.0, bytes * 2, 1)?;
     let name = format!("cenote-swap-{}", std::process::id());
@@ -261,37 +261,6 @@ fn row(
     let mut row = Row::new(("swap", text), (metric, unit), median(mine)?, peer);
     row.spread = Spread::of(&ratios, more_is_better);
     Some(row)
-}
-
-/// FUSE over io_uring allowed by the kernel, for as long as this lives.
-struct Switch {
-    before: Option<String>,
-}
-
-impl Switch {
-    fn on() -> anyhow::Result<Self> {
-        let path = cenote_block::swap::FUSE_RINGS_SWITCH;
-        let found = fs::read_to_string(path)
-            .with_context(|| format!("{path}: this kernel has no FUSE over io_uring"))?;
-        let before = found.trim().to_owned();
-        if before == "Y" {
-            return Ok(Self { before: None });
-        }
-        fs::write(path, "Y").with_context(|| format!("write {path}"))?;
-        Ok(Self {
-            before: Some(before),
-        })
-    }
-}
-
-impl Drop for Switch {
-    fn drop(&mut self) {
-        if let Some(before) = &self.before
-            && let Err(error) = fs::write(cenote_block::swap::FUSE_RINGS_SWITCH, before)
-        {
-            eprintln!("switch FUSE over io_uring back: {error}");
-        }
-    }
 }
 
 #[cfg(test)]

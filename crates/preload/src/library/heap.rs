@@ -80,6 +80,8 @@ pub fn extend(bytes: usize) -> Range<usize> {
         fn sbrk(by: isize) -> usize;
     }
     const PROBE: usize = 1 << 20;
+    // A program has that much free at the heap's end at most, when it begins.
+    const PROBES: usize = 8;
     if bytes == 0 || !is_libc() {
         return 0..0;
     }
@@ -87,7 +89,8 @@ pub fn extend(bytes: usize) -> Range<usize> {
     // SAFETY: these change how malloc gets memory, not what it gives.
     let set = |what, value| unsafe { mallopt(what, value) };
     set(M_ARENA_MAX, 1);
-    set(M_TRIM_THRESHOLD, i32::MAX);
+    // Never: any threshold may be less than what is free at the end.
+    set(M_TRIM_THRESHOLD, -1);
     set(M_MMAP_MAX, 0);
     // SAFETY: asking where the heap ends changes nothing.
     let end = || unsafe { sbrk(0) };
@@ -96,9 +99,20 @@ pub fn extend(bytes: usize) -> Range<usize> {
     while pad > PROBE {
         set(M_TOP_PAD, pad as i32);
         let before = end();
-        // SAFETY: a block that is freed at once.
-        unsafe { __libc_free(__libc_malloc(PROBE)) };
+        let mut blocks = [core::ptr::null_mut(); PROBES];
+        for (doublings, block) in blocks.iter_mut().enumerate() {
+            // SAFETY: a block that is freed below.
+            *block = unsafe { __libc_malloc(PROBE << doublings) };
+            // Otherwise it is of what was free at the end already.
+            if block.is_null() || end() > before {
+                break;
+            }
+        }
         let after = end();
+        for block in blocks {
+            // SAFETY: blocks of libc's, each once, or none.
+            unsafe { __libc_free(block) };
+        }
         if after >= before + pad {
             range = before.next_multiple_of(PAGE)..after & !(PAGE - 1);
             break;

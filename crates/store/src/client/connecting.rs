@@ -7,6 +7,7 @@ use cenote_fabric::{
     Address, ClientId, Connector, Error, Hello, Incoming, RemoteWindow, Session, WindowDescriptor,
 };
 
+use super::calls::Calls;
 use super::verbs::Verbs;
 use super::{Client, Counts, RemoteShard};
 use crate::protocol::{GREET, Greeting};
@@ -111,6 +112,7 @@ impl Connecting {
             resting: VecDeque::new(),
             stalled: VecDeque::new(),
             ended: VecDeque::new(),
+            calls: Calls::default(),
             request: Vec::new(),
             counts: Counts::default(),
             trace: None,

@@ -23,17 +23,18 @@ pub(super) enum Step {
         shard: u16,
         offset: u64,
     },
-    /// It is on its way; perhaps the server has said already that it is durable.
+    /// It is on its way; perhaps the server has said already whether it is durable. Its memory is in use
+    /// until its verbs have ended, whatever the server says.
     Written {
         sequence: u64,
         shard: u16,
-        is_acknowledged: bool,
+        is_durable: Option<bool>,
     },
     /// It is there, and the server's word is awaited.
     Acknowledged {
         sequence: u64,
         shard: u16,
-        is_acknowledged: bool,
+        is_durable: Option<bool>,
     },
     /// The server is to be asked to make it durable.
     Settle { sequence: u64, shard: u16 },
@@ -48,32 +49,41 @@ pub(super) enum Step {
 }
 
 impl Step {
-    /// After the server's acknowledgement.
-    pub fn acknowledged(self) -> Self {
+    /// After the server's word.
+    pub fn acknowledged(self, is_durable: bool) -> Self {
         match self {
             Self::Written {
                 sequence, shard, ..
             } => Self::Written {
                 sequence,
                 shard,
-                is_acknowledged: true,
+                is_durable: Some(is_durable),
             },
             Self::Acknowledged {
                 sequence, shard, ..
             } => Self::Acknowledged {
                 sequence,
                 shard,
-                is_acknowledged: true,
+                is_durable: Some(is_durable),
             },
             other => other,
         }
     }
 }
 
+/// Who hears of the end of a command.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Whose {
+    /// Who polls.
+    Submitted(Token),
+    /// Who waits for this call.
+    Called(u64),
+}
+
 /// A command, and memory for its verbs.
 pub(super) struct Operation {
     pub command: Command,
-    pub token: Token,
+    pub whose: Whose,
     pub step: Step,
     shard: usize,
     hash: u64,
@@ -97,7 +107,7 @@ const TRIES_MAX: u32 = 64;
 impl Operation {
     pub fn new(
         command: Command,
-        token: Token,
+        whose: Whose,
         shard: usize,
         hash: u64,
         scheme: &dyn Scheme,
@@ -108,7 +118,7 @@ impl Operation {
         };
         Self {
             command,
-            token,
+            whose,
             step,
             shard,
             hash,
@@ -173,10 +183,12 @@ impl Client {
                 Step::Object { word, is_told } => self.read_object(index, word, is_told),
                 Step::Acknowledged {
                     sequence,
-                    is_acknowledged: true,
+                    is_durable: Some(is_durable),
                     ..
                 } => {
-                    return self.end(index, Ok(Outcome::Done { sequence }));
+                    let given_up = ClientError::Refused(Refusal::Incomplete);
+                    let done = is_durable.then_some(Outcome::Done { sequence });
+                    return self.end(index, done.ok_or(given_up));
                 }
                 _ => return,
             };
@@ -259,7 +271,7 @@ impl Client {
                     lost: operation.lost,
                 })
             }
-            Ok(Answer::Keys { .. }) => Err(ClientError::Protocol),
+            Ok(Answer::Keys { .. } | Answer::Figures(_)) => Err(ClientError::Protocol),
         };
         self.end(index, end);
     }
@@ -315,7 +327,7 @@ impl Client {
         operation.step = Step::Written {
             sequence,
             shard,
-            is_acknowledged: false,
+            is_durable: None,
         };
         notes.into_iter().for_each(|note| self.note(note));
         true
@@ -412,16 +424,16 @@ impl Client {
             Step::Written {
                 sequence,
                 shard,
-                is_acknowledged,
-            } => self.value_is_there(index, (sequence, shard, is_acknowledged), now),
+                is_durable,
+            } => self.value_is_there(index, (sequence, shard, is_durable), now),
             Step::EntryRead => self.take_entry(index, now),
             Step::ObjectRead { word, is_told } => self.take_object(index, word, is_told, now),
             _ => {}
         }
     }
 
-    fn value_is_there(&mut self, index: usize, written: (u64, u16, bool), now: Time) {
-        let (sequence, shard, is_acknowledged) = written;
+    fn value_is_there(&mut self, index: usize, written: (u64, u16, Option<bool>), now: Time) {
+        let (sequence, shard, said) = written;
         let operation = self.operations[index].as_mut().expect("it is under way");
         let is_durable = matches!(operation.command, Command::Put { is_durable, .. } if is_durable);
         let waits = self.scheme.put_steps().contains(&PutStep::AwaitAck);
@@ -429,7 +441,7 @@ impl Client {
             operation.step = Step::Acknowledged {
                 sequence,
                 shard,
-                is_acknowledged,
+                is_durable: said,
             };
             return self.go_on(index, now);
         }

@@ -200,10 +200,15 @@ impl<M: Medium> Pool<M> {
                     self.remove_entry(slot);
                     continue;
                 }
-                Plan::Copy(object) => {
-                    bytes += object.header.object_bytes();
-                    copies.push(self.begin_copy(&object)?);
-                }
+                Plan::Copy(object) => match self.begin_copy(&object) {
+                    Ok(copy) => {
+                        bytes += object.header.object_bytes();
+                        copies.push(copy);
+                    }
+                    // What was begun is ended first.
+                    Err(StoreError::Full) if !copies.is_empty() => break,
+                    Err(error) => return Err(error),
+                },
                 Plan::Wait => self.cleaning_mut().is_deferred = true,
             }
             self.cleaning_mut().next_slot += 1;
@@ -357,6 +362,13 @@ impl<M: Medium> Pool<M> {
         self.set_space(space)?;
         self.index.set_oldest_epoch(space.oldest_epoch());
         self.cleaning = None;
+        let active = self.head.half(space.active);
+        self.unnamed.retain(|at| active.contains(at));
+        self.dropped = match self.named {
+            Named::AtAllocation => 0,
+            // Their entries may have been taken away since they came.
+            Named::WhenDurable => self.backlog() as u64,
+        };
         Ok(())
     }
 

@@ -338,6 +338,7 @@ impl<M: Medium> Pool<M> {
         let word = Word::to(at, header.object_bytes(), self.epoch_at(at));
         // Cleaning may have passed its entry: it comes back to what is named in the half that it leaves.
         self.defer_cleaning(at, header);
+        self.unnamed.remove(&at);
         match self.find(key) {
             Found::Entry { slot, word: named } => {
                 let newer = self.object(named);

@@ -195,22 +195,26 @@ impl<M: Medium> Pool<M> {
             let named = self.object(self.index.word(slot));
             let floor = named.filter(|named| self.is_durable(named.at));
             let floor_sequence = floor.map(|floor| floor.header.sequence);
+            let active = self.head.half(self.space.active);
             let mut winner = None;
             let mut is_rolled_back = false;
             for one in candidates.iter().rev() {
-                let is_old = floor_sequence.is_some_and(|floor| one.header.sequence <= floor);
+                // A copy without its flag is as good as what it was copied from, and is not made again.
+                let is_copy =
+                    floor_sequence == Some(one.header.sequence) && active.contains(&one.at);
+                let is_newer = floor_sequence.is_none_or(|floor| one.header.sequence > floor);
                 let is_there = self.is_durable(one.at)
                     || is_planted(Planted::RecoveredUnverified)
                     || self.is_whole(one.at);
                 recovered.invalid += u64::from(!is_there);
-                if is_old || winner.is_some() {
+                if !(is_newer || is_copy) || winner.is_some() {
                     continue;
                 }
                 let is_forgotten =
                     one.header.kind == Kind::Deletion && is_planted(Planted::DeletionForgotten);
                 match is_there && !is_forgotten {
                     true => winner = Some((one.at, one.header)),
-                    false => is_rolled_back = true,
+                    false => is_rolled_back |= is_newer,
                 }
             }
             recovered.rolled_back += u64::from(is_rolled_back);

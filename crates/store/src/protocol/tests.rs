@@ -40,6 +40,7 @@ fn requests() -> Vec<Request<'static>> {
             prefix: b"",
         },
         Request::Clean { shard: 0 },
+        Request::Figures { shard: 63 },
     ]
 }
 
@@ -64,6 +65,13 @@ fn answers() -> Vec<Answer> {
         Answer::Refused(Refusal::Condition(Some(4))),
         Answer::Refused(Refusal::Condition(None)),
         Answer::Refused(Refusal::Scheme),
+        Answer::Figures(Figures {
+            backlog: 1,
+            log_bytes: (2, 3),
+            put_bytes: 4,
+            written_bytes: 5,
+            is_cleaning: true,
+        }),
     ]
 }
 

@@ -122,7 +122,8 @@ fn answer_call<M: Medium>(
         Request::Settle { shard, .. }
         | Request::Sync { shard }
         | Request::List { shard, .. }
-        | Request::Clean { shard } => usize::from(shard),
+        | Request::Clean { shard }
+        | Request::Figures { shard } => usize::from(shard),
     };
     let Some(shard) = shards.get(shard) else {
         return Answered::Never("a shard that is not there");

@@ -10,6 +10,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use cenote_fabric::{ClientId, PeerId, Time};
 
+use super::Figures;
 use super::books::{Books, Closed, Waiter};
 use super::job::{Job, job_of};
 use crate::landing::Area;
@@ -84,6 +85,11 @@ impl<M: Medium> Shard<M> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// How much it holds and has done.
+    pub fn figures(&self) -> Figures {
+        self.lock().figures(&self.medium)
+    }
+
     /// The pool, at the end.
     pub fn into_pool(self) -> Pool<M> {
         self.state
@@ -127,6 +133,7 @@ impl<M: Medium> Shard<M> {
                 state.wants_cleaning = true;
                 Some(Answer::Done { sequence: 0 })
             }
+            Request::Figures { .. } => Some(Answer::Figures(state.figures(&self.medium))),
             conditional => state.add_job(job_of(conditional, client, area, waiter)),
         };
         if state.has_work() {
@@ -193,6 +200,16 @@ pub(super) fn refusal(error: &StoreError) -> Refusal {
 }
 
 impl<M: Medium> State<M> {
+    fn figures(&self, medium: &M) -> Figures {
+        Figures {
+            backlog: self.pool.backlog() as u64,
+            log_bytes: self.pool.log_bytes(),
+            put_bytes: self.put_bytes,
+            written_bytes: medium.written_bytes(),
+            is_cleaning: self.pool.is_cleaning(),
+        }
+    }
+
     pub fn has_work(&self) -> bool {
         !self.jobs.is_empty()
             || !self.wanted.is_empty()

@@ -256,3 +256,38 @@ fn durable_puts_beside_each_other_are_all_taken() {
         }
     }
 }
+
+#[test]
+fn a_call_that_is_not_waited_for_any_more_is_not_taken_for_the_next_one() {
+    for transport in TRANSPORTS {
+        let lab = Lab::new();
+        let server = lab.serve(&Options::new(transport));
+        let mut user = lab.client(&server);
+        user.put_durable(b"known", b"this");
+        let client = &mut user.0;
+        let mut left = 0;
+        for _ in 0..100 {
+            let put = Command::Put {
+                key: b"late".to_vec(),
+                value: vec![1; 2000],
+                condition: Condition::Always,
+                is_durable: true,
+            };
+            match client.call(put, Duration::ZERO) {
+                Err(ClientError::Lost(_)) => left += 1,
+                other => assert!(matches!(other, Ok(Outcome::Done { .. })), "{other:?}"),
+            }
+            let get = Command::Get {
+                key: b"known".to_vec(),
+            };
+            let got = client.call(get, LIMIT);
+            let is_right = matches!(&got, Ok(Outcome::Value { value, .. }) if value == b"this");
+            assert!(is_right, "{got:?}");
+            drop(client.clean(Duration::ZERO));
+            let keys = client.keys(b"kn", LIMIT).unwrap();
+            assert_eq!(keys, [b"known".to_vec()]);
+        }
+        assert!(left > 0, "each call was waited for");
+        assert_eq!(user.get(b"late"), Some(vec![1; 2000]));
+    }
+}

@@ -203,7 +203,9 @@ impl Files {
 
     fn is_space_coming(&self) -> bool {
         let state = self.state();
-        state.space.waiting_blocks() > 0 || state.tables.changed() > 0
+        // Rows of a commit under way take room twice until it has ended.
+        let is_committing = state.row_bytes[1] > 0;
+        is_committing || state.space.waiting_blocks() > 0 || state.tables.changed() > 0
     }
 }
 

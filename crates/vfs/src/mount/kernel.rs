@@ -1,79 +1,315 @@
 //! The kernel's requests over FUSE, each handed to [`Files`] and answered.
 //!
-//! Many threads serve them; a request runs to its end on its thread. Nobody but this kernel changes
-//! the files, so it may keep names, attributes and bytes for as long as it likes, and write its
-//! cache back when it likes (`FUSE_WRITEBACK_CACHE`). Locks are the kernel's own: there is one
-//! machine.
+//! Many threads serve them, over either transport; a request runs to its end on its thread. Nobody
+//! but this kernel changes the files, so it may keep names, attributes and bytes for as long as it
+//! likes, and write its cache back when it likes (`FUSE_WRITEBACK_CACHE`). Locks are the kernel's
+//! own: there is one machine. Who may do what is the kernel's to decide too.
 
-use std::cell::RefCell;
-use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt as _;
-use std::path::Path;
-use std::sync::{Arc, OnceLock};
-use std::time::SystemTime;
+use std::sync::Arc;
 
-use fuser::{
-    BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, FopenFlags, Generation,
-    INodeNo, KernelConfig, LockOwner, Notifier, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate,
-    ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen,
-    ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
-};
+use cenote_fuse::reply::{self, Entries, KEEP_CACHE, Statfs};
+use cenote_fuse::request::{List, Malformed, Operation, Request, Setattr};
 
-use super::convert::{caller, file_attr, file_type, now, timestamp};
+use super::convert::{attributes, caller, timestamp, when};
 use super::listing::Listings;
-use super::replies::{self, Reply as _, TTL};
-use super::session::{self, REQUEST_BYTES_MAX};
-use crate::files::{AttributeMode, Changed, Files, NewInode, RenameMode, Seek, Write};
+use crate::files::{AttributeMode, Caller, Changed, Files, NewInode, RenameMode, Seek, Write};
 use crate::medium::BLOCK_BYTES;
+use crate::records::{Ino, Inode};
 use crate::{FsError, NAME_BYTES_MAX};
 
 /// What answers the kernel.
 pub(super) struct Kernel {
     files: Arc<Files>,
     listings: Listings,
-    notifier: Arc<OnceLock<Notifier>>,
+    /// Tells the kernel that attributes of an inode changed when it does not expect that.
+    tell: Box<dyn Fn(Ino) + Send + Sync>,
 }
 
-thread_local! {
-    /// What this thread reads into.
-    static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+/// What a request is answered.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Answer {
+    /// The first bytes of the room that was given.
+    Bytes(usize),
+    /// An error number.
+    Errno(i32),
+    /// Nothing: there is no reply to it.
+    Nothing,
+}
+
+/// An error number.
+struct Errno(i32);
+
+impl From<FsError> for Errno {
+    fn from(error: FsError) -> Self {
+        Self(error.errno())
+    }
+}
+
+/// How many bytes of the room are the reply.
+type Reply = Result<usize, Errno>;
+
+impl From<Reply> for Answer {
+    fn from(reply: Reply) -> Self {
+        match reply {
+            Ok(len) => Self::Bytes(len),
+            Err(Errno(errno)) => Self::Errno(errno),
+        }
+    }
 }
 
 impl Kernel {
-    pub(super) fn new(files: Arc<Files>) -> Self {
+    pub(super) fn new(files: Arc<Files>, tell: impl Fn(Ino) + Send + Sync + 'static) -> Self {
         Self {
             files,
             listings: Listings::default(),
-            notifier: Arc::default(),
+            tell: Box::new(tell),
         }
     }
 
-    /// Where the session puts what tells the kernel of changes that it does not expect.
-    pub(super) fn notifier(&self) -> Arc<OnceLock<Notifier>> {
-        Arc::clone(&self.notifier)
+    /// Answers a request; what the reply holds is written to `room`, which has to be as long as the
+    /// longest.
+    pub(super) fn answer(&self, request: &Request<'_>, room: &mut [u8]) -> Answer {
+        let reply = match request.operation() {
+            Ok(Operation::Forget { count }) => {
+                self.forget(request.inode(), count);
+                return Answer::Nothing;
+            }
+            Ok(Operation::BatchForget(forgets)) => {
+                forgets.for_each(|(ino, count)| self.forget(ino, count));
+                return Answer::Nothing;
+            }
+            Ok(operation) => self.reply(request, operation, room),
+            Err(Malformed) => {
+                tracing::warn!(?request, "a request that contradicts itself");
+                Err(Errno(libc::EINVAL))
+            }
+        };
+        reply.into()
     }
 
-    /// The kernel does not know that a write took rights away.
-    fn tell_of_mode(&self, ino: INodeNo) {
-        let told = self.notifier.get().map(|notifier| {
-            // A negative offset: attributes alone, no bytes.
-            notifier.inval_inode(ino, -1, 0)
-        });
-        if let Some(Err(error)) = told {
-            tracing::debug!(%error, ino = ino.0, "have the kernel ask for attributes");
+    /// Answers a READ; `room` is as long as it asks for.
+    pub(super) fn read(&self, ino: Ino, offset: u64, room: &mut [u8]) -> Answer {
+        self.files
+            .read(ino, offset, room)
+            .map_err(Errno::from)
+            .into()
+    }
+
+    fn reply(&self, request: &Request<'_>, operation: Operation<'_>, room: &mut [u8]) -> Reply {
+        let (files, ino) = (&*self.files, request.inode());
+        let caller = || caller(request);
+        match operation {
+            Operation::Lookup(name) => match files.lookup(ino, name) {
+                // The kernel need not ask again until it makes such a name itself.
+                Err(FsError::NotFound) => put(room, &reply::no_entry(TTL_S)),
+                found => entry(room, found?),
+            },
+            Operation::Getattr => told(room, ino, &files.inode(ino)?),
+            Operation::Setattr(set) => {
+                let changed = changed(&set, &caller());
+                told(room, ino, &files.set(&caller(), ino, changed)?)
+            }
+            Operation::Readlink => put(room, &files.target(ino)?),
+            Operation::Symlink { name, target } => {
+                let new = new(libc::S_IFLNK | 0o777, 0, Some(target));
+                entry(room, files.make(&caller(), ino, name, new)?)
+            }
+            Operation::Mknod { name, mode, rdev } => {
+                let new = new(mode, rdev, None);
+                entry(room, files.make(&caller(), ino, name, new)?)
+            }
+            Operation::Mkdir { name, mode } => {
+                let new = new(libc::S_IFDIR | (mode & 0o7777), 0, None);
+                entry(room, files.make(&caller(), ino, name, new)?)
+            }
+            Operation::Create { name, mode, flags } => {
+                let new = new(libc::S_IFREG | (mode & 0o7777), 0, None);
+                let (made, inode) = files.make(&caller(), ino, name, new)?;
+                if writes(flags) {
+                    files.opened_to_write(made);
+                }
+                let found = attributes(made, &inode);
+                put(room, &reply::created(&found, TTL_S, 0, KEEP_CACHE))
+            }
+            Operation::Unlink(name) => done(files.unlink(&caller(), ino, name)),
+            Operation::Rmdir(name) => done(files.remove_directory(&caller(), ino, name)),
+            Operation::Rename {
+                name,
+                to_parent,
+                to_name,
+                flags,
+            } => {
+                let mode = match flags {
+                    0 => RenameMode::Replace,
+                    libc::RENAME_NOREPLACE => RenameMode::NoReplace,
+                    libc::RENAME_EXCHANGE => RenameMode::Exchange,
+                    _ => return Err(FsError::Invalid.into()),
+                };
+                let (from, to) = ((ino, name), (to_parent, to_name));
+                done(files.rename(&caller(), from, to, mode))
+            }
+            Operation::Link { inode, name } => {
+                entry(room, files.link(&caller(), inode, ino, name)?)
+            }
+            Operation::Statfs => put(room, &reply::statfs(&self.statfs())),
+            Operation::Setxattr { name, value, flags } => {
+                let mode = match flags {
+                    libc::XATTR_CREATE => AttributeMode::Create,
+                    libc::XATTR_REPLACE => AttributeMode::Replace,
+                    _ => AttributeMode::Set,
+                };
+                done(files.set_attribute(&caller(), ino, (name, value), mode))
+            }
+            Operation::Getxattr { name, room: most } => {
+                attribute(room, most, &files.attribute(ino, name)?)
+            }
+            Operation::Listxattr { room: most } => {
+                let mut names = Vec::new();
+                for name in files.attributes(ino)? {
+                    names.extend_from_slice(&name);
+                    names.push(0);
+                }
+                attribute(room, most, &names)
+            }
+            Operation::Removexattr(name) => done(files.remove_attribute(&caller(), ino, name)),
+            operation => self.reply_of_open(request, operation, room),
         }
     }
 
-    fn make(
+    /// Operations of files and directories that are open.
+    fn reply_of_open(
         &self,
-        request: &Request,
-        parent: INodeNo,
-        name: &OsStr,
-        new: NewInode<'_>,
-        reply: ReplyEntry,
-    ) {
-        let (caller, name) = (caller(request), name.as_bytes());
-        replies::entry(reply, self.files.make(&caller, parent.0, name, new));
+        request: &Request<'_>,
+        operation: Operation<'_>,
+        room: &mut [u8],
+    ) -> Reply {
+        let (files, ino) = (&*self.files, request.inode());
+        match operation {
+            Operation::Open { flags } => {
+                if writes(flags) {
+                    files.opened_to_write(ino);
+                }
+                put(room, &reply::opened(0, KEEP_CACHE))
+            }
+            Operation::Read { offset, len_bytes } => {
+                // A shorter reply would be the end of the file.
+                let room = room.get_mut(..len_bytes as usize);
+                let room = room.ok_or(FsError::Invalid)?;
+                Ok(files.read(ino, offset, room)?)
+            }
+            Operation::Write {
+                offset,
+                data,
+                flags,
+            } => {
+                let how = Write {
+                    is_cached: flags & reply::WRITE_IS_CACHED != 0,
+                    drops_privileges: flags & reply::WRITE_DROPS_PRIVILEGES != 0,
+                };
+                if files.write(&caller(request), ino, offset, data, how)? {
+                    // The kernel does not know that a write took rights away.
+                    (self.tell)(ino);
+                }
+                put(room, &reply::written(data.len() as u32))
+            }
+            Operation::Release { flags } => {
+                if writes(flags) {
+                    files.closed_to_write(ino);
+                }
+                Ok(0)
+            }
+            Operation::Fsync | Operation::Fsyncdir => done(files.fsync(ino)),
+            Operation::Opendir => put(room, &reply::opened(self.listings.open(), 0)),
+            Operation::Readdir(list) => self.list(ino, list, room),
+            Operation::Readdirplus(list) => self.list_and_look_up(ino, list, room),
+            Operation::Releasedir { handle } => {
+                self.listings.close(handle);
+                Ok(0)
+            }
+            Operation::Fallocate {
+                offset,
+                len_bytes,
+                mode,
+            } => done(files.allocate(&caller(request), ino, (offset, len_bytes), mode)),
+            Operation::Lseek { offset, whence } => {
+                let what = match whence.cast_signed() {
+                    libc::SEEK_DATA => Seek::Data,
+                    libc::SEEK_HOLE => Seek::Hole,
+                    _ => return Err(FsError::Invalid.into()),
+                };
+                if offset > i64::MAX.cast_unsigned() {
+                    return Err(FsError::NoOffset.into());
+                }
+                put(room, &reply::offset(files.seek(ino, offset, what)?))
+            }
+            Operation::CopyFileRange {
+                offset,
+                to_inode,
+                to_offset,
+                len_bytes,
+            } => {
+                // So that one request does not take minutes; the caller asks for the rest.
+                let len = len_bytes.min(COPY_BYTES_MAX);
+                let (from, to) = ((ino, offset), (to_inode, to_offset));
+                let copied = files.copy(&caller(request), from, to, len)?;
+                put(room, &reply::written(copied as u32))
+            }
+            Operation::Destroy => Ok(0),
+            // FLUSH: the kernel writes its cache back before; it does not ask again. INTERRUPT: every
+            // request ends by itself; it does not tell of others.
+            _ => Err(Errno(libc::ENOSYS)),
+        }
+    }
+
+    fn list(&self, ino: Ino, list: List, room: &mut [u8]) -> Reply {
+        let mut entries = Entries::new(within(room, list.room));
+        let read = self
+            .listings
+            .read(&self.files, list.handle, ino, list.offset, |entry| {
+                let found = attributes(entry.ino, &entry.inode);
+                !entries.add(&found, entry.offset, &entry.name)
+            });
+        read?;
+        Ok(entries.len_bytes())
+    }
+
+    fn list_and_look_up(&self, ino: Ino, list: List, room: &mut [u8]) -> Reply {
+        let mut entries = Entries::new(within(room, list.room));
+        let read = self
+            .listings
+            .read(&self.files, list.handle, ino, list.offset, |entry| {
+                let found = attributes(entry.ino, &entry.inode);
+                let is_dot = matches!(&*entry.name, b"." | b"..");
+                if !is_dot {
+                    // Before it may be forgotten.
+                    self.files.remember(entry.ino);
+                }
+                let is_full = !entries.add_plus(&found, TTL_S, entry.offset, &entry.name);
+                if is_full && !is_dot {
+                    self.forget(entry.ino, 1);
+                }
+                is_full
+            });
+        read?;
+        Ok(entries.len_bytes())
+    }
+
+    fn statfs(&self) -> Statfs {
+        let usage = self.files.usage();
+        Statfs {
+            block_count: usage.total_blocks,
+            free_blocks: usage.free_blocks,
+            file_count: usage.total_inodes,
+            free_files: usage.free_inodes,
+            block_bytes: BLOCK_BYTES as u32,
+            name_bytes_max: NAME_BYTES_MAX as u32,
+        }
+    }
+
+    fn forget(&self, ino: Ino, count: u64) {
+        if let Err(error) = self.files.forget(ino, count) {
+            tracing::warn!(%error, ino, "delete a file without a name");
+        }
     }
 }
 
@@ -81,453 +317,65 @@ fn writes(flags: i32) -> bool {
     flags & libc::O_ACCMODE != libc::O_RDONLY
 }
 
-impl Filesystem for Kernel {
-    fn init(&mut self, _: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
-        session::negotiate(config)
-    }
+fn new(mode: u32, rdev: u32, target: Option<&[u8]>) -> NewInode<'_> {
+    NewInode { mode, rdev, target }
+}
 
-    fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        replies::entry_or_none(reply, self.files.lookup(parent.0, name.as_bytes()));
-    }
-
-    fn forget(&self, _: &Request, ino: INodeNo, count: u64) {
-        Self::forget(self, ino.0, count);
-    }
-
-    fn getattr(&self, _: &Request, ino: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
-        replies::attributes(reply, ino.0, self.files.inode(ino.0));
-    }
-
-    fn setattr(
-        &self,
-        request: &Request,
-        ino: INodeNo,
-        mode: Option<u32>,
-        uid: Option<u32>,
-        gid: Option<u32>,
-        size: Option<u64>,
-        atime: Option<TimeOrNow>,
-        mtime: Option<TimeOrNow>,
-        ctime: Option<SystemTime>,
-        _: Option<FileHandle>,
-        _: Option<SystemTime>,
-        _: Option<SystemTime>,
-        _: Option<SystemTime>,
-        _: Option<BsdFileFlags>,
-        reply: ReplyAttr,
-    ) {
-        let time = |given: Option<TimeOrNow>| {
-            given.map(|time| match time {
-                TimeOrNow::SpecificTime(time) => timestamp(time),
-                TimeOrNow::Now => now(),
-            })
-        };
-        let is_chown = uid.is_some() || gid.is_some();
-        let changed = Changed {
-            mode,
-            uid,
-            gid,
-            size,
-            atime: time(atime),
-            mtime: time(mtime),
-            ctime: ctime.map(timestamp),
-            // Whoever may set these bits keeps them when it cuts a file.
-            drops_privileges: is_chown || (size.is_some() && request.uid() != 0),
-        };
-        let set = self.files.set(&caller(request), ino.0, changed);
-        replies::attributes(reply, ino.0, set);
-    }
-
-    fn readlink(&self, _: &Request, ino: INodeNo, reply: ReplyData) {
-        reply.give(self.files.target(ino.0), |reply, target| {
-            reply.data(&target)
-        });
-    }
-
-    fn mknod(
-        &self,
-        request: &Request,
-        parent: INodeNo,
-        name: &OsStr,
-        mode: u32,
-        _: u32,
-        rdev: u32,
-        reply: ReplyEntry,
-    ) {
-        let new = NewInode {
-            mode,
-            rdev,
-            target: None,
-        };
-        self.make(request, parent, name, new, reply);
-    }
-
-    fn mkdir(
-        &self,
-        request: &Request,
-        parent: INodeNo,
-        name: &OsStr,
-        mode: u32,
-        _: u32,
-        reply: ReplyEntry,
-    ) {
-        let new = NewInode {
-            mode: libc::S_IFDIR | (mode & 0o7777),
-            rdev: 0,
-            target: None,
-        };
-        self.make(request, parent, name, new, reply);
-    }
-
-    fn unlink(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let caller = caller(request);
-        replies::done(reply, self.files.unlink(&caller, parent.0, name.as_bytes()));
-    }
-
-    fn rmdir(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let (caller, name) = (caller(request), name.as_bytes());
-        replies::done(reply, self.files.remove_directory(&caller, parent.0, name));
-    }
-
-    fn symlink(
-        &self,
-        request: &Request,
-        parent: INodeNo,
-        name: &OsStr,
-        target: &Path,
-        reply: ReplyEntry,
-    ) {
-        let new = NewInode {
-            mode: libc::S_IFLNK | 0o777,
-            rdev: 0,
-            target: Some(target.as_os_str().as_bytes()),
-        };
-        self.make(request, parent, name, new, reply);
-    }
-
-    fn rename(
-        &self,
-        request: &Request,
-        parent: INodeNo,
-        name: &OsStr,
-        to_parent: INodeNo,
-        to_name: &OsStr,
-        flags: RenameFlags,
-        reply: ReplyEmpty,
-    ) {
-        let mode = match flags {
-            flags if flags.is_empty() => RenameMode::Replace,
-            RenameFlags::RENAME_NOREPLACE => RenameMode::NoReplace,
-            RenameFlags::RENAME_EXCHANGE => RenameMode::Exchange,
-            _ => return reply.error(Errno::EINVAL),
-        };
-        let from = (parent.0, name.as_bytes());
-        let to = (to_parent.0, to_name.as_bytes());
-        replies::done(reply, self.files.rename(&caller(request), from, to, mode));
-    }
-
-    fn link(
-        &self,
-        request: &Request,
-        ino: INodeNo,
-        parent: INodeNo,
-        name: &OsStr,
-        reply: ReplyEntry,
-    ) {
-        let caller = caller(request);
-        let linked = self.files.link(&caller, ino.0, parent.0, name.as_bytes());
-        replies::entry(reply, linked);
-    }
-
-    fn open(&self, _: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
-        if writes(flags.0) {
-            self.files.opened_to_write(ino.0);
-        }
-        reply.opened(FileHandle(0), FopenFlags::FOPEN_KEEP_CACHE);
-    }
-
-    fn read(
-        &self,
-        _: &Request,
-        ino: INodeNo,
-        _: FileHandle,
-        offset: u64,
-        size: u32,
-        _: OpenFlags,
-        _: Option<LockOwner>,
-        reply: ReplyData,
-    ) {
-        BUFFER.with_borrow_mut(|buffer| {
-            let len = size.min(REQUEST_BYTES_MAX * 2) as usize;
-            if buffer.len() < len {
-                buffer.resize(len, 0);
-            }
-            let read = self.files.read(ino.0, offset, &mut buffer[..len]);
-            reply.give(read, |reply, got| reply.data(&buffer[..got]));
-        });
-    }
-
-    fn write(
-        &self,
-        request: &Request,
-        ino: INodeNo,
-        _: FileHandle,
-        offset: u64,
-        data: &[u8],
-        write_flags: WriteFlags,
-        _: OpenFlags,
-        _: Option<LockOwner>,
-        reply: ReplyWrite,
-    ) {
-        let how = Write {
-            is_cached: write_flags.contains(WriteFlags::FUSE_WRITE_CACHE),
-            drops_privileges: write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID),
-        };
-        let written = self.files.write(&caller(request), ino.0, offset, data, how);
-        reply.give(written, |reply, is_mode_changed| {
-            if is_mode_changed {
-                self.tell_of_mode(ino);
-            }
-            reply.written(data.len() as u32);
-        });
-    }
-
-    fn flush(&self, _: &Request, _: INodeNo, _: FileHandle, _: LockOwner, reply: ReplyEmpty) {
-        // The kernel writes its cache back before; it does not ask again.
-        reply.error(Errno::ENOSYS);
-    }
-
-    fn release(
-        &self,
-        _: &Request,
-        ino: INodeNo,
-        _: FileHandle,
-        flags: OpenFlags,
-        _: Option<LockOwner>,
-        _: bool,
-        reply: ReplyEmpty,
-    ) {
-        if writes(flags.0) {
-            self.files.closed_to_write(ino.0);
-        }
-        reply.ok();
-    }
-
-    fn fsync(&self, _: &Request, ino: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
-        replies::done(reply, self.files.fsync(ino.0));
-    }
-
-    fn fsyncdir(&self, _: &Request, ino: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
-        replies::done(reply, self.files.fsync(ino.0));
-    }
-
-    fn opendir(&self, _: &Request, _: INodeNo, _: OpenFlags, reply: ReplyOpen) {
-        reply.opened(FileHandle(self.listings.open()), FopenFlags::empty());
-    }
-
-    fn readdir(
-        &self,
-        _: &Request,
-        ino: INodeNo,
-        handle: FileHandle,
-        offset: u64,
-        mut reply: ReplyDirectory,
-    ) {
-        let listed = self
-            .listings
-            .read(&self.files, handle.0, ino.0, offset, |entry| {
-                let (kind, name) = (file_type(entry.inode.mode), OsStr::from_bytes(&entry.name));
-                reply.add(INodeNo(entry.ino), entry.offset, kind, name)
-            });
-        reply.give(listed, |reply, ()| reply.ok());
-    }
-
-    fn readdirplus(
-        &self,
-        _: &Request,
-        ino: INodeNo,
-        handle: FileHandle,
-        offset: u64,
-        mut reply: ReplyDirectoryPlus,
-    ) {
-        let listed = self
-            .listings
-            .read(&self.files, handle.0, ino.0, offset, |entry| {
-                let attr = file_attr(entry.ino, &entry.inode);
-                let name = OsStr::from_bytes(&entry.name);
-                let number = INodeNo(entry.ino);
-                let is_dot = matches!(&*entry.name, b"." | b"..");
-                if !is_dot {
-                    // Before it may be forgotten.
-                    self.files.remember(entry.ino);
-                }
-                let is_full = reply.add(number, entry.offset, name, &TTL, &attr, Generation(0));
-                if is_full && !is_dot {
-                    Self::forget(self, entry.ino, 1);
-                }
-                is_full
-            });
-        reply.give(listed, |reply, ()| reply.ok());
-    }
-
-    fn releasedir(
-        &self,
-        _: &Request,
-        _: INodeNo,
-        handle: FileHandle,
-        _: OpenFlags,
-        reply: ReplyEmpty,
-    ) {
-        self.listings.close(handle.0);
-        reply.ok();
-    }
-
-    fn statfs(&self, _: &Request, _: INodeNo, reply: ReplyStatfs) {
-        let usage = self.files.usage();
-        let block_bytes = BLOCK_BYTES as u32;
-        reply.statfs(
-            usage.total_blocks,
-            usage.free_blocks,
-            usage.free_blocks,
-            usage.total_inodes,
-            usage.free_inodes,
-            block_bytes,
-            NAME_BYTES_MAX as u32,
-            block_bytes,
-        );
-    }
-
-    fn setxattr(
-        &self,
-        request: &Request,
-        ino: INodeNo,
-        name: &OsStr,
-        value: &[u8],
-        flags: i32,
-        _: u32,
-        reply: ReplyEmpty,
-    ) {
-        let mode = match flags {
-            libc::XATTR_CREATE => AttributeMode::Create,
-            libc::XATTR_REPLACE => AttributeMode::Replace,
-            _ => AttributeMode::Set,
-        };
-        let attribute = (name.as_bytes(), value);
-        let caller = caller(request);
-        replies::done(
-            reply,
-            self.files.set_attribute(&caller, ino.0, attribute, mode),
-        );
-    }
-
-    fn getxattr(&self, _: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
-        replies::attribute(reply, size, self.files.attribute(ino.0, name.as_bytes()));
-    }
-
-    fn listxattr(&self, _: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
-        let listed = self.files.attributes(ino.0).map(|names| {
-            let mut listed = Vec::new();
-            for name in names {
-                listed.extend_from_slice(&name);
-                listed.push(0);
-            }
-            listed
-        });
-        replies::attribute(reply, size, listed);
-    }
-
-    fn removexattr(&self, request: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let (caller, name) = (caller(request), name.as_bytes());
-        replies::done(reply, self.files.remove_attribute(&caller, ino.0, name));
-    }
-
-    fn create(
-        &self,
-        request: &Request,
-        parent: INodeNo,
-        name: &OsStr,
-        mode: u32,
-        _: u32,
-        flags: i32,
-        reply: ReplyCreate,
-    ) {
-        let new = NewInode {
-            mode: libc::S_IFREG | (mode & 0o7777),
-            rdev: 0,
-            target: None,
-        };
-        let name = name.as_bytes();
-        let made = self.files.make(&caller(request), parent.0, name, new);
-        if let Ok((ino, _)) = made
-            && writes(flags)
-        {
-            self.files.opened_to_write(ino);
-        }
-        replies::created(reply, made);
-    }
-
-    fn fallocate(
-        &self,
-        request: &Request,
-        ino: INodeNo,
-        _: FileHandle,
-        offset: u64,
-        length: u64,
-        mode: i32,
-        reply: ReplyEmpty,
-    ) {
-        let range = (offset, length);
-        let done = self.files.allocate(&caller(request), ino.0, range, mode);
-        replies::done(reply, done);
-    }
-
-    fn lseek(
-        &self,
-        _: &Request,
-        ino: INodeNo,
-        _: FileHandle,
-        offset: i64,
-        whence: i32,
-        reply: ReplyLseek,
-    ) {
-        let what = match whence {
-            libc::SEEK_DATA => Seek::Data,
-            libc::SEEK_HOLE => Seek::Hole,
-            _ => return reply.error(Errno::EINVAL),
-        };
-        let found = u64::try_from(offset).map_err(|_| FsError::NoOffset);
-        let found = found.and_then(|offset| self.files.seek(ino.0, offset, what));
-        reply.give(found, |reply, at| reply.offset(at.cast_signed()));
-    }
-
-    fn copy_file_range(
-        &self,
-        request: &Request,
-        ino_in: INodeNo,
-        _: FileHandle,
-        offset_in: u64,
-        ino_out: INodeNo,
-        _: FileHandle,
-        offset_out: u64,
-        len: u64,
-        _: CopyFileRangeFlags,
-        reply: ReplyWrite,
-    ) {
-        // So that one request does not take minutes; the caller asks for the rest.
-        let len = len.min(COPY_BYTES_MAX);
-        let (from, to) = ((ino_in.0, offset_in), (ino_out.0, offset_out));
-        let copied = self.files.copy(&caller(request), from, to, len);
-        reply.give(copied, |reply, copied| reply.written(copied as u32));
+fn changed(set: &Setattr, caller: &Caller) -> Changed {
+    let is_chown = set.uid.is_some() || set.gid.is_some();
+    Changed {
+        mode: set.mode,
+        uid: set.uid,
+        gid: set.gid,
+        size: set.size_bytes,
+        atime: set.atime.map(|atime| when(atime, caller.now)),
+        mtime: set.mtime.map(|mtime| when(mtime, caller.now)),
+        ctime: set.ctime.map(timestamp),
+        // Whoever may set these bits keeps them when it cuts a file.
+        drops_privileges: is_chown || (set.size_bytes.is_some() && caller.uid != 0),
     }
 }
 
+/// That it is done.
+fn done(outcome: Result<(), FsError>) -> Reply {
+    Ok(outcome.map(|()| 0)?)
+}
+
+/// A reply's bytes. There is room for the longest that this kernel asks for.
+fn put(room: &mut [u8], bytes: &[u8]) -> Reply {
+    let place = room.get_mut(..bytes.len()).ok_or(FsError::Invalid)?;
+    place.copy_from_slice(bytes);
+    Ok(bytes.len())
+}
+
+/// What has a name now.
+fn entry(room: &mut [u8], (ino, inode): (Ino, Inode)) -> Reply {
+    put(room, &reply::entry(&attributes(ino, &inode), TTL_S))
+}
+
+fn told(room: &mut [u8], ino: Ino, inode: &Inode) -> Reply {
+    put(room, &reply::attributes(&attributes(ino, inode), TTL_S))
+}
+
+/// An extended attribute or the names of all, or how long that is where `most` is nothing yet.
+fn attribute(room: &mut [u8], most: u32, bytes: &[u8]) -> Reply {
+    match most as usize {
+        0 => put(room, &reply::length(bytes.len() as u32)),
+        most if bytes.len() <= most => put(room, bytes),
+        _ => Err(Errno(libc::ERANGE)),
+    }
+}
+
+/// At most so many bytes of it.
+fn within(room: &mut [u8], most: u32) -> &mut [u8] {
+    let len = room.len().min(most as usize);
+    &mut room[..len]
+}
+
+/// For how long the kernel may believe what it is told, in seconds: nobody else changes anything.
+const TTL_S: u64 = 24 * 3600;
 /// Bytes of one copy at most; arbitrary.
 const COPY_BYTES_MAX: u64 = 64 << 20;
 
-impl Kernel {
-    fn forget(&self, ino: u64, count: u64) {
-        if let Err(error) = self.files.forget(ino, count) {
-            tracing::warn!(%error, ino, "delete a file without a name");
-        }
-    }
-}
+#[cfg(test)]
+mod tests;

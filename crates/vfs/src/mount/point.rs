@@ -159,6 +159,16 @@ pub(super) fn unmount(path: &Path) -> io::Result<()> {
     }
 }
 
+/// Ends the connection of the file system that is mounted at `path`, and unmounts it: whoever waits
+/// for an answer is told that there is none. A user who may not has it detached.
+pub(super) fn abort(path: &Path) -> io::Result<()> {
+    match umount2(path, libc::MNT_FORCE) {
+        Ok(()) => Ok(()),
+        // It may still be in use; its connection is over nevertheless.
+        Err(_) => detach(path),
+    }
+}
+
 fn detach(path: &Path) -> io::Result<()> {
     match umount2(path, libc::MNT_DETACH) {
         Err(error) if error.raw_os_error() == Some(libc::EPERM) => {

@@ -2,15 +2,81 @@
 //! look in, and which of FUSE's features both sides use.
 
 use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use fuser::{InitFlags, KernelConfig, MountOption, SessionACL};
+use fuser::{Filesystem, INodeNo, InitFlags, KernelConfig, MountOption, Request, SessionACL};
 
 use super::Options;
+use super::kernel::Kernel;
+use super::point::SOURCE;
+use crate::files::Files;
 
 /// Bytes of one read or write at most.
 pub(super) const REQUEST_BYTES_MAX: u32 = 1 << 20;
 /// Asynchronous requests that the kernel may have open at once; arbitrary.
 const BACKGROUND_MAX: u16 = 128;
+
+/// Mounts, and agrees with the kernel on how; the requests are read elsewhere.
+pub(super) fn mount(path: &Path, options: &Options, terms: Terms) -> io::Result<Session> {
+    let rings = Arc::new(AtomicBool::new(false));
+    let handshake = Handshake {
+        terms,
+        rings: Arc::clone(&rings),
+    };
+    let fuser = fuser::Session::new(handshake, path, &config(SOURCE, options))?;
+    Ok(Session {
+        fuser,
+        has_rings: rings.load(Ordering::Relaxed),
+    })
+}
+
+/// A mount that is there; it is taken away when dropped.
+pub(super) struct Session {
+    pub(super) fuser: fuser::Session<Handshake>,
+    /// Whether the kernel waits for rings before it sends anything.
+    pub(super) has_rings: bool,
+}
+
+impl Session {
+    /// What answers its requests.
+    pub(super) fn kernel(&self, files: &Arc<Files>) -> Kernel {
+        let notifier = self.fuser.notifier();
+        Kernel::new(Arc::clone(files), move |ino| {
+            // A negative offset: attributes alone, no bytes.
+            if let Err(error) = notifier.inval_inode(INodeNo(ino), -1, 0) {
+                tracing::debug!(%error, ino, "have the kernel ask for attributes");
+            }
+        })
+    }
+}
+
+/// What is asked for in INIT.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Terms {
+    /// Longest write and read ahead.
+    pub(super) request_bytes_max: u32,
+    /// Requests over io_uring.
+    pub(super) rings: bool,
+}
+
+/// Answers INIT; `fuser` is not asked to serve anything else.
+pub(super) struct Handshake {
+    terms: Terms,
+    /// Set when the kernel takes rings.
+    rings: Arc<AtomicBool>,
+}
+
+impl Filesystem for Handshake {
+    fn init(&mut self, _: &Request, config: &mut KernelConfig) -> io::Result<()> {
+        if self.terms.rings {
+            let asked = config.add_capabilities(InitFlags::FUSE_OVER_IO_URING);
+            self.rings.store(asked.is_ok(), Ordering::Relaxed);
+        }
+        agree(config, self.terms.request_bytes_max)
+    }
+}
 
 /// How a session is mounted, and by how many threads it is served; `source` begins what `mount`
 /// and `df` show before the name.
@@ -39,6 +105,10 @@ pub fn config(source: &str, options: &Options) -> fuser::Config {
 /// # Errors
 /// The kernel takes no requests of that size.
 pub fn negotiate(config: &mut KernelConfig) -> io::Result<()> {
+    agree(config, REQUEST_BYTES_MAX)
+}
+
+fn agree(config: &mut KernelConfig, request_bytes_max: u32) -> io::Result<()> {
     let wanted = [
         InitFlags::FUSE_WRITEBACK_CACHE,
         InitFlags::FUSE_DO_READDIRPLUS,
@@ -55,8 +125,8 @@ pub fn negotiate(config: &mut KernelConfig) -> io::Result<()> {
         }
     }
     let refused = |least: u32| io::Error::other(format!("FUSE allows {least}"));
-    config.set_max_write(REQUEST_BYTES_MAX).map_err(refused)?;
-    if let Err(most) = config.set_max_readahead(REQUEST_BYTES_MAX) {
+    config.set_max_write(request_bytes_max).map_err(refused)?;
+    if let Err(most) = config.set_max_readahead(request_bytes_max) {
         config.set_max_readahead(most).map_err(refused)?;
     }
     let background = config.set_max_background(BACKGROUND_MAX);

@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _, PermissionsExt as _};
 use std::path::Path;
 
-use crate::mounted::{Mounted, sh, shell};
+use crate::mounted::{sh, shell};
 
 fn code<T>(outcome: io::Result<T>) -> Option<i32> {
     outcome.err().and_then(|error| error.raw_os_error())
@@ -19,7 +19,7 @@ fn name(bytes: &[u8]) -> &Path {
 
 #[test]
 fn names_of_any_bytes_up_to_255_of_them() {
-    let Some(mut mounted) = Mounted::new(16 << 20) else {
+    let Some(mut mounted) = super::mounted(16 << 20) else {
         return;
     };
     let longest = [b'n'; 255];
@@ -45,7 +45,7 @@ fn names_of_any_bytes_up_to_255_of_them() {
 
 #[test]
 fn offsets_up_to_the_last_that_a_file_may_have() {
-    let Some(mounted) = Mounted::new(16 << 20) else {
+    let Some(mounted) = super::mounted(16 << 20) else {
         return;
     };
     let file = File::options()
@@ -80,7 +80,7 @@ fn offsets_up_to_the_last_that_a_file_may_have() {
 
 #[test]
 fn a_full_medium_takes_deletions_and_then_files_again() {
-    let Some(mut mounted) = Mounted::new(8 << 20) else {
+    let Some(mut mounted) = super::mounted(8 << 20) else {
         return;
     };
     for round in 0..3 {
@@ -122,7 +122,7 @@ fn a_full_medium_takes_deletions_and_then_files_again() {
 
 #[test]
 fn memory_of_deleted_files_goes_back() {
-    let Some(mut mounted) = Mounted::new(32 << 20) else {
+    let Some(mut mounted) = super::mounted(32 << 20) else {
         return;
     };
     shell(
@@ -144,7 +144,7 @@ fn memory_of_deleted_files_goes_back() {
 
 #[test]
 fn a_medium_that_fails_is_an_error_and_never_other_bytes() {
-    let Some(mut mounted) = Mounted::new(16 << 20) else {
+    let Some(mut mounted) = super::mounted(16 << 20) else {
         return;
     };
     fs::write(mounted.at("kept"), b"kept").expect("a file");
@@ -168,7 +168,7 @@ fn a_medium_that_fails_is_an_error_and_never_other_bytes() {
 
 #[test]
 fn a_medium_that_answers_again_is_used_again_without_another_mount() {
-    let Some(mut mounted) = Mounted::new(16 << 20) else {
+    let Some(mut mounted) = super::mounted(16 << 20) else {
         return;
     };
     let folder = mounted.path().to_owned();
@@ -212,7 +212,7 @@ fn a_medium_that_answers_again_is_used_again_without_another_mount() {
 
 #[test]
 fn what_is_open_stays_though_its_name_goes() {
-    let Some(mounted) = Mounted::new(16 << 20) else {
+    let Some(mounted) = super::mounted(16 << 20) else {
         return;
     };
     let file = File::options()
@@ -237,7 +237,7 @@ fn what_is_open_stays_though_its_name_goes() {
 
 #[test]
 fn renames_by_their_flags() {
-    let Some(mounted) = Mounted::new(16 << 20) else {
+    let Some(mounted) = super::mounted(16 << 20) else {
         return;
     };
     let rename = |from: &str, to: &str, flags: u32| {
@@ -287,7 +287,7 @@ fn renames_by_their_flags() {
 
 #[test]
 fn holes_space_set_aside_and_blocks_counted() {
-    let Some(mut mounted) = Mounted::new(16 << 20) else {
+    let Some(mut mounted) = super::mounted(16 << 20) else {
         return;
     };
     let file = File::options()
@@ -348,7 +348,7 @@ fn holes_space_set_aside_and_blocks_counted() {
 
 #[test]
 fn permissions_owners_times_and_attributes() {
-    let Some(mut mounted) = Mounted::new(16 << 20) else {
+    let Some(mut mounted) = super::mounted(16 << 20) else {
         return;
     };
     fs::write(mounted.at("a"), b"x").expect("a file");
@@ -413,7 +413,7 @@ print(os.listxattr('a'))
 
 #[test]
 fn a_write_that_appends_goes_on_where_the_file_ended() {
-    let Some(mut mounted) = Mounted::new(16 << 20) else {
+    let Some(mut mounted) = super::mounted(16 << 20) else {
         return;
     };
     for _ in 0..3 {

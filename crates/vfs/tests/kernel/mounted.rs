@@ -5,23 +5,31 @@
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Output, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Output, Stdio};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use cenote_vfs::Files;
 use cenote_vfs::medium::MediumError;
 use cenote_vfs::medium::model::{ModelMedium, Survival};
-use cenote_vfs::mount::{Mount, MountPoint, Options, this_process};
+use cenote_vfs::mount::{Mount, MountPoint, Options, Transport, this_process};
+
+use crate::gate::{Gate, Rule};
+use crate::switch::Switch;
 
 pub struct Mounted {
     child: Child,
     orders: Option<ChildStdin>,
     answers: BufReader<ChildStdout>,
     folder: tempfile::TempDir,
+    /// The server has ended, as it should not without a word.
+    died: bool,
+    _switch: Option<Switch>,
 }
 
 const FOLDER: &str = "CENOTE_TEST_FOLDER";
 const SIZE_BYTES: &str = "CENOTE_TEST_SIZE_BYTES";
+const TRANSPORT: &str = "CENOTE_TEST_TRANSPORT";
 /// Begins what the serving process answers; the harness prints other lines.
 const MARK: &str = "@ ";
 
@@ -39,8 +47,32 @@ fn cannot_mount() -> Option<&'static str> {
 }
 
 impl Mounted {
-    /// `None` where nothing can be mounted.
+    /// Over io_uring where that can be; `None` where nothing can be mounted.
     pub fn new(size_bytes: u64) -> Option<Self> {
+        let switch = match cannot_mount() {
+            None => Switch::on().ok(),
+            Some(_) => None,
+        };
+        Self::start(size_bytes, Transport::Auto, switch)
+    }
+
+    /// `None` where that cannot be.
+    pub fn over_io_uring(size_bytes: u64) -> Option<Self> {
+        match cannot_mount().map_or_else(Switch::on, Err) {
+            Ok(switch) => Self::start(size_bytes, Transport::Auto, Some(switch)),
+            Err(lacks) => {
+                println!("skipped: FUSE over io_uring: {lacks}");
+                None
+            }
+        }
+    }
+
+    /// `None` where nothing can be mounted.
+    pub fn over_dev_fuse(size_bytes: u64) -> Option<Self> {
+        Self::start(size_bytes, Transport::DevFuse, None)
+    }
+
+    fn start(size_bytes: u64, transport: Transport, switch: Option<Switch>) -> Option<Self> {
         if let Some(reason) = cannot_mount() {
             println!("skipped: {reason}");
             return None;
@@ -51,19 +83,23 @@ impl Mounted {
             .args(["mounted::serves_another_process", "--exact", "--nocapture"])
             .env(FOLDER, folder.path())
             .env(SIZE_BYTES, size_bytes.to_string())
+            .env(TRANSPORT, format!("{transport:?}"))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
             .expect("this program starts");
         let orders = child.stdin.take();
         let answers = BufReader::new(child.stdout.take().expect("a pipe"));
+        let has_rings = switch.is_some();
         let mut mounted = Self {
             child,
             orders,
             answers,
             folder,
+            died: false,
+            _switch: switch,
         };
-        mounted.answer();
+        assert_eq!(mounted.answer(), format!("ready {has_rings}"));
         Some(mounted)
     }
 
@@ -79,7 +115,7 @@ impl Mounted {
         }
     }
 
-    fn order(&mut self, order: &str) -> String {
+    pub fn order(&mut self, order: &str) -> String {
         let orders = self.orders.as_mut().expect("a pipe");
         writeln!(orders, "{order}").expect("the serving process hears");
         self.answer()
@@ -105,6 +141,17 @@ impl Mounted {
         self.order("held").parse().expect("a number")
     }
 
+    /// The process that serves.
+    pub fn server(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Waits for its end, which was not ordered.
+    pub fn died(&mut self) -> ExitStatus {
+        self.died = true;
+        self.child.wait().expect("a child of ours")
+    }
+
     pub fn path(&self) -> &Path {
         self.folder.path()
     }
@@ -117,6 +164,11 @@ impl Mounted {
 impl Drop for Mounted {
     fn drop(&mut self) {
         drop(self.orders.take());
+        if self.died {
+            let line = format!("umount -l {}", self.folder.path().display());
+            sh(Path::new("/"), &line);
+            return;
+        }
         let status = self.child.wait().expect("a child of ours");
         if !status.success() && !std::thread::panicking() {
             panic!("the serving process: {status}");
@@ -135,16 +187,21 @@ fn serves_another_process() {
         .to_str()
         .and_then(|size| size.parse().ok())
         .expect("a size");
+    let transport = match std::env::var(TRANSPORT).as_deref() {
+        Ok("DevFuse") => Transport::DevFuse,
+        _ => Transport::Auto,
+    };
+    let folder = Path::new(&folder);
     let mut medium = Arc::new(ModelMedium::new(size_bytes));
-    let mut mount = shown(&medium, Path::new(&folder));
-    println!("{MARK}ready");
+    let mut shown = Shown::new(&medium, folder, transport);
+    println!("{MARK}ready {}", shown.mount.has_rings());
     for order in std::io::stdin().lines() {
         let said = match order.expect("a line").as_str() {
             "again" => {
-                let outcome = mount.end();
-                drop(mount);
+                let outcome = shown.mount.end();
+                drop(shown);
                 medium = Arc::new(medium.crash(Survival::None));
-                mount = shown(&medium, Path::new(&folder));
+                shown = Shown::new(&medium, folder, transport);
                 if outcome.is_ok() { "clean" } else { "failed" }.to_owned()
             }
             "fail" => {
@@ -156,22 +213,69 @@ fn serves_another_process() {
                 "done".to_owned()
             }
             "held" => medium.held_bytes().to_string(),
+            "hold" => shown.rule(Rule::Wait),
+            "pass" => shown.rule(Rule::Pass),
+            "panic" => shown.rule(Rule::Panic),
+            "waiting" => shown.gate.waiting().to_string(),
+            "threads" => threads().to_string(),
+            "ended" => shown.ended.load(Ordering::Relaxed).to_string(),
             other => panic!("{other}"),
         };
         println!("{MARK}{said}");
     }
-    mount.end().expect("a clean end");
+    shown.mount.end().expect("a clean end");
 }
 
-fn shown(medium: &Arc<ModelMedium>, folder: &Path) -> Mount {
-    let files = Files::open(medium.clone(), this_process()).expect("a file system");
-    let point = MountPoint::new(folder).expect("an empty folder");
-    let options = Options {
-        name: "test".to_owned(),
-        threads: 4,
-        allow_other: true,
+/// A file system that is shown.
+struct Shown {
+    mount: Mount,
+    gate: Arc<Gate>,
+    /// Set when it is no longer shown.
+    ended: Arc<AtomicBool>,
+}
+
+impl Shown {
+    fn new(medium: &Arc<ModelMedium>, folder: &Path, transport: Transport) -> Self {
+        let gate = Arc::new(Gate::new(Arc::clone(medium)));
+        let files = Files::open(gate.clone(), this_process()).expect("a file system");
+        let point = MountPoint::new(folder).expect("an empty folder");
+        let options = Options {
+            name: "test".to_owned(),
+            threads: 4,
+            allow_other: true,
+            transport,
+        };
+        let ended = Arc::new(AtomicBool::new(false));
+        let end = Arc::clone(&ended);
+        let mount = Mount::start(files, &point, &options, move || {
+            end.store(true, Ordering::Relaxed);
+        });
+        Self {
+            mount: mount.expect("a mount"),
+            gate,
+            ended,
+        }
+    }
+
+    fn rule(&self, rule: Rule) -> String {
+        self.gate.set(rule);
+        "done".to_owned()
+    }
+}
+
+/// How many threads of this process serve the kernel, or wait for those that do.
+fn threads() -> usize {
+    let tasks = std::fs::read_dir("/proc/self/task").expect("threads");
+    let names = tasks.filter_map(|task| {
+        let path = task.ok()?.path().join("comm");
+        std::fs::read_to_string(path).ok()
+    });
+    let serve = |name: &String| {
+        ["cenote-ring", "cenote-fuse", "cenote-files"]
+            .iter()
+            .any(|prefix| name.starts_with(prefix))
     };
-    Mount::start(files, &point, &options, || {}).expect("a mount")
+    names.filter(serve).count()
 }
 
 /// Runs a line of the shell in `folder`, which must succeed; what it printed.

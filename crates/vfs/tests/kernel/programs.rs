@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::mounted::{Mounted, has, sh, shell};
+use crate::mounted::{has, sh, shell};
 
 /// Real programs' sources are what this crate has.
 fn sources() -> &'static Path {
@@ -11,7 +11,7 @@ fn sources() -> &'static Path {
 
 #[test]
 fn a_tree_is_copied_packed_and_unpacked() {
-    let Some(mut mounted) = Mounted::new(64 << 20) else {
+    let Some(mut mounted) = super::mounted(64 << 20) else {
         return;
     };
     let from = sources().display();
@@ -42,7 +42,7 @@ fn a_tree_is_copied_packed_and_unpacked() {
 
 #[test]
 fn a_repository_of_git_is_sound_after_a_remount() {
-    let Some(mut mounted) = Mounted::new(64 << 20) else {
+    let Some(mut mounted) = super::mounted(64 << 20) else {
         return;
     };
     if !has("git") {
@@ -76,7 +76,7 @@ fn a_repository_of_git_is_sound_after_a_remount() {
 
 #[test]
 fn a_database_of_sqlite_is_sound_in_both_modes_of_its_journal() {
-    let Some(mut mounted) = Mounted::new(64 << 20) else {
+    let Some(mut mounted) = super::mounted(64 << 20) else {
         return;
     };
     if !has("python3") {
@@ -109,7 +109,7 @@ for mode in ('DELETE', 'WAL'):
 
 #[test]
 fn fio_verifies_what_it_wrote_past_the_cache_and_through_mmap() {
-    let Some(mounted) = Mounted::new(96 << 20) else {
+    let Some(mounted) = super::mounted(96 << 20) else {
         return;
     };
     if !has("fio") {
@@ -130,7 +130,7 @@ fn fio_verifies_what_it_wrote_past_the_cache_and_through_mmap() {
 
 #[test]
 fn locks_keep_processes_apart() {
-    let Some(mounted) = Mounted::new(16 << 20) else {
+    let Some(mounted) = super::mounted(16 << 20) else {
         return;
     };
     if !has("flock") {
@@ -143,7 +143,7 @@ fn locks_keep_processes_apart() {
 
 #[test]
 fn a_directory_of_thousands_is_listed_whole_while_it_is_emptied() {
-    let Some(mut mounted) = Mounted::new(64 << 20) else {
+    let Some(mut mounted) = super::mounted(64 << 20) else {
         return;
     };
     shell(mounted.path(), "mkdir d; cd d; seq 5000 | xargs touch");

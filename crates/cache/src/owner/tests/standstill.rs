@@ -95,3 +95,49 @@ fn a_record_before_what_is_given_back_has_what_was_decided_meanwhile() {
     let given_back = world.place_of(|action| matches!(action, Action::Unmap { .. }));
     assert!(kept < given_back);
 }
+
+#[test]
+fn who_comes_while_nothing_is_carried_out_goes_by_what_is_recorded() {
+    let mut world = World::new(2, 8, 3);
+    world.join(1);
+    world.run();
+    assert!(world.owner.is_settled());
+    world.owner.handle_suspended(world.now);
+    let kept = world.owner.entries();
+    // A host would have to be emptied: nobody is told before that is recorded.
+    world.owner.handle_notice(world.now, 0, None);
+    world.join(2);
+    assert_eq!(world.owner.kept_entries(), kept);
+    assert!(!world.owner.is_untold(2));
+    for entry in kept {
+        let (region, generation) = (entry.region as usize, entry.generation);
+        world.owner.handle_known(world.now, 2, region, generation);
+    }
+    world.pass(Duration::from_millis(500));
+    world.owner.handle_recorded(world.now);
+    world.run();
+    assert!(world.owner.is_settled());
+    let entries = world.owner.entries();
+    let copies = entries.iter().flat_map(|entry| &entry.copies);
+    assert!(copies.into_iter().all(|copy| copy.host != 0), "it goes on");
+    for client in [1, 2] {
+        let is_told =
+            |action: &Action| matches!(action, Action::Tell { client: to, .. } if *to == client);
+        world.place_of(is_told);
+    }
+}
+
+#[test]
+fn who_comes_while_a_decision_waits_to_be_carried_out_waits_too() {
+    let mut world = World::new(2, 8, 3);
+    world.run();
+    world.owner.handle_notice(world.now, 0, None);
+    world.owner.handle_suspended(world.now);
+    world.join(1);
+    assert!(world.owner.kept_entries().is_empty());
+    assert!(world.owner.is_untold(1));
+    world.owner.handle_recorded(world.now);
+    world.run();
+    assert!(world.owner.is_settled());
+    assert!(!world.owner.is_untold(1));
+}

@@ -155,10 +155,9 @@ impl Server {
         connected.outbox.greet(greeting.into_iter());
         connected.number = Some(number);
         self.joined.insert(number, peer);
-        if !self.manager.owner.handle_client_joined(now, number) {
+        if !self.manager.join(now, number) {
             return self.refuse(peer, Refusal::Full);
         }
-        self.manager.flush(now);
         self.pass_on(now);
     }
 

@@ -156,7 +156,7 @@ impl Server {
         let supplier = Supplier::begin(config.supply, &left, threads, epoch, now, to_wake, proof);
         let supplier = supplier.map_err(no_thread)?;
         if !leadership.holds(now) {
-            manager.suspend(now);
+            manager.begin_suspended(now);
         }
         for (host, listed) in standings.into_iter().enumerate() {
             match listed {

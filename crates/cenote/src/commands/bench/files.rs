@@ -18,11 +18,13 @@ use crate::span;
   cenote bench files --files 20000 --rounds 5 --json
   cenote bench files --duration 0 --transport tcp
 
-The same load in four places: cenote mount (rs:8+2, 12 hosts); a FUSE file system that only hands
-requests on to tmpfs, the most that FUSE allows here; tmpfs; ext4 on a block device that is another
-volume of the same hosts. fio reads and writes past the kernel's cache; files are made, looked at and
-deleted by one thread, 1000 in a folder, at first with the names in the kernel's cache and then without.
-In every row more is better. It needs root, /dev/fuse, fio, and mkfs.ext4.")]
+The same load in five places: cenote mount (rs:8+2, 12 hosts), whose requests come over io_uring;
+another over /dev/fuse; a FUSE file system that only hands requests on to tmpfs, the most that
+/dev/fuse allows here; tmpfs; ext4 on a block device that is another volume of the same hosts. FUSE
+over io_uring is switched on in the kernel meanwhile; where there is none the first is over /dev/fuse.
+fio reads and writes past the kernel's cache; files are made, looked at and deleted by one thread,
+1000 in a folder, at first with the names in the kernel's cache and then without. In every row more
+is better. It needs root, /dev/fuse, fio, and mkfs.ext4.")]
 pub struct Args {
     /// Hosts over this transport
     #[arg(long, value_enum, default_value_t = Transport::Shm)]

@@ -336,11 +336,13 @@ fn swap_device(dev: &Path, sys: &Path, modules: &Path) -> Finding {
 fn fuse_rings(state: FuseRingsState) -> Finding {
     let subject = "FUSE over io_uring";
     match state {
-        FuseRingsState::On => Finding::ok(subject, "swap without nbd is served over it"),
+        FuseRingsState::On => {
+            Finding::ok(subject, "mount, and swap without nbd, are served over it")
+        }
         FuseRingsState::Off => Finding::warning(
             subject,
-            "switched off: swap without nbd is served over /dev/fuse, which is slower",
-            format!("echo Y > {FUSE_RINGS_SWITCH}, before swap on"),
+            "switched off: mount, and swap without nbd, are served over /dev/fuse, which is slower",
+            format!("echo Y > {FUSE_RINGS_SWITCH}, before mount or swap on"),
         )
         .with_fix(Fix::Switch {
             path: FUSE_RINGS_SWITCH.into(),

@@ -8,6 +8,8 @@ use std::io::Write;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow};
+use cenote_fabric::ClusterKey;
+use cenote_pool::HostEntry;
 use cenote_pool::control::{ClientStatus, Drain, HostStatus, Request};
 use serde::Serialize;
 
@@ -80,7 +82,9 @@ pub fn run(args: &Args) -> Result<u8> {
         return Ok(DONE);
     }
     let before = host.ask(&Request::Status, ANSWER)?;
-    check_room(&target, lent(&before))?;
+    if let Some(others) = &target.others {
+        check_room(&target.name, others, &target.key, lent(&before))?;
+    }
     let begun = Instant::now();
     let ended = watch(&mut host, &target.name, args, lent(&before));
     let (left, reason) = match &ended {
@@ -114,16 +118,17 @@ pub fn run(args: &Args) -> Result<u8> {
 }
 
 /// Slabs in clients' hands.
-fn lent(status: &HostStatus) -> u32 {
+pub fn lent(status: &HostStatus) -> u32 {
     status.slabs.mapped + status.slabs.orphaned
 }
 
-/// Refuses what cannot end well before anything is touched, where the other hosts are known.
-fn check_room(target: &target::Target, lent: u32) -> Result<()> {
-    let Some(others) = &target.others else {
-        return Ok(());
-    };
-    let answers = ask::all(others, &target.key, ANSWER);
+/// Refuses what cannot end well before anything is touched: the host `name` has `lent` slabs, and
+/// `others` have room for fewer.
+///
+/// # Errors
+/// They have.
+pub fn check_room(name: &str, others: &[HostEntry], key: &ClusterKey, lent: u32) -> Result<()> {
+    let answers = ask::all(others, key, ANSWER);
     let free: u64 = answers
         .iter()
         .flatten()
@@ -133,9 +138,8 @@ fn check_room(target: &target::Target, lent: u32) -> Result<()> {
         return Ok(());
     }
     let what = format!(
-        "nowhere to go: {lent} slabs of {} are lent, and its {} other hosts have {free} free; \
+        "nowhere to go: {lent} slabs of {name} are lent, and its {} other hosts have {free} free; \
          nothing was changed",
-        target.name,
         others.len()
     );
     Err(Failure::new(what, "add a host, or delete a volume").into())

@@ -176,21 +176,40 @@ pub struct Found {
 impl Found {
     /// The cluster that is up in a folder; `None`: none is.
     pub fn of_folder(dir: &Path) -> Result<Option<Self>> {
-        if !dir.join(KNOWN).exists() {
-            return Ok(None);
-        }
-        let which = Which {
+        let which = Which::of_folder(dir);
+        which.is_up().then(|| which.load()).transpose()
+    }
+}
+
+impl Which {
+    /// The cluster of a folder.
+    pub fn of_folder(dir: &Path) -> Self {
+        Self {
             dir: Some(dir.to_owned()),
             etcd: None,
             cluster_name: None,
             key: None,
             at_etcd: AtEtcd::default(),
-        };
-        which.load().map(Some)
+        }
     }
-}
 
-impl Which {
+    /// Whether a cluster is up in its folder.
+    pub fn is_up(&self) -> bool {
+        let dir = self.dir.as_ref();
+        dir.is_some_and(|dir| dir.join(KNOWN).exists())
+    }
+
+    /// The cluster at an etcd, for a process of another kind.
+    pub fn at(etcd: String, cluster_name: Option<String>, key: PathBuf, at_etcd: AtEtcd) -> Self {
+        Self {
+            dir: None,
+            etcd: Some(etcd),
+            cluster_name,
+            key: Some(key),
+            at_etcd,
+        }
+    }
+
     pub fn load(&self) -> Result<Found> {
         let dir = self.dir.as_deref();
         let there = dir.filter(|dir| dir.exists() || self.etcd.is_none());

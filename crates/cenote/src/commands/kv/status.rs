@@ -21,7 +21,7 @@ use crate::failure::{DONE, NOT_WHOLE};
 use crate::span;
 use crate::watch::Watch;
 use groups::GroupStatus;
-pub use groups::Memory;
+pub use groups::{Memory, PlaceStatus};
 pub use text::print;
 
 /// `kv status` and what follows it.
@@ -49,10 +49,10 @@ pub struct Args {
 /// What is shown.
 #[derive(Serialize)]
 pub struct Report {
-    cluster: String,
+    pub cluster: String,
     etcd: String,
     groups: usize,
-    code: String,
+    pub code: String,
     region_bytes: u64,
     nodes_planned: usize,
     nodes_up: usize,
@@ -61,7 +61,7 @@ pub struct Report {
     /// Of all nodes that answer.
     memory: Memory,
     pub nodes: Vec<NodeStatus>,
-    by_group: Vec<GroupStatus>,
+    pub by_group: Vec<GroupStatus>,
 }
 
 impl Report {
@@ -102,6 +102,13 @@ pub struct NodeStatus {
 }
 
 impl NodeStatus {
+    /// Operations of the partitions that it owns, since it owns them.
+    pub fn operations(&self) -> u64 {
+        let groups = self.report.iter().flat_map(|report| &report.groups);
+        let owned = groups.flat_map(|group| &group.owned);
+        owned.map(|owned| owned.operations).sum()
+    }
+
     /// Bytes that it is still to recover or to be told, before its places are whole.
     pub fn missing_bytes(&self) -> u64 {
         let groups = self.report.iter().flat_map(|report| &report.groups);

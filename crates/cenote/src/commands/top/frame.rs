@@ -6,9 +6,9 @@
 use std::ops::Range;
 
 use super::rows::free_bytes;
-use super::sample::Found;
 use super::table::{Look, Order, Row, widths};
 use super::view::{Focus, View};
+use crate::sample::Found;
 use crate::size::Size;
 
 /// A line, in pieces that look alike.

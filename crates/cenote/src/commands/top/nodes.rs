@@ -1,9 +1,9 @@
 //! Key-value nodes as rows.
 
 use super::rows::time_left;
-use super::sample::Nodes;
 use super::table::{Cell, Look, Row};
 use crate::commands::kv::status::{NodeStatus, State};
+use crate::sample::Nodes;
 use crate::size::Size;
 
 /// Columns of key-value nodes.

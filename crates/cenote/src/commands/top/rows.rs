@@ -5,9 +5,9 @@ use std::time::Duration;
 use cenote_pool::control::HostStatus;
 use serde_json::Value;
 
-use super::sample::{Found, Host, Volume, Volumes};
 use super::table::{Cell, Look, Row};
 use crate::commands::set::describe_change;
+use crate::sample::{Found, Host, Volume, Volumes};
 use crate::size::Size;
 use crate::span::Span;
 

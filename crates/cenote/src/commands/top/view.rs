@@ -4,8 +4,8 @@ use crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
 use super::nodes::{NODE_HEADER, node};
 use super::rows::{HOST_HEADER, VOLUME_HEADER, host, volume};
-use super::sample::{Hosts, Nodes, Volumes};
 use super::table::{Order, Row, sort};
+use crate::sample::{Hosts, Nodes, Volumes};
 
 /// One of the tables.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

@@ -217,15 +217,17 @@ fn without_a_ring_each_endpoint_makes_its_own_calls() {
 }
 
 #[test]
-fn a_request_costs_the_agent_one_call() {
+fn a_request_costs_the_agent_of_several_connections_one_call() {
     const REQUESTS: u64 = 200;
     for protection in WireProtection::ALL {
         let rig = Rig::with(8, protection);
         let (_region, window) = rig.window(4096, Rights::ALL);
-        let mut client = rig.client();
+        let (mut client, mut other) = (rig.client(), rig.client());
         let mut landing = [0; 512];
-        client.read(&window, 0, &mut landing, 0);
-        assert_eq!(client.next().status, Status::Ok);
+        for client in [&mut client, &mut other] {
+            client.read(&window, 0, &mut landing, 0);
+            assert_eq!(client.next().status, Status::Ok);
+        }
         if !rig.agent.has_ring() {
             println!("skipped: this system has no io_uring for a host's tcp");
             return;

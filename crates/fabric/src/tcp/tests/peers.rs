@@ -1,7 +1,10 @@
 //! Peers that are slow, silent, idle or gone.
 
+use std::io::{Read as _, Write as _};
+
 use super::*;
 use crate::FAILURE_TIMEOUT;
+use crate::tcp::wire::{RESPONSE_BYTES, Request, Verb};
 
 #[test]
 fn a_client_that_takes_no_responses_is_not_read_and_loses_nothing() {
@@ -164,4 +167,50 @@ fn an_idle_endpoint_notices_that_its_peer_is_gone() {
     assert!(wait(&[fd], Some(Duration::from_secs(20))).unwrap());
     client.endpoint.poll(Time::now(), &mut client.queue);
     assert!(client.endpoint.is_dead());
+}
+
+/// Neither does the agent wait for the rest in the middle of a window, nor look for it all the time.
+#[test]
+fn a_lone_client_that_stops_in_the_middle_of_a_write_costs_nothing() {
+    const LEN: usize = 4096;
+    for serving in [Serving::Ring, Serving::Epoll] {
+        let rig = Rig::serving(8, WireProtection::Plain, serving);
+        let (region, window) = rig.window(LEN as u64, Rights::ALL);
+        let (mut ours, theirs) = sockets();
+        rig.agent.adopt(theirs, CLIENT, None);
+        let request = |verb, len_bytes: usize| Request {
+            verb,
+            len_bytes: len_bytes as u32,
+            window: window.descriptor.id.0,
+            immediate: None,
+            generation: window.descriptor.generation.0,
+            offset: 0,
+            operand: 0,
+            swap: 0,
+        };
+        let mut answer = |bytes: &[u8]| {
+            ours.write_all(bytes).unwrap();
+            ours.read_exact(&mut [0; RESPONSE_BYTES]).unwrap();
+        };
+        // One that is whole, so that it is busy; then half of another.
+        answer(&[&request(Verb::Write, 8).encode()[..], &[1; 8]].concat());
+        answer(&request(Verb::FetchAdd, 8).encode());
+        let half = [&request(Verb::Write, LEN).encode()[..], &[2; LEN / 2]].concat();
+        ours.write_all(&half).unwrap();
+        let mut seen = [0; LEN / 2];
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while seen != [2; LEN / 2] {
+            assert!(Instant::now() < deadline, "the first half is not taken");
+            region.read(0, &mut seen).unwrap();
+        }
+        let before = rig.agent.system_calls();
+        std::thread::sleep(Duration::from_millis(100));
+        let calls = rig.agent.system_calls() - before;
+        assert!(calls < 20, "{calls} system calls for nothing, {serving:?}");
+        ours.write_all(&[3; LEN / 2]).unwrap();
+        ours.read_exact(&mut [0; RESPONSE_BYTES]).unwrap();
+        let mut all = [0; LEN];
+        region.read(0, &mut all).unwrap();
+        assert_eq!(all, [[2; LEN / 2], [3; LEN / 2]].concat()[..]);
+    }
 }

@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod options;
+mod resolver;
 
 use std::io::Write;
 use std::path::Path;

@@ -1,6 +1,6 @@
 //! memcached's command line, read as memcached reads it.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -10,6 +10,8 @@ use cenote_kv::server::files::{FileError, Files, TlsFiles};
 use cenote_kv::server::tls::Verify;
 use cenote_kv::server::{Binding, Settings, TcpAddress, WhenFull};
 use clap::{ArgAction, Parser};
+
+use super::resolver::{has_ipv6, resolve};
 
 /// A server that speaks memcached's protocols and takes memcached's options.
 ///
@@ -137,6 +139,9 @@ pub struct Options {
     /// Whose meta commands are spoken: 1.6.18's, or those of what came after it
     #[arg(long, value_enum, default_value = "1.6.18")]
     meta_dialect: MetaDialect,
+    /// Serve `debugtime N`, which moves the time on by N seconds: for tests of what ends
+    #[arg(long)]
+    debug_time: bool,
     /// More options, parted by commas: maxconns_fast, no_maxconns_fast, idle_timeout, lru_crawler,
     /// no_lru_crawler, ssl_chain_cert,
     /// ssl_key, ssl_ca_cert, ssl_verify_mode; memcached's others are accepted
@@ -335,6 +340,7 @@ impl Options {
             has_crawler: !extended.has_no_crawler,
             tells_lru: !extended.has_no_maintainer,
             may_shut_down: self.enable_shutdown,
+            may_leap: self.debug_time,
             verbosity: self.verbose,
             ..Settings::default()
         };
@@ -567,33 +573,4 @@ impl Options {
             .map(|(_, name)| format!("{name} is accepted and changes nothing"))
             .collect()
     }
-}
-
-/// The addresses of a name, and its port if one is said.
-fn resolve(name: &str) -> Result<Vec<(IpAddr, Option<u16>)>, Refused> {
-    if name == "*" {
-        return Ok(vec![(Ipv4Addr::UNSPECIFIED.into(), None)]);
-    }
-    if let Ok(address) = name.parse::<IpAddr>() {
-        return Ok(vec![(address, None)]);
-    }
-    if let Ok(address) = name.parse::<SocketAddr>() {
-        return Ok(vec![(address.ip(), Some(address.port()))]);
-    }
-    let (host, port) = match name.rsplit_once(':') {
-        Some((host, port)) => {
-            let wrong =
-                |_| Refused::new(Refused::USAGE, format!("Invalid port number: \"{port}\""));
-            (host, Some(port.parse().map_err(wrong)?))
-        }
-        None => (name.trim_start_matches('[').trim_end_matches(']'), None),
-    };
-    let found = (host, 0)
-        .to_socket_addrs()
-        .map_err(|error| Refused::new(71, format!("getaddrinfo(): {host}: {error}")))?;
-    Ok(found.map(|address| (address.ip(), port)).collect())
-}
-
-fn has_ipv6() -> bool {
-    std::net::UdpSocket::bind((Ipv6Addr::LOCALHOST, 0)).is_ok()
 }

@@ -166,7 +166,7 @@ impl Queue {
 }
 
 /// Bytes that an entry takes from the table and the region.
-fn cost(records: &Records, slot: Slot) -> u64 {
+pub(super) fn cost(records: &Records, slot: Slot) -> u64 {
     cost_of(records, slot, records.value_bytes(slot))
 }
 

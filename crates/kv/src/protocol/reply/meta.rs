@@ -77,7 +77,7 @@ pub struct Debugged<'a> {
     /// Whether it has been fetched.
     pub was_hit: bool,
     /// Number of its size class.
-    pub class: u32,
+    pub class: usize,
     /// Bytes that it takes.
     pub bytes: u64,
 }

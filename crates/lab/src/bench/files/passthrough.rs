@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, SystemTime};
 
-use cenote_vfs::mount::{Options, session};
+use cenote_vfs::mount::{Options, Transport, session};
 use fuser::{
     BsdFileFlags, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation,
     INodeNo, KernelConfig, LockOwner, OpenFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyEmpty,
@@ -30,6 +30,7 @@ pub(super) fn serve(point: &Path, backing: &Path, shown: impl FnOnce()) -> anyho
         name: "passthrough".to_owned(),
         threads: THREADS,
         allow_other: true,
+        transport: Transport::DevFuse,
     };
     let known = HashMap::from([(INodeNo::ROOT.0, (backing.to_owned(), 1))]);
     let passthrough = Passthrough {

@@ -73,6 +73,13 @@ pub fn serve(role: &Role) -> anyhow::Result<()> {
     }
 }
 
+/// How the kernel's requests come to `cenote mount`.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Transport {
+    IoUring,
+    DevFuse,
+}
+
 /// A mounted folder. Dropped from the mount down.
 pub(super) struct Place {
     mount: Mounted,
@@ -81,24 +88,35 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// `cenote mount` of a volume on the cluster.
+    /// `cenote mount` of a volume on the cluster, by the transport of the kernel's requests that is
+    /// asked for; which of them that is.
     pub(super) fn ours(
         cluster: &LocalCluster,
         dir: &Path,
-        scheme: Scheme,
-        bytes: u64,
-    ) -> anyhow::Result<Self> {
-        let point = folder(dir, "ours")?;
+        (scheme, bytes): (Scheme, u64),
+        wanted: Transport,
+    ) -> anyhow::Result<(Self, Transport)> {
+        let (name, setting) = match wanted {
+            Transport::IoUring => ("ours", "on"),
+            Transport::DevFuse => ("ours-dev-fuse", "off"),
+        };
+        let point = folder(dir, name)?;
         let mut command = this_program()?;
         command.arg("mount").arg(&point).arg("--cluster");
         command.arg(cluster.file());
         command.args(["--size", &bytes.to_string(), "--scheme"]);
         command.arg(scheme.to_string());
-        let (server, _) = Server::start(command, "cenote mount")?;
-        Ok(Self {
+        command.env("CENOTE_FUSE_URING", setting);
+        let (server, line) = Server::start(command, "cenote mount")?;
+        let place = Self {
             mount: Mounted(point),
             _server: Some(server),
-        })
+        };
+        let found = match line.trim_end().ends_with(" over io_uring") {
+            true => Transport::IoUring,
+            false => Transport::DevFuse,
+        };
+        Ok((place, found))
     }
 
     /// A tmpfs of this size at most.
@@ -144,7 +162,13 @@ impl Place {
         command.args(["--bytes", &bytes.to_string(), "--scheme"]);
         command.arg(scheme.to_string());
         command.arg("--dir").arg(folder(dir, "device")?);
-        let (server, device) = Server::start(command, "the block device")?;
+        let (server, line) = Server::start(command, "the block device")?;
+        // The second word is what it serves.
+        let device = line
+            .split_whitespace()
+            .nth(1)
+            .unwrap_or_default()
+            .to_owned();
         let inodes = (files + files / 8 + 1024).to_string();
         // Everything is made now: no thread of the kernel makes the rest while others are measured.
         let eager = "lazy_itable_init=0,lazy_journal_init=0";
@@ -184,7 +208,7 @@ struct Server {
 }
 
 impl Server {
-    /// Starts it; returns what it serves, the second word of its first line, as well.
+    /// Starts it; returns its first line as well.
     fn start(mut command: Command, name: &'static str) -> anyhow::Result<(Self, String)> {
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         detach(&mut command);
@@ -195,8 +219,7 @@ impl Server {
         let mut line = String::new();
         BufReader::new(out).read_line(&mut line)?;
         ensure!(line.starts_with("ready "), "{name} did not become ready");
-        let what = line.split_whitespace().nth(1).unwrap_or_default();
-        Ok((Self { process, orders }, what.to_owned()))
+        Ok((Self { process, orders }, line))
     }
 }
 

@@ -4,7 +4,7 @@ use crate::schemes::EFactory;
 fn read(oldest: u64) -> (Operation, Word) {
     let key = b"key".to_vec();
     let get = Command::Get { key: key.clone() };
-    let mut operation = Operation::new(get, 1, 0, 5, &EFactory);
+    let mut operation = Operation::new(get, Whose::Submitted(1), 0, 5, &EFactory);
     let header = Header {
         kind: Kind::Value,
         key_bytes: 3,
@@ -64,5 +64,23 @@ fn another_flag_key_or_value_is_seen() {
             matches!(see(&mut operation, word, false, true), Seen::Changed),
             "{at}"
         );
+    }
+}
+
+/// Its memory is the verbs' until they have ended, whatever the server says before.
+#[test]
+fn a_word_that_comes_before_a_value_is_there_ends_nothing() {
+    for is_durable in [true, false] {
+        let written = Step::Written {
+            sequence: 4,
+            shard: 1,
+            is_durable: None,
+        };
+        let said = Step::Written {
+            sequence: 4,
+            shard: 1,
+            is_durable: Some(is_durable),
+        };
+        assert_eq!(written.acknowledged(is_durable), said);
     }
 }

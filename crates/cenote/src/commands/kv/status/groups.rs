@@ -38,7 +38,7 @@ pub struct PlaceStatus {
 }
 
 /// Bytes of memory.
-#[derive(Clone, Copy, Debug, Default, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Memory {
     /// Of partitions' regions.
     pub values: u64,

@@ -6,9 +6,9 @@ use cenote_pool::control::{HostStatus, PressureStatus, SlabCounts};
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use serde_json::json;
 
-use super::super::sample::{Host, Volume, Volumes};
 use super::super::view::After;
 use super::*;
+use crate::sample::{Host, Volume, Volumes};
 
 const GIB: u64 = 1 << 30;
 
@@ -31,6 +31,7 @@ fn up(name: &str, lent: u32, pressure: PressureStatus) -> Host {
     Host {
         name: name.to_owned(),
         address: format!("tcp:{name}:7000"),
+        domain: format!("rack-{name}"),
         found: Found::Up(Box::new(status)),
     }
 }
@@ -58,6 +59,7 @@ fn hosts() -> Vec<Host> {
         Host {
             name: "h02".to_owned(),
             address: "tcp:h02:7000".to_owned(),
+            domain: "rack-h02".to_owned(),
             found: Found::Ended("connection refused".to_owned()),
         },
     ]

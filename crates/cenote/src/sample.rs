@@ -1,17 +1,17 @@
-//! What hosts and volumes say, once.
+//! What hosts, volumes and key-value nodes say, once: for `cenote top` and the dashboard.
 
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
+use cenote_pool::HostEntry;
 use cenote_pool::control::HostStatus;
 use serde_json::Value;
 
-use super::view::Focus;
-use crate::ask;
+use crate::ask::{self, side_by_side};
 use crate::commands::kv::place::Found as KvCluster;
 use crate::commands::kv::status::{self, NodeStatus};
 use crate::failure::chain;
-use crate::place::{Loaded, Which};
+use crate::place::{ClusterDir, Loaded, Which};
 use crate::process::Identity;
 use crate::volumes::{self, Question};
 
@@ -34,6 +34,8 @@ pub struct Host {
     pub name: String,
     /// As in the cluster file.
     pub address: String,
+    /// As in the cluster file.
+    pub domain: String,
     /// What it said, or why it said nothing.
     pub found: Found,
 }
@@ -100,13 +102,14 @@ impl Sampler {
         })
     }
 
-    /// What there is to show.
-    pub fn tables(&self) -> Vec<Focus> {
-        let hosts = self
-            .loaded
-            .iter()
-            .flat_map(|_| [Focus::Hosts, Focus::Volumes]);
-        hosts.chain(self.kv.iter().map(|_| Focus::Nodes)).collect()
+    /// Whether there are hosts and volumes.
+    pub fn has_hosts(&self) -> bool {
+        self.loaded.is_some()
+    }
+
+    /// Whether there are key-value nodes.
+    pub fn has_nodes(&self) -> bool {
+        self.kv.is_some()
     }
 
     /// The cluster, for the title.
@@ -139,53 +142,76 @@ impl Sampler {
     /// Asks every host.
     ///
     /// # Errors
-    /// This machine's own files make no sense; hosts that do not answer are no error.
+    /// As [`hosts`].
     pub fn hosts(&self) -> Result<Hosts> {
-        let Some(loaded) = &self.loaded else {
-            return Ok(Vec::new());
-        };
-        let entries = &loaded.cluster.hosts;
-        let answers = ask::all(entries, &loaded.key, self.timeout);
-        let found = entries.iter().zip(answers).map(|(entry, answer)| {
-            let found = match answer {
-                Ok(status) => Found::Up(Box::new(status)),
-                Err(error) => missing(loaded, &entry.name, chain(&error))?,
-            };
-            Ok(Host {
-                name: entry.name.clone(),
-                address: entry.address.clone(),
-                found,
-            })
-        });
-        found.collect()
+        match &self.loaded {
+            Some(loaded) => hosts(loaded, &loaded.cluster.hosts, self.timeout),
+            None => Ok(Vec::new()),
+        }
     }
 
     /// Asks every volume's owner.
     ///
     /// # Errors
-    /// The folder of volumes cannot be read; owners that do not answer are no error.
+    /// As [`volumes`].
     pub fn volumes(&self) -> Result<Volumes> {
-        let at = Instant::now();
-        let Some(loaded) = &self.loaded else {
-            let volumes = Vec::new();
-            return Ok(Volumes { at, volumes });
+        match &self.loaded {
+            Some(loaded) => volumes(&loaded.dir, self.timeout),
+            None => Ok(Volumes {
+                at: Instant::now(),
+                volumes: Vec::new(),
+            }),
+        }
+    }
+}
+
+/// Asks hosts of a cluster, all of them side by side.
+///
+/// # Errors
+/// This machine's own files make no sense; hosts that do not answer are no error.
+pub fn hosts(loaded: &Loaded, entries: &[HostEntry], timeout: Duration) -> Result<Hosts> {
+    let answers = ask::all(entries, &loaded.key, timeout);
+    let found = entries.iter().zip(answers).map(|(entry, answer)| {
+        let found = match answer {
+            Ok(status) => Found::Up(Box::new(status)),
+            Err(error) => missing(loaded, &entry.name, chain(&error))?,
         };
-        let folder = volumes::Volumes::new(&loaded.dir);
-        let found = folder.list()?.into_iter().map(|(name, spec)| {
-            let status = folder.is_owned(&name)?.then(|| {
-                let answer = folder.ask_within(&name, Question::Status, self.timeout);
-                answer.map_err(|error| chain(&error))
-            });
+        Ok(Host {
+            name: entry.name.clone(),
+            address: entry.address.clone(),
+            domain: entry.domain.clone(),
+            found,
+        })
+    });
+    found.collect()
+}
+
+/// Asks the owners of the volumes of a folder, all of them side by side.
+///
+/// # Errors
+/// The folder of volumes cannot be read; owners that do not answer are no error.
+pub fn volumes(dir: &ClusterDir, timeout: Duration) -> Result<Volumes> {
+    let at = Instant::now();
+    let folder = volumes::Volumes::new(dir);
+    let specs = folder.list()?;
+    let answers = side_by_side(&specs, |(name, _)| {
+        let answer = || folder.ask_within(name, Question::Status, timeout);
+        let status = folder.is_owned(name)?.then(answer);
+        anyhow::Ok(status.map(|answer| answer.map_err(|error| chain(&error))))
+    });
+    let found = specs
+        .into_iter()
+        .zip(answers)
+        .map(|((name, spec), status)| {
             Ok(Volume {
                 name,
                 size: spec.size,
                 scheme: spec.scheme,
-                status,
+                status: status?,
             })
         });
-        let volumes = found.collect::<Result<Vec<_>>>()?;
-        Ok(Volumes { at, volumes })
-    }
+    let volumes = found.collect::<Result<Vec<_>>>()?;
+    Ok(Volumes { at, volumes })
 }
 
 fn missing(loaded: &Loaded, name: &str, why: String) -> Result<Found> {

@@ -1,0 +1,179 @@
+//! What is proposed to a partition that nobody else has: it is applied at once, and no operation is made of it.
+//!
+//! A value goes from the request to its place, once, while [`super::owner`] makes bytes to send of it and adds
+//! them to what lies there. In a server alone, an item whose next value takes as much space keeps its place:
+//! that a place is free before it is written (C3) is for those who have copies, and here there are none.
+
+use super::operation::Effect;
+use super::owner::Owner;
+use super::replica::{Xid, space_of};
+use crate::memory::table::Entry;
+
+impl Owner {
+    /// Commits an operation that carries no value.
+    pub(super) fn commit_now(&mut self, hash: u64, key: &[u8], effect: Effect) -> Xid {
+        self.note_expiry(&effect);
+        let xid = self.backlog.pass();
+        let applied = self.replica.apply_effect(xid, hash, key, effect, true);
+        applied.expect("its own operations fit");
+        xid
+    }
+
+    /// Stores an item in a place that was taken for it.
+    pub(super) fn put_now(&mut self, hash: u64, key: &[u8], entry: Entry, value: &[&[u8]]) -> Xid {
+        self.write_value(entry.address, value);
+        self.commit_now(hash, key, Effect::Put(entry))
+    }
+
+    /// Stores an item where its last value lies, if that is as long and may stay there.
+    pub(super) fn put_in_place(
+        &mut self,
+        hash: u64,
+        key: &[u8],
+        mut entry: Entry,
+        value: &[&[u8]],
+    ) -> Option<Xid> {
+        // Where much is free, values move to the front, so that the end can be given back.
+        if !self.room.is_alone() || !self.commits_at_once() || self.is_sparse() {
+            return None;
+        }
+        let slot = self.replica.table().find(hash, key)?;
+        let old = space_of(&self.replica.table().entry(slot));
+        entry.address = old.start;
+        if space_of(&entry) != old {
+            return None;
+        }
+        // A value of zeros may lie where no memory was taken so far: that is counted where places are taken.
+        let bytes = entry.value_bytes as usize;
+        if self.region.lacking_bytes(entry.address, bytes) > 0 {
+            return None;
+        }
+        self.note_expiry(&Effect::Put(entry));
+        self.write_value(entry.address, value);
+        let xid = self.backlog.pass();
+        self.replica.overwrite(xid, slot, entry);
+        Some(xid)
+    }
+
+    fn write_value(&self, mut address: u64, value: &[&[u8]]) {
+        for part in value {
+            self.region.write(address, part);
+            address += part.len() as u64;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::group::marks::Marks;
+    use crate::group::owner::Change;
+    use crate::group::room::Bound;
+    use crate::memory::footprint::{Footprint, Roles};
+    use crate::memory::key_hash::KeyHasher;
+
+    const REGION_BYTES: u64 = 16 << 20;
+
+    fn owner() -> Owner {
+        Owner::alone(KeyHasher::new([1; 16]), REGION_BYTES, Bound::NONE)
+    }
+
+    fn put(owner: &mut Owner, key: &str, value: &[&[u8]]) -> u64 {
+        let hash = owner.hash_of(key.as_bytes());
+        let change = Change::Put {
+            client_flags: 0,
+            expiry: 0,
+            marks: Marks::NONE,
+            value,
+        };
+        let xid = owner.propose(hash, key.as_bytes(), change).unwrap();
+        assert_eq!(xid, owner.committed_xid(), "committed at once");
+        let found = owner.committed(hash, key.as_bytes()).unwrap();
+        let said = owner.value(&found, |parts| parts.concat()).unwrap();
+        assert_eq!(said, value.concat(), "{key}");
+        found.entry.address
+    }
+
+    fn used(owner: &Owner) -> u64 {
+        let allocator = owner.replica().allocator();
+        allocator.region_bytes() - allocator.free_bytes()
+    }
+
+    #[test]
+    fn a_value_that_takes_as_much_space_keeps_its_place_and_leaves_its_neighbours_alone() {
+        let mut owner = owner();
+        let before = put(&mut owner, "before", &[&[1; 1000]]);
+        let place = put(&mut owner, "key", &[&[2; 1000]]);
+        let behind = put(&mut owner, "behind", &[&[3; 1000]]);
+        let cas = owner.next_cas();
+        // 1000 and 1008 bytes are as many units of 16.
+        assert_eq!(put(&mut owner, "key", &[&[4; 1000], &[5; 8]]), place);
+        assert_eq!(put(&mut owner, "key", &[&[0; 993]]), place);
+        assert_eq!(owner.next_cas(), cas + 2, "each has a number of its own");
+        for (key, address, byte) in [("before", before, 1), ("behind", behind, 3)] {
+            let hash = owner.hash_of(key.as_bytes());
+            let found = owner.committed(hash, key.as_bytes()).unwrap();
+            assert_eq!(found.entry.address, address);
+            let said = owner.value(&found, |parts| parts.concat()).unwrap();
+            assert_eq!(said, [byte; 1000], "{key}");
+        }
+        assert_eq!(used(&owner), 3 * 1008);
+    }
+
+    #[test]
+    fn a_value_of_another_length_gets_another_place_and_the_old_one_is_free() {
+        let mut owner = owner();
+        let place = put(&mut owner, "key", &[&[1; 1000]]);
+        assert_ne!(put(&mut owner, "key", &[&[2; 1009]]), place);
+        assert_eq!(used(&owner), 1024);
+        put(&mut owner, "key", &[b"short"]);
+        assert_eq!(used(&owner), 16);
+        put(&mut owner, "key", &[]);
+        assert_eq!(used(&owner), 16, "each has a place of its own");
+    }
+
+    #[test]
+    fn zeros_that_are_replaced_take_no_more_memory_than_there_is() {
+        const VALUE_BYTES: usize = 256 << 10;
+        let footprint = Footprint::new(16 << 20, 0, Roles::ALONE).unwrap();
+        let cap = footprint.region_cap(0);
+        let bound = Bound {
+            footprint: Some(footprint),
+            ..Bound::NONE
+        };
+        let mut owner = Owner::alone(KeyHasher::new([1; 16]), 8 * cap, bound);
+        // Twice as many bytes as there is memory for.
+        let keys = 2 * cap / VALUE_BYTES as u64;
+        for byte in [0, 1] {
+            for key in 0..keys {
+                put(&mut owner, &format!("key {key}"), &[&[byte; VALUE_BYTES]]);
+                let touched = owner.region.touched_bytes();
+                assert!(touched <= cap, "{touched} of {cap} bytes");
+            }
+        }
+        assert!(owner.counts().evictions > 0);
+    }
+
+    #[test]
+    fn where_much_is_free_values_move_to_the_front() {
+        let mut owner = owner();
+        let value = vec![7; 512 << 10];
+        let keys: Vec<_> = (0..16).map(|number| format!("key {number}")).collect();
+        for key in &keys {
+            put(&mut owner, key, &[&value]);
+        }
+        for key in &keys[..15] {
+            let hash = owner.hash_of(key.as_bytes());
+            owner.propose(hash, key.as_bytes(), Change::Remove).unwrap();
+        }
+        assert_eq!(used(&owner), 512 << 10);
+        let hash = owner.hash_of(keys[15].as_bytes());
+        let place = owner
+            .committed(hash, keys[15].as_bytes())
+            .unwrap()
+            .entry
+            .address;
+        let moved = put(&mut owner, &keys[15], &[&value]);
+        assert_ne!(moved, place);
+    }
+}

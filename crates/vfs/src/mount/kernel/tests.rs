@@ -1,0 +1,224 @@
+use std::sync::Mutex;
+
+use super::*;
+use crate::Timestamp;
+use crate::medium::model::ModelMedium;
+use crate::records::ROOT;
+
+/// A kernel over an empty file system, and what it was told of.
+fn kernel() -> (Kernel, Arc<Mutex<Vec<Ino>>>) {
+    let caller = Caller {
+        uid: 1000,
+        gid: 1000,
+        now: Timestamp::default(),
+    };
+    let medium = Arc::new(ModelMedium::new(16 << 20));
+    let files = Files::open(medium, caller).expect("a file system");
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let tell = Arc::clone(&told);
+    let kernel = Kernel::new(Arc::new(files), move |ino| tell.lock().unwrap().push(ino));
+    (kernel, told)
+}
+
+/// A request as `/dev/fuse` gives it, from user 1000.
+fn bytes(opcode: u32, inode: u64, op: &[u32], payload: &[u8]) -> Vec<u8> {
+    let len = 40 + 4 * op.len() + payload.len();
+    let mut bytes = Vec::new();
+    for word in [len as u32, opcode, 1, 0, inode as u32, 0, 1000, 1000, 9, 0] {
+        bytes.extend_from_slice(&word.to_ne_bytes());
+    }
+    for word in op {
+        bytes.extend_from_slice(&word.to_ne_bytes());
+    }
+    bytes.extend_from_slice(payload);
+    bytes
+}
+
+fn ask(kernel: &Kernel, request: &[u8], room: &mut [u8]) -> Answer {
+    let request = Request::of_bytes(request).expect("a request");
+    kernel.answer(&request, room)
+}
+
+fn word(bytes: &[u8], at: usize) -> u64 {
+    u64::from_ne_bytes(bytes[at..at + 8].try_into().expect("8 bytes"))
+}
+
+/// Makes a file; its inode.
+fn made(kernel: &Kernel, name: &[u8], mode: u32) -> u64 {
+    let mut room = [0; 4096];
+    // CREATE, O_RDWR.
+    let request = bytes(35, ROOT, &[2, libc::S_IFREG | mode, 0, 0], name);
+    assert_eq!(ask(kernel, &request, &mut room), Answer::Bytes(128 + 16));
+    word(&room, 0)
+}
+
+#[test]
+fn what_is_written_is_read_and_a_name_that_is_not_there_has_no_inode() {
+    let (kernel, told) = kernel();
+    let mut room = [7; 4096];
+    let lookup = |name: &[u8]| bytes(1, ROOT, &[], name);
+    assert_eq!(ask(&kernel, &lookup(b"f\0"), &mut room), Answer::Bytes(128));
+    assert_eq!(word(&room, 0), 0);
+    assert_eq!(word(&room, 16), 24 * 3600, "may be believed");
+    let ino = made(&kernel, b"f\0", 0o4755);
+    let write = bytes(16, ino, &[0, 0, 3, 0, 5, 4, 0, 0, 0, 0], b"hello");
+    assert_eq!(ask(&kernel, &write, &mut room), Answer::Bytes(8));
+    assert_eq!(word(&room, 0), 5);
+    assert_eq!(*told.lock().unwrap(), [ino], "the set-user-ID bit went");
+    let read = bytes(15, ino, &[0, 0, 1, 0, 4096, 0, 0, 0, 0, 0], b"");
+    assert_eq!(ask(&kernel, &read, &mut room), Answer::Bytes(7));
+    assert_eq!(room[..7], *b"\0\0hello");
+    let mut exact = [0; 4];
+    assert_eq!(kernel.read(ino, 4, &mut exact), Answer::Bytes(4));
+    assert_eq!(exact, *b"ello");
+}
+
+#[test]
+fn a_read_that_is_longer_than_the_room_is_refused_and_not_cut() {
+    let (kernel, _) = kernel();
+    let ino = made(&kernel, b"f\0", 0o600);
+    let mut room = [0; 100];
+    for len in [101, u32::MAX] {
+        let read = bytes(15, ino, &[0, 0, 0, 0, len, 0, 0, 0, 0, 0], b"");
+        assert_eq!(ask(&kernel, &read, &mut room), Answer::Errno(libc::EINVAL));
+    }
+    // A reply that has no room is refused as well.
+    let getattr = bytes(3, ino, &[0; 4], b"");
+    assert_eq!(
+        ask(&kernel, &getattr, &mut room),
+        Answer::Errno(libc::EINVAL)
+    );
+}
+
+#[test]
+fn attributes_have_the_room_that_was_asked_for() {
+    let (kernel, _) = kernel();
+    let ino = made(&kernel, b"f\0", 0o600);
+    let mut room = [0; 4096];
+    let set = bytes(21, ino, &[5, 0], b"user.a\0value");
+    assert_eq!(ask(&kernel, &set, &mut room), Answer::Bytes(0));
+    let get = |room: u32| bytes(22, ino, &[room, 0], b"user.a\0");
+    assert_eq!(ask(&kernel, &get(0), &mut room), Answer::Bytes(8));
+    assert_eq!(word(&room, 0), 5);
+    assert_eq!(
+        ask(&kernel, &get(4), &mut room),
+        Answer::Errno(libc::ERANGE)
+    );
+    assert_eq!(ask(&kernel, &get(5), &mut room), Answer::Bytes(5));
+    assert_eq!(room[..5], *b"value");
+    let list = |room: u32| bytes(23, ino, &[room, 0], b"");
+    assert_eq!(
+        ask(&kernel, &list(6), &mut room),
+        Answer::Errno(libc::ERANGE)
+    );
+    assert_eq!(ask(&kernel, &list(100), &mut room), Answer::Bytes(7));
+    assert_eq!(room[..7], *b"user.a\0");
+}
+
+#[test]
+fn what_is_forgotten_has_no_reply_and_a_deleted_file_goes_with_it() {
+    let (kernel, _) = kernel();
+    let ino = made(&kernel, b"f\0", 0o600);
+    let mut room = [0; 4096];
+    assert_eq!(
+        ask(&kernel, &bytes(10, ROOT, &[], b"f\0"), &mut room),
+        Answer::Bytes(0)
+    );
+    let getattr = bytes(3, ino, &[0; 4], b"");
+    assert_eq!(ask(&kernel, &getattr, &mut room), Answer::Bytes(104));
+    let release = bytes(18, ino, &[0, 0, 2, 0, 0, 0], b"");
+    assert_eq!(ask(&kernel, &release, &mut room), Answer::Bytes(0));
+    // Of many at a time; one of them is not known.
+    let pairs: Vec<u8> = [99_u64, 1, ino, 1]
+        .iter()
+        .flat_map(|word| word.to_ne_bytes())
+        .collect();
+    let forget = bytes(42, 0, &[2, 0], &pairs);
+    assert_eq!(ask(&kernel, &forget, &mut room), Answer::Nothing);
+    assert_eq!(
+        ask(&kernel, &getattr, &mut room),
+        Answer::Errno(libc::ENOENT)
+    );
+    let other = made(&kernel, b"g\0", 0o600);
+    let one = bytes(2, other, &[1, 0], b"");
+    assert_eq!(ask(&kernel, &one, &mut room), Answer::Nothing);
+}
+
+#[test]
+fn entries_that_have_no_room_come_with_the_next_request() {
+    let (kernel, _) = kernel();
+    let mut room = [0; 4096];
+    for name in ["a", "b", "c", "d"] {
+        made(&kernel, format!("{name}\0").as_bytes(), 0o600);
+    }
+    assert_eq!(
+        ask(&kernel, &bytes(27, ROOT, &[0, 0], b""), &mut room),
+        Answer::Bytes(16)
+    );
+    let handle = word(&room, 0) as u32;
+    for opcode in [28, 44] {
+        let (mut offset, mut names) = (0, Vec::new());
+        loop {
+            let request = [handle, 0, offset, 0, 400, 0, 0, 0, 0, 0];
+            let request = bytes(opcode, ROOT, &request, b"");
+            let Answer::Bytes(len) = ask(&kernel, &request, &mut room) else {
+                panic!("entries");
+            };
+            assert!(len <= 400);
+            if len == 0 {
+                break;
+            }
+            let mut at = 0;
+            while at < len {
+                at += if opcode == 44 { 128 } else { 0 };
+                offset = word(&room, at + 8) as u32;
+                let name_len = word(&room, at + 16) as u32 as usize;
+                names.push(String::from_utf8_lossy(&room[at + 24..][..name_len]).into_owned());
+                at += (24 + name_len).next_multiple_of(8);
+            }
+            assert_eq!(at, len);
+        }
+        assert_eq!(names, [".", "..", "a", "b", "c", "d"], "{opcode}");
+    }
+}
+
+#[test]
+fn what_is_not_known_or_makes_no_sense_is_an_error() {
+    let (kernel, _) = kernel();
+    let mut room = [0; 4096];
+    // FLUSH, INTERRUPT, IOCTL, a number of no kernel.
+    for (opcode, op) in [(25, 6), (36, 2), (39, 8), (4096, 0)] {
+        let request = bytes(opcode, ROOT, &vec![0; op], b"");
+        assert_eq!(
+            ask(&kernel, &request, &mut room),
+            Answer::Errno(libc::ENOSYS),
+            "{opcode}"
+        );
+    }
+    // A name without an end.
+    let endless = bytes(1, ROOT, &[], b"name");
+    assert_eq!(
+        ask(&kernel, &endless, &mut room),
+        Answer::Errno(libc::EINVAL)
+    );
+    // RENAME2 with flags that no kernel has, LSEEK of SEEK_SET and from beyond all files.
+    let rename = bytes(45, ROOT, &[1, 0, 1 << 9, 0], b"a\0b\0");
+    assert_eq!(
+        ask(&kernel, &rename, &mut room),
+        Answer::Errno(libc::EINVAL)
+    );
+    let seek = |offset_high, whence| bytes(46, ROOT, &[0, 0, 0, offset_high, whence, 0], b"");
+    assert_eq!(
+        ask(&kernel, &seek(0, 0), &mut room),
+        Answer::Errno(libc::EINVAL)
+    );
+    assert_eq!(
+        ask(&kernel, &seek(1 << 31, 3), &mut room),
+        Answer::Errno(libc::ENXIO)
+    );
+    // DESTROY.
+    assert_eq!(
+        ask(&kernel, &bytes(38, 0, &[], b""), &mut room),
+        Answer::Bytes(0)
+    );
+}

@@ -1,0 +1,109 @@
+//! Room for metadata that is about to be there: a request waits for it and is not refused.
+
+mod support;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
+use std::time::{Duration, Instant};
+
+use cenote_vfs::medium::model::ModelMedium;
+use cenote_vfs::medium::{Medium, MediumError};
+use cenote_vfs::{Files, NewInode, ROOT};
+use support::{caller, new_file};
+
+/// A medium whose syncs can be held up.
+struct Held {
+    medium: ModelMedium,
+    holds: AtomicBool,
+    is_held: AtomicBool,
+}
+
+impl Medium for Held {
+    fn size_bytes(&self) -> u64 {
+        self.medium.size_bytes()
+    }
+
+    fn read(&self, offset: u64, buffer: &mut [u8]) -> Result<(), MediumError> {
+        self.medium.read(offset, buffer)
+    }
+
+    fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), MediumError> {
+        self.medium.write(offset, bytes)
+    }
+
+    fn discard(&self, offset: u64, len_bytes: u64) -> Result<(), MediumError> {
+        self.medium.discard(offset, len_bytes)
+    }
+
+    fn sync(&self) -> Result<(), MediumError> {
+        self.is_held
+            .store(self.holds.load(Ordering::SeqCst), Ordering::SeqCst);
+        wait_until("sync let through", || !self.holds.load(Ordering::SeqCst));
+        self.medium.sync()
+    }
+
+    fn allocation(&self, offset: u64, end: u64) -> (bool, u64) {
+        self.medium.allocation(offset, end)
+    }
+}
+
+fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let patience = Instant::now() + Duration::from_secs(60);
+    while !is_so() {
+        assert!(Instant::now() < patience, "still no {what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Whether a thread of this process waits for something.
+fn is_asleep(thread: libc::pid_t) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat"));
+    let stat = stat.unwrap_or_default();
+    let state = stat
+        .rsplit(") ")
+        .next()
+        .and_then(|rest| rest.chars().next());
+    state == Some('S')
+}
+
+#[test]
+fn a_request_that_finds_room_taken_by_a_commit_under_way_waits_for_its_end() {
+    let medium = Arc::new(Held {
+        medium: ModelMedium::new(8 << 20),
+        holds: AtomicBool::new(false),
+        is_held: AtomicBool::new(false),
+    });
+    let files = Files::open(medium.clone(), caller()).expect("a file system");
+    // Changes of a file that is gone again take nearly all room until they are committed.
+    let mut rounds = 0;
+    while files.usage().free_inodes > 16 {
+        let ino = new_file(&files, b"f", b"").expect("room");
+        files.unlink(&caller(), ROOT, b"f").expect("a deletion");
+        files.forget(ino, 1).expect("a deletion");
+        rounds += 1;
+        assert!(rounds < 100_000, "room that does not go");
+    }
+    medium.holds.store(true, Ordering::SeqCst);
+    std::thread::scope(|scope| {
+        let commit = scope.spawn(|| files.commit());
+        wait_until("commit", || medium.is_held.load(Ordering::SeqCst));
+        let (tell, told) = mpsc::channel();
+        let files = &files;
+        let link = scope.spawn(move || {
+            // SAFETY: takes nothing and cannot fail.
+            tell.send(unsafe { libc::gettid() })
+                .expect("somebody hears");
+            let new = NewInode {
+                mode: libc::S_IFLNK | 0o777,
+                rdev: 0,
+                target: Some(&[b't'; 4000]),
+            };
+            files.make(&caller(), ROOT, b"link", new)
+        });
+        let thread = told.recv().expect("a thread");
+        wait_until("end", || link.is_finished() || is_asleep(thread));
+        medium.holds.store(false, Ordering::SeqCst);
+        commit.join().expect("no panic").expect("a commit");
+        link.join().expect("no panic").expect("there is room");
+    });
+}

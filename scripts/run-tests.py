@@ -179,13 +179,32 @@ def build(schedule, which):
         )
     if building.wait() != 0:
         sys.exit("the tests do not build")
+    build_library()
+
+
+def build_library():
+    """Builds what programs in Python load, which cargo does not count among the tests.
+
+    With the tests beside it all crates have the features that they have there: none is built again.
+    """
+    command = ["cargo", "build", "--workspace", "--locked", "--tests", "--lib",
+               "--message-format=json-render-diagnostics"]
+    building = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    for line in building.stdout:
+        message = json.loads(line)
+        if message.get("target", {}).get("name") == "_cenote" and message.get("filenames"):
+            os.environ["CENOTE_PYTHON_LIBRARY"] = message["filenames"][0]
+    if building.wait() != 0:
+        sys.exit("the library for Python does not build")
 
 
 def in_python(schedule, which):
-    """The programs of tests/ops, which drive ours and the tools of those who operate it."""
-    for file in sorted((ROOT / "tests" / "ops").glob("*.py")):
+    """The programs of tests/ops, which drive ours and the tools of those who operate it; and the
+    tests of the package for Python."""
+    files = [(f"ops {file.stem}", file) for file in sorted((ROOT / "tests" / "ops").glob("*.py"))]
+    files.append(("python bindings", ROOT / "bindings" / "python" / "tests" / "run.py"))
+    for name, file in files:
         if "\nif __name__" in file.read_text():
-            name = f"ops {file.stem}"
             seconds = schedule[which].get(name, 5)
             yield Program(name, [sys.executable, "-B", str(file)], seconds=seconds)
 

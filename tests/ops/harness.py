@@ -62,11 +62,10 @@ def wait_for(condition, what, limit_s=LIMIT_S):
     return answer
 
 
-def tools():
-    """The environment with the packages of requirements.txt, installed once; its folder."""
-    place = TARGET / "ops" / "python"
+def tools(whose="ops", wanted=ROOT / "tests" / "ops" / "requirements.txt"):
+    """The environment with the packages of such a file, installed once; its folder."""
+    place = TARGET / whose / "python"
     place.mkdir(parents=True, exist_ok=True)
-    wanted = ROOT / "tests" / "ops" / "requirements.txt"
     installed = place / "requirements.txt"
     # Two programs that need it at the same time do not both make it.
     with open(place / "lock", "w", encoding="ascii") as lock:
@@ -75,12 +74,14 @@ def tools():
             return place / "venv"
         for command in (
             [sys.executable, "-m", "venv", "--clear", place / "venv"],
-            [place / "venv/bin/pip", "install", "-q", "--no-deps", "--requirement", wanted],
+            [place / "venv/bin/pip", "install", "-q", "--no-deps", "--no-compile",
+             "--requirement", wanted],
         ):
             ended = run(*command, code=None)
             if ended.returncode != 0:
                 said = (ended.stderr.strip() or ended.stdout.strip()).splitlines()[-1:]
-                skip(f"packages of tests/ops/requirements.txt cannot be had: {''.join(said)}")
+                shown = wanted.relative_to(ROOT)
+                skip(f"packages of {shown} cannot be had: {''.join(said)}")
         shutil.copy(wanted, installed)
     return place / "venv"
 

@@ -284,7 +284,7 @@ fn check(page: &str) {
 }
 
 /// The pages, each of which a test below runs.
-const PAGES: [&str; 17] = [
+const PAGES: [&str; 18] = [
     "README.md",
     "docs/guides/cache.md",
     "docs/guides/files.md",
@@ -302,6 +302,7 @@ const PAGES: [&str; 17] = [
     "docs/guides/monitoring.md",
     "docs/guides/kubernetes.md",
     "docs/guides/dashboard.md",
+    "docs/guides/python.md",
 ];
 
 #[test]
@@ -371,6 +372,12 @@ fn the_guide_to_monitoring() {
 #[test]
 fn the_guide_to_kubernetes() {
     check(PAGES[15]);
+}
+
+/// Its blocks of Python are run by bindings/python/tests.
+#[test]
+fn the_guide_to_python() {
+    check(PAGES[17]);
 }
 
 #[test]

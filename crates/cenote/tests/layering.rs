@@ -35,8 +35,15 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("cenote-block", &["cenote-volume", "cenote-fuse"]),
     (
         "cenote-client",
-        &["cenote-volume", "cenote-fabric", "cenote-pool"],
+        &[
+            "cenote-volume",
+            "cenote-cache",
+            "cenote-store",
+            "cenote-fabric",
+            "cenote-pool",
+        ],
     ),
+    ("cenote-python", &["cenote-client"]),
     (
         "cenote-vfs",
         &["cenote-volume", "cenote-pool", "cenote-fuse"],
@@ -152,7 +159,7 @@ fn nobody_uses_the_binary_and_only_the_binary_uses_the_lab() {
 }
 
 /// What has the crate for programs as a library of another language.
-const LANGUAGES: [&str; 1] = ["cenote-c"];
+const LANGUAGES: [&str; 2] = ["cenote-c", "cenote-python"];
 
 /// What is behind it may change: who uses it uses nothing else.
 #[test]

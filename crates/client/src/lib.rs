@@ -12,17 +12,27 @@
 //! # }
 //! ```
 //!
-//! It is what a program needs of `cenote-volume`, which does the work, and of `cenote-fabric` and
-//! `cenote-pool`: no type of these is in this crate's interface, so they may change behind it.
+//! With the feature `cache` there are clients of remote caches, `cache::Cache`, and with `store` those of
+//! objects that survive crashes, `store::Store`. Any thread may use them, and many requests be under way.
+//!
+//! It is what a program needs of `cenote-volume`, `cenote-cache` and `cenote-store`, which do the work,
+//! and of `cenote-fabric` and `cenote-pool`: no type of these is in this crate's interface, so they may
+//! change behind it.
 //!
 //! Deliberately not here: volumes with names, which outlive their programs. `cenote nbd` and
 //! `cenote mount` serve those.
 
 #![forbid(unsafe_code)]
 
+#[cfg(feature = "cache")]
+pub mod cache;
 mod cluster;
+#[cfg(any(feature = "cache", feature = "store"))]
+pub mod driver;
 mod error;
 mod options;
+#[cfg(feature = "store")]
+pub mod store;
 mod volume;
 
 pub use error::{AccessError, Error};

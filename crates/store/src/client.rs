@@ -13,6 +13,7 @@ mod operation;
 mod verbs;
 
 use std::collections::VecDeque;
+use std::os::fd::RawFd;
 use std::time::Duration;
 
 use cenote_fabric::calls::Caller;
@@ -282,7 +283,23 @@ impl Client {
     ///
     /// # Errors
     /// `Os`: the system refuses to wait.
-    pub fn wait_for_any(clients: &mut [Self], mut timeout: Duration) -> Result<(), Error> {
+    pub fn wait_for_any(clients: &mut [Self], timeout: Duration) -> Result<(), Error> {
+        Self::wait_with(clients, None, timeout)
+    }
+
+    /// Waits until polling may bring something, or `other` is readable, for at most `timeout`.
+    ///
+    /// # Errors
+    /// `Os`: the system refuses to wait.
+    pub fn wait_beside(&mut self, other: RawFd, timeout: Duration) -> Result<(), Error> {
+        Self::wait_with(std::slice::from_mut(self), Some(other), timeout)
+    }
+
+    fn wait_with(
+        clients: &mut [Self],
+        other: Option<RawFd>,
+        mut timeout: Duration,
+    ) -> Result<(), Error> {
         for client in &mut *clients {
             client.flush();
             if !client.resting.is_empty() || !client.stalled.is_empty() {
@@ -290,7 +307,8 @@ impl Client {
             }
         }
         let fds = |client: &Self| [client.caller.fd(), client.verbs.fd(), client.session.fd()];
-        let fds: Vec<_> = clients.iter().flat_map(fds).flatten().collect();
+        let fds = clients.iter().flat_map(fds).flatten();
+        let fds: Vec<_> = fds.chain(other).collect();
         wait(&fds, Some(timeout)).map(drop)
     }
 

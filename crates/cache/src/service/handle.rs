@@ -360,6 +360,12 @@ impl Cache {
         Ok(())
     }
 
+    /// Ends [`Cache::wait`] from another thread.
+    #[must_use]
+    pub fn waker(&self) -> Waker {
+        self.waker.clone()
+    }
+
     /// Fills `bytes` from `address` on, across regions, and returns when it is done.
     ///
     /// # Errors

@@ -1,0 +1,82 @@
+//! Something that is open, from when it was opened until it is closed.
+//!
+//! A call takes its own share and gives it back when it ends, so that closing waits for nothing but its own
+//! end, and what is under way in other threads is done. After a fork the threads behind it are the
+//! parent's: the child neither uses it nor ends it.
+
+use std::mem::ManuallyDrop;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use pyo3::prelude::*;
+
+use crate::ending::detached;
+use crate::error::raise;
+
+pub struct Handle<T: Send + Sync> {
+    open: ManuallyDrop<Mutex<Option<Arc<T>>>>,
+    /// Whose threads are behind it.
+    process: u32,
+}
+
+impl<T: Send + Sync> Handle<T> {
+    pub fn new(open: T) -> Self {
+        Self {
+            open: ManuallyDrop::new(Mutex::new(Some(Arc::new(open)))),
+            process: std::process::id(),
+        }
+    }
+
+    fn is_ours(&self) -> bool {
+        self.process == std::process::id()
+    }
+
+    /// A share for one call.
+    pub fn get(&self, py: Python<'_>) -> PyResult<Arc<T>> {
+        if !self.is_ours() {
+            return Err(raise(
+                py,
+                "ForkedError",
+                "it was opened in the parent process",
+            ));
+        }
+        let open = self
+            .open
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
+        // Without the lock: what raises may let another thread run, which may want it.
+        open.ok_or_else(|| raise(py, "ClosedError", "it is closed"))
+    }
+
+    pub fn is_closed(&self) -> bool {
+        // Another thread of the parent may have held the lock when the child was forked.
+        let open = self.open.try_lock();
+        self.is_ours() && open.is_ok_and(|open| open.is_none())
+    }
+
+    /// Ends it, once the calls under way have ended; the last of them does so.
+    pub fn close(&self, py: Python<'_>) {
+        if self.is_ours() {
+            let open = self
+                .open
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .take();
+            detached(py, || drop(open));
+        }
+    }
+}
+
+impl<T: Send + Sync> Drop for Handle<T> {
+    fn drop(&mut self) {
+        if self.process == std::process::id() {
+            let open = self
+                .open
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .take();
+            // It joins threads, none of which needs the interpreter.
+            Python::attach(|py| detached(py, || drop(open)));
+        }
+    }
+}

@@ -24,8 +24,8 @@ pub fn steps(total: u64, what: &'static str) -> ProgressBar {
     let left = |state: &ProgressState, out: &mut dyn fmt::Write| {
         let done = state.pos();
         let left = left_of(state.elapsed(), done, state.len().unwrap_or(done));
-        // What is written to is a string.
-        drop(out.write_str(&left));
+        // What is written to is a string: that cannot fail.
+        out.write_str(&left).unwrap_or(());
     };
     let style = ProgressStyle::with_template("{bar:24} {pos}/{len} {msg}{left}")
         .expect("the template is a literal that parses")

@@ -111,26 +111,30 @@ fn without_user_of_urls(line: &str) -> String {
 
 /// Without what follows `Bearer` and `Basic`.
 fn without_schemes(line: &str) -> String {
+    const SCHEMES: [&str; 2] = ["bearer", "basic"];
     let mut out = String::with_capacity(line.len());
     let mut rest = line;
-    loop {
-        let lower = rest.to_ascii_lowercase();
-        let found = ["bearer ", "basic "]
-            .iter()
-            .filter_map(|scheme| Some((lower.find(scheme)?, scheme.len())))
-            .min();
-        let Some((at, length)) = found else {
-            out.push_str(rest);
-            return out;
+    // Word by word: a look for a scheme that is not there costs no pass over the line.
+    while let Some(space) = rest.find(' ') {
+        let (word, behind) = rest.split_at(space + 1);
+        out.push_str(word);
+        rest = behind;
+        let word = word.trim_end().as_bytes();
+        let ends_so = |scheme: &&str| {
+            let at = word.len().checked_sub(scheme.len());
+            at.is_some_and(|at| word[at..].eq_ignore_ascii_case(scheme.as_bytes()))
         };
-        out.push_str(&rest[..at + length]);
-        rest = &rest[at + length..];
-        let end = value_end(rest, None);
-        if end > 0 {
-            out.push_str(LEFT_OUT);
+        if SCHEMES.iter().any(ends_so) {
+            rest = rest.trim_start_matches(' ');
+            let end = value_end(rest, None);
+            if end > 0 {
+                out.push_str(LEFT_OUT);
+            }
+            rest = &rest[end..];
         }
-        rest = &rest[end..];
     }
+    out.push_str(rest);
+    out
 }
 
 /// Without the values of names that say that they are secret: `name = value`, `"name": "value"`,

@@ -200,7 +200,7 @@ impl<M: Medium + 'static> Server<M> {
     }
 
     /// What tells how long calls took so far, by what they ask for, as long as it is held: space, put,
-    /// put_durable, get, delete, settle, sync, list, clean.
+    /// put_durable, get, delete, settle, sync, list, clean, figures.
     pub fn watch_latencies(
         &self,
     ) -> impl Fn() -> Vec<(&'static str, Latency)> + Send + Sync + use<M> {

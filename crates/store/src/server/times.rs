@@ -25,11 +25,13 @@ pub(super) enum Operation {
     Sync,
     List,
     Clean,
+    /// How the server is.
+    Figures,
 }
 
 impl Operation {
     /// As they are told.
-    const NAMES: [&str; 9] = [
+    const NAMES: [&str; 10] = [
         "space",
         "put",
         "put_durable",
@@ -39,6 +41,7 @@ impl Operation {
         "sync",
         "list",
         "clean",
+        "figures",
     ];
 
     pub fn of(request: &Request<'_>) -> Self {
@@ -54,6 +57,7 @@ impl Operation {
             Request::Sync { .. } => Self::Sync,
             Request::List { .. } => Self::List,
             Request::Clean { .. } => Self::Clean,
+            Request::Figures { .. } => Self::Figures,
         }
     }
 }

@@ -174,19 +174,24 @@ class Cluster:
         for log in logs:
             self.targets.setdefault("kv", []).append(at(log.read_text()))
         status = run(CENOTE, "kv", "status", "--dir", folder, "--json").stdout
-        clients = re.findall(r'"(127\.0\.0\.1:\d+)"', status)
-        self.ask_kv(clients)
+        self.clients = re.findall(r'"(127\.0\.0\.1:\d+)"', status)
+        self.converse(b"set key 0 0 5\r\nvalue\r\nget key\r\nget none\r\nversion\r\n", b"VERSION")
 
-    def ask_kv(self, addresses):
-        """Sets and gets a key at the first of these that is a port for clients."""
-        for address in addresses:
+    def converse(self, requests, last):
+        """Sends requests at the first port for clients, and reads until a line begins with `last`."""
+        for address in self.clients:
             host, port = address.split(":")
             with socket.create_connection((host, int(port)), LIMIT_S) as link:
-                link.sendall(b"set key 0 0 5\r\nvalue\r\nget key\r\nget none\r\n")
-                answer = link.makefile("rb").readline()
-                if answer == b"STORED\r\n":
+                link.sendall(requests)
+                answers = link.makefile("rb")
+                line = first = answers.readline()
+                # The ports for nodes are among the addresses, and close.
+                if first.startswith(b"STORED"):
+                    while line and not line.startswith(last):
+                        line = answers.readline()
+                    assert line, f"{address} closed before it answered {last}"
                     return
-        raise AssertionError(f"no node stores: {addresses}")
+        raise AssertionError(f"no node stores: {self.clients}")
 
     def note(self, kind, process):
         self.targets.setdefault(kind, []).append(process.metrics())

@@ -76,6 +76,37 @@ def test_latencies_are_histograms_by_operation():
         assert sum(map(int, counts)) > 0, f"{operation}: nothing was timed: {counts}"
 
 
+def timed(page, name, operation):
+    """How many of an operation a histogram has."""
+    found = re.search(rf'^{name}_count{{operation="{operation}"}} (\d+)$', page, re.M)
+    assert found, f"{name} {operation}: {page}"
+    return int(found[1])
+
+
+def test_nodes_and_stores_time_each_operation_as_often_as_it_was_asked_for():
+    cluster = Shared.get()
+    name = "cenote_kv_request_latency_seconds"
+
+    def sums():
+        pages = [page for kind, _, page in cluster.pages() if kind == "kv"]
+        kinds = ("get", "set", "delete", "arithmetic", "touch")
+        return {kind: sum(timed(page, name, kind) for page in pages) for kind in kinds}
+
+    before = sums()
+    # Three keys of one request, in several groups, and what is answered at once or later.
+    cluster.converse(
+        b"set a 0 0 1\r\n1\r\nset b 0 0 1\r\n2\r\nms c 1\r\n3\r\nget a b c\r\nmg a v\r\n"
+        b"incr a 1\r\ntouch a 100\r\ndelete b\r\nmd c\r\nget none\r\nversion\r\n", b"VERSION")
+    expected = {"get": 5, "set": 3, "delete": 2, "arithmetic": 1, "touch": 1}
+    after = sums()
+    assert {kind: after[kind] - before[kind] for kind in before} == expected, (before, after)
+    name = "cenote_store_call_latency_seconds"
+    page = next(page for kind, _, page in cluster.pages() if kind == "store")
+    puts = sum(timed(page, name, kind) for kind in ("space", "put", "put_durable"))
+    assert puts >= 1, page
+    assert timed(page, name, "delete") == 0, page
+
+
 def test_probes_tell_what_answers_and_what_does_its_work():
     cluster = Shared.get()
     for kind, addresses in cluster.targets.items():

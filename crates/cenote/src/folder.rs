@@ -266,9 +266,8 @@ impl Folder {
     /// # Errors
     /// Others may write it, it is no file or too long, or the system refuses.
     pub fn read(&self, name: &str) -> Result<Option<String>> {
-        let file = match self.file(name, OFlags::RDONLY) {
-            Err(error) if error.is_missing() => return Ok(None),
-            other => other?,
+        let Some(file) = self.existing_file(name)? else {
+            return Ok(None);
         };
         let mut text = String::new();
         let read = file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text);
@@ -279,6 +278,17 @@ impl Folder {
             });
         }
         Ok(Some(text))
+    }
+
+    /// A file that is there, for reading; `None`: it is not.
+    ///
+    /// # Errors
+    /// As [`Folder::read`].
+    pub fn existing_file(&self, name: &str) -> Result<Option<File>> {
+        match self.file(name, OFlags::RDONLY) {
+            Err(error) if error.is_missing() => Ok(None),
+            other => other.map(Some),
+        }
     }
 
     /// A file of this user's alone, made where there is none and as it was where there is.

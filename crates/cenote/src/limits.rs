@@ -56,6 +56,46 @@ pub fn hard(limit: Limit) -> Option<u64> {
     finite(read(limit).rlim_max)
 }
 
+/// Raises a limit of the process that started this one, a shell mostly, and of this one; `None`: to no
+/// limit. What it was there.
+///
+/// # Errors
+/// The system refuses: who is not root does not raise a hard limit.
+pub fn raise_of_parent(limit: Limit, wanted: Option<u64>) -> io::Result<Option<u64>> {
+    let resource = match limit {
+        Limit::MemoryLock => libc::RLIMIT_MEMLOCK,
+        Limit::OpenFiles => libc::RLIMIT_NOFILE,
+    };
+    let mut before = None;
+    // SAFETY: it has no arguments and cannot fail.
+    let parent = unsafe { libc::getppid() };
+    // 0 is this process.
+    for process in [parent, 0] {
+        let mut is = libc::rlimit {
+            rlim_cur: 0,
+            rlim_max: 0,
+        };
+        // SAFETY: `is` is writable for the length of the call, and nothing is set.
+        let read = unsafe { libc::prlimit(process, resource, std::ptr::null(), &raw mut is) };
+        if read != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        before.get_or_insert(finite(is.rlim_cur));
+        let wanted = wanted.unwrap_or(libc::RLIM_INFINITY);
+        let next = libc::rlimit {
+            rlim_cur: wanted.max(is.rlim_cur),
+            rlim_max: wanted.max(is.rlim_max),
+        };
+        // SAFETY: `next` is readable for the length of the call, and the old value is not asked for.
+        let set =
+            unsafe { libc::prlimit(process, resource, &raw const next, std::ptr::null_mut()) };
+        if set != 0 {
+            return Err(io::Error::last_os_error());
+        }
+    }
+    Ok(before.flatten())
+}
+
 /// Refuses what would need more descriptors than this process may have; who listens or connects by
 /// the fabric raises the limit in force as far as it may.
 ///

@@ -40,6 +40,7 @@ mod succession;
 mod table;
 mod volume_metrics;
 mod volumes;
+mod watch;
 
 use std::process::ExitCode;
 
@@ -47,7 +48,7 @@ use clap::{CommandFactory as _, FromArgMatches as _, Parser};
 
 use crate::commands::{
     bench, cache, completions, demo, doctor, down, fabric, host, key, kv, lab, man, mount, nbd,
-    plan, status, store, swap, top, ublk, up, volume,
+    plan, status, store, support_bundle, swap, top, ublk, up, volume,
 };
 use crate::role::Role;
 
@@ -67,6 +68,9 @@ struct Cli {
     )]
     #[arg(env = "CENOTE_LOG_FORMAT", hide_env = true, hide_default_value = true)]
     log_format: LogFormat,
+    /// No progress on standard error
+    #[arg(short, long, global = true)]
+    quiet: bool,
 }
 
 /// What a line of the log is.
@@ -92,6 +96,7 @@ Exit codes:
   2  wrong usage
   3  answered, but something is not whole (status, volume status, cache status)
      or nothing does what was asked (cache search, cache plan, cache create)
+  more of them: docs/guides/commands.md
 
 Environment:
   CENOTE_DIR  stands in for --dir
@@ -138,6 +143,8 @@ enum Command {
     Store(store::Args),
     /// Say what this machine lacks, and how to mend it
     Doctor(doctor::Args),
+    /// Put what a bug report needs into one archive, without secrets
+    SupportBundle(support_bundle::Args),
     /// Say over which fabrics this program reaches memory here
     Fabric(fabric::Args),
     /// Show it: a program swaps to twelve hosts, two are killed, nothing is lost
@@ -180,6 +187,7 @@ impl Command {
             | Self::Key(_)
             | Self::Doctor(_)
             | Self::Fabric(_)
+            | Self::SupportBundle(_)
             | Self::Plan(_)
             | Self::Lab(_)
             | Self::Completions(_)
@@ -192,6 +200,9 @@ fn main() -> ExitCode {
     let matches = help::laid_out(Cli::command(), help::width()).get_matches();
     let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     start_log(&cli);
+    if cli.quiet {
+        progress::silence();
+    }
     cli.command.role().take();
     let result = match role::run(|| run(&cli.command)) {
         Ok(result) => result,
@@ -222,6 +233,7 @@ fn run(command: &Command) -> anyhow::Result<u8> {
         Command::Cache(args) => cache::run(args),
         Command::Store(args) => store::run(args),
         Command::Doctor(args) => doctor::run(args),
+        Command::SupportBundle(args) => support_bundle::run(args),
         Command::Fabric(args) => fabric::run(args),
         Command::Demo(args) => demo::run(args),
         Command::Bench(args) => bench::run(args),

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use cenote_fabric::HostPort;
-use cenote_volume::Latency;
+use cenote_latency::Latency;
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{ACCEPT, ALLOW, CONTENT_TYPE};
@@ -24,7 +24,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, MetricEncoder};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::{ConstCounter, Counter};
 use prometheus_client::metrics::gauge::ConstGauge;
@@ -145,6 +145,30 @@ pub fn histogram(
     help: &'static str,
     latency: &Latency,
 ) -> Result<(), fmt::Error> {
+    let unit = Some(&Unit::Seconds);
+    let family = encoder.encode_descriptor(name, help, unit, MetricType::Histogram)?;
+    encode_histogram(family, latency)
+}
+
+/// Encodes how long something took by what was asked for.
+///
+/// # Errors
+/// Those of the encoder.
+pub fn histograms(
+    encoder: &mut DescriptorEncoder<'_>,
+    name: &'static str,
+    help: &'static str,
+    latencies: &[(&'static str, Latency)],
+) -> Result<(), fmt::Error> {
+    let unit = Some(&Unit::Seconds);
+    let mut family = encoder.encode_descriptor(name, help, unit, MetricType::Histogram)?;
+    for (operation, latency) in latencies {
+        encode_histogram(family.encode_family(&[("operation", *operation)])?, latency)?;
+    }
+    Ok(())
+}
+
+fn encode_histogram(mut metric: MetricEncoder<'_>, latency: &Latency) -> Result<(), fmt::Error> {
     // A bucket for each octave from 1 us to 17 s.
     let octaves = (10..=34).map(|bits| (1_u64 << bits) - 1);
     let mut before = 0;
@@ -158,14 +182,8 @@ pub fn histogram(
         .collect();
     let count = latency.values.count;
     buckets.push((f64::INFINITY, count.saturating_sub(before)));
-    let unit = Some(&Unit::Seconds);
-    let mut family = encoder.encode_descriptor(name, help, unit, MetricType::Histogram)?;
-    family.encode_histogram::<Vec<(String, String)>>(
-        latency.sum_ns as f64 / 1e9,
-        count,
-        &buckets,
-        None,
-    )
+    let sum = latency.sum_ns as f64 / 1e9;
+    metric.encode_histogram::<Vec<(String, String)>>(sum, count, &buckets, None)
 }
 
 /// Takes connections for ever.

@@ -202,6 +202,11 @@ impl Which {
         }
     }
 
+    /// Whether any is named, here or in the environment.
+    pub fn is_named(&self) -> bool {
+        self.file().is_ok()
+    }
+
     /// The same choice as arguments of another process, wherever that runs.
     ///
     /// # Errors

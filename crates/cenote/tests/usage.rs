@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 
 use support::{Folder, cenote, run};
 
-const COMMANDS: [&str; 18] = [
+const COMMANDS: [&str; 19] = [
     "up",
     "down",
     "status",
@@ -22,6 +22,7 @@ const COMMANDS: [&str; 18] = [
     "kv",
     "cache",
     "doctor",
+    "support-bundle",
     "bench",
     "completions",
     "demo",

@@ -17,6 +17,7 @@ mod persister;
 mod shard;
 #[cfg(test)]
 mod tests;
+mod times;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
@@ -25,12 +26,14 @@ use std::time::Duration;
 
 use cenote_fabric::calls::Answerer;
 use cenote_fabric::{Address, ClusterKey, Listen as _, Listener, Waker, WireProtection};
+use cenote_latency::Latency;
 
 use crate::medium::Medium;
 use crate::pool::{Pool, StoreError};
 use crate::schemes::Scheme;
 
 use shard::Shard;
+use times::Times;
 
 pub use parts::ServerParts;
 pub use shard::shard_of;
@@ -58,6 +61,7 @@ pub struct ServerConfig {
 pub struct Server<M: Medium + 'static> {
     addresses: Vec<Address>,
     shards: Vec<Arc<Shard<M>>>,
+    times: Vec<Arc<Times>>,
     stop: Arc<AtomicBool>,
     wakers: Vec<Waker>,
     threads: Vec<JoinHandle<()>>,
@@ -125,6 +129,7 @@ impl<M: Medium + 'static> Server<M> {
         let mut server = Self {
             addresses: listener.addresses(),
             shards: parts.shards.clone(),
+            times: parts.times.clone(),
             stop: Arc::default(),
             wakers: vec![listener.waker()],
             threads: Vec::new(),
@@ -194,6 +199,15 @@ impl<M: Medium + 'static> Server<M> {
             let there = shards.iter().filter_map(Weak::upgrade);
             there.map(|shard| shard.figures()).collect()
         }
+    }
+
+    /// What tells how long calls took so far, by what they ask for, as long as it is held: space, put,
+    /// put_durable, get, delete, settle, sync, list, clean, figures.
+    pub fn watch_latencies(
+        &self,
+    ) -> impl Fn() -> Vec<(&'static str, Latency)> + Send + Sync + use<M> {
+        let times = self.times.clone();
+        move || Times::latencies(times.iter().map(|times| &**times))
     }
 
     /// Lets nobody in any more, makes durable what is whole, and gives the pools back.

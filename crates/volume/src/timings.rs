@@ -4,10 +4,8 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+pub use cenote_latency::{Counts, Latency, Spread, SpreadValues};
 use serde::Serialize;
-
-mod spread;
-pub use spread::{Counts, Latency, Spread, SpreadValues};
 
 /// What is timed.
 #[derive(Debug, Default)]

@@ -8,6 +8,7 @@ use cenote_volume::{Health, VolumeStatus};
 
 use crate::failure::{DONE, Failure, NOT_WHOLE};
 use crate::place::{Loaded, Which};
+use crate::progress::{self, Left};
 use crate::serving::{End, Serving};
 use crate::signals;
 use crate::volumes::Volumes;
@@ -35,13 +36,22 @@ pub fn attach(which: &Which, name: &str, limit: Duration, hold: bool, json: bool
     };
     let serving = Serving::open_named(&loaded, volumes, name, End::Keep)?;
     let begun = Instant::now();
+    let (bar, mut time) = (progress::line(), Left::new());
     let status = loop {
         let status = serving.volume.status()?;
+        let whole = status
+            .extents
+            .iter()
+            .filter(|extent| extent.health == Health::Healthy);
+        let (whole, all) = (whole.count() as u64, status.extents.len() as u64);
+        let time = time.after(whole, all);
+        bar.set_message(format!("{whole} of {all} extents whole{time}"));
         let is_stopped = matches!(told.recv_timeout(LOOK), Err(RecvTimeoutError::Disconnected));
         if status.health == Health::Healthy || begun.elapsed() >= limit || is_stopped {
             break status;
         }
     };
+    bar.finish_and_clear();
     let is_whole = status.health == Health::Healthy && status.torn_pages == 0;
     print(name, left.slabs, left.owners + 1, &status, is_whole, json)?;
     if hold {

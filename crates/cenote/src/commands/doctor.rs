@@ -1,93 +1,95 @@
-//! `cenote doctor`: what this machine lacks, and how to mend it.
+//! `cenote doctor`: what this machine lacks, how the parts of a cluster are, and how to mend it.
 //!
-//! It only looks. An error is one without which a command cannot work at
+//! It only looks, unless `--fix` is given. An error is one without which a command cannot work at
 //! all; a warning costs speed or safety.
 
-use std::fs;
+mod cluster;
+mod finding;
+mod fix;
+mod machine;
+
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::Result;
-use cenote_block::swap::{FUSE_RINGS_SWITCH, FuseRingsState};
 use serde::Serialize;
 
-use crate::failure::{DONE, FAILED};
-use crate::limits::{self, Limit};
-use crate::size::Size;
+use self::finding::{Finding, State};
+use self::fix::Mended;
+use super::store::opened;
+use crate::failure::{DONE, FAILED, chain};
+use crate::place::Which;
+use crate::span;
 
 /// `doctor` and what follows it.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:
   cenote doctor
+  cenote doctor --dir ~/.cenote/well
+  cenote doctor --fix --only 'FUSE over io_uring'
+  cenote doctor --fix --json | jq '.mended'
   cenote doctor --json | jq '.findings[] | select(.state != \"ok\")'
 
-Exit code 1: there is an error.")]
+--fix does what cannot lose data and nobody else notices: switches of the kernel that speed us up, modules,
+limits of this shell, mounts whose server has ended, notes of processes that have ended. Settings of the
+whole machine below /proc/sys wait for --sysctl. All of it lasts until the machine starts again.
+
+Exit code 1: there is an error, after what was mended.")]
 pub struct Args {
+    #[command(flatten)]
+    which: Which,
+    /// Look at a store in this folder as well; may be given again
+    #[arg(long, value_name = "DIR")]
+    store: Vec<PathBuf>,
+    /// Look at this alone, as the report calls it; may be given again
+    #[arg(long, value_name = "SUBJECT")]
+    only: Vec<String>,
+    /// Mend what can be mended safely, and say what was done
+    #[arg(long)]
+    fix: bool,
+    /// Change settings of the whole machine too
+    #[arg(long, requires = "fix")]
+    sysctl: bool,
+    /// How long a host, an owner or a node may take to answer
+    #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = span::within("1ms", "60s"))]
+    timeout: Duration,
     /// One JSON object on standard output
     #[arg(long)]
     json: bool,
 }
 
-/// How much a finding matters.
-#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd, Serialize)]
-#[serde(rename_all = "lowercase")]
-enum State {
-    Ok,
-    Warning,
-    Error,
-}
-
-/// One thing looked at.
-#[derive(Debug, Serialize)]
-struct Finding {
-    subject: &'static str,
-    state: State,
-    found: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    mend: Option<String>,
-}
-
-impl Finding {
-    fn ok(subject: &'static str, found: impl Into<String>) -> Self {
-        Self {
-            subject,
-            state: State::Ok,
-            found: found.into(),
-            mend: None,
-        }
-    }
-
-    fn warning(subject: &'static str, found: impl Into<String>, mend: impl Into<String>) -> Self {
-        Self {
-            subject,
-            state: State::Warning,
-            found: found.into(),
-            mend: Some(mend.into()),
-        }
-    }
-
-    fn error(subject: &'static str, found: impl Into<String>, mend: impl Into<String>) -> Self {
-        Self {
-            state: State::Error,
-            ..Self::warning(subject, found, mend)
-        }
-    }
-}
-
 #[derive(Serialize)]
 struct Report {
     state: State,
+    /// What `--fix` did, and what it left.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    mended: Option<Vec<Mended>>,
     findings: Vec<Finding>,
 }
 
 pub fn run(args: &Args) -> Result<u8> {
-    let findings = examine();
+    let mut findings = examine(args);
+    let mut mended = None;
+    if args.fix {
+        let fixes = findings.iter().filter_map(|finding| {
+            let fix = finding.fix.as_ref()?;
+            Some(fix.apply(finding.subject, args.sysctl))
+        });
+        mended = Some(fixes.collect());
+        // As it is now.
+        findings = examine(args);
+    }
     let state = findings
         .iter()
         .map(|finding| finding.state)
         .max()
         .unwrap_or(State::Ok);
-    let report = Report { state, findings };
+    let report = Report {
+        state,
+        mended,
+        findings,
+    };
     let mut out = std::io::stdout().lock();
     if args.json {
         serde_json::to_writer_pretty(&mut out, &report)?;
@@ -98,7 +100,41 @@ pub fn run(args: &Args) -> Result<u8> {
     Ok(if state == State::Error { FAILED } else { DONE })
 }
 
+fn examine(args: &Args) -> Vec<Finding> {
+    let mut findings = machine::examine();
+    if args.which.is_named() {
+        findings.extend(cluster::examine(&args.which, args.timeout));
+    }
+    findings.extend(args.store.iter().map(|dir| store(dir)));
+    if !args.only.is_empty() {
+        findings.retain(|finding| args.only.iter().any(|only| only == finding.subject));
+    }
+    findings
+}
+
+fn store(dir: &Path) -> Finding {
+    let shown = dir.display();
+    match opened::is_served(dir) {
+        Ok(true) => Finding::ok("store", format!("{shown}: served")),
+        Ok(false) => Finding::ok("store", format!("{shown}: nobody serves it")),
+        Err(error) => Finding::warning(
+            "store",
+            format!("{shown}: {}", chain(&error)),
+            "cenote store check says what is in it",
+        ),
+    }
+}
+
 fn print(out: &mut impl Write, report: &Report) -> Result<()> {
+    for mended in report.mended.iter().flatten() {
+        let subject = mended.subject;
+        if let Some(did) = &mended.did {
+            writeln!(out, "mended   {subject}: {did}")?;
+        }
+        if let Some(left) = &mended.left {
+            writeln!(out, "left     {subject}: {left}")?;
+        }
+    }
     for finding in &report.findings {
         let mark = match finding.state {
             State::Ok => "ok     ",
@@ -107,7 +143,11 @@ fn print(out: &mut impl Write, report: &Report) -> Result<()> {
         };
         writeln!(out, "{mark}  {}: {}", finding.subject, finding.found)?;
         if let Some(mend) = &finding.mend {
-            writeln!(out, "         mend: {mend}")?;
+            let by_itself = match finding.fixable && report.mended.is_none() {
+                true => " (or cenote doctor --fix)",
+                false => "",
+            };
+            writeln!(out, "         mend: {mend}{by_itself}")?;
         }
     }
     let count = |state| report.findings.iter().filter(|f| f.state == state).count();
@@ -119,346 +159,4 @@ fn print(out: &mut impl Write, report: &Report) -> Result<()> {
         count(State::Error)
     )?;
     Ok(())
-}
-
-fn examine() -> Vec<Finding> {
-    let capabilities = limits::Capabilities::of_this_process();
-    let mut findings = vec![
-        memfd(),
-        pidfd(),
-        memory(),
-        memory_lock(capabilities),
-        open_files(),
-        huge_pages_shmem(),
-        huge_pages_reserved(),
-        swappiness(),
-        cgroup(),
-        io_uring(),
-        ublk(),
-    ];
-    findings.extend(capability_findings(capabilities));
-    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-    let modules = Path::new("/lib/modules").join(release.trim());
-    findings.push(swap_device(Path::new("/dev"), Path::new("/sys"), &modules));
-    findings.push(fuse_rings(cenote_block::swap::fuse_rings_state()));
-    findings
-}
-
-fn memfd() -> Finding {
-    match limits::memfd_works() {
-        Ok(()) => Finding::ok("memfd", "shared memory files can be made"),
-        Err(error) => Finding::error(
-            "memfd",
-            format!("memfd_create: {error}"),
-            "Linux 3.17 or newer; allow memfd_create in the sandbox",
-        ),
-    }
-}
-
-fn pidfd() -> Finding {
-    match limits::pidfd_works() {
-        Ok(()) => Finding::ok("pidfd", "processes can be named safely"),
-        Err(error) => Finding::error(
-            "pidfd",
-            format!("pidfd_open: {error}"),
-            "Linux 5.3 or newer; allow pidfd_open in the sandbox",
-        ),
-    }
-}
-
-fn memory() -> Finding {
-    let subject = "free memory";
-    match cenote_host::memory_left_bytes() {
-        Some(bytes) if bytes >= 1 << 30 => Finding::ok(subject, Size(bytes).rounded()),
-        Some(bytes) => Finding::warning(
-            subject,
-            Size(bytes).rounded(),
-            "end other programs, or lend less: --memory 16M",
-        ),
-        None => Finding::warning(subject, "/proc/meminfo has no MemAvailable", "mount /proc"),
-    }
-}
-
-fn memory_lock(capabilities: limits::Capabilities) -> Finding {
-    let subject = "memory lock";
-    if capabilities.has(limits::CAP_IPC_LOCK) {
-        return Finding::ok(subject, "unlimited by CAP_IPC_LOCK");
-    }
-    let limit = limits::soft(Limit::MemoryLock);
-    let swap = cenote_host::swap_bytes().unwrap_or(0);
-    let found = format!("RLIMIT_MEMLOCK {}", limits::display(limit));
-    match limit {
-        None => Finding::ok(subject, found),
-        Some(_) if swap == 0 => Finding::warning(
-            subject,
-            found + ", no swap: lent memory stays in RAM unlocked",
-            "ulimit -l unlimited, or CAP_IPC_LOCK",
-        ),
-        Some(_) => Finding::warning(
-            subject,
-            found + " and this machine swaps: lent memory can be swapped out",
-            "ulimit -l unlimited, or CAP_IPC_LOCK",
-        ),
-    }
-}
-
-fn open_files() -> Finding {
-    /// Descriptors that a client of many slabs over shm needs.
-    const WANTED: u64 = 16_384;
-    let subject = "open files";
-    let limit = limits::hard(Limit::OpenFiles);
-    let found = format!("hard limit {}", limits::display(limit));
-    match limit {
-        Some(count) if count < WANTED => Finding::warning(
-            subject,
-            found,
-            format!("ulimit -Hn {WANTED}, or LimitNOFILE= of the service"),
-        ),
-        _ => Finding::ok(subject, found),
-    }
-}
-
-fn huge_pages_shmem() -> Finding {
-    let subject = "huge pages for shared memory";
-    let base = "/sys/kernel/mm/transparent_hugepage";
-    let per_size = format!("{base}/hugepages-2048kB/shmem_enabled");
-    let general = format!("{base}/shmem_enabled");
-    let specific = chosen(&per_size);
-    // "inherit" means what the general switch says.
-    let (file, value) = match specific.as_deref() {
-        Some("inherit") | None => (&general, chosen(&general)),
-        Some(_) => (&per_size, specific),
-    };
-    match value.as_deref() {
-        Some("advise" | "always" | "within_size" | "force") => {
-            Finding::ok(subject, format!("{file}: {}", value.unwrap_or_default()))
-        }
-        Some(other) => Finding::warning(
-            subject,
-            format!("{file}: {other}; mapping and freeing slabs is 10 to 100 times slower"),
-            format!("echo advise > {file}"),
-        ),
-        None => Finding::warning(
-            subject,
-            "this kernel has none",
-            "a kernel with CONFIG_TRANSPARENT_HUGEPAGE",
-        ),
-    }
-}
-
-/// The word in brackets of a switch in /sys.
-fn chosen(path: &str) -> Option<String> {
-    bracketed(&fs::read_to_string(path).ok()?)
-}
-
-fn bracketed(text: &str) -> Option<String> {
-    let (_, rest) = text.split_once('[')?;
-    Some(rest.split_once(']')?.0.to_owned())
-}
-
-fn huge_pages_reserved() -> Finding {
-    let subject = "reserved huge pages";
-    let path = "/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages";
-    match number(path) {
-        Some(count) => Finding::ok(subject, format!("{count} of 2 MiB free (none are needed)")),
-        None => Finding::ok(subject, "none (none are needed)"),
-    }
-}
-
-fn number(path: &str) -> Option<u64> {
-    fs::read_to_string(path).ok()?.trim().parse().ok()
-}
-
-fn swappiness() -> Finding {
-    let subject = "swappiness";
-    let path = "/proc/sys/vm/swappiness";
-    match number(path) {
-        Some(0) => Finding::warning(
-            subject,
-            "0: the kernel swaps only when it is out of memory",
-            format!("echo 60 > {path}, where cenote swap is used"),
-        ),
-        Some(value) => Finding::ok(subject, value.to_string()),
-        None => Finding::warning(subject, format!("{path} cannot be read"), "mount /proc"),
-    }
-}
-
-fn cgroup() -> Finding {
-    let subject = "memory cgroup";
-    if Path::new("/sys/fs/cgroup/cgroup.controllers").exists() {
-        let controllers =
-            fs::read_to_string("/sys/fs/cgroup/cgroup.controllers").unwrap_or_default();
-        if controllers.split_whitespace().any(|name| name == "memory") {
-            return Finding::ok(subject, "version 2");
-        }
-    }
-    if Path::new("/sys/fs/cgroup/memory/memory.limit_in_bytes").exists() {
-        return Finding::ok(subject, "version 1");
-    }
-    Finding::warning(
-        subject,
-        "none mounted: a program's memory cannot be limited",
-        "mount -t cgroup2 none /sys/fs/cgroup",
-    )
-}
-
-fn io_uring() -> Finding {
-    let subject = "io_uring";
-    match cenote_volume::backing_works() {
-        Ok(()) => Finding::ok(
-            subject,
-            "a volume can have a --backing store; tcp shares system calls",
-        ),
-        Err(error) => Finding::warning(
-            subject,
-            format!("{error}: no --backing store, no cenote ublk, and tcp makes more system calls"),
-            "echo 0 > /proc/sys/kernel/io_uring_disabled; allow io_uring_setup in the sandbox",
-        ),
-    }
-}
-
-fn ublk() -> Finding {
-    if Path::new("/dev/ublk-control").exists() {
-        return Finding::ok("ublk", "/dev/ublk-control");
-    }
-    Finding::warning(
-        "ublk",
-        "no /dev/ublk-control: cenote ublk cannot work; cenote nbd can",
-        "modprobe ublk_drv, on Linux 6.4 or newer",
-    )
-}
-
-fn capability_findings(capabilities: limits::Capabilities) -> [Finding; 2] {
-    let admin = if capabilities.has(limits::CAP_SYS_ADMIN) {
-        Finding::ok(
-            "CAP_SYS_ADMIN",
-            "swap can be turned on and file systems mounted",
-        )
-    } else {
-        Finding::warning(
-            "CAP_SYS_ADMIN",
-            "missing: cenote swap cannot work",
-            "run cenote swap as root",
-        )
-    };
-    let resource = if capabilities.has(limits::CAP_SYS_RESOURCE) {
-        Finding::ok(
-            "CAP_SYS_RESOURCE",
-            "a process on the swap path can be kept from the OOM killer",
-        )
-    } else {
-        Finding::warning(
-            "CAP_SYS_RESOURCE",
-            "missing: no PR_SET_IO_FLUSHER, no negative oom_score_adj; under heavy pressure the OOM killer may choose us",
-            "setcap cap_sys_resource+ep on the binary, or AmbientCapabilities= of the service",
-        )
-    };
-    [admin, resource]
-}
-
-/// What `cenote swap` would stand on, with the kernel's modules in `modules`.
-fn swap_device(dev: &Path, sys: &Path, modules: &Path) -> Finding {
-    let subject = "swap device";
-    let nbd = dev.join("nbd0").exists() || sys.join("module/nbd").exists();
-    let names = fs::read_to_string(modules.join("modules.dep")).unwrap_or_default();
-    let loadable = names
-        .lines()
-        .filter_map(|line| line.split(':').next()?.rsplit('/').next())
-        .any(|name| name == "nbd.ko" || name.starts_with("nbd.ko."));
-    if !nbd && loadable {
-        return Finding::ok(subject, "the kernel's nbd (a module, loaded when needed)");
-    }
-    let fuse = dev.join("fuse").exists();
-    let looped = dev.join("loop-control").exists();
-    match (nbd, fuse, looped) {
-        (true, ..) => Finding::ok(subject, "the kernel's nbd"),
-        (false, true, true) => {
-            Finding::ok(subject, "FUSE under a loop device (no nbd in this kernel)")
-        }
-        (false, false, _) => Finding::warning(
-            subject,
-            "neither nbd nor /dev/fuse: cenote swap cannot work",
-            "modprobe nbd, or modprobe fuse loop",
-        ),
-        (false, true, false) => Finding::warning(
-            subject,
-            "neither nbd nor /dev/loop-control: cenote swap cannot work",
-            "modprobe nbd, or modprobe loop",
-        ),
-    }
-}
-
-/// Whether FUSE files of ours are served over io_uring.
-fn fuse_rings(state: FuseRingsState) -> Finding {
-    let subject = "FUSE over io_uring";
-    match state {
-        FuseRingsState::On => {
-            Finding::ok(subject, "mount, and swap without nbd, are served over it")
-        }
-        FuseRingsState::Off => Finding::warning(
-            subject,
-            "switched off: mount, and swap without nbd, are served over /dev/fuse, which is slower",
-            format!("echo Y > {FUSE_RINGS_SWITCH}, before mount or swap on"),
-        ),
-        FuseRingsState::Missing => Finding::ok(
-            subject,
-            "not in this kernel (Linux 6.14, CONFIG_FUSE_IO_URING): /dev/fuse is used",
-        ),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn fuse_over_io_uring_that_is_off_says_how_to_switch_it_on() {
-        let finding = fuse_rings(FuseRingsState::Off);
-        assert_eq!(finding.state, State::Warning);
-        assert!(finding.mend.unwrap().contains("/sys/module/fuse/"));
-        assert_eq!(fuse_rings(FuseRingsState::On).state, State::Ok);
-        assert_eq!(fuse_rings(FuseRingsState::Missing).state, State::Ok);
-    }
-
-    #[test]
-    fn the_word_in_brackets_is_the_one_chosen() {
-        assert_eq!(
-            bracketed("always inherit [never] advise\n").as_deref(),
-            Some("never")
-        );
-        assert_eq!(bracketed("never"), None);
-        assert_eq!(bracketed("[never"), None);
-    }
-
-    #[test]
-    fn a_swap_device_needs_nbd_or_fuse_and_loop() {
-        let root = tempfile::tempdir().unwrap();
-        let state = || swap_device(root.path(), root.path(), root.path()).state;
-        assert_eq!(state(), State::Warning);
-        fs::write(root.path().join("fuse"), "").unwrap();
-        assert_eq!(state(), State::Warning);
-        fs::write(root.path().join("loop-control"), "").unwrap();
-        assert_eq!(state(), State::Ok);
-        fs::remove_file(root.path().join("fuse")).unwrap();
-        assert_eq!(state(), State::Warning);
-        let modules = root.path().join("modules.dep");
-        fs::write(&modules, "drivers/block/nbdx.ko: drivers/nbd.ko\n").unwrap();
-        assert_eq!(state(), State::Warning);
-        fs::write(&modules, "drivers/block/nbd.ko.xz:\n").unwrap();
-        assert_eq!(state(), State::Ok);
-        fs::remove_file(&modules).unwrap();
-        fs::write(root.path().join("nbd0"), "").unwrap();
-        assert_eq!(state(), State::Ok);
-    }
-
-    #[test]
-    fn whatever_is_not_ok_says_how_to_mend_it() {
-        for finding in examine() {
-            assert_eq!(
-                finding.state == State::Ok,
-                finding.mend.is_none(),
-                "{finding:?}"
-            );
-        }
-    }
 }

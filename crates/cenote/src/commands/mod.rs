@@ -22,6 +22,7 @@ pub mod scrub;
 mod set;
 pub mod status;
 pub mod store;
+pub mod support_bundle;
 pub mod swap;
 pub mod top;
 pub mod ublk;

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::failure::{DONE, NOT_WHOLE};
 use crate::place::Which;
-use crate::progress;
+use crate::progress::{self, Left};
 use crate::serving::{End, Serving};
 use crate::volumes::{Question, Volumes};
 
@@ -59,6 +59,7 @@ fn status_of(volumes: &Volumes, name: &str) -> Result<Value> {
 /// Waits for the end of a pass that began after `passes` others; what it found.
 fn follow(passes: &Value, status: impl Fn() -> Result<Value>) -> Result<Value> {
     let bar = progress::line();
+    let mut time = Left::new();
     loop {
         let now = status()?;
         if now["is_running"] == false && now["passes"] != *passes {
@@ -68,10 +69,10 @@ fn follow(passes: &Value, status: impl Fn() -> Result<Value>) -> Result<Value> {
                 .context("a pass that ended has a report")?
                 .clone());
         }
-        bar.set_message(format!(
-            "{} of {} pages",
-            now["pages_done"], now["pages_total"]
-        ));
+        let number = |field: &str| now[field].as_u64().unwrap_or(0);
+        let (done, total) = (number("pages_done"), number("pages_total"));
+        let time = time.after(done, total);
+        bar.set_message(format!("{done} of {total} pages{time}"));
         std::thread::sleep(LOOK);
     }
 }

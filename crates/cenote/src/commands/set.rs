@@ -10,7 +10,7 @@ use super::volume::check_scheme;
 use crate::expected::{Expected, usual_delta};
 use crate::failure::{DONE, Failure};
 use crate::place::Which;
-use crate::progress;
+use crate::progress::{self, Left};
 use crate::size::Size;
 use crate::volumes::{Question, Spec, Volumes};
 
@@ -110,6 +110,7 @@ fn describe(volumes: &Volumes, name: &str, wanted: Resilience) -> Result<()> {
 /// Waits until nothing of a change is under way; `null`.
 fn follow(volumes: &Volumes, name: &str) -> Result<Value> {
     let bar = progress::line();
+    let mut time = Left::new();
     let mut total = None;
     loop {
         let change = change_of(volumes, name)
@@ -119,7 +120,10 @@ fn follow(volumes: &Volumes, name: &str) -> Result<Value> {
             return Ok(change);
         }
         let total = total.get_or_insert_with(|| Total::of(&change));
-        bar.set_message(describe_change(&total.count(change)).unwrap_or_default());
+        let change = total.count(change);
+        let number = |field: &str| change[field].as_u64().unwrap_or(0);
+        let time = time.after(number("bytes_done"), number("bytes"));
+        bar.set_message(describe_change(&change).unwrap_or_default() + &time);
         std::thread::sleep(LOOK);
     }
 }

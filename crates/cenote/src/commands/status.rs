@@ -15,11 +15,13 @@ use crate::size::Size;
 use crate::span;
 use crate::table::Table;
 use crate::volumes::{Question, Volumes};
+use crate::watch::Watch;
 
 /// `status` and what follows it.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:
   cenote status --dir ~/.cenote/well
+  cenote status --dir ~/.cenote/well --watch=5s
   cenote status --cluster ~/.cenote/well/cluster.toml --json | jq .free_bytes
 
 Exit code 3: some host does not answer, or some volume is not whole or cannot write its journal.")]
@@ -32,6 +34,8 @@ pub struct Args {
     /// How long a host may take to answer
     #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = span::within("1ms", "60s"))]
     timeout: Duration,
+    #[command(flatten)]
+    watch: Watch,
 }
 
 #[derive(Serialize)]
@@ -87,18 +91,20 @@ struct VolumeReport {
 }
 
 pub fn run(args: &Args) -> Result<u8> {
-    let loaded = args.which.load()?;
-    let report = report(&loaded, args.timeout)?;
-    let whole =
-        report.hosts_up == report.hosts.len() && report.volumes.iter().all(VolumeReport::is_whole);
-    let mut out = std::io::stdout().lock();
-    if args.json {
-        serde_json::to_writer_pretty(&mut out, &report)?;
-        writeln!(out)?;
-    } else {
-        print(&mut out, &report)?;
-    }
-    Ok(if whole { DONE } else { NOT_WHOLE })
+    args.watch.show(args.json, |out| {
+        // Each time: hosts come and go in the file, too.
+        let loaded = args.which.load()?;
+        let report = report(&loaded, args.timeout)?;
+        let is_up = report.hosts_up == report.hosts.len();
+        let whole = is_up && report.volumes.iter().all(VolumeReport::is_whole);
+        if args.json {
+            serde_json::to_writer_pretty(&mut *out, &report)?;
+            writeln!(out)?;
+        } else {
+            print(out, &report)?;
+        }
+        Ok(if whole { DONE } else { NOT_WHOLE })
+    })
 }
 
 fn report(loaded: &Loaded, timeout: Duration) -> Result<Report> {

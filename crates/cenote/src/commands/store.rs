@@ -7,7 +7,7 @@
 //! Whoever works with a store has its folder locked: one process at a time.
 
 mod metrics;
-mod opened;
+pub mod opened;
 mod remote;
 mod serve;
 
@@ -18,6 +18,7 @@ use anyhow::{Context, Result};
 use cenote_store::{Condition, VALUE_BYTES_MAX};
 
 use crate::failure::{DONE, Failure};
+use crate::progress;
 use crate::size::Size;
 use opened::Opened;
 
@@ -391,7 +392,10 @@ fn list(args: &List) -> Result<u8> {
 
 fn copy(args: &CopyTo) -> Result<u8> {
     let mut row = remote::Remote::connect(&[&args.from, &args.to], &args.cluster_key, true)?;
-    let objects = row.bring()?;
+    let bar = progress::waiting(format!("objects go to {}", args.to));
+    let objects = row.bring();
+    bar.finish_and_clear();
+    let objects = objects?;
     if args.json {
         return say(&serde_json::json!({ "objects": objects }).to_string());
     }
@@ -402,7 +406,10 @@ fn copy(args: &CopyTo) -> Result<u8> {
 }
 
 fn check(args: &Check) -> Result<u8> {
-    let looked = Opened::look(&args.dir)?;
+    let bar = progress::waiting(format!("every version of {}", args.dir.display()));
+    let looked = Opened::look(&args.dir);
+    bar.finish_and_clear();
+    let looked = looked?;
     let found = looked.recovered;
     let (bytes, room) = looked.log_bytes();
     if args.json {

@@ -3,6 +3,7 @@
 //! `on` starts this binary again as `swap serve` in the background, which maps the whole
 //! volume before it turns swap on, and ends when swap is off.
 
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Arc;
@@ -24,10 +25,11 @@ use crate::fuse_rings;
 use crate::limits::{CAP_SYS_ADMIN, Capabilities};
 use crate::place::{Loaded, Which};
 use crate::process::Identity;
-use crate::progress;
+use crate::progress::{self, Left};
 use crate::serving::{End, Serving, WhichVolume};
 use crate::size::Size;
 use crate::volume_metrics::VolumeMetrics;
+use crate::watch::Watch;
 
 /// `swap` and what follows it.
 #[derive(clap::Args, Debug)]
@@ -74,6 +76,8 @@ enum Action {
         /// One JSON object on standard output
         #[arg(long)]
         json: bool,
+        #[command(flatten)]
+        watch: Watch,
     },
     /// The process behind `on`
     #[command(hide = true)]
@@ -137,7 +141,7 @@ pub fn run(args: &Args) -> Result<u8> {
     match &args.action {
         Action::On(on) => turn_on(on),
         Action::Off { which } => turn_off(which),
-        Action::Status { which, json } => status(which, *json),
+        Action::Status { which, json, watch } => watch.show(*json, |out| status(which, *json, out)),
         Action::Serve(on) => serve(on),
     }
 }
@@ -255,8 +259,11 @@ fn turn_off(which: &Which) -> Result<u8> {
         Err(_) => None,
     };
     let bar = progress::line();
+    let (mut time, mut total) = (Left::new(), None);
     let report = control::off(&folder, |left| {
-        bar.set_message(format!("{} to bring back", Size(left).rounded()));
+        let total = *total.get_or_insert(left);
+        let time = time.after(total.saturating_sub(left), total);
+        bar.set_message(format!("{} to bring back{time}", Size(left).rounded()));
     });
     bar.finish_and_clear();
     let report = report.map_err(failure)?;
@@ -289,7 +296,7 @@ fn off_code(report: &OffReport) -> u8 {
     }
 }
 
-fn status(which: &Which, json: bool) -> Result<u8> {
+fn status(which: &Which, json: bool, out: &mut impl Write) -> Result<u8> {
     let dir = which.directory()?;
     let status = control::status(&folder(&dir)?).map_err(failure)?;
     if json {
@@ -309,32 +316,35 @@ fn status(which: &Which, json: bool) -> Result<u8> {
             "home_bytes": status.home_bytes,
             "homecomings_cut": status.homecomings_cut,
         });
-        println!("{object:#}");
+        writeln!(out, "{object:#}")?;
     } else {
         let (used, size) = (
             Size(status.used_bytes).rounded(),
             Size(status.size_bytes).rounded(),
         );
-        println!(
+        writeln!(
+            out,
             "{}: {used} of {size} swapped out, pid {}",
             status.device.display(),
             status.pid
-        );
+        )?;
         if !status.transport.is_empty() {
-            println!("requests come over {}", status.transport);
+            writeln!(out, "requests come over {}", status.transport)?;
         }
-        println!(
+        writeln!(
+            out,
             "{} reads, {} writes, {} errors",
             status.reads, status.writes, status.errors
-        );
-        println!("{} pages cannot be read", status.unreadable_pages);
+        )?;
+        writeln!(out, "{} pages cannot be read", status.unreadable_pages)?;
         if status.homecomings + status.homecomings_cut > 0 {
-            println!(
+            writeln!(
+                out,
                 "{} came home by itself, {} times in full, {} times cut short",
                 Size(status.home_bytes).rounded(),
                 status.homecomings,
                 status.homecomings_cut
-            );
+            )?;
         }
     }
     Ok(if status.unreadable_pages == 0 {

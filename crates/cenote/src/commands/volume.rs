@@ -16,6 +16,7 @@ use crate::place::Which;
 use crate::protected::Protected;
 use crate::size::Size;
 use crate::volumes::{Question, Spec, Volumes};
+use crate::watch::Watch;
 use crate::{background, span};
 pub use state::{health, is_whole};
 
@@ -69,6 +70,8 @@ enum Action {
         /// One JSON array on standard output
         #[arg(long)]
         json: bool,
+        #[command(flatten)]
+        watch: Watch,
     },
     /// Show hosts, health and bytes per extent, rebuilds, and memory lent
     #[command(after_help = "\
@@ -85,6 +88,8 @@ Exit code 3: not every extent is whole, or the journal cannot be written.")]
         /// One JSON object on standard output
         #[arg(long)]
         json: bool,
+        #[command(flatten)]
+        watch: Watch,
     },
     /// Grow a volume, also while it is in use
     #[command(after_help = "\
@@ -241,13 +246,21 @@ pub fn run(args: &Args) -> Result<u8> {
             volumes.create(name, &spec)?;
             println!("{name}");
         }
-        Action::List { which, json } => state::list(&Volumes::new(&which.directory()?), *json)?,
-        Action::Status { name, which, json } => {
+        Action::List { which, json, watch } => {
             let volumes = Volumes::new(&which.directory()?);
-            return match name {
-                Some(name) => state::status(&volumes, name, *json),
-                None => state::all(&volumes, *json),
-            };
+            return watch.show(*json, |out| state::list(&volumes, *json, out));
+        }
+        Action::Status {
+            name,
+            which,
+            json,
+            watch,
+        } => {
+            let volumes = Volumes::new(&which.directory()?);
+            return watch.show(*json, |out| match name {
+                Some(name) => state::status(&volumes, name, *json, out),
+                None => state::all(&volumes, *json, out),
+            });
         }
         Action::Resize { name, size, which } => {
             resize(&Volumes::new(&which.directory()?), name, check_size(*size)?)?;

@@ -22,6 +22,7 @@ use super::crawl::Walk;
 use super::dump::Dump;
 use super::parked::{Parked, Parking, who};
 use super::shared::{Message, Shared, Traffic};
+use super::times::Stopwatch;
 use crate::engine::{Ask, Engine, Outcome, Partition, Sight, key_of};
 use crate::group::owner::Change;
 use crate::group::pace::Pace;
@@ -98,6 +99,7 @@ pub(super) struct Core<B: Backend> {
     spreads: HashMap<Ticket, Spread>,
     parked: Parking,
     held: Held,
+    pub(super) stopwatch: Stopwatch,
     /// What is under way at other workers.
     others_asked: usize,
     /// For clients of this worker.
@@ -133,6 +135,7 @@ impl<B: Backend> Core<B> {
             spreads: HashMap::new(),
             parked: Parking::default(),
             held: Held::default(),
+            stopwatch: Stopwatch::default(),
             others_asked: 0,
             answers: Batch::default(),
             scratch: Vec::new(),

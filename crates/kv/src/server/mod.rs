@@ -31,6 +31,7 @@ mod session;
 mod settings;
 mod shared;
 mod stats;
+mod times;
 pub mod tls;
 mod transport;
 mod tuning;
@@ -44,6 +45,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use cenote_latency::Latency;
 use mio::{Poll, Registry, Waker};
 
 pub use backend::{Alone, Backend, ClassFigures, FIRST_TOKEN, Figures, Route};
@@ -55,6 +57,7 @@ pub(crate) use shared::now_ns;
 use crate::protocol::authentication::Credentials;
 use listen::{Bound, Front};
 use shared::{Mailbox, Shared, Traffic, WorkerFace, locked};
+use times::Times;
 use worker::Worker;
 
 /// A server whose sockets are bound, and that does not serve yet.
@@ -96,6 +99,11 @@ impl Handle {
         stats::listed(&self.0)
     }
 
+    /// How long requests for items took so far, by what they ask for: see [`times`].
+    pub fn latencies(&self) -> Vec<(&'static str, Latency)> {
+        times::latencies(&self.0)
+    }
+
     /// Ends it: replies that are written are sent as far as clients take them at once.
     pub fn stop(&self) {
         self.0.stop(false);
@@ -134,6 +142,7 @@ impl Server {
             mailbox: Mailbox::new(waker(poll, worker::WAKER)),
             counters: Arc::default(),
             traffic: Traffic::default(),
+            times: Times::default(),
         });
         let workers = workers.collect();
         let poll = new_poll();

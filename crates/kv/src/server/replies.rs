@@ -5,6 +5,8 @@
 
 use std::collections::VecDeque;
 
+use super::times::Timed;
+
 /// A client that has so many bytes to read is asked for no more requests.
 const TEXT_BYTES_MAX: usize = 256 << 10;
 /// The same while memory for clients is scarce.
@@ -60,6 +62,8 @@ struct Slot {
     is_silent: bool,
     /// The retrieval that it is a part of; 0: none.
     retrieval: u64,
+    /// What it is timed as.
+    timed: Option<Timed>,
 }
 
 /// A place in the replies.
@@ -113,6 +117,7 @@ impl Replies {
             held_bytes: 0,
             is_silent,
             retrieval: self.retrieval,
+            timed: None,
         });
     }
 
@@ -156,23 +161,31 @@ impl Replies {
         self.first + self.slots.len() as u64 - 1
     }
 
+    /// The place that was made last is timed.
+    pub(super) fn time(&mut self, timed: Option<Timed>) {
+        if let Some(slot) = self.slots.back_mut() {
+            slot.timed = timed;
+        }
+    }
+
     /// Takes a reply that was awaited.
     #[cfg(test)]
     fn fill(&mut self, slot: u64, text: &[u8]) {
         self.fill_with(slot, text, is_error(text));
     }
 
-    /// Takes a reply that was awaited, and may be an error that came in place of it. One that is not
-    /// awaited is a mistake of ours, and left out.
-    pub(super) fn fill_with(&mut self, slot: u64, text: &[u8], is_error: bool) {
+    /// Takes a reply that was awaited, and may be an error that came in place of it; what it is timed as.
+    /// One that is not awaited is a mistake of ours, and left out.
+    pub(super) fn fill_with(&mut self, slot: u64, text: &[u8], is_error: bool) -> Option<Timed> {
         let at = slot.checked_sub(self.first);
         let at = at.and_then(|at| usize::try_from(at).ok());
         let Some(slot) = at.and_then(|at| self.slots.get_mut(at)) else {
             debug_assert!(false, "no such slot");
-            return;
+            return None;
         };
         debug_assert!(slot.is_awaited);
         slot.is_awaited = false;
+        let timed = slot.timed.take();
         self.awaited -= 1;
         self.elsewhere_bytes -= std::mem::take(&mut slot.elsewhere_bytes);
         self.foreseen = text.len().max(self.foreseen - self.foreseen / 8);
@@ -196,6 +209,7 @@ impl Replies {
             self.held_bytes -= slot.held_bytes;
             append(&mut self.text, &slot.text);
         }
+        timed
     }
 
     /// Leaves out what would follow an error in a retrieval's reply: a client takes the error for its end.

@@ -14,6 +14,7 @@ use super::crawl::{Command, Walk};
 use super::dump::Dump;
 use super::replies::{Replies, is_error};
 use super::stats;
+use super::times::{Operation, Timed};
 use super::transport::Transport;
 use super::watch::Watcher;
 use crate::engine::{Ask, Outcome, Reply, Sight, key_of};
@@ -165,8 +166,8 @@ impl Session {
         !self.has_more() && self.replies.is_done()
     }
 
-    /// Takes a reply that was awaited.
-    pub(super) fn fill(&mut self, slot: u64, mut text: &[u8]) {
+    /// Takes a reply that was awaited; what it is timed as.
+    pub(super) fn fill(&mut self, slot: u64, mut text: &[u8]) -> Option<Timed> {
         if self.parked == Some(slot) {
             self.parked = None;
             if let Some(walk) = &mut self.walk {
@@ -178,7 +179,7 @@ impl Session {
             None => self.replies.fill_with(slot, text, is_error),
             Some(head) => {
                 let text = told(head, text);
-                self.replies.fill_with(slot, &text, is_error);
+                self.replies.fill_with(slot, &text, is_error)
             }
         }
     }
@@ -416,9 +417,10 @@ impl Session {
         direct: Option<&mut Direct<'_>>,
         tail: &'static [u8],
     ) -> bool {
+        let operation = Operation::of(request);
         let place = place_hash(key);
         if core.is_to_wait(self.client, self.generation, place) {
-            self.park(core, &text.bytes());
+            self.park(core, &text.bytes(), operation);
             return false;
         }
         let partition = match core.backend.route(place) {
@@ -426,6 +428,7 @@ impl Session {
             route => {
                 let text = text.bytes();
                 let ticket = self.hold(core, false, text.len());
+                self.replies.time(core.stopwatch.start(operation));
                 core.send(route, ticket, &text);
                 return false;
             }
@@ -451,7 +454,7 @@ impl Session {
             sight,
         };
         if !core.backend.may_serve(partition) {
-            self.park(core, &text.bytes());
+            self.park(core, &text.bytes(), operation);
             return false;
         }
         let place = core.backend.partition(partition);
@@ -459,18 +462,22 @@ impl Session {
         let has_value = target.has_value;
         core.note_events(key, || self.connection.unwrap_or(0));
         match outcome {
-            Outcome::Answered { waits_for: None } => return has_value,
+            Outcome::Answered { waits_for: None } => {
+                core.stopwatch.count(operation);
+                return has_value;
+            }
             Outcome::Answered {
                 waits_for: Some(xid),
             } => {
                 let answer = self.replies.take_since(mark);
                 let ticket = self.hold(core, false, answer.len());
+                self.replies.time(core.stopwatch.start(operation));
                 core.hold(partition, xid, ticket, answer);
                 return has_value;
             }
             Outcome::Retry(refusal) => {
                 core.backend.on_refusal(partition, refusal);
-                self.park(core, &text.bytes());
+                self.park(core, &text.bytes(), operation);
             }
         }
         false
@@ -511,8 +518,9 @@ impl Session {
     }
 
     /// Keeps a request that cannot be served yet.
-    fn park<B: Backend>(&mut self, core: &mut Core<B>, text: &[u8]) {
+    fn park<B: Backend>(&mut self, core: &mut Core<B>, text: &[u8], operation: Option<Operation>) {
         let ticket = self.hold(core, false, text.len());
+        self.replies.time(core.stopwatch.start(operation));
         self.parked = Some(ticket.slot);
         core.park(ticket, text);
     }

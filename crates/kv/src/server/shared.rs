@@ -15,6 +15,7 @@ use super::batch::Batch;
 use super::classes::{Class, Published};
 use super::details::Details;
 use super::settings::Settings;
+use super::times::Times;
 use super::transport::Transport;
 use super::watch::Watchers;
 use crate::engine::Counters;
@@ -206,6 +207,7 @@ pub(super) struct WorkerFace {
     pub(super) mailbox: Mailbox,
     pub(super) counters: Arc<Counters>,
     pub(super) traffic: Traffic,
+    pub(super) times: Times,
 }
 
 /// Numbers of connections.

@@ -150,7 +150,9 @@ impl<B: Backend> Worker<B> {
             self.poll(&mut events, wait)?;
             let since = since_1970();
             self.second_ends_in = until_next_second(since);
-            self.core.tick(since.as_secs(), now_ns());
+            let now_ns = now_ns();
+            self.core.tick(since.as_secs(), now_ns);
+            self.core.stopwatch.look(now_ns);
             for event in &events {
                 self.note(event);
             }
@@ -274,6 +276,7 @@ impl<B: Backend> Worker<B> {
                 self.go_on_with_exchange(place);
             }
         }
+        self.core.end_turn();
     }
 
     fn go_on_with_exchange(&mut self, place: usize) {
@@ -293,6 +296,10 @@ impl<B: Backend> Worker<B> {
     }
 
     fn take_turns(&mut self) {
+        if !self.queue.is_empty() {
+            // What other workers asked for is not the first client's time.
+            self.core.look_at_clock();
+        }
         for _ in 0..TURNS_MAX {
             let Some(place) = self.queue.pop_front() else {
                 break;
@@ -302,6 +309,7 @@ impl<B: Backend> Worker<B> {
             };
             client.is_queued = false;
             let turn = client.turn(&mut self.core);
+            self.core.end_turn();
             client.count_answers(&mut self.core);
             self.written.push(place);
             match turn {
@@ -324,6 +332,10 @@ impl<B: Backend> Worker<B> {
 
     /// Puts answers in their places.
     fn fill(&mut self, answers: &super::batch::Batch) {
+        if answers.is_empty() {
+            return;
+        }
+        self.core.look_at_clock();
         for (ticket, text) in answers.iter() {
             let place = ticket.client as usize;
             if self.places.generations.get(place) != Some(&ticket.generation) {
@@ -331,7 +343,8 @@ impl<B: Backend> Worker<B> {
             }
             match &mut self.places.occupants[place] {
                 Some(Occupant::Client(client)) => {
-                    client.session.fill(ticket.slot, text);
+                    let timed = client.session.fill(ticket.slot, text);
+                    self.core.note_answer(timed);
                     let has_more = client.has_more();
                     self.written.push(place);
                     if has_more {
@@ -339,12 +352,15 @@ impl<B: Backend> Worker<B> {
                     }
                 }
                 Some(Occupant::Exchange(exchange)) => {
-                    exchange.session.fill(ticket.slot, text);
+                    let timed = exchange.session.fill(ticket.slot, text);
+                    self.core.note_answer(timed);
                     self.go_on_with_exchange(place);
                 }
                 None => {}
             }
         }
+        // Exchanges may have gone on with another part.
+        self.core.end_turn();
     }
 
     /// Moves what is to be shown to clients of this worker that watch.

@@ -6,15 +6,35 @@ use std::time::Duration;
 use cenote_fabric::calls::CallId;
 use cenote_fabric::{ClientId, PeerId, Time};
 
+use super::times::{Operation, Timed};
 use crate::protocol::{Answer, Refusal};
 
 /// Who is answered later.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Waiter {
     /// A call that a server thread took.
-    Call { thread: usize, call: CallId },
+    Call {
+        thread: usize,
+        call: CallId,
+        timed: Timed,
+    },
     /// A client that sent a notice about a version of this shard.
-    Peer { peer: PeerId, shard: u16 },
+    Peer {
+        peer: PeerId,
+        shard: u16,
+        timed: Timed,
+    },
+}
+
+impl Waiter {
+    /// Of a notice that came now.
+    pub fn notice(peer: PeerId, shard: u16, now: Time) -> Self {
+        let timed = Timed {
+            operation: Operation::Settle,
+            since: now,
+        };
+        Self::Peer { peer, shard, timed }
+    }
 }
 
 /// A version that is not durable yet.
@@ -283,6 +303,10 @@ mod tests {
     const WAITER: Waiter = Waiter::Peer {
         peer: PeerId(1),
         shard: 0,
+        timed: Timed {
+            operation: Operation::Settle,
+            since: Time(0),
+        },
     };
     const PATIENCE: Duration = Duration::from_secs(1);
 

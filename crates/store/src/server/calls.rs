@@ -5,12 +5,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
-use cenote_fabric::calls::{Answered, Answerer, Answering, Call, Spin, Spinner};
+use cenote_fabric::calls::{Answered, Answerer, Answering, Spin, Spinner};
 use cenote_fabric::{ClientId, Error, Time};
 
 use super::books::Waiter;
 use super::outbox::Outboxes;
 use super::shard::{Reply, Shard, shard_of};
+use super::times::{Operation, Timed, Times, Turn};
 use crate::landing::Area;
 use crate::medium::Medium;
 use crate::protocol::Request;
@@ -26,6 +27,7 @@ pub(super) struct Calls<M, A> {
     pub shards: Vec<Arc<Shard<M>>>,
     pub clients: Clients,
     pub outboxes: Arc<Outboxes>,
+    pub times: Arc<Times>,
 }
 
 impl<M: Medium, A: Answering> Calls<M, A> {
@@ -33,17 +35,48 @@ impl<M: Medium, A: Answering> Calls<M, A> {
     ///
     /// # Errors
     /// Those of [`Answering::turn`].
-    pub fn turn(&mut self, patience: Option<Duration>, now: Time) -> Result<bool, Error> {
+    pub fn turn(&mut self, patience: Option<Duration>, clock: fn() -> Time) -> Result<bool, Error> {
+        let now = clock();
         let late = self.outboxes.threads[self.index].take();
         let found = !late.is_empty();
-        for (call, answer) in late {
+        for (call, answer, timed) in late {
+            self.times.note(timed, now);
             self.answerer.answer(call, &answer);
         }
         let (seed, shards, clients) = (self.seed, &self.shards, &self.clients);
         let index = self.index;
+        let mut turn = Turn::default();
         let any = self.answerer.turn(patience, &mut |call, answer| {
-            answer_call(seed, shards, clients, index, now, &call, answer)
+            let request = match Request::decode(call.request) {
+                Ok(request) => request,
+                Err(error) => return Answered::Never(error.0),
+            };
+            let operation = Operation::of(&request);
+            let timed = Timed {
+                operation,
+                since: turn.began(clock),
+            };
+            let waiter = Waiter::Call {
+                thread: index,
+                call: call.id,
+                timed,
+            };
+            let answered = answer_call(
+                seed,
+                shards,
+                clients,
+                now,
+                call.client,
+                request,
+                waiter,
+                answer,
+            );
+            if matches!(answered, Answered::Now) {
+                turn.count(operation);
+            }
+            answered
         })?;
+        turn.end(&self.times, clock);
         Ok(found || any)
     }
 }
@@ -54,7 +87,7 @@ impl<M: Medium> Calls<M, Answerer> {
         let mut spinner = Spinner::new(Spin::default());
         let mut patience = Some(Duration::ZERO);
         while !stop.load(Ordering::Acquire) {
-            let found = match self.turn(patience, Time::now()) {
+            let found = match self.turn(patience, Time::now) {
                 Ok(found) => found,
                 Err(error) => return tracing::error!(%error, "serve calls of a store"),
             };
@@ -70,19 +103,17 @@ impl<M: Medium> Calls<M, Answerer> {
     }
 }
 
+#[expect(clippy::too_many_arguments, reason = "a call, and what it may touch")]
 fn answer_call<M: Medium>(
     seed: u64,
     shards: &[Arc<Shard<M>>],
     clients: &Clients,
-    thread: usize,
     now: Time,
-    call: &Call<'_>,
+    client: ClientId,
+    request: Request<'_>,
+    waiter: Waiter,
     answer: &mut Vec<u8>,
 ) -> Answered {
-    let request = match Request::decode(call.request) {
-        Ok(request) => request,
-        Err(error) => return Answered::Never(error.0),
-    };
     let shard = match request {
         Request::Space { key, .. }
         | Request::Put { key, .. }
@@ -100,15 +131,11 @@ fn answer_call<M: Medium>(
     let area = match request {
         Request::Space { .. } => {
             let clients = clients.read().unwrap_or_else(PoisonError::into_inner);
-            clients.get(&call.client).cloned()
+            clients.get(&client).cloned()
         }
         _ => None,
     };
-    let waiter = Waiter::Call {
-        thread,
-        call: call.id,
-    };
-    match shard.handle(request, call.client, area.as_ref(), waiter, now) {
+    match shard.handle(request, client, area.as_ref(), waiter, now) {
         Reply::Now(now) => {
             now.encode(answer);
             Answered::Now

@@ -13,6 +13,7 @@ use super::books::Waiter;
 use super::calls::Clients;
 use super::outbox::Outboxes;
 use super::shard::{Reply, Shard};
+use super::times::Times;
 use crate::landing::Area;
 use crate::medium::Medium;
 use crate::protocol::{Answer, GREET, Greeting, Notice, ShardView, WRITTEN};
@@ -27,6 +28,7 @@ pub(super) struct Desk<M, L> {
     /// Landings whose clients are gone.
     pub parting: Vec<Parting>,
     pub outboxes: Arc<Outboxes>,
+    pub times: Arc<Times>,
     pub landing_bytes: u64,
     pub scheme: &'static str,
     pub seed: u64,
@@ -59,7 +61,13 @@ impl<M: Medium, L: Listen> Desk<M, L> {
     /// # Errors
     /// Those of [`Listen::poll`].
     pub fn turn(&mut self, patience: Option<Duration>, clock: fn() -> Time) -> Result<(), Error> {
-        for (peer, message) in self.outboxes.peers.take() {
+        let told = self.outboxes.peers.take();
+        let now = match told.is_empty() {
+            true => Time::default(),
+            false => clock(),
+        };
+        for (peer, message, timed) in told {
+            self.times.note(timed, now);
             // One that is gone is none the wiser.
             drop(self.listener.send(peer, &message));
         }
@@ -89,7 +97,7 @@ impl<M: Medium, L: Listen> Desk<M, L> {
                 let client = self.peers.get(&peer).map(|(client, _)| *client);
                 if let (Some(&shard), Some(client)) = (self.shard_of_log.get(&window), client) {
                     let reply = self.shards[shard].written(value, client, peer, now);
-                    self.reply(peer, shard as u16, &reply, value.into());
+                    self.reply(peer, shard as u16, &reply, value.into(), now);
                 }
             }
             _ => {}
@@ -162,7 +170,7 @@ impl<M: Medium, L: Listen> Desk<M, L> {
                 let (client, _) = self.peers.get(&peer)?;
                 let low = notice.sequence as u32;
                 let reply = shard.written(low, *client, peer, now);
-                self.reply(peer, notice.shard, &reply, notice.sequence);
+                self.reply(peer, notice.shard, &reply, notice.sequence, now);
                 Some(())
             }),
             _ => None,
@@ -185,7 +193,7 @@ impl<M: Medium, L: Listen> Desk<M, L> {
     }
 
     /// Answers a notice at once, if it was.
-    fn reply(&self, peer: PeerId, shard: u16, reply: &Reply, sequence: u64) {
+    fn reply(&self, peer: PeerId, shard: u16, reply: &Reply, sequence: u64, now: Time) {
         match reply {
             Reply::Later => {}
             Reply::Now(answer) => {
@@ -193,7 +201,7 @@ impl<M: Medium, L: Listen> Desk<M, L> {
                     Answer::Done { sequence } => *sequence,
                     _ => sequence,
                 };
-                let waiter = Waiter::Peer { peer, shard };
+                let waiter = Waiter::notice(peer, shard, now);
                 self.outboxes.answer(waiter, answer, sequence);
             }
         }

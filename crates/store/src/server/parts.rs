@@ -13,6 +13,7 @@ use super::fence::Fencer;
 use super::outbox::{Outbox, Outboxes};
 use super::persister::Persister;
 use super::shard::Shard;
+use super::times::Times;
 use super::{ServeError, ServerConfig};
 use crate::medium::Medium;
 use crate::pool::{Pool, StoreError};
@@ -28,6 +29,8 @@ pub struct ServerParts<M, L, A> {
     pub(super) desk: Desk<M, L>,
     pub(super) calls: Vec<Calls<M, A>>,
     pub(super) persisters: Vec<Persister<M>>,
+    /// What each thread that serves clients has timed.
+    pub(super) times: Vec<Arc<Times>>,
 }
 
 impl<M: Medium, L: Listen, A: Answering> ServerParts<M, L, A> {
@@ -84,11 +87,16 @@ impl<M: Medium, L: Listen, A: Answering> ServerParts<M, L, A> {
             shards: shards.clone(),
             clients: Arc::clone(&clients),
             outboxes: Arc::clone(&outboxes),
+            times: Arc::default(),
         };
+        let calls: Vec<_> = answerers.into_iter().enumerate().map(calls).collect();
+        let own: Arc<Times> = Arc::default();
+        let mut times = vec![Arc::clone(&own)];
+        times.extend(calls.iter().map(|calls| Arc::clone(&calls.times)));
         let windows = views.iter().enumerate();
         Ok(Self {
             persisters: shards.iter().map(persister).collect(),
-            calls: answerers.into_iter().enumerate().map(calls).collect(),
+            calls,
             desk: Desk {
                 listener,
                 shards: shards.clone(),
@@ -97,11 +105,13 @@ impl<M: Medium, L: Listen, A: Answering> ServerParts<M, L, A> {
                 peers: HashMap::new(),
                 parting: Vec::new(),
                 outboxes: Arc::clone(&outboxes),
+                times: own,
                 landing_bytes: config.landing_bytes,
                 scheme: config.scheme.name(),
                 seed,
                 views,
             },
+            times,
             shards,
         })
     }
@@ -113,7 +123,7 @@ impl<M: Medium, L: Listen, A: Answering> ServerParts<M, L, A> {
     pub fn turn(&mut self, clock: fn() -> Time) -> Result<(), Error> {
         self.desk.turn(Some(Duration::ZERO), clock)?;
         for calls in &mut self.calls {
-            calls.turn(Some(Duration::ZERO), clock())?;
+            calls.turn(Some(Duration::ZERO), clock)?;
         }
         Ok(())
     }

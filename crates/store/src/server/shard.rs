@@ -162,10 +162,7 @@ impl<M: Medium> Shard<M> {
 
     /// A client said by the low half of its sequence that a version was written.
     pub fn written(&self, low: u32, client: ClientId, peer: PeerId, now: Time) -> Reply {
-        let waiter = Waiter::Peer {
-            peer,
-            shard: self.number,
-        };
+        let waiter = Waiter::notice(peer, self.number, now);
         let sequence = {
             let state = self.lock();
             // The newest that ends so: less than 2^32 are under way.

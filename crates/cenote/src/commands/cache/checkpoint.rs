@@ -11,6 +11,7 @@ use serde_json::json;
 use crate::caches::{CHECKPOINT, CacheDir};
 use crate::failure::DONE;
 use crate::place::Which;
+use crate::progress;
 use crate::size::Size;
 use crate::span::{self, Span};
 
@@ -41,6 +42,7 @@ pub fn run(args: &Args) -> Result<u8> {
         bail!("cache {}: {why}", args.name);
     }
     let deadline = Instant::now() + args.timeout;
+    let bar = progress::waiting(format!("checkpoint of cache {}", args.name));
     let (regions, len_bytes, longest_hold_ms) = loop {
         match cache.status(&loaded.key)?.checkpoint {
             Some(Checkpoint::Made {
@@ -58,6 +60,7 @@ pub fn run(args: &Args) -> Result<u8> {
             Some(Checkpoint::Running) => std::thread::sleep(LOOK),
         }
     };
+    bar.finish_and_clear();
     if let Some(file) = &args.file {
         let made = cache.folder().join(CHECKPOINT);
         std::fs::copy(made, file).with_context(|| format!("copy it to {}", file.display()))?;

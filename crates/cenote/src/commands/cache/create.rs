@@ -24,6 +24,7 @@ use crate::at_etcd::AtEtcd;
 use crate::caches::{CacheDir, Objective, Spec, hosts_of};
 use crate::failure::{DONE, Failure, NOT_WHOLE};
 use crate::place::{Loaded, Which};
+use crate::progress::{self, Left};
 use crate::size::Size;
 use crate::span::{self, Span};
 
@@ -329,11 +330,16 @@ fn print(cache: &CacheDir, spec: &Spec, status: &Status, json: bool) -> Result<u
 pub fn wait_whole(cache: &CacheDir, loaded: &Loaded, limit: Duration) -> Result<Status> {
     const STEP: Duration = Duration::from_millis(100);
     let deadline = Instant::now() + limit;
+    let (bar, mut time) = (progress::line(), Left::new());
     loop {
         let status = cache.status(&loaded.key)?;
         if status.whole || Instant::now() >= deadline {
+            bar.finish_and_clear();
             return Ok(status);
         }
+        let (open, all) = (status.regions.open as u64, status.regions.total as u64);
+        let time = time.after(open, all);
+        bar.set_message(format!("{open} of {all} regions can be written{time}"));
         std::thread::sleep(STEP);
     }
 }

@@ -1,7 +1,7 @@
 //! `cache status`: how a cache is, for people and for scripts.
 
 use std::fmt::Write as _;
-use std::io::{Write, stdout};
+use std::io::Write;
 use std::time::Duration;
 
 use anyhow::Result;
@@ -17,6 +17,7 @@ use crate::place::{Loaded, Which};
 use crate::size::Size;
 use crate::span;
 use crate::table::Table;
+use crate::watch::Watch;
 
 #[derive(clap::Args, Debug)]
 pub struct Args {
@@ -30,21 +31,25 @@ pub struct Args {
     /// JSON on standard output
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    watch: Watch,
 }
 
 pub fn run(args: &Args) -> Result<u8> {
     let loaded = args.which.load()?;
     let Some(name) = &args.name else {
-        return list(&loaded, args.json);
+        let show = |out: &mut Vec<u8>| list(&loaded, args.json, out);
+        return args.watch.show(args.json, show);
     };
     let cache = CacheDir::open(&loaded.dir, name)?;
-    let status = wait_whole(&cache, &loaded, args.timeout)?;
-    let mut out = stdout().lock();
-    print(&mut out, &cache, &cache.spec()?, &status, args.json)?;
-    Ok(if status.whole { DONE } else { NOT_WHOLE })
+    args.watch.show(args.json, |out| {
+        let status = wait_whole(&cache, &loaded, args.timeout)?;
+        print(out, &cache, &cache.spec()?, &status, args.json)?;
+        Ok(if status.whole { DONE } else { NOT_WHOLE })
+    })
 }
 
-fn list(loaded: &Loaded, json: bool) -> Result<u8> {
+fn list(loaded: &Loaded, json: bool, out: &mut impl Write) -> Result<u8> {
     let mut table = Table::new(["CACHE", "SIZE", "COPIES", "CLIENTS", "STATE"]);
     let mut rows = Vec::new();
     let mut is_whole = true;
@@ -73,12 +78,11 @@ fn list(loaded: &Loaded, json: bool) -> Result<u8> {
             state,
         ]);
     }
-    let mut out = stdout().lock();
     if json {
-        serde_json::to_writer(&mut out, &rows)?;
+        serde_json::to_writer(&mut *out, &rows)?;
         writeln!(out)?;
     } else {
-        table.write(&mut out)?;
+        table.write(out)?;
     }
     Ok(if is_whole { DONE } else { NOT_WHOLE })
 }

@@ -9,7 +9,7 @@ use cenote_kv::group::view::{Parity, Partition, View};
 
 use super::place::Which;
 use crate::failure::{DONE, Failure, NOT_WHOLE};
-use crate::span;
+use crate::{progress, span};
 
 /// `kv drain` and what follows it.
 #[derive(clap::Args, Debug)]
@@ -56,13 +56,17 @@ pub fn run(args: &Args) -> Result<u8> {
         return Ok(DONE);
     }
     let deadline = Instant::now() + args.timeout;
+    let bar = progress::steps(before.len() as u64, "places taken over");
     loop {
         let views = found.place.read_views(&found.etcd)?;
         let left = places_of(&views, *number);
+        bar.set_position(before.len().saturating_sub(left.len()) as u64);
         if left.is_empty() {
+            bar.finish_and_clear();
             return Ok(told(&args.node, &before, &views));
         }
         if Instant::now() >= deadline {
+            bar.finish_and_clear();
             println!("{} still has {}", args.node, listed(&left));
             println!(
                 "try: cenote kv status: in a group where more is missing nobody gives up a place"

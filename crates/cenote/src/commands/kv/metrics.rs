@@ -12,6 +12,8 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 
+use crate::metrics::histograms;
+
 /// A node that runs.
 pub struct KvMetrics {
     pub node: NodeId,
@@ -248,6 +250,12 @@ impl Collector for KvMetrics {
         commands.push((label("set", "hit"), (count("cmd_set") - cas).max(0.0)));
         let help = "Requests by command and what came of them";
         write(&mut encoder, "memcached_commands", Counter, help, &commands)?;
+        histograms(
+            &mut encoder,
+            "cenote_kv_request_latency",
+            "How long requests took from when they were read until their answer was there",
+            &self.server.latencies(),
+        )?;
         self.encode_strangers(&mut encoder)?;
         self.encode_groups(&mut encoder)
     }

@@ -19,6 +19,7 @@ use serde::Serialize;
 use super::place::{Found, Which};
 use crate::failure::{DONE, NOT_WHOLE};
 use crate::span;
+use crate::watch::Watch;
 use groups::GroupStatus;
 pub use groups::{Memory, PlaceStatus};
 pub use text::print;
@@ -27,6 +28,7 @@ pub use text::print;
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:
   cenote kv status --dir ~/.cenote/well
+  cenote kv status --dir ~/.cenote/well --watch
   cenote kv status --etcd http://10.0.0.1:2379 --key cluster.key --json | jq .nodes_up
 
 Exit code 3: some place of a group is not as it should be: a partition home at a node that answers,
@@ -40,6 +42,8 @@ pub struct Args {
     /// How long a node may take to answer
     #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = span::within("1ms", "60s"))]
     timeout: Duration,
+    #[command(flatten)]
+    watch: Watch,
 }
 
 /// What is shown.
@@ -132,15 +136,16 @@ pub enum State {
 
 pub fn run(args: &Args) -> Result<u8> {
     let found = args.which.load()?;
-    let report = report(&found, args.timeout)?;
-    let mut out = std::io::stdout().lock();
-    if args.json {
-        serde_json::to_writer_pretty(&mut out, &report)?;
-        writeln!(out)?;
-    } else {
-        print(&mut out, &report)?;
-    }
-    Ok(if report.whole { DONE } else { NOT_WHOLE })
+    args.watch.show(args.json, |out| {
+        let report = report(&found, args.timeout)?;
+        if args.json {
+            serde_json::to_writer_pretty(&mut *out, &report)?;
+            writeln!(out)?;
+        } else {
+            print(out, &report)?;
+        }
+        Ok(if report.whole { DONE } else { NOT_WHOLE })
+    })
 }
 
 /// Asks etcd, and every node that it knows.

@@ -2,15 +2,19 @@
 
 use std::fmt;
 
+use cenote_latency::Latency;
 use cenote_store::Figures;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::registry::Unit;
 
-use crate::metrics::{counters, gauges};
+use crate::metrics::{counters, gauges, histograms};
 
 /// Asks the store at each scrape.
-pub struct StoreMetrics(pub Box<dyn Fn() -> Vec<Figures> + Send + Sync>);
+pub struct StoreMetrics {
+    pub figures: Box<dyn Fn() -> Vec<Figures> + Send + Sync>,
+    pub latencies: Box<dyn Fn() -> Vec<(&'static str, Latency)> + Send + Sync>,
+}
 
 impl fmt::Debug for StoreMetrics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -20,7 +24,7 @@ impl fmt::Debug for StoreMetrics {
 
 impl Collector for StoreMetrics {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
-        let shards = (self.0)();
+        let shards = (self.figures)();
         let sum = |of: fn(&Figures) -> u64| shards.iter().map(of).sum();
         gauges(
             &mut encoder,
@@ -67,6 +71,12 @@ impl Collector for StoreMetrics {
                     sum(|one| one.written_bytes),
                 ),
             ],
+        )?;
+        histograms(
+            &mut encoder,
+            "cenote_store_call_latency",
+            "How long calls of clients took; what they read and write without one is not seen",
+            &(self.latencies)(),
         )
     }
 }

@@ -192,6 +192,16 @@ pub fn mark_served(dir: &Path) -> Result<Option<File>> {
     try_lock(&Folder::open(dir)?, SERVED)
 }
 
+/// Whether a store is there, and served now.
+///
+/// # Errors
+/// There is none, or others may change its folder.
+pub fn is_served(dir: &Path) -> Result<bool> {
+    let folder = Folder::open(dir)?;
+    ensure!(folder.has(POOL)?, "there is no store");
+    Ok(folder.has(SERVED)? && is_locked(&folder, SERVED)?)
+}
+
 /// Pools of a store's media, opened side by side, and what that found.
 ///
 /// # Errors

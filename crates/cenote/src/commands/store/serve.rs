@@ -140,7 +140,10 @@ fn serve<M: Medium + 'static>(
     let server = Server::start(pools, config).with_context(|| shown.clone())?;
     if let Some(address) = &args.metrics {
         let mut registry = Registry::default();
-        registry.register_collector(Box::new(StoreMetrics(Box::new(server.watch()))));
+        registry.register_collector(Box::new(StoreMetrics {
+            figures: Box::new(server.watch()),
+            latencies: Box::new(server.watch_latencies()),
+        }));
         // Its pools are recovered by now, and with a disk that fails the process ends.
         let unready = Box::new(|| None);
         let bound = crate::metrics::serve(address, args.allow_remote, registry, unready)?;

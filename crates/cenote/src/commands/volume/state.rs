@@ -12,8 +12,7 @@ use crate::table::Table;
 use crate::volumes::{Question, Spec, Volumes};
 
 /// Lists volumes, whether anybody serves them or not.
-pub fn list(volumes: &Volumes, json: bool) -> Result<()> {
-    let mut out = std::io::stdout().lock();
+pub fn list(volumes: &Volumes, json: bool, out: &mut impl Write) -> Result<u8> {
     let mut rows = Vec::new();
     let mut table =
         Table::new(["VOLUME", "SIZE", "SCHEME", "STATE"]).coloured(colours_of_results());
@@ -33,16 +32,16 @@ pub fn list(volumes: &Volumes, json: bool) -> Result<()> {
         table.row(vec![name, spec.size, spec.scheme, state]);
     }
     if json {
-        serde_json::to_writer_pretty(&mut out, &rows)?;
+        serde_json::to_writer_pretty(&mut *out, &rows)?;
         writeln!(out)?;
     } else {
-        table.write(&mut out)?;
+        table.write(out)?;
     }
-    Ok(())
+    Ok(DONE)
 }
 
 /// Shows every volume in a line, those that nobody serves as well.
-pub fn all(volumes: &Volumes, json: bool) -> Result<u8> {
+pub fn all(volumes: &Volumes, json: bool, out: &mut impl Write) -> Result<u8> {
     let mut table = Table::new(["VOLUME", "SIZE", "SCHEME", "STORED", "LENT", "STATE"])
         .coloured(colours_of_results());
     let (mut rows, mut are_whole) = (Vec::new(), true);
@@ -73,12 +72,11 @@ pub fn all(volumes: &Volumes, json: bool) -> Result<u8> {
         }));
         table.row(vec![name, spec.size, spec.scheme, stored, lent, state]);
     }
-    let mut out = std::io::stdout().lock();
     if json {
-        serde_json::to_writer_pretty(&mut out, &rows)?;
+        serde_json::to_writer_pretty(&mut *out, &rows)?;
         writeln!(out)?;
     } else {
-        table.write(&mut out)?;
+        table.write(out)?;
     }
     Ok(if are_whole { DONE } else { NOT_WHOLE })
 }
@@ -99,7 +97,7 @@ fn held(volumes: &Volumes, name: &str) -> Result<String> {
 ///
 /// # Errors
 /// Nobody serves it, or its server does not answer.
-pub fn status(volumes: &Volumes, name: &str, json: bool) -> Result<u8> {
+pub fn status(volumes: &Volumes, name: &str, json: bool, out: &mut impl Write) -> Result<u8> {
     let spec = volumes.load(name)?;
     if !volumes.is_owned(name)? {
         let held = held(volumes, name)?;
@@ -110,17 +108,16 @@ pub fn status(volumes: &Volumes, name: &str, json: bool) -> Result<u8> {
         .into());
     }
     let status = volumes.ask(name, Question::Status)?;
-    let mut out = std::io::stdout().lock();
     if json {
         let whole = is_whole(&status);
         let object = serde_json::json!({
             "name": name, "size": spec.size, "scheme": spec.scheme, "placement": spec.placement,
             "whole": whole, "status": status,
         });
-        serde_json::to_writer_pretty(&mut out, &object)?;
+        serde_json::to_writer_pretty(&mut *out, &object)?;
         writeln!(out)?;
     } else {
-        print(&mut out, name, &spec, &status)?;
+        print(out, name, &spec, &status)?;
     }
     Ok(if is_whole(&status) { DONE } else { NOT_WHOLE })
 }

@@ -11,6 +11,7 @@ use crate::server::parked::ENTRY_BYTES;
 use crate::server::session::Session;
 use crate::server::settings::Settings;
 use crate::server::shared::{Mailbox, WorkerFace};
+use crate::server::times::Times;
 
 /// A partition whose operations are committed when the test says so.
 struct Slow {
@@ -181,6 +182,7 @@ fn shared(workers: usize) -> Arc<Shared> {
         mailbox: Mailbox::new(waker()),
         counters: Arc::new(Counters::default()),
         traffic: Traffic::default(),
+        times: Times::default(),
     });
     let faces = faces.collect();
     Arc::new(Shared::new(Settings::default(), faces, waker()))
@@ -319,7 +321,7 @@ fn a_flush_reaches_the_partitions_of_all_workers_on_all_nodes_once() {
             let mut turn = |other: &mut Core<Place>| {
                 other.move_on();
                 hand_over(other, &mut bench.core, |at, text| {
-                    session.fill(at.slot, text)
+                    session.fill(at.slot, text);
                 });
             };
             other.backend.answers.push(asked_too[1].1, b"");
@@ -387,7 +389,7 @@ fn a_flush_of_what_is_refused_is_answered_by_the_refusal() {
     let session = &mut bench.session;
     hand_over(&mut bench.core, &mut other, |_, _| ());
     hand_over(&mut other, &mut bench.core, |at, text| {
-        session.fill(at.slot, text)
+        session.fill(at.slot, text);
     });
     assert_eq!(bench.read(), "");
     assert_eq!(bench.commit(1), "SERVER_ERROR refused\r\nMN\r\n");

@@ -14,7 +14,7 @@ const STEPS: usize = 8;
 const OCTAVES: usize = 40;
 const BUCKETS: usize = STEPS * OCTAVES;
 
-/// Durations since the volume was opened.
+/// Durations since it was made.
 #[derive(Debug)]
 pub struct Spread {
     buckets: [AtomicU64; BUCKETS],
@@ -52,6 +52,27 @@ pub struct Latency {
 }
 
 impl Latency {
+    /// Of several spreads together: one of each thread, say.
+    pub fn of<'a>(spreads: impl IntoIterator<Item = &'a Spread>) -> Self {
+        let mut all = Counts::default();
+        let mut sum_ns = 0_u64;
+        for spread in spreads {
+            for (sum, bucket) in all.0.iter_mut().zip(&spread.buckets) {
+                *sum += bucket.load(Ordering::Relaxed);
+            }
+            sum_ns = sum_ns.wrapping_add(spread.sum_ns.load(Ordering::Relaxed));
+        }
+        let buckets = all.0.iter().enumerate();
+        let buckets = buckets.filter(|(_, count)| **count > 0);
+        Self {
+            values: all.values(),
+            sum_ns,
+            buckets: buckets
+                .map(|(at, &count)| (upper_ns(at) as u64, count))
+                .collect(),
+        }
+    }
+
     /// How many took no longer than `limit_ns`: exact where that is a power of two less one.
     #[must_use]
     pub fn within(&self, limit_ns: u64) -> u64 {
@@ -79,33 +100,35 @@ impl Default for Counts {
 }
 
 impl Spread {
+    /// Adds one.
     pub fn note(&self, took: Duration) {
-        let nanos = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
-        self.buckets[bucket(nanos)].fetch_add(1, Ordering::Relaxed);
-        self.sum_ns.fetch_add(nanos, Ordering::Relaxed);
+        self.note_alike(took, 1);
     }
 
+    /// Adds `count` that all took as long: requests that came together, say.
+    pub fn note_alike(&self, took: Duration, count: u64) {
+        let nanos = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+        self.buckets[bucket(nanos)].fetch_add(count, Ordering::Relaxed);
+        // Wraps around in both cases.
+        self.sum_ns
+            .fetch_add(nanos.wrapping_mul(count), Ordering::Relaxed);
+    }
+
+    /// How many are in each bucket now.
     pub fn counts(&self) -> Counts {
         Counts(std::array::from_fn(|at| {
             self.buckets[at].load(Ordering::Relaxed)
         }))
     }
 
+    /// Its quantiles.
     pub fn values(&self) -> SpreadValues {
         self.counts().values()
     }
 
+    /// All of it.
     pub fn latency(&self) -> Latency {
-        let counts = self.counts();
-        let buckets = counts.0.iter().enumerate();
-        let buckets = buckets.filter(|(_, count)| **count > 0);
-        Latency {
-            values: counts.values(),
-            sum_ns: self.sum_ns.load(Ordering::Relaxed),
-            buckets: buckets
-                .map(|(at, &count)| (upper_ns(at) as u64, count))
-                .collect(),
-        }
+        Latency::of([self])
     }
 }
 
@@ -122,17 +145,21 @@ impl Counts {
     }
 
     /// Those that came after `earlier`.
+    #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         Self(std::array::from_fn(|at| {
             self.0[at].wrapping_sub(earlier.0[at])
         }))
     }
 
+    /// How many in all.
+    #[must_use]
     pub fn total(&self) -> u64 {
         self.0.iter().sum()
     }
 
     /// The duration in nanoseconds that this share of all does not pass; `None` of none.
+    #[must_use]
     pub fn quantile(&self, share: f64) -> Option<f64> {
         let total = self.total();
         let rank = ((total as f64 * share).ceil() as u64).max(1);
@@ -207,6 +234,19 @@ mod tests {
         let within = [10, 11, 20, 23].map(|bits| latency.within((1 << bits) - 1));
         assert_eq!(within, [1, 3, 4, 5]);
         assert!(latency.buckets.iter().all(|(_, count)| *count > 0));
+    }
+
+    #[test]
+    fn threads_together_have_what_each_noted() {
+        let (one, other) = (Spread::default(), Spread::default());
+        one.note_alike(Duration::from_micros(3), 4);
+        other.note(Duration::from_micros(3));
+        other.note(Duration::from_micros(50));
+        let all = Latency::of([&one, &other]);
+        assert_eq!((all.values.count, all.sum_ns), (6, 65_000));
+        // 4.1 us and 65 us.
+        assert_eq!([12, 16].map(|bits| all.within((1 << bits) - 1)), [5, 6]);
+        assert_eq!(Latency::of([]).values.count, 0);
     }
 
     proptest! {

@@ -1,0 +1,216 @@
+//! How the parts of a cluster are, as this machine sees them: hosts, volumes, caches, swap, key-value
+//! nodes, and what processes left behind.
+
+use std::time::Duration;
+
+use anyhow::Result;
+
+use super::finding::Finding;
+use super::fix::Fix;
+use crate::ask;
+use crate::caches::CacheDir;
+use crate::commands::kv::place::Found;
+use crate::commands::{kv, volume};
+use crate::failure::chain;
+use crate::folder::Folder;
+use crate::place::{ClusterDir, Loaded, Which};
+use crate::process::Identity;
+use crate::volumes::{Question, Volumes};
+
+/// Everything of the cluster that is named.
+pub fn examine(which: &Which, limit: Duration) -> Vec<Finding> {
+    let dir = match which.directory() {
+        Ok(dir) => dir,
+        Err(error) => {
+            return vec![Finding::error(
+                "cluster folder",
+                chain(&error),
+                "a folder of this user's alone, as cenote up makes it",
+            )];
+        }
+    };
+    let is_kv = dir.folder().has("kv.json").unwrap_or(false);
+    let mut findings = Vec::new();
+    match which.load() {
+        Ok(loaded) => {
+            findings.push(hosts(&loaded, limit));
+            findings.push(looked("caches", || caches(&loaded)));
+        }
+        // A folder of key-value nodes alone has no cluster file.
+        Err(_) if is_kv => {}
+        Err(error) => findings.push(Finding::error(
+            "cluster file",
+            chain(&error),
+            "cenote up, or the file and the key of a cluster that is up",
+        )),
+    }
+    findings.push(looked("volumes", || volumes(&dir, limit)));
+    findings.push(looked("swap", || swap(&dir)));
+    if is_kv {
+        findings.push(looked("key-value nodes", || nodes(&dir, limit)));
+    }
+    findings.push(looked("processes", || processes(&dir)));
+    findings
+}
+
+/// A look that may fail, which is a finding as well.
+fn looked(subject: &'static str, look: impl FnOnce() -> Result<Finding>) -> Finding {
+    look().unwrap_or_else(|error| {
+        Finding::warning(
+            subject,
+            chain(&error),
+            "see what the command of that name says",
+        )
+    })
+}
+
+fn hosts(loaded: &Loaded, limit: Duration) -> Finding {
+    let hosts = &loaded.cluster.hosts;
+    let answers = ask::all(hosts, &loaded.key, limit);
+    let silent: Vec<String> = hosts
+        .iter()
+        .zip(&answers)
+        .filter_map(|(host, answer)| {
+            let error = answer.as_ref().err()?;
+            Some(format!("{}: {}", host.name, chain(error)))
+        })
+        .collect();
+    let up = hosts.len() - silent.len();
+    let found = format!("{up} of {} answer", hosts.len());
+    if silent.is_empty() {
+        return Finding::ok("hosts", found);
+    }
+    Finding::warning(
+        "hosts",
+        format!("{found}; {}", silent.join("; ")),
+        "start them again; what they held is rebuilt elsewhere where there is room",
+    )
+}
+
+fn volumes(dir: &ClusterDir, limit: Duration) -> Result<Finding> {
+    let volumes = Volumes::new(dir);
+    let (mut served, mut all, mut wrong) = (0, 0, Vec::new());
+    for (name, _) in volumes.list()? {
+        all += 1;
+        if !volumes.is_owned(&name)? {
+            continue;
+        }
+        served += 1;
+        match volumes.ask_within(&name, Question::Status, limit) {
+            Ok(status) if volume::is_whole(&status) => {}
+            Ok(status) => wrong.push(format!("{name}: {}", volume::health(&status))),
+            Err(error) => wrong.push(format!("{name}: {}", chain(&error))),
+        }
+    }
+    let found = format!("{all}, {served} served");
+    Ok(match wrong.is_empty() {
+        true => Finding::ok("volumes", found),
+        false => Finding::warning(
+            "volumes",
+            format!("{found}; {}", wrong.join("; ")),
+            "cenote volume status; bring lost hosts back, and leave the volume running",
+        ),
+    })
+}
+
+fn caches(loaded: &Loaded) -> Result<Finding> {
+    let (mut all, mut wrong) = (0, Vec::new());
+    for cache in CacheDir::all(&loaded.dir)? {
+        all += 1;
+        match cache.status(&loaded.key) {
+            Ok(status) if status.whole => {}
+            Ok(_) => wrong.push(format!("{}: not whole", cache.name())),
+            Err(error) => wrong.push(format!("{}: {}", cache.name(), chain(&error))),
+        }
+    }
+    Ok(match wrong.is_empty() {
+        true => Finding::ok("caches", format!("{all}")),
+        false => Finding::warning(
+            "caches",
+            format!("{all}; {}", wrong.join("; ")),
+            "cenote cache start; cenote cache status says what is missing",
+        ),
+    })
+}
+
+fn swap(dir: &ClusterDir) -> Result<Finding> {
+    let Some(folder) = dir.folder().sub("swap")? else {
+        return Ok(Finding::ok("swap", "none of this cluster"));
+    };
+    Ok(match cenote_block::swap::control::status(folder.path()) {
+        Ok(status) if status.unreadable_pages == 0 => Finding::ok(
+            "swap",
+            format!("{}, over {}", status.device.display(), status.transport),
+        ),
+        Ok(status) => Finding::warning(
+            "swap",
+            format!("{} pages cannot be read", status.unreadable_pages),
+            "bring lost hosts back; programs whose pages are lost end when they touch them",
+        ),
+        Err(cenote_block::swap::Error::NotRunning { .. }) => Finding::ok("swap", "off"),
+        Err(error) => Finding::warning("swap", error.to_string(), "cenote swap status"),
+    })
+}
+
+fn nodes(dir: &ClusterDir, limit: Duration) -> Result<Finding> {
+    let subject = "key-value nodes";
+    let Some(found) = Found::of_folder(dir.root())? else {
+        return Ok(Finding::ok(subject, "none are up"));
+    };
+    let report = kv::status::report(&found, limit)?;
+    let down: Vec<&str> = report
+        .nodes
+        .iter()
+        .filter(|node| node.memory.is_none())
+        .map(|node| node.name.as_str())
+        .collect();
+    let found = format!("{}, {} do not answer", report.nodes.len(), down.len());
+    Ok(match report.is_whole() {
+        true => Finding::ok(subject, found),
+        false => Finding::warning(
+            subject,
+            format!("{found} ({}), and groups lack places", down.join(" ")),
+            "cenote kv node starts one again; cenote kv status says what is missing",
+        ),
+    })
+}
+
+/// Folders with a note of a process that has ended without a word. Hosts of a cluster that is up keep
+/// theirs: `cenote status` says by it that they have ended.
+fn processes(dir: &ClusterDir) -> Result<Finding> {
+    let root = dir.folder();
+    let is_up = root.has(crate::place::CLUSTER_FILE)?;
+    let mut kinds = vec!["caches", "servers", "nodes"];
+    if !is_up {
+        kinds.push("hosts");
+    }
+    let mut ended: Vec<(String, Folder)> = Vec::new();
+    let mut running = 0;
+    for kind in kinds {
+        for (name, folder) in root.subs(kind)? {
+            match Identity::load(&folder)? {
+                Some(identity) if identity.open()?.is_none() => {
+                    ended.push((format!("{kind}/{name}"), folder));
+                }
+                Some(_) => running += 1,
+                None => {}
+            }
+        }
+    }
+    if ended.is_empty() {
+        return Ok(Finding::ok(
+            "processes",
+            format!("{running} in the background"),
+        ));
+    }
+    let names: Vec<&str> = ended.iter().map(|(name, _)| name.as_str()).collect();
+    Ok(Finding::warning(
+        "processes",
+        format!("ended without a word: {}", names.join(" ")),
+        "see their logs; start what is to run again. The notes of them can go",
+    )
+    .with_fix(Fix::Notes {
+        dir: dir.clone(),
+        ended,
+    }))
+}

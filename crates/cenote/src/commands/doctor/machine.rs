@@ -1,0 +1,471 @@
+//! What this machine has and lacks, whatever cluster it is of.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use cenote_block::swap::{FUSE_RINGS_SWITCH, FuseRingsState};
+
+use super::finding::Finding;
+use super::fix::{Fix, sysctl};
+use crate::limits::{self, Limit};
+use crate::size::Size;
+
+const IO_URING_SWITCH: &str = "/proc/sys/kernel/io_uring_disabled";
+
+/// Everything that depends on no cluster.
+pub fn examine() -> Vec<Finding> {
+    let capabilities = limits::Capabilities::of_this_process();
+    let mut findings = vec![
+        memfd(),
+        pidfd(),
+        memory(),
+        memory_lock(capabilities),
+        open_files(),
+        huge_pages_shmem(),
+        huge_pages_reserved(),
+        swappiness(),
+        cgroup(),
+        io_uring(),
+        ublk(),
+        userfaultfd(),
+        etcd(),
+    ];
+    findings.extend(capability_findings(capabilities));
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let modules = Path::new("/lib/modules").join(release.trim());
+    findings.push(swap_device(Path::new("/dev"), Path::new("/sys"), &modules));
+    findings.push(fuse_rings(cenote_block::swap::fuse_rings_state()));
+    findings.push(mounts(
+        &fs::read_to_string("/proc/self/mountinfo").unwrap_or_default(),
+    ));
+    findings
+}
+
+fn memfd() -> Finding {
+    match limits::memfd_works() {
+        Ok(()) => Finding::ok("memfd", "shared memory files can be made"),
+        Err(error) => Finding::error(
+            "memfd",
+            format!("memfd_create: {error}"),
+            "Linux 3.17 or newer; allow memfd_create in the sandbox",
+        ),
+    }
+}
+
+fn pidfd() -> Finding {
+    match limits::pidfd_works() {
+        Ok(()) => Finding::ok("pidfd", "processes can be named safely"),
+        Err(error) => Finding::error(
+            "pidfd",
+            format!("pidfd_open: {error}"),
+            "Linux 5.3 or newer; allow pidfd_open in the sandbox",
+        ),
+    }
+}
+
+fn memory() -> Finding {
+    let subject = "free memory";
+    match cenote_host::memory_left_bytes() {
+        Some(bytes) if bytes >= 1 << 30 => Finding::ok(subject, Size(bytes).rounded()),
+        Some(bytes) => Finding::warning(
+            subject,
+            Size(bytes).rounded(),
+            "end other programs, or lend less: --memory 16M",
+        ),
+        None => Finding::warning(subject, "/proc/meminfo has no MemAvailable", "mount /proc"),
+    }
+}
+
+fn memory_lock(capabilities: limits::Capabilities) -> Finding {
+    let subject = "memory lock";
+    if capabilities.has(limits::CAP_IPC_LOCK) {
+        return Finding::ok(subject, "unlimited by CAP_IPC_LOCK");
+    }
+    let limit = limits::soft(Limit::MemoryLock);
+    let swap = cenote_host::swap_bytes().unwrap_or(0);
+    let found = format!("RLIMIT_MEMLOCK {}", limits::display(limit));
+    match limit {
+        None => Finding::ok(subject, found),
+        Some(_) if swap == 0 => Finding::warning(
+            subject,
+            found + ", no swap: lent memory stays in RAM unlocked",
+            "ulimit -l unlimited, or CAP_IPC_LOCK",
+        )
+        .with_fix(Fix::Limit(Limit::MemoryLock, None)),
+        Some(_) => Finding::warning(
+            subject,
+            found + " and this machine swaps: lent memory can be swapped out",
+            "ulimit -l unlimited, or CAP_IPC_LOCK",
+        )
+        .with_fix(Fix::Limit(Limit::MemoryLock, None)),
+    }
+}
+
+fn open_files() -> Finding {
+    /// Descriptors that a client of many slabs over shm needs.
+    const WANTED: u64 = 16_384;
+    let subject = "open files";
+    let limit = limits::hard(Limit::OpenFiles);
+    let found = format!("hard limit {}", limits::display(limit));
+    match limit {
+        Some(count) if count < WANTED => Finding::warning(
+            subject,
+            found,
+            format!("ulimit -Hn {WANTED}, or LimitNOFILE= of the service"),
+        )
+        .with_fix(Fix::Limit(Limit::OpenFiles, Some(WANTED))),
+        _ => Finding::ok(subject, found),
+    }
+}
+
+fn huge_pages_shmem() -> Finding {
+    let subject = "huge pages for shared memory";
+    let base = "/sys/kernel/mm/transparent_hugepage";
+    let per_size = format!("{base}/hugepages-2048kB/shmem_enabled");
+    let general = format!("{base}/shmem_enabled");
+    let specific = chosen(&per_size);
+    // "inherit" means what the general switch says.
+    let (file, value) = match specific.as_deref() {
+        Some("inherit") | None => (&general, chosen(&general)),
+        Some(_) => (&per_size, specific),
+    };
+    match value.as_deref() {
+        Some("advise" | "always" | "within_size" | "force") => {
+            Finding::ok(subject, format!("{file}: {}", value.unwrap_or_default()))
+        }
+        Some(other) => Finding::warning(
+            subject,
+            format!("{file}: {other}; mapping and freeing slabs is 10 to 100 times slower"),
+            format!("echo advise > {file}"),
+        )
+        .with_fix(Fix::Switch {
+            path: file.into(),
+            value: "advise",
+            is_sysctl: false,
+        }),
+        None => Finding::warning(
+            subject,
+            "this kernel has none",
+            "a kernel with CONFIG_TRANSPARENT_HUGEPAGE",
+        ),
+    }
+}
+
+/// The word in brackets of a switch in /sys.
+fn chosen(path: &str) -> Option<String> {
+    bracketed(&fs::read_to_string(path).ok()?)
+}
+
+fn bracketed(text: &str) -> Option<String> {
+    let (_, rest) = text.split_once('[')?;
+    Some(rest.split_once(']')?.0.to_owned())
+}
+
+fn huge_pages_reserved() -> Finding {
+    let subject = "reserved huge pages";
+    let path = "/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages";
+    match number(path) {
+        Some(count) => Finding::ok(subject, format!("{count} of 2 MiB free (none are needed)")),
+        None => Finding::ok(subject, "none (none are needed)"),
+    }
+}
+
+fn number(path: &str) -> Option<u64> {
+    fs::read_to_string(path).ok()?.trim().parse().ok()
+}
+
+fn swappiness() -> Finding {
+    let subject = "swappiness";
+    let path = "/proc/sys/vm/swappiness";
+    match number(path) {
+        Some(0) => Finding::warning(
+            subject,
+            "0: the kernel swaps only when it is out of memory",
+            format!("echo 60 > {path}, where cenote swap is used"),
+        )
+        .with_fix(sysctl(path, "60")),
+        Some(value) => Finding::ok(subject, value.to_string()),
+        None => Finding::warning(subject, format!("{path} cannot be read"), "mount /proc"),
+    }
+}
+
+fn cgroup() -> Finding {
+    let subject = "memory cgroup";
+    if Path::new("/sys/fs/cgroup/cgroup.controllers").exists() {
+        let controllers =
+            fs::read_to_string("/sys/fs/cgroup/cgroup.controllers").unwrap_or_default();
+        if controllers.split_whitespace().any(|name| name == "memory") {
+            return Finding::ok(subject, "version 2");
+        }
+    }
+    if Path::new("/sys/fs/cgroup/memory/memory.limit_in_bytes").exists() {
+        return Finding::ok(subject, "version 1");
+    }
+    Finding::warning(
+        subject,
+        "none mounted: a program's memory cannot be limited",
+        "mount -t cgroup2 none /sys/fs/cgroup",
+    )
+}
+
+fn io_uring() -> Finding {
+    let subject = "io_uring";
+    match cenote_volume::backing_works() {
+        Ok(()) => Finding::ok(
+            subject,
+            "a volume can have a --backing store; tcp shares system calls",
+        ),
+        Err(error) => Finding::warning(
+            subject,
+            format!("{error}: no --backing store, no cenote ublk, and tcp makes more system calls"),
+            format!("echo 0 > {IO_URING_SWITCH}; allow io_uring_setup in the sandbox"),
+        )
+        .with_fix_if(
+            number(IO_URING_SWITCH).is_some_and(|is_off| is_off > 0),
+            || sysctl(IO_URING_SWITCH, "0"),
+        ),
+    }
+}
+
+fn ublk() -> Finding {
+    if Path::new("/dev/ublk-control").exists() {
+        return Finding::ok("ublk", "/dev/ublk-control");
+    }
+    Finding::warning(
+        "ublk",
+        "no /dev/ublk-control: cenote ublk cannot work; cenote nbd can",
+        "modprobe ublk_drv, on Linux 6.4 or newer",
+    )
+    .with_fix(Fix::Modules(&["ublk_drv"]))
+}
+
+/// What `cenote run` and a paged heap stand on.
+fn userfaultfd() -> Finding {
+    const SWITCH: &str = "/proc/sys/vm/unprivileged_userfaultfd";
+    let subject = "userfaultfd";
+    match cenote_pager::works() {
+        Ok(()) => Finding::ok(subject, "programs can run with memory of the cluster"),
+        Err(error) => Finding::warning(
+            subject,
+            format!("{error}: cenote run cannot work"),
+            format!("echo 1 > {SWITCH}, access to /dev/userfaultfd, or run as root"),
+        )
+        .with_fix_if(number(SWITCH) == Some(0), || sysctl(SWITCH, "1")),
+    }
+}
+
+/// What `cenote kv up` starts where no other etcd is named.
+fn etcd() -> Finding {
+    let paths = std::env::var_os("PATH").unwrap_or_default();
+    let found = std::env::split_paths(&paths)
+        .map(|folder| folder.join("etcd"))
+        .find(|file| file.is_file());
+    match found {
+        Some(file) => Finding::ok("etcd", file.display().to_string()),
+        None => Finding::warning(
+            "etcd",
+            "not installed: cenote kv up starts none; kv node takes one elsewhere by --etcd",
+            "apt-get install etcd-server, or name one that runs",
+        ),
+    }
+}
+
+fn capability_findings(capabilities: limits::Capabilities) -> [Finding; 2] {
+    let admin = if capabilities.has(limits::CAP_SYS_ADMIN) {
+        Finding::ok(
+            "CAP_SYS_ADMIN",
+            "swap can be turned on and file systems mounted",
+        )
+    } else {
+        Finding::warning(
+            "CAP_SYS_ADMIN",
+            "missing: cenote swap cannot work",
+            "run cenote swap as root",
+        )
+    };
+    let resource = if capabilities.has(limits::CAP_SYS_RESOURCE) {
+        Finding::ok(
+            "CAP_SYS_RESOURCE",
+            "a process on the swap path can be kept from the OOM killer",
+        )
+    } else {
+        Finding::warning(
+            "CAP_SYS_RESOURCE",
+            "missing: no PR_SET_IO_FLUSHER, no negative oom_score_adj; under heavy pressure the OOM killer may choose us",
+            "setcap cap_sys_resource+ep on the binary, or AmbientCapabilities= of the service",
+        )
+    };
+    [admin, resource]
+}
+
+/// What `cenote swap` would stand on, with the kernel's modules in `modules`.
+fn swap_device(dev: &Path, sys: &Path, modules: &Path) -> Finding {
+    let subject = "swap device";
+    let nbd = dev.join("nbd0").exists() || sys.join("module/nbd").exists();
+    let names = fs::read_to_string(modules.join("modules.dep")).unwrap_or_default();
+    let loadable = names
+        .lines()
+        .filter_map(|line| line.split(':').next()?.rsplit('/').next())
+        .any(|name| name == "nbd.ko" || name.starts_with("nbd.ko."));
+    if !nbd && loadable {
+        return Finding::ok(subject, "the kernel's nbd (a module, loaded when needed)");
+    }
+    let fuse = dev.join("fuse").exists();
+    let looped = dev.join("loop-control").exists();
+    match (nbd, fuse, looped) {
+        (true, ..) => Finding::ok(subject, "the kernel's nbd"),
+        (false, true, true) => {
+            Finding::ok(subject, "FUSE under a loop device (no nbd in this kernel)")
+        }
+        (false, false, _) => Finding::warning(
+            subject,
+            "neither nbd nor /dev/fuse: cenote swap cannot work",
+            "modprobe nbd, or modprobe fuse loop",
+        )
+        .with_fix(Fix::Modules(&["fuse", "loop"])),
+        (false, true, false) => Finding::warning(
+            subject,
+            "neither nbd nor /dev/loop-control: cenote swap cannot work",
+            "modprobe nbd, or modprobe loop",
+        )
+        .with_fix(Fix::Modules(&["loop"])),
+    }
+}
+
+/// Whether FUSE files of ours are served over io_uring.
+fn fuse_rings(state: FuseRingsState) -> Finding {
+    let subject = "FUSE over io_uring";
+    match state {
+        FuseRingsState::On => {
+            Finding::ok(subject, "mount, and swap without nbd, are served over it")
+        }
+        FuseRingsState::Off => Finding::warning(
+            subject,
+            "switched off: mount, and swap without nbd, are served over /dev/fuse, which is slower",
+            format!("echo Y > {FUSE_RINGS_SWITCH}, before mount or swap on"),
+        )
+        .with_fix(Fix::Switch {
+            path: FUSE_RINGS_SWITCH.into(),
+            value: "Y",
+            is_sysctl: false,
+        }),
+        FuseRingsState::Missing => Finding::ok(
+            subject,
+            "not in this kernel (Linux 6.14, CONFIG_FUSE_IO_URING): /dev/fuse is used",
+        ),
+    }
+}
+
+/// File systems of ours whose server has gone: whoever looks there gets an error.
+fn mounts(mountinfo: &str) -> Finding {
+    let subject = "mounts";
+    let ours = ours(mountinfo);
+    let is_dead = |path: &&PathBuf| {
+        let looked = fs::symlink_metadata(path);
+        looked.is_err_and(|error| error.raw_os_error() == Some(libc::ENOTCONN))
+    };
+    let dead: Vec<PathBuf> = ours.iter().filter(is_dead).cloned().collect();
+    if dead.is_empty() {
+        return Finding::ok(subject, format!("{} of volumes", ours.len()));
+    }
+    let shown: Vec<String> = dead.iter().map(|path| path.display().to_string()).collect();
+    let shown = shown.join(" ");
+    Finding::warning(
+        subject,
+        format!("left behind by servers that have ended: {shown}"),
+        format!("umount --lazy {shown}"),
+    )
+    .with_fix(Fix::Unmount(dead))
+}
+
+/// Where volumes are mounted, as proc(5) writes it: octal escapes for blanks.
+fn ours(mountinfo: &str) -> Vec<PathBuf> {
+    let place = |line: &str| {
+        let (before, behind) = line.split_once(" - ")?;
+        if behind.split(' ').next()? != "fuse.cenote" {
+            return None;
+        }
+        let escaped = before.split(' ').nth(4)?;
+        let blanks = [
+            ("\\040", " "),
+            ("\\011", "\t"),
+            ("\\012", "\n"),
+            ("\\134", "\\"),
+        ];
+        let path = blanks
+            .iter()
+            .fold(escaped.to_owned(), |path, (code, blank)| {
+                path.replace(code, blank)
+            });
+        Some(PathBuf::from(path))
+    };
+    mountinfo.lines().filter_map(place).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::finding::State;
+    use super::*;
+
+    #[test]
+    fn fuse_over_io_uring_that_is_off_says_how_to_switch_it_on() {
+        let finding = fuse_rings(FuseRingsState::Off);
+        assert_eq!(finding.state, State::Warning);
+        assert!(finding.mend.unwrap().contains("/sys/module/fuse/"));
+        assert_eq!(fuse_rings(FuseRingsState::On).state, State::Ok);
+        assert_eq!(fuse_rings(FuseRingsState::Missing).state, State::Ok);
+    }
+
+    #[test]
+    fn the_word_in_brackets_is_the_one_chosen() {
+        assert_eq!(
+            bracketed("always inherit [never] advise\n").as_deref(),
+            Some("never")
+        );
+        assert_eq!(bracketed("never"), None);
+        assert_eq!(bracketed("[never"), None);
+    }
+
+    #[test]
+    fn a_swap_device_needs_nbd_or_fuse_and_loop() {
+        let root = tempfile::tempdir().unwrap();
+        let state = || swap_device(root.path(), root.path(), root.path()).state;
+        assert_eq!(state(), State::Warning);
+        fs::write(root.path().join("fuse"), "").unwrap();
+        assert_eq!(state(), State::Warning);
+        fs::write(root.path().join("loop-control"), "").unwrap();
+        assert_eq!(state(), State::Ok);
+        fs::remove_file(root.path().join("fuse")).unwrap();
+        assert_eq!(state(), State::Warning);
+        let modules = root.path().join("modules.dep");
+        fs::write(&modules, "drivers/block/nbdx.ko: drivers/nbd.ko\n").unwrap();
+        assert_eq!(state(), State::Warning);
+        fs::write(&modules, "drivers/block/nbd.ko.xz:\n").unwrap();
+        assert_eq!(state(), State::Ok);
+        fs::remove_file(&modules).unwrap();
+        fs::write(root.path().join("nbd0"), "").unwrap();
+        assert_eq!(state(), State::Ok);
+    }
+
+    #[test]
+    fn whatever_is_not_ok_says_how_to_mend_it() {
+        for finding in examine() {
+            assert_eq!(
+                finding.state == State::Ok,
+                finding.mend.is_none(),
+                "{finding:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn mounts_of_volumes_are_found_among_all() {
+        let mountinfo = "\
+22 1 254:0 / / rw - ext4 /dev/root rw
+30 22 0:40 / /mnt/a\\040b rw,nosuid - fuse.cenote cenote:v0 rw,user_id=0
+31 22 0:41 / /mnt/other rw - fuse.sshfs host: rw
+nonsense";
+        assert_eq!(ours(mountinfo), [PathBuf::from("/mnt/a b")]);
+        assert_eq!(mounts(mountinfo).state, State::Ok);
+    }
+}

@@ -69,8 +69,9 @@ pub(super) fn add(base: usize, len_bytes: usize) -> io::Result<&'static Slot> {
 
 /// Forgets a mapping that nobody accesses any more; call it before the unmapping.
 pub(super) fn remove(slot: &'static Slot) {
+    // The base stays: the handler believes one between two equal lengths, and these may be of two mappings.
+    // Another base that neither has would make the first addresses of others one of the next.
     slot.len_bytes.store(0, Ordering::SeqCst);
-    slot.base.store(0, Ordering::SeqCst);
     FREE.lock()
         .unwrap_or_else(PoisonError::into_inner)
         .slots

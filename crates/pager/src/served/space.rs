@@ -222,7 +222,7 @@ impl Space {
 
     /// Whether something was read that is not looked at.
     pub fn is_told(&self) -> bool {
-        !(self.kernel.faults.is_empty() && self.kernel.forked.is_empty())
+        !(self.kernel.faults.is_empty() && self.kernel.forked.is_empty()) || self.is_released()
     }
 
     /// Goes on. Whether anything happened.
@@ -288,6 +288,8 @@ impl Space {
         };
         let mut word = [0; 1];
         match socket::receive(agent, &mut word) {
+            // It was heard while there was no other way to go on.
+            Packet::Nothing if self.is_released() => {}
             Packet::Nothing => return false,
             Packet::End => {
                 self.is_ending = true;
@@ -304,6 +306,12 @@ impl Space {
             self.flush();
         }
         true
+    }
+
+    /// Whether something waited for pages on their way out, and there is none any more.
+    fn is_released(&self) -> bool {
+        let is_held = !(self.held_faults.is_empty() && self.held_reads.is_empty());
+        is_held && self.leaving.is_empty() && self.is_bounded()
     }
 
     /// Waits until no page is on its way out.
@@ -334,7 +342,10 @@ impl Space {
         let address = self.layout.address(page);
         match fault.cause {
             Cause::Missing { .. } if self.pages.is_resident(page) => {
-                let zeroed = self.kernel.zero(address);
+                // It came since the fault, or the program took it out by itself. One that came
+                // stays protected, if it is: otherwise what is written to it would not be seen.
+                let protected = !self.pages.is_writable(page);
+                let zeroed = self.kernel.zero(address, protected);
                 if self.done("a page of zeros", zeroed).unwrap_or(false) {
                     self.pages.vanished(page);
                 }
@@ -365,7 +376,7 @@ impl Space {
                     if self.leaving.has(page) {
                         self.drain();
                     }
-                    let result = self.kernel.zero(self.layout.address(page));
+                    let result = self.kernel.zero(self.layout.address(page), false);
                     self.done("a page of zeros", result);
                 }
                 Action::Protect(page) | Action::Unprotect(page) => {

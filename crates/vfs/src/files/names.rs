@@ -179,7 +179,8 @@ impl Files {
     /// Gives something another name, in the same directory or another.
     ///
     /// # Errors
-    /// `Exists`, `NotEmpty`, `IsDirectory`, `NotDirectory`, `Invalid` for a directory into itself.
+    /// `Exists`, `NotEmpty`, `IsDirectory`, `NotDirectory`, `Invalid` for a directory into itself;
+    /// `NoSpace` for a longer name, as [`Files::make`].
     pub fn rename(
         &self,
         caller: &Caller,
@@ -191,7 +192,13 @@ impl Files {
         check_name(to_name)?;
         self.warm(parent, name)?;
         self.warm(to_parent, to_name)?;
+        let added_bytes = to_name.len().saturating_sub(name.len()) as u64;
+        let limit = self.row_bytes_max();
         let split = self.alter(|state| {
+            // A name that is there already has its room.
+            if added_bytes > 0 && state.entry(to_parent, to_name)?.is_none() {
+                state.check_room(added_bytes, limit)?;
+            }
             let from = (parent, name);
             state.rename(caller, from, (to_parent, to_name), mode)
         })?;

@@ -61,10 +61,7 @@ impl Bench {
 
     /// Asks as a peer of that number; `None`: it is told later.
     fn ask(&self, client: ClientId, peer: u64, request: Request<'_>) -> Option<Answer> {
-        let waiter = Waiter::Peer {
-            peer: PeerId(peer),
-            shard: 0,
-        };
+        let waiter = Waiter::notice(PeerId(peer), 0, self.now);
         let area = Some(&self.area);
         match self.shard.handle(request, client, area, waiter, self.now) {
             Reply::Now(answer) => Some(answer),
@@ -75,7 +72,7 @@ impl Bench {
     /// Those who were told something since the last time.
     fn told(&self) -> Vec<u64> {
         let told = self.shard.outboxes.peers.take();
-        told.into_iter().map(|(peer, _)| peer.0).collect()
+        told.into_iter().map(|(peer, ..)| peer.0).collect()
     }
 
     /// Space for a value that is on its way.

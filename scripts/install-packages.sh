@@ -36,7 +36,6 @@ qemu-system-x86|long rdma|a guest whose kernel has nbd, for a machine without
 nbd-client|test long|attaches nbd of the kernel, beside which ublk is measured
 busybox-static|long rdma|the shell of that guest
 cpio|long rdma|packs the files of that guest
-valgrind|test|watches the example in C: crates/cenote/tests/c.rs
 etcd-server|test|the store in which a cluster of kv nodes agrees: tests of its client, cenote kv up
 memcached|test demo apps bench|the unmodified program whose memory does not fit; the peer of our key-value store
 golang-go|test long|Porcupine, which judges histories of the store, and gomemcache, one of its clients|go

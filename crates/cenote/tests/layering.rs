@@ -7,7 +7,6 @@ use std::process::Command;
 const MAY_USE: &[(&str, &[&str])] = &[
     ("cenote-codec", &[]),
     ("cenote-durable", &[]),
-    ("cenote-c", &["cenote-client"]),
     ("cenote-latency", &[]),
     ("cenote-pool", &[]),
     ("cenote-fabric", &["cenote-durable"]),
@@ -159,7 +158,7 @@ fn nobody_uses_the_binary_and_only_the_binary_uses_the_lab() {
 }
 
 /// What has the crate for programs as a library of another language.
-const LANGUAGES: [&str; 2] = ["cenote-c", "cenote-python"];
+const LANGUAGES: [&str; 1] = ["cenote-python"];
 
 /// What is behind it may change: who uses it uses nothing else.
 #[test]

@@ -200,6 +200,7 @@ def main():
     LOGS.mkdir(parents=True, exist_ok=True)
     schedule = tomllib.loads((ROOT / "tests" / "schedule.toml").read_text())
     programs = list(build(schedule, which)) + list(in_python(schedule, which))
+    programs += CHECKS if is_short else []
     unknown = {name for names in schedule["alone"].values() for name in names}
     unknown |= set(schedule["short"]) | set(schedule["long"])
     unknown -= {program.name for program in programs}
@@ -212,8 +213,8 @@ def main():
     lanes = (os.cpu_count() or 1) + 1
     print(f"running {len(programs)} test programs, {lanes} at a time", flush=True)
     Lanes(programs, ["--skip", "long::"] if is_short else ["long::"], lanes, until).run()
-    # Both build: no test may run meanwhile.
-    for other in [] if wanted or is_short else [DOCUMENTATION, RDMA]:
+    # They build: no test may run meanwhile.
+    for other in [] if wanted or is_short else [DOCUMENTATION, SHIPPED, RDMA]:
         programs.append(other)
         if other.fits(until):
             other.run(until=until)
@@ -239,6 +240,13 @@ def main():
     sys.exit(1 if failed else 0)
 
 
+# What is asked of the sources alone.
+CHECKS = [
+    Program("unsafe", [sys.executable, "-B", "scripts/check-unsafe.py"]),
+    Program("features", [sys.executable, "-B", "scripts/test-shipped.py", "features"]),
+]
+# The programs without what is for tests. It replaces the program that tests run.
+SHIPPED = Program("shipped", [sys.executable, "-B", "scripts/test-shipped.py"], seconds=200)
 # Examples in the documentation, by cargo itself.
 DOCUMENTATION = Program("documentation", [
     "cargo", "test", "--workspace", "--locked", "--doc", "--no-fail-fast"], seconds=120)

@@ -10,6 +10,7 @@ mod books;
 mod calls;
 mod desk;
 mod fence;
+mod handover;
 mod job;
 mod outbox;
 mod parts;

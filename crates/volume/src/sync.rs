@@ -1,3 +1,4 @@
-//! The atomics of code that is also compiled for a model checker, which has its own (`tests/gate.rs`).
+//! The atomics of code that is also compiled for a model checker, which has its own (`tests/gate.rs`,
+//! `tests/interleavings.rs`).
 
-pub use std::sync::atomic::{AtomicU8, Ordering};
+pub use std::sync::atomic::{AtomicU8, AtomicU64, Ordering, fence};

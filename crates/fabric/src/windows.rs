@@ -4,7 +4,8 @@
 //! which enters. Entering takes no lock ([`Door`]): either a verb sees that it came too late, or
 //! the revoker waits for it.
 //!
-//! Invariants: a slot's memory fields change only while its door is closed and nobody is inside; a generation is never given twice.
+//! Invariants: a slot's memory fields change only while its door is closed and nobody is inside;
+//! a generation is never given twice.
 
 mod door;
 mod held;

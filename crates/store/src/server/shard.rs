@@ -155,7 +155,9 @@ impl<M: Medium> Shard<M> {
 
     /// What a client that is gone has not written it never will.
     pub fn client_gone(&self, client: ClientId) {
-        self.handover.hand(|state| state.books.client_gone(client));
+        let mut state = self.lock();
+        state.books.client_gone(client);
+        self.handover.wake();
     }
 
     /// Whether nothing of a client waits: its landing is not needed any more.

@@ -1,13 +1,13 @@
 //! The host's table of windows: who may touch which bytes, and waiting until nobody does.
 //!
 //! Shared by the control thread, which registers and revokes, and the thread that serves verbs,
-//! which enters. Entering takes no lock ([`Door`]): either a verb sees that it came too late, or
-//! the revoker waits for it.
+//! which enters. Entering takes no lock: it counts itself in first and looks at the generation
+//! second; revoking changes the generation first and looks at the count second. So either the
+//! verb sees that it came too late, or the revoker waits for it.
 //!
-//! Invariants: a slot's memory fields change only while its door is closed and nobody is inside;
-//! a generation is never given twice.
+//! Invariants: a slot's memory fields change only while its generation is 0 and nobody is counted
+//! in; a generation is never given twice.
 
-mod door;
 mod held;
 
 use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
@@ -16,7 +16,6 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::memory::Region;
 use crate::{Error, Generation, Result, Rights, Status, WindowDescriptor, WindowId};
-use door::Door;
 pub use held::{HeldWindow, Unwritten};
 
 /// Most windows of one host.
@@ -41,13 +40,25 @@ struct Control {
 
 #[derive(Default)]
 struct Slot {
-    /// Open while there is a window.
-    door: Door,
+    /// 0: no window.
+    generation: AtomicU64,
+    /// Verbs inside.
+    guards: AtomicU32,
     base: AtomicPtr<u8>,
     len_bytes: AtomicU64,
     rights: AtomicU8,
     /// For the dead flag; valid while a window stands, which `Control::regions` upholds.
     region: AtomicPtr<Region>,
+}
+
+impl Slot {
+    /// Lets nobody in any more, and waits for those inside.
+    fn close(&self) {
+        self.generation.store(0, Ordering::SeqCst);
+        while self.guards.load(Ordering::SeqCst) != 0 {
+            std::thread::yield_now();
+        }
+    }
 }
 
 impl WindowTable {
@@ -146,7 +157,7 @@ impl WindowTable {
         slot.region
             .store(Arc::as_ptr(&region).cast_mut(), Ordering::Relaxed);
         control.regions[id.0 as usize] = Some(region);
-        slot.door.open(generation.0);
+        slot.generation.store(generation.0, Ordering::SeqCst);
     }
 
     /// Closes a window and gives its memory back. After the return no byte of an earlier verb lands in it.
@@ -163,7 +174,7 @@ impl WindowTable {
             .and_then(Option::take)
             .ok_or(Error::StaleWindow)?;
         let slot = self.slot(id).expect("a registered window has a slot");
-        slot.door.close();
+        slot.close();
         control.free.push(id);
         region.truncate()
     }
@@ -181,14 +192,14 @@ impl WindowTable {
         }
         let generation = control.generations.next()?;
         let slot = self.slot(id).expect("a registered window has a slot");
-        slot.door.close();
+        slot.close();
         let descriptor = WindowDescriptor {
             id,
             generation,
             len_bytes: slot.len_bytes.load(Ordering::Relaxed),
             rights: Rights(slot.rights.load(Ordering::Relaxed)),
         };
-        slot.door.open(generation.0);
+        slot.generation.store(generation.0, Ordering::SeqCst);
         Ok(descriptor)
     }
 
@@ -206,13 +217,13 @@ impl WindowTable {
         len_bytes: u64,
     ) -> std::result::Result<WindowGuard<'_>, Status> {
         let slot = self.slot(id).ok_or(Status::StaleGeneration)?;
-        let is_open = slot.door.enter(generation.0);
+        slot.guards.fetch_add(1, Ordering::SeqCst);
         let mut guard = WindowGuard {
             slot,
             generation: generation.0,
             pointer: std::ptr::null_mut(),
         };
-        if !is_open {
+        if generation.0 == 0 || slot.generation.load(Ordering::SeqCst) != generation.0 {
             return Err(Status::StaleGeneration);
         }
         if !Rights(slot.rights.load(Ordering::Relaxed)).contains(need) {
@@ -256,7 +267,7 @@ impl WindowTable {
         let slot = self.slot(id)?;
         let descriptor = WindowDescriptor {
             id,
-            generation: Generation(slot.door.generation()),
+            generation: Generation(slot.generation.load(Ordering::SeqCst)),
             len_bytes: region.len_bytes(),
             rights: Rights(slot.rights.load(Ordering::Relaxed)),
         };
@@ -288,7 +299,7 @@ impl WindowTable {
             };
             let id = WindowId(u32::try_from(index).expect("below WINDOW_COUNT_MAX"));
             if let Some(slot) = self.slot(id) {
-                slot.door.close();
+                slot.close();
             }
             closed.push(region);
         }
@@ -331,7 +342,7 @@ impl WindowGuard<'_> {
     #[inline]
     #[must_use]
     pub fn is_dead(&self) -> bool {
-        if self.slot.door.generation() != self.generation {
+        if self.slot.generation.load(Ordering::SeqCst) != self.generation {
             return true;
         }
         // SAFETY: the generation matched after this guard was counted in, so the region is the
@@ -343,7 +354,7 @@ impl WindowGuard<'_> {
 impl Drop for WindowGuard<'_> {
     #[inline]
     fn drop(&mut self) {
-        self.slot.door.leave();
+        self.slot.guards.fetch_sub(1, Ordering::SeqCst);
     }
 }
 

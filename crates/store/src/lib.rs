@@ -26,7 +26,6 @@ mod pool;
 mod protocol;
 pub mod schemes;
 mod server;
-mod sync;
 
 pub use format::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 pub use medium::{FileMedium, Medium, ModelMedium, PmMedium};

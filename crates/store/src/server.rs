@@ -10,7 +10,6 @@ mod books;
 mod calls;
 mod desk;
 mod fence;
-mod handover;
 mod job;
 mod outbox;
 mod parts;

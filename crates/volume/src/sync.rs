@@ -1,4 +1,3 @@
-//! The atomics of code that is also compiled for a model checker, which has its own (`tests/gate.rs`,
-//! `tests/interleavings.rs`).
+//! The atomics of code that is also compiled for a model checker, which has its own (`tests/gate.rs`).
 
-pub use std::sync::atomic::{AtomicU8, AtomicU64, Ordering, fence};
+pub use std::sync::atomic::{AtomicU8, Ordering};

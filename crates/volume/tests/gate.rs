@@ -5,12 +5,10 @@
 
 #[path = "../src/fence/gate.rs"]
 mod gate;
-#[path = "../../../tests/model/weakened.rs"]
-mod weakened;
 
 /// What the gate's file takes its atomics from.
 mod sync {
-    pub use crate::weakened::{AtomicU8, Ordering};
+    pub use loom::sync::atomic::{AtomicU8, Ordering};
 }
 
 use std::time::Duration;
@@ -19,9 +17,6 @@ use gate::Gate;
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, Ordering};
 use loom::thread;
-use weakened::{Source, lines};
-
-const GATE: Source = Source("src/fence/gate.rs", include_str!("../src/fence/gate.rs"));
 
 /// A page of a chunk that is rebuilt.
 struct Page {
@@ -90,65 +85,9 @@ fn a_look_at_the_gate_does_not_keep_writes_out() {
     check(look_first);
 }
 
+/// The chunk counts only if the rebuilder sees nothing of a write, or the write sees nothing of the chunk.
 #[test]
 fn a_chunk_that_counts_was_not_written_while_it_was_read() {
-    chunk_that_counts();
-}
-
-/// Reads of a chunk come before its gate is closed, and those who see it closed come after them.
-fn reads_before_the_gate_is_closed() {
-    loom::model(|| {
-        let gate = Arc::new(Gate::new(Duration::ZERO));
-        let bytes = Arc::new(loom::cell::UnsafeCell::new(0));
-        let (theirs, their_bytes) = (Arc::clone(&gate), Arc::clone(&bytes));
-        let rebuilder = thread::spawn(move || {
-            // SAFETY: nobody writes before it sees the gate closed, which is what is checked.
-            assert_eq!(their_bytes.with(|bytes| unsafe { *bytes }), 0);
-            theirs.close()
-        });
-        if !gate.pass(Duration::ZERO) {
-            // SAFETY: the chunk was read before its gate was closed, which is what is checked.
-            bytes.with_mut(|bytes| unsafe { *bytes = 1 });
-        }
-        rebuilder.join().unwrap();
-    });
-}
-
-/// A write's verbs come after it went through, and who finds that it did sees what it did before.
-fn writes_after_the_gate_was_passed() {
-    loom::model(|| {
-        let gate = Arc::new(Gate::new(Duration::ZERO));
-        let noted = Arc::new(loom::cell::UnsafeCell::new(0));
-        let (theirs, their_note) = (Arc::clone(&gate), Arc::clone(&noted));
-        let writer = thread::spawn(move || {
-            // SAFETY: nobody reads before it sees that this write went through, which is what is checked.
-            their_note.with_mut(|noted| unsafe { *noted = 1 });
-            assert!(theirs.pass(Duration::ZERO), "nobody closes it");
-        });
-        if gate.was_passed() {
-            // SAFETY: the write noted that before it went through, which is what is checked.
-            assert_eq!(noted.with(|noted| unsafe { *noted }), 1);
-        }
-        writer.join().unwrap();
-    });
-}
-
-#[test]
-fn every_ordering_of_the_gate_is_needed() {
-    let lines = lines("every_ordering_of_the_gate_is_needed", GATE, || {
-        chunk_that_counts();
-        reads_before_the_gate_is_closed();
-        writes_after_the_gate_was_passed();
-    });
-    lines.assert_needed(&[
-        ".compare_exchange(OPEN, state, Ordering::AcqRel, Ordering::Acquire);",
-        ".compare_exchange(OPEN, state, Ordering::AcqRel, Ordering::Acquire); (failed)",
-        "self.state.load(Ordering::Acquire) == PASSED",
-    ]);
-}
-
-/// The chunk counts only if the rebuilder sees nothing of a write, or the write sees nothing of the chunk.
-fn chunk_that_counts() {
     loom::model(|| {
         let gate = Arc::new(Gate::new(Duration::ZERO));
         let bytes = Arc::new(loom::cell::UnsafeCell::new(0));

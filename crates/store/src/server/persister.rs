@@ -6,14 +6,13 @@
 //! it looks for them: at once while some come, and more and more rarely while none do.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, MutexGuard};
+use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use cenote_fabric::Time;
 
 use super::books::Closed;
 use super::fence::Fencer;
-use super::handover::{Left, Turns};
 use super::job::{Job, JobKind};
 use super::outbox::Outboxes;
 use super::shard::{Shard, State, place_answer};
@@ -75,48 +74,6 @@ pub(super) struct Turned {
 
 type Guard<'a, M> = MutexGuard<'a, State<M>>;
 
-/// A persister on a thread of its own.
-struct Running<'p, 's, M> {
-    persister: &'p mut Persister<M>,
-    shard: &'s Shard<M>,
-    fencer: Fencer,
-    /// Versions that the last turn made durable.
-    settled: usize,
-    /// Until the next look for values.
-    pause: Duration,
-}
-
-impl<'s, M: Medium> Turns<'s, State<M>> for Running<'_, 's, M> {
-    type Error = StoreError;
-
-    fn turn(&mut self, state: Guard<'s, M>) -> Result<(Guard<'s, M>, Left), StoreError> {
-        let (shard, now) = (self.shard, Time::now());
-        let (state, turned) = self.persister.turn(shard, state, &self.fencer, now)?;
-        let is_idle = turned.settled + turned.taken == 0;
-        self.settled = turned.settled;
-        if !is_idle || turned.is_more {
-            self.pause = LOOK_EVERY.0;
-        }
-        let left = Left {
-            is_more: turned.is_more,
-            is_pending: !is_idle || self.persister.is_in_fence(),
-        };
-        Ok((state, left))
-    }
-
-    fn pause(&mut self, state: &State<M>) -> Option<Duration> {
-        let looks = self.persister.is_eager(state) && state.pool.backlog() > 0;
-        let pause = match (looks, self.shard.medium.is_quick()) {
-            (false, _) => Duration::from_millis(100),
-            (true, true) if self.settled > 0 => return None,
-            (true, true) => self.pause,
-            (true, false) => self.pause.max(LINGER),
-        };
-        self.pause = (self.pause * 2).min(LOOK_EVERY.1);
-        Some(pause)
-    }
-}
-
 impl<M: Medium> Persister<M> {
     pub fn new(shard: Arc<Shard<M>>, outboxes: Arc<Outboxes>, patience: Duration) -> Self {
         Self {
@@ -136,15 +93,37 @@ impl<M: Medium> Persister<M> {
     /// The medium's: the store ends.
     pub fn run(mut self) -> Result<(), StoreError> {
         let shard = Arc::clone(&self.shard);
-        std::thread::scope(|scope| {
-            shard.handover.run(&mut Running {
-                persister: &mut self,
-                shard: &shard,
-                fencer: Fencer::start(scope, &shard),
-                settled: 0,
-                pause: LOOK_EVERY.0,
-            })
-        })
+        std::thread::scope(|scope| self.run_beside(&shard, &Fencer::start(scope, &shard)))
+    }
+
+    fn run_beside(&mut self, shard: &Shard<M>, fencer: &Fencer) -> Result<(), StoreError> {
+        let mut pause = LOOK_EVERY.0;
+        let mut state = shard.lock();
+        loop {
+            let is_stopping = state.is_stopping;
+            let turned;
+            (state, turned) = self.turn(shard, state, fencer, Time::now())?;
+            let is_idle = turned.settled + turned.taken == 0;
+            if is_stopping && is_idle && self.flight.is_none() {
+                return Ok(());
+            }
+            if !is_idle || turned.is_more {
+                pause = LOOK_EVERY.0;
+            }
+            if turned.is_more || state.has_news() || state.is_stopping != is_stopping {
+                continue;
+            }
+            let looks = self.is_eager(&state) && state.pool.backlog() > 0;
+            let wait = match (looks, shard.medium.is_quick()) {
+                (false, _) => Duration::from_millis(100),
+                (true, true) if turned.settled > 0 => continue,
+                (true, true) => pause,
+                (true, false) => pause.max(LINGER),
+            };
+            pause = (pause * 2).min(LOOK_EVERY.1);
+            let waited = shard.work.wait_timeout(state, wait);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
     }
 
     /// Whether a group waits for its fence.

@@ -6,12 +6,11 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::sync::{Arc, MutexGuard};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use cenote_fabric::{ClientId, PeerId, Time};
 
 use super::books::{Books, Closed, Waiter};
-use super::handover::{Handover, News};
 use super::job::{Job, job_of};
 use crate::landing::Area;
 use crate::medium::Medium;
@@ -39,8 +38,9 @@ pub(super) struct State<M> {
 
 /// A pool and its books.
 pub(super) struct Shard<M> {
-    /// Wakes the persister.
-    pub handover: Handover<State<M>>,
+    state: Mutex<State<M>>,
+    /// There is something for the persister.
+    pub work: Condvar,
     pub scheme: Arc<dyn Scheme>,
     pub medium: Arc<M>,
     number: u16,
@@ -61,7 +61,7 @@ impl<M: Medium> Shard<M> {
         let medium = Arc::clone(pool.medium());
         let used_after_cleaning = pool.log_bytes().0;
         Self {
-            handover: Handover::new(State {
+            state: Mutex::new(State {
                 pool,
                 books: Books::default(),
                 jobs: VecDeque::new(),
@@ -73,6 +73,7 @@ impl<M: Medium> Shard<M> {
                 fenced: None,
                 put_bytes: 0,
             }),
+            work: Condvar::new(),
             scheme: Arc::clone(scheme),
             medium,
             number,
@@ -80,12 +81,15 @@ impl<M: Medium> Shard<M> {
     }
 
     pub fn lock(&self) -> MutexGuard<'_, State<M>> {
-        self.handover.lock()
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The pool, at the end.
     pub fn into_pool(self) -> Pool<M> {
-        self.handover.into_inner().pool
+        self.state
+            .into_inner()
+            .unwrap_or_else(PoisonError::into_inner)
+            .pool
     }
 
     /// Does what a request asks for.
@@ -126,7 +130,7 @@ impl<M: Medium> Shard<M> {
             conditional => state.add_job(job_of(conditional, client, area, waiter)),
         };
         if state.has_work() {
-            self.handover.wake();
+            self.work.notify_one();
         }
         match answer {
             Some(answer) => Reply::Now(answer),
@@ -157,7 +161,7 @@ impl<M: Medium> Shard<M> {
     pub fn client_gone(&self, client: ClientId) {
         let mut state = self.lock();
         state.books.client_gone(client);
-        self.handover.wake();
+        self.work.notify_one();
     }
 
     /// Whether nothing of a client waits: its landing is not needed any more.
@@ -168,11 +172,13 @@ impl<M: Medium> Shard<M> {
     /// Waits in the fence that the persister began.
     pub fn end_fence(&self) {
         let fenced = self.medium.fence();
-        self.handover.hand(|state| state.fenced = Some(fenced));
+        self.lock().fenced = Some(fenced);
+        self.work.notify_one();
     }
 
     pub fn stop(&self) {
-        self.handover.hand(|state| state.is_stopping = true);
+        self.lock().is_stopping = true;
+        self.work.notify_one();
     }
 }
 
@@ -189,20 +195,6 @@ pub(super) fn refusal(error: &StoreError) -> Refusal {
     }
 }
 
-impl<M> News for State<M> {
-    fn has_news(&self) -> bool {
-        !self.jobs.is_empty()
-            || !self.wanted.is_empty()
-            || self.wants_cleaning
-            || self.wants_room
-            || self.fenced.is_some()
-    }
-
-    fn is_stopping(&self) -> bool {
-        self.is_stopping
-    }
-}
-
 impl<M: Medium> State<M> {
     pub fn has_work(&self) -> bool {
         !self.jobs.is_empty()
@@ -211,6 +203,15 @@ impl<M: Medium> State<M> {
             || self.is_stopping
             || self.pool.is_lease_short()
             || self.books.has_gone()
+    }
+
+    /// Whether something came since the persister began its turn that it can do at once.
+    pub fn has_news(&self) -> bool {
+        !self.jobs.is_empty()
+            || !self.wanted.is_empty()
+            || self.wants_cleaning
+            || self.wants_room
+            || self.fenced.is_some()
     }
 
     pub fn add_job(&mut self, job: Job) -> Option<Answer> {
@@ -248,7 +249,7 @@ impl<M: Medium> State<M> {
                 let slot = area.take(value_bytes);
                 if (slot.is_none() || area.is_short()) && !self.wants_room {
                     self.wants_room = true;
-                    shard.handover.wake();
+                    shard.work.notify_one();
                 }
                 if slot.is_none() {
                     return Some(Answer::Refused(Refusal::Busy));

@@ -1,7 +1,0 @@
-//! What code takes that is also compiled for a model checker, which has its own (`tests/interleavings.rs`).
-
-pub use std::sync::Mutex;
-pub use std::sync::atomic::{
-    AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
-};
-pub use std::thread::yield_now;

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, bail};
 use serde_json::{Map, Value};
 
 use super::part::{Content, Part};
@@ -129,7 +129,7 @@ pub fn kernel() -> Part {
             });
             // That one is not there says something, too.
             let text = text.map_or(Value::Null, |text| text.trim_end().into());
-            files.insert(path.to_owned(), text);
+            files.insert((*path).to_owned(), text);
         }
         let there = |name: &&str| Path::new("/sys/module").join(name).exists();
         let modules: Vec<&str> = MODULES.iter().copied().filter(there).collect();

@@ -284,7 +284,7 @@ fn check(page: &str) {
 }
 
 /// The pages, each of which a test below runs.
-const PAGES: [&str; 18] = [
+const PAGES: [&str; 19] = [
     "README.md",
     "docs/guides/cache.md",
     "docs/guides/files.md",
@@ -303,6 +303,7 @@ const PAGES: [&str; 18] = [
     "docs/guides/kubernetes.md",
     "docs/guides/dashboard.md",
     "docs/guides/python.md",
+    "docs/guides/commands.md",
 ];
 
 #[test]
@@ -383,6 +384,11 @@ fn the_guide_to_python() {
 #[test]
 fn the_guide_to_the_dashboard() {
     check(PAGES[16]);
+}
+
+#[test]
+fn the_guide_to_commands() {
+    check(PAGES[18]);
 }
 
 #[test]

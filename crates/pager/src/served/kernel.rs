@@ -137,11 +137,12 @@ impl Kernel {
         }
     }
 
-    /// Installs a page of zeros, writable, and wakes who waits. Whether it was missing.
-    pub fn zero(&mut self, address: u64) -> io::Result<bool> {
+    /// Installs a page of zeros, writable, and wakes who waits. Whether it was missing: one that is
+    /// there keeps its bytes, and is `protected` or writable from now on.
+    pub fn zero(&mut self, address: u64, protected: bool) -> io::Result<bool> {
         self.each(|fd| match zero(fd, address) {
             Err(error) if error.raw_os_error() == Some(libc::EEXIST) => {
-                Self::let_be(fd, address, false).map(|()| false)
+                Self::let_be(fd, address, protected).map(|()| false)
             }
             result => result.map(|()| true),
         })

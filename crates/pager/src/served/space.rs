@@ -334,7 +334,10 @@ impl Space {
         let address = self.layout.address(page);
         match fault.cause {
             Cause::Missing { .. } if self.pages.is_resident(page) => {
-                let zeroed = self.kernel.zero(address);
+                // It came since the fault, or the program took it out by itself. One that came
+                // stays protected, if it is: otherwise what is written to it would not be seen.
+                let protected = !self.pages.is_writable(page);
+                let zeroed = self.kernel.zero(address, protected);
                 if self.done("a page of zeros", zeroed).unwrap_or(false) {
                     self.pages.vanished(page);
                 }
@@ -365,7 +368,7 @@ impl Space {
                     if self.leaving.has(page) {
                         self.drain();
                     }
-                    let result = self.kernel.zero(self.layout.address(page));
+                    let result = self.kernel.zero(self.layout.address(page), false);
                     self.done("a page of zeros", result);
                 }
                 Action::Protect(page) | Action::Unprotect(page) => {
@@ -556,3 +559,6 @@ impl Space {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -222,7 +222,7 @@ impl Space {
 
     /// Whether something was read that is not looked at.
     pub fn is_told(&self) -> bool {
-        !(self.kernel.faults.is_empty() && self.kernel.forked.is_empty())
+        !(self.kernel.faults.is_empty() && self.kernel.forked.is_empty()) || self.is_released()
     }
 
     /// Goes on. Whether anything happened.
@@ -288,6 +288,8 @@ impl Space {
         };
         let mut word = [0; 1];
         match socket::receive(agent, &mut word) {
+            // It was heard while there was no other way to go on.
+            Packet::Nothing if self.is_released() => {}
             Packet::Nothing => return false,
             Packet::End => {
                 self.is_ending = true;
@@ -304,6 +306,12 @@ impl Space {
             self.flush();
         }
         true
+    }
+
+    /// Whether something waited for pages on their way out, and there is none any more.
+    fn is_released(&self) -> bool {
+        let is_held = !(self.held_faults.is_empty() && self.held_reads.is_empty());
+        is_held && self.leaving.is_empty() && self.is_bounded()
     }
 
     /// Waits until no page is on its way out.

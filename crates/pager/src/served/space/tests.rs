@@ -170,3 +170,35 @@ fn a_page_that_comes_before_its_fault_is_heard_loses_no_write() {
     }
     assert_eq!(program.touch(1, None), 100);
 }
+
+#[test]
+fn what_waits_for_pages_that_go_is_served_whoever_hears_that_they_are_gone() {
+    if let Err(error) = crate::works() {
+        println!("skipped: memory of programs: needs {error}");
+        return;
+    }
+    let cluster = Cluster::start(3, Transport::Shm, 32 * MIB, MIB);
+    let volume = cluster.volume("rs:2+1", 8 * MIB);
+    let mut program = Program::begin(&volume);
+    // The first pages are zeros, and go.
+    for page in 1..=8 {
+        program.touch(page, (page > 4).then_some(1));
+    }
+    program.space.set_room(8, &mut program.store);
+    program.until(|space| [1, 2].iter().all(|page| space.leaving.sent.contains(page)));
+    assert!(program.drop_pages());
+    program.space.set_room(UNBOUNDED, &mut program.store);
+    let at = program.word(2);
+    let thread = thread::spawn(move || access(at, None));
+    program.until(|space| !space.held_faults.is_empty());
+    // The agent answers while a page of zeros is wanted that is on its way out.
+    program.say_gone();
+    let now = program.store.now();
+    program.space.pages.fault(1, false, now);
+    program.space.act(&mut program.store);
+    assert!(program.space.leaving.is_empty());
+    program.turn();
+    assert!(program.space.held_faults.is_empty());
+    program.until(|_| thread.is_finished());
+    assert_eq!(thread.join().expect("the thread ends"), 0);
+}

@@ -319,6 +319,22 @@ pub(crate) unsafe fn ioctl<T>(fd: RawFd, request: u32, argument: &mut T) -> io::
 /// A descriptor that also answers faults of system calls: a program's `read` into the region is
 /// one.
 fn open() -> Result<OwnedFd, MemoryError> {
+    let uffd = descriptor()?;
+    let mut api = sys::uffdio_api {
+        api: u64::from(sys::UFFD_API),
+        features: u64::from(sys::UFFD_FEATURE_PAGEFAULT_FLAG_WP | sys::UFFD_FEATURE_POISON),
+        ioctls: 0,
+    };
+    // SAFETY: `api` is the structure of this ioctl.
+    unsafe { ioctl(uffd.as_raw_fd(), UFFDIO_API, &mut api) }.map_err(|_| MemoryError::Kernel {
+        lacks: "poisoned pages",
+        since: "6.6",
+    })?;
+    Ok(uffd)
+}
+
+/// A descriptor that the kernel has not been told anything for.
+pub(crate) fn descriptor() -> Result<OwnedFd, MemoryError> {
     let flags = libc::O_CLOEXEC | libc::O_NONBLOCK;
     // SAFETY: the call takes flags alone.
     let fd = unsafe { libc::syscall(libc::SYS_userfaultfd, flags) };
@@ -340,16 +356,5 @@ fn open() -> Result<OwnedFd, MemoryError> {
         }
     };
     // SAFETY: the descriptor was just made and is owned by nobody else.
-    let uffd = unsafe { OwnedFd::from_raw_fd(fd) };
-    let mut api = sys::uffdio_api {
-        api: u64::from(sys::UFFD_API),
-        features: u64::from(sys::UFFD_FEATURE_PAGEFAULT_FLAG_WP | sys::UFFD_FEATURE_POISON),
-        ioctls: 0,
-    };
-    // SAFETY: `api` is the structure of this ioctl.
-    unsafe { ioctl(fd, UFFDIO_API, &mut api) }.map_err(|_| MemoryError::Kernel {
-        lacks: "poisoned pages",
-        since: "6.6",
-    })?;
-    Ok(uffd)
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }

@@ -3,6 +3,7 @@
 //! A program's library (`cenote-preload`) introduces an address space at a socket. One thread, the
 //! **keeper**, serves all that there are, in one bound of resident pages, from one volume.
 
+mod ids;
 mod kernel;
 mod shares;
 mod slots;
@@ -229,8 +230,9 @@ impl Work {
         if self.spaces.len() >= SPACES_MAX || total > most {
             return Err(io::Error::from_raw_os_error(libc::EMFILE));
         }
-        let id = self.store.next_id();
-        let mut space = Space::begin(id, uffd, File::from(memory), layout)?;
+        let id = self.store.ids.take();
+        let mut space = Space::begin(id, uffd, File::from(memory), layout)
+            .inspect_err(|_| self.store.ids.release(id))?;
         if socket::send(&agent, &[wire::MAGIC, 0, u64::from(id)], None) {
             space.bound_by(agent);
         }

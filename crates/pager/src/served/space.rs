@@ -213,8 +213,9 @@ impl Space {
         }
     }
 
-    /// Leaves all slots, when it is over: what was under way went to some of them.
+    /// Leaves its number and all slots, when it is over: what was under way went to some of them.
     pub fn leave(&mut self, store: &mut Store) {
+        store.ids.release(self.id);
         for slot in self.slots.drain(..) {
             store.slots.release(slot);
         }
@@ -557,7 +558,7 @@ impl Space {
                 .inspect(|slot| store.slots.share(*slot))
                 .collect();
             let kernel = Kernel::of_child(uffd);
-            let mut child = Self::of(store.next_id(), kernel, self.layout, pages, slots);
+            let mut child = Self::of(store.ids.take(), kernel, self.layout, pages, slots);
             child.pages.set_room(UNBOUNDED, store.now());
             for page in writable {
                 let result = child.kernel.protect(self.layout.address(page), false);
@@ -567,3 +568,6 @@ impl Space {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use cenote_volume::{Done, Op, PAGE_BYTES, Request, Worker};
 
+use super::ids::Ids;
 use super::slots::{NONE, Slots};
 
 /// Buffers that are kept for the next reads and writes.
@@ -21,12 +22,12 @@ pub enum Purpose {
 pub struct Store {
     pub worker: Worker,
     pub slots: Slots,
+    pub ids: Ids,
     /// A page was refused for want of a slot: pages stay in this machine.
     pub is_full: bool,
     /// Requests that the worker had no room for.
     queued: VecDeque<Request>,
     buffers: Vec<Vec<u8>>,
-    last_id: u32,
     started: Instant,
 }
 
@@ -37,23 +38,16 @@ impl Store {
         Self {
             worker,
             slots: Slots::new(slots),
+            ids: Ids::default(),
             is_full: false,
             queued: VecDeque::new(),
             buffers: Vec::new(),
-            last_id: 0,
             started: Instant::now(),
         }
     }
 
     pub fn now(&self) -> Duration {
         self.started.elapsed()
-    }
-
-    /// A number for an address space; never again. 24 bits of it are told apart.
-    pub fn next_id(&mut self) -> u32 {
-        self.last_id = (self.last_id + 1) & 0x00ff_ffff;
-        self.last_id = self.last_id.max(1);
-        self.last_id
     }
 
     pub fn buffer(&mut self) -> Vec<u8> {

@@ -1,0 +1,47 @@
+//! Numbers of address spaces, of 24 bits: what is under way for one says whose it is by these.
+
+use std::collections::HashSet;
+
+const MASK: u32 = 0x00ff_ffff;
+
+/// The numbers that are in use, and which comes next.
+#[derive(Default)]
+pub struct Ids {
+    last: u32,
+    used: HashSet<u32>,
+}
+
+impl Ids {
+    /// A number that no address space has; 0 is none. There are fewer address spaces than numbers:
+    /// each has a descriptor.
+    pub fn take(&mut self) -> u32 {
+        loop {
+            self.last = ((self.last + 1) & MASK).max(1);
+            if self.used.insert(self.last) {
+                return self.last;
+            }
+        }
+    }
+
+    /// The address space is gone.
+    pub fn release(&mut self, id: u32) {
+        self.used.remove(&id);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_that_are_in_use_are_passed_over_when_they_begin_again() {
+        let mut ids = Ids::default();
+        let (first, second) = (ids.take(), ids.take());
+        assert_eq!((first, second), (1, 2));
+        ids.last = MASK - 1;
+        assert_eq!(ids.take(), MASK);
+        ids.release(second);
+        assert_eq!(ids.take(), second);
+        assert_eq!(ids.take(), 3);
+    }
+}

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use cenote_vfs::medium::model::ModelMedium;
 use cenote_vfs::medium::{Medium, MediumError};
-use cenote_vfs::{Files, NewInode, ROOT};
+use cenote_vfs::{Files, FsError, NewInode, ROOT, RenameMode};
 use support::{caller, new_file};
 
 /// A medium whose syncs can be held up.
@@ -106,4 +106,38 @@ fn a_request_that_finds_room_taken_by_a_commit_under_way_waits_for_its_end() {
         commit.join().expect("no panic").expect("a commit");
         link.join().expect("no panic").expect("there is room");
     });
+}
+
+#[test]
+fn longer_names_stop_where_new_files_do_and_files_can_still_be_deleted() {
+    let medium = Arc::new(ModelMedium::new(8 << 20));
+    let files = Files::open(medium, caller()).expect("a file system");
+    let short = |file: u32| file.to_string().into_bytes();
+    let long = |file: u32| format!("{file:0>255}").into_bytes();
+    let new = || NewInode {
+        mode: libc::S_IFREG | 0o644,
+        rdev: 0,
+        target: None,
+    };
+    let mut count = 0;
+    while files.make(&caller(), ROOT, &short(count), new()).is_ok() {
+        count += 1;
+    }
+    let rename = |file| {
+        let (from, to) = ((ROOT, &*short(file)), (ROOT, &*long(file)));
+        files.rename(&caller(), from, to, RenameMode::NoReplace)
+    };
+    let outcomes: Vec<_> = (0..count).map(rename).collect();
+    let refused = (outcomes.iter()).position(|outcome| *outcome == Err(FsError::NoSpace));
+    let refused = refused.expect("some names have no room") as u32;
+    assert!(outcomes[..refused as usize].iter().all(Result::is_ok));
+    files.commit().expect("what was let through can be kept");
+    for file in 0..count {
+        let name = match outcomes[file as usize] {
+            Ok(()) => long(file),
+            Err(_) => short(file),
+        };
+        files.unlink(&caller(), ROOT, &name).expect("a deletion");
+    }
+    files.commit().expect("deletions can be kept");
 }

@@ -38,9 +38,7 @@ impl Watch {
             return shown;
         };
         let is_terminal = stdout().is_terminal() && !is_json;
-        if shown.is_err() {
-            return shown;
-        }
+        shown = Ok(shown?);
         if is_terminal {
             stdout().lock().write_all(CLEAR)?;
         }

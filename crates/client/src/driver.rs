@@ -173,8 +173,11 @@ impl<C: Connection> Drop for Driver<C> {
     }
 }
 
+/// Who waits for an end, and as which of its requests.
+type Waiting<E> = (Sender<(usize, E)>, usize);
+
 fn drive<C: Connection>(mut connection: C, jobs: &Receiver<Job<C>>) {
-    let mut under_way: HashMap<u64, (Sender<(usize, C::End)>, usize)> = HashMap::new();
+    let mut under_way: HashMap<u64, Waiting<C::End>> = HashMap::new();
     let mut ended = Vec::new();
     let mut next = 0_u64;
     let mut is_over = false;

@@ -93,10 +93,12 @@ impl Device {
     /// The kernel refused the reply. One that nobody waits for any more is none.
     pub fn reply(&self, unique: u64, reply: Result<&[u8], i32>) -> io::Result<()> {
         let header = reply::header(unique, reply.map(<[u8]>::len));
-        let parts = [IoSlice::new(&header), IoSlice::new(reply.unwrap_or(&[]))];
+        let bytes = reply.unwrap_or(&[]);
+        let parts = [IoSlice::new(&header), IoSlice::new(bytes)];
         match (&self.file).write_vectored(&parts) {
             // The kernel takes all of a reply, or refuses it.
-            Ok(_) => Ok(()),
+            Ok(taken) if taken == header.len() + bytes.len() => Ok(()),
+            Ok(_) => Err(io::ErrorKind::WriteZero.into()),
             Err(error) => match error.raw_os_error() {
                 Some(libc::ENOENT | libc::ENODEV) => Ok(()),
                 _ => Err(error),

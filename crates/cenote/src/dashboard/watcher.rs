@@ -131,7 +131,7 @@ impl Watcher {
             .name(format!("watch-{name}"))
             .spawn(move || {
                 loop {
-                    look(&*watcher);
+                    look(&watcher);
                     std::thread::sleep(interval);
                 }
             })

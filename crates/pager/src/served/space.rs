@@ -111,6 +111,8 @@ pub struct Space {
     in_flight: u32,
     /// The agent is gone: the program, too, or soon.
     is_ending: bool,
+    /// Its memory cannot be served any more: its faults are left alone until it is dead.
+    is_given_up: bool,
     is_dead: bool,
     /// Address spaces that forks made.
     pub children: Vec<Space>,
@@ -144,6 +146,7 @@ impl Space {
             forgetting: None,
             in_flight: 0,
             is_ending: false,
+            is_given_up: false,
             is_dead: false,
             children: Vec::new(),
         }
@@ -156,7 +159,8 @@ impl Space {
 
     /// From now on the agent at this socket drops pages.
     pub fn bound_by(&mut self, agent: OwnedFd) {
-        self.agent = Some(agent);
+        // One that is given up hears that at once.
+        self.agent = Some(agent).filter(|_| !self.is_given_up);
     }
 
     pub fn uffd(&self) -> RawFd {
@@ -228,7 +232,7 @@ impl Space {
 
     /// Goes on. Whether anything happened.
     pub fn turn(&mut self, store: &mut Store) -> bool {
-        if self.is_dead {
+        if self.is_dead || self.is_given_up {
             return false;
         }
         let mut is_busy = self.hear(store);
@@ -360,17 +364,34 @@ impl Space {
         }
     }
 
-    /// What the kernel refuses is about a mapping that is not there any more: nothing of ours is.
-    fn done<T>(&self, what: &str, result: io::Result<T>) -> Option<T> {
-        result
-            .inspect_err(|error| {
+    /// What the kernel refuses is about a mapping that is not there any more, or the program ends: its
+    /// pages would not be what the books say.
+    fn done<T>(&mut self, what: &str, result: io::Result<T>) -> Option<T> {
+        match &result {
+            Ok(_) => {}
+            Err(error) if GONE.contains(&error.raw_os_error().unwrap_or(0)) => {
                 tracing::debug!(space = self.id, %error, what, "a mapping is gone");
-            })
-            .ok()
+            }
+            Err(error) => {
+                tracing::error!(space = self.id, %error, what, "a program is ended: its memory cannot be served");
+                self.give_up();
+            }
+        }
+        result.ok()
+    }
+
+    /// Has the program's agent end it, by the end of their connection. Whoever waits at a page waits until
+    /// then: there is nothing right to install.
+    fn give_up(&mut self) {
+        self.is_given_up = true;
+        self.is_ending = true;
+        self.agent = None;
     }
 
     fn act(&mut self, store: &mut Store) {
-        while let Some(action) = self.pages.next_action() {
+        while !self.is_given_up
+            && let Some(action) = self.pages.next_action()
+        {
             match action {
                 Action::Zero(page) => {
                     // Seldom: who waited for room waits at a page that went again meanwhile.
@@ -455,7 +476,7 @@ impl Space {
         if let Err(error) = &end.result {
             tracing::warn!(space = self.id, page, %error, "a page of a program cannot be moved");
         }
-        if self.is_dead {
+        if self.is_dead || self.is_given_up {
             return;
         }
         let address = self.layout.address(page);
@@ -568,6 +589,9 @@ impl Space {
         }
     }
 }
+
+/// What the kernel says of a mapping or a process that is gone, or of a page that is poisoned already.
+const GONE: [i32; 4] = [libc::ENOENT, libc::ESRCH, libc::EINVAL, libc::EEXIST];
 
 #[cfg(test)]
 mod tests;

@@ -39,13 +39,7 @@ impl Program {
             heap: 0,
             heap_pages: 0,
         };
-        let mut ends = [0; 2];
-        let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
-        // SAFETY: the array has room for both descriptors.
-        let made = unsafe { libc::socketpair(libc::AF_UNIX, kind, 0, ends.as_mut_ptr()) };
-        assert_eq!(made, 0);
-        // SAFETY: the kernel just made them.
-        let [keeper, agent] = ends.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
+        let (keeper, agent) = pair();
         let uffd = crate::memory::descriptor().expect("a descriptor");
         let memory = File::open("/proc/self/mem").expect("this process's memory");
         let mut space = Space::begin(1, uffd, memory, layout).expect("memory is registered");
@@ -115,6 +109,18 @@ impl Program {
             self.say_gone();
         }
     }
+}
+
+/// The two ends of an agent's connection.
+fn pair() -> (OwnedFd, OwnedFd) {
+    let mut ends = [0; 2];
+    let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
+    // SAFETY: the array has room for both descriptors.
+    let made = unsafe { libc::socketpair(libc::AF_UNIX, kind, 0, ends.as_mut_ptr()) };
+    assert_eq!(made, 0);
+    // SAFETY: the kernel just made them.
+    let [keeper, agent] = ends.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
+    (keeper, agent)
 }
 
 fn access(at: usize, write: Option<u64>) -> u64 {
@@ -201,4 +207,33 @@ fn what_waits_for_pages_that_go_is_served_whoever_hears_that_they_are_gone() {
     assert!(program.space.held_faults.is_empty());
     program.until(|_| thread.is_finished());
     assert_eq!(thread.join().expect("the thread ends"), 0);
+}
+
+#[test]
+fn a_program_whose_memory_the_kernel_does_not_serve_is_ended_and_gets_nothing_wrong() {
+    if let Err(error) = crate::works() {
+        println!("skipped: memory of programs: needs {error}");
+        return;
+    }
+    let cluster = Cluster::start(3, Transport::Shm, 32 * MIB, MIB);
+    let volume = cluster.volume("rs:2+1", 8 * MIB);
+    let mut program = Program::begin(&volume);
+    program.touch(1, Some(5));
+    // From here on the kernel refuses whatever it is asked for.
+    let null = File::open("/dev/null").expect("it is there");
+    // SAFETY: both descriptors are open, and the second is the space's own.
+    let put = unsafe { libc::dup2(null.as_raw_fd(), program.space.uffd()) };
+    assert_eq!(put, program.space.uffd());
+    let now = program.store.now();
+    program.space.pages.fault(2, false, now);
+    program.space.act(&mut program.store);
+    let mut word = [0; 1];
+    let heard = socket::receive(&program.agent, &mut word);
+    assert!(matches!(heard, Packet::End), "its agent ends it");
+    assert!(!program.space.is_bounded() && program.space.is_watched());
+    // One that introduces itself only now ends as well.
+    let (keeper, agent) = pair();
+    program.space.bound_by(keeper);
+    assert!(matches!(socket::receive(&agent, &mut word), Packet::End));
+    assert!(!program.space.turn(&mut program.store));
 }

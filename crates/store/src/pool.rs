@@ -17,6 +17,7 @@ mod backlog;
 mod cleaning;
 mod group;
 mod lookup;
+mod places;
 mod recovery;
 mod version;
 
@@ -60,6 +61,8 @@ pub struct Pool<M> {
     entries: u64,
     /// Entries that were taken away although the log still has their keys: a walk of it meets them.
     dropped: u64,
+    /// Keys without a value when it was opened, of those that the log has.
+    empty_at_open: u64,
     /// Where versions are whose keys had no entry, and get one when they are durable.
     unnamed: HashSet<u64>,
     named: Named,
@@ -148,6 +151,7 @@ impl<M: Medium> Pool<M> {
             index,
             entries: 0,
             dropped: 0,
+            empty_at_open: 0,
             unnamed: HashSet::new(),
             named: Named::AtAllocation,
             cleaning: None,
@@ -508,28 +512,6 @@ impl<M: Medium> Pool<M> {
             next = self.older(&object);
         }
         0
-    }
-
-    /// Whether the index takes one more key. Keys that the log has keep their places until it is cleaned,
-    /// also those that are deleted or whose values never came: recovery finds a place for each. One place
-    /// is always free, where a search ends.
-    fn has_place(&self) -> bool {
-        self.keys_in_log() + 1 < self.head.entry_count
-    }
-
-    /// Keys of which the log may have versions, those included that it has nothing of but that: cleaning
-    /// makes them fewer.
-    #[must_use]
-    pub fn keys_in_log(&self) -> u64 {
-        self.entries + self.dropped + self.unnamed.len() as u64
-    }
-
-    fn remove_entry(&mut self, slot: u64) {
-        if self.index.hash(slot) != 0 {
-            self.entries -= 1;
-            self.dropped += 1;
-        }
-        self.index.remove(slot);
     }
 
     fn write_header(&mut self, at: u64, header: Header, key: &[u8]) -> Result<(), StoreError> {

@@ -68,6 +68,7 @@ impl<M: Medium> Pool<M> {
         pool.take_over(&completed)?;
         recovered.completed = completed.len() as u64;
         recovered.objects = pool.drop_deleted();
+        pool.empty_at_open = pool.keys_in_log() - recovered.objects;
         if space.is_cleaning {
             pool.resume_cleaning(old_bytes);
         }

@@ -414,7 +414,7 @@ impl<M: Medium> Persister<M> {
         shard: &'a Shard<M>,
         mut state: Guard<'a, M>,
     ) -> Result<(Guard<'a, M>, bool), StoreError> {
-        if !state.wants_cleaning && !state.pool.is_cleaning_due() {
+        if !state.wants_cleaning && !state.is_cleaning_due() {
             return Ok((state, false));
         }
         state.wants_cleaning = false;

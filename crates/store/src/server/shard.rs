@@ -29,7 +29,7 @@ pub(super) struct State<M> {
     pub wants_cleaning: bool,
     /// A client's landing fills up.
     pub wants_room: bool,
-    /// Bytes of the log in use when it was last cleaned.
+    /// Bytes of the log in use when it was last cleaned; 0: not known.
     pub used_after_cleaning: u64,
     /// Deletions since then, and versions that were given up: about so many entries of the index lead to
     /// nothing.
@@ -72,7 +72,7 @@ impl<M: Medium> Shard<M> {
     ) -> Self {
         pool.name_versions(scheme.named());
         let medium = Arc::clone(pool.medium());
-        let used_after_cleaning = pool.log_bytes().0;
+        let emptied = pool.empty_keys_at_open();
         Self {
             state: Mutex::new(State {
                 pool,
@@ -81,8 +81,8 @@ impl<M: Medium> Shard<M> {
                 wanted: Vec::new(),
                 wants_cleaning: false,
                 wants_room: false,
-                used_after_cleaning,
-                emptied: 0,
+                used_after_cleaning: 0,
+                emptied,
                 is_cleaning_stuck: false,
                 is_stopping: false,
                 fenced: None,
@@ -485,6 +485,13 @@ impl<M: Medium> State<M> {
         }
         let next_slot = (slot < count).then_some(slot);
         Answer::Keys { next_slot, keys }
+    }
+
+    /// Whether cleaning goes on, or is to begin: not again for what was left by the last one.
+    pub fn is_cleaning_due(&self) -> bool {
+        let (used, all) = self.pool.log_bytes();
+        let has_grown = used > self.used_after_cleaning + all / 64;
+        self.pool.is_cleaning() || self.pool.is_cleaning_due() && has_grown
     }
 
     /// What a client is told; a log or an index that is full is cleaned if that may help.

@@ -12,7 +12,7 @@ use super::persister::Persister;
 use super::shard::{Reply, Shard};
 use crate::landing::Area;
 use crate::medium::{Medium as _, ModelMedium};
-use crate::pool::{Condition, Located, Pool, PoolConfig};
+use crate::pool::{Condition, Located, Pool, PoolConfig, Source};
 use crate::protocol::{Answer, Refusal, Request};
 use crate::schemes::{EFactory, Forca, Scheme};
 
@@ -256,6 +256,56 @@ fn keys_that_were_deleted_or_never_written_leave_room_for_others() {
     assert_eq!(bench.put(ONE, b"one more", b"value"), busy);
     bench.turn();
     assert!(is_stored(bench.put(ONE, b"one more", b"value")));
+}
+
+/// A store that begins again counts keys that the one before it had emptied.
+#[test]
+fn keys_that_were_emptied_in_another_life_leave_room_for_others() {
+    const PLACES: u64 = 256;
+    let busy = refused(Refusal::Busy);
+    for is_deleted in [true, false] {
+        let mut pool = new_pool(8 << 20, MEMORY, PLACES);
+        for number in 0..PLACES - 1 {
+            let key = format!("key {number}").into_bytes();
+            if is_deleted {
+                pool.put_durable(&key, b"value", Condition::Always).unwrap();
+                pool.delete(&key, Condition::Always).unwrap();
+            } else {
+                let sum = Model::checksum(&key, b"value");
+                let never = Source::Landing(Box::new(b"other".to_vec()));
+                let taken = pool.allocate(&key, 5, sum, never, Condition::Always);
+                assert!(pool.give_up(taken.unwrap().sequence));
+            }
+        }
+        let (pool, _) = Pool::open(pool.medium().crashed(|| true)).unwrap();
+        let mut bench = Bench::new(pool, EFactory);
+        assert_eq!(bench.put(ONE, b"one more", b"value"), busy);
+        bench.turn();
+        assert!(is_stored(bench.put(ONE, b"one more", b"value")));
+    }
+}
+
+/// What is left by one cleaning is not cleaned again, turn after turn.
+#[test]
+fn a_log_that_is_full_of_values_is_cleaned_once() {
+    let mut pool = new_pool(256 << 10, MEMORY, 64);
+    for number in 0..62_u8 {
+        let put = pool.put_durable(&[number], &[number; 1600], Condition::Always);
+        put.unwrap();
+    }
+    assert!(pool.is_cleaning_due(), "{:?}", pool.log_bytes());
+    let mut bench = Bench::new(pool, EFactory);
+    let free = |bench: &Bench| bench.shard.lock().pool.unused();
+    let before = free(&bench);
+    for _ in 0..10 {
+        bench.turn();
+    }
+    let cleaned = free(&bench);
+    assert_ne!(cleaned, before, "once, as nobody knows what is in it");
+    for _ in 0..10 {
+        bench.turn();
+        assert_eq!(free(&bench), cleaned);
+    }
 }
 
 /// Crashes while the log is copied leave copies that are none.

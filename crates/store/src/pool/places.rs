@@ -1,0 +1,34 @@
+//! Places of the index, and the keys that have them.
+
+use super::Pool;
+use crate::medium::Medium;
+
+impl<M: Medium> Pool<M> {
+    /// Whether the index takes one more key. Keys that the log has keep their places until it is cleaned,
+    /// also those that are deleted or whose values never came: recovery finds a place for each. One place
+    /// is always free, where a search ends.
+    pub(super) fn has_place(&self) -> bool {
+        self.keys_in_log() + 1 < self.head.entry_count
+    }
+
+    /// Keys of which the log may have versions, those included that it has nothing of but that: cleaning
+    /// makes them fewer.
+    #[must_use]
+    pub fn keys_in_log(&self) -> u64 {
+        self.entries + self.dropped + self.unnamed.len() as u64
+    }
+
+    /// Of these, when the pool was opened, those without a value.
+    #[must_use]
+    pub fn empty_keys_at_open(&self) -> u64 {
+        self.empty_at_open
+    }
+
+    pub(super) fn remove_entry(&mut self, slot: u64) {
+        if self.index.hash(slot) != 0 {
+            self.entries -= 1;
+            self.dropped += 1;
+        }
+        self.index.remove(slot);
+    }
+}

@@ -1,7 +1,9 @@
 //! What this machine has and lacks, whatever cluster it is of.
 
-use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::time::Duration;
+use std::{fs, io};
 
 use cenote_block::swap::{FUSE_RINGS_SWITCH, FuseRingsState};
 
@@ -35,9 +37,10 @@ pub fn examine() -> Vec<Finding> {
     let modules = Path::new("/lib/modules").join(release.trim());
     findings.push(swap_device(Path::new("/dev"), Path::new("/sys"), &modules));
     findings.push(fuse_rings(cenote_block::swap::fuse_rings_state()));
-    findings.push(mounts(
-        &fs::read_to_string("/proc/self/mountinfo").unwrap_or_default(),
-    ));
+    let mountinfo = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    findings.push(mounts(&mountinfo, |path| {
+        fs::symlink_metadata(path).map(drop)
+    }));
     findings
 }
 
@@ -356,27 +359,50 @@ fn fuse_rings(state: FuseRingsState) -> Finding {
     }
 }
 
-/// File systems of ours whose server has gone: whoever looks there gets an error.
-fn mounts(mountinfo: &str) -> Finding {
+/// File systems of ours whose server has gone: whoever looks there gets an error. Behind one that is
+/// stopped a look does not end.
+fn mounts(mountinfo: &str, look: fn(&Path) -> io::Result<()>) -> Finding {
     let subject = "mounts";
     let ours = ours(mountinfo);
-    let is_dead = |path: &&PathBuf| {
-        let looked = fs::symlink_metadata(path);
-        looked.is_err_and(|error| error.raw_os_error() == Some(libc::ENOTCONN))
-    };
-    let dead: Vec<PathBuf> = ours.iter().filter(is_dead).cloned().collect();
-    if dead.is_empty() {
-        return Finding::ok(subject, format!("{} of volumes", ours.len()));
+    let (mut dead, mut silent) = (Vec::new(), Vec::new());
+    for path in &ours {
+        let (tell, told) = mpsc::channel();
+        let theirs = path.clone();
+        // One that never ends goes with this process.
+        std::thread::spawn(move || tell.send(look(&theirs)));
+        match told.recv_timeout(LOOK_LIMIT) {
+            Ok(Err(error)) if error.raw_os_error() == Some(libc::ENOTCONN) => {
+                dead.push(path.clone())
+            }
+            Ok(_) => {}
+            Err(_) => silent.push(path.clone()),
+        }
     }
-    let shown: Vec<String> = dead.iter().map(|path| path.display().to_string()).collect();
-    let shown = shown.join(" ");
-    Finding::warning(
-        subject,
-        format!("left behind by servers that have ended: {shown}"),
-        format!("umount --lazy {shown}"),
-    )
-    .with_fix(Fix::Unmount(dead))
+    let shown = |paths: &[PathBuf]| {
+        // Quoted: a line of these is given to a shell, and a path may have blanks.
+        let paths: Vec<String> = paths.iter().map(|path| format!("{path:?}")).collect();
+        paths.join(" ")
+    };
+    if !dead.is_empty() {
+        return Finding::warning(
+            subject,
+            format!("left behind by servers that have ended: {}", shown(&dead)),
+            format!("umount --lazy {}", shown(&dead)),
+        )
+        .with_fix(Fix::Unmount(dead));
+    }
+    if !silent.is_empty() {
+        return Finding::warning(
+            subject,
+            format!("no answer within {LOOK_LIMIT:?} from: {}", shown(&silent)),
+            "see whether the process that serves it is stopped; killing it fails what waits there",
+        );
+    }
+    Finding::ok(subject, format!("{} of volumes", ours.len()))
 }
+
+/// How long a mount may take to answer.
+const LOOK_LIMIT: Duration = Duration::from_secs(1);
 
 /// Where volumes are mounted, as proc(5) writes it: octal escapes for blanks.
 fn ours(mountinfo: &str) -> Vec<PathBuf> {
@@ -466,6 +492,19 @@ mod tests {
 31 22 0:41 / /mnt/other rw - fuse.sshfs host: rw
 nonsense";
         assert_eq!(ours(mountinfo), [PathBuf::from("/mnt/a b")]);
-        assert_eq!(mounts(mountinfo).state, State::Ok);
+        let there: fn(&Path) -> io::Result<()> = |_| Ok(());
+        assert_eq!(mounts(mountinfo, there).state, State::Ok);
+        let ended = mounts(mountinfo, |_| {
+            Err(io::Error::from_raw_os_error(libc::ENOTCONN))
+        });
+        assert_eq!(ended.state, State::Warning);
+        assert!(ended.mend.unwrap().contains("umount --lazy \"/mnt/a b\""));
+        let stopped = mounts(mountinfo, |_| {
+            loop {
+                std::thread::park();
+            }
+        });
+        assert_eq!(stopped.state, State::Warning);
+        assert!(stopped.found.contains("no answer"), "{}", stopped.found);
     }
 }

@@ -117,7 +117,7 @@ impl Piece {
     }
 }
 
-fn name_of(window: &RemoteWindow) -> WindowName {
+pub(super) fn name_of(window: &RemoteWindow) -> WindowName {
     (window.descriptor.id.0, window.descriptor.generation.0)
 }
 

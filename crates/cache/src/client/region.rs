@@ -6,6 +6,7 @@ use std::time::Duration;
 use cenote_fabric::{Time, WindowDescriptor};
 use cenote_pool::control::Window;
 
+use super::piece::name_of;
 use super::queue::{Lets, Queue};
 use super::{
     Access, Client, Entry, HostIndex, Planted, Progress, RemoteWindow, WindowName, is_planted,
@@ -195,7 +196,7 @@ impl Client {
 
     /// A window that was wanted can be used.
     pub fn handle_window(&mut self, host: HostIndex, window: RemoteWindow) {
-        let name = (window.descriptor.id.0, window.descriptor.generation.0);
+        let name = name_of(&window);
         let Some(link) = self.links.get_mut(host) else {
             return;
         };

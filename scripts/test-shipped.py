@@ -21,7 +21,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ["-p", "cenote", "-p", "cenote-kv"]
 # Features that are for tests alone, and a part of the symbols of what they compile in.
-FOR_TESTS = {"planted": b"7planted6CHOSEN", "fuzzed": b"6fuzzed"}
+FOR_TESTS = {"planted": b"7planted6CHOSEN"}
 
 os.environ["CENOTE"] = str(ROOT / "target" / "debug" / "cenote")
 sys.path.insert(0, str(ROOT / "tests" / "ops"))

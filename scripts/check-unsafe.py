@@ -50,7 +50,7 @@ def count(text):
 def counted():
     """How often it stands in each crate."""
     counts = {}
-    for manifest in sorted(ROOT.glob("crates/*/Cargo.toml")):
+    for manifest in sorted([*ROOT.glob("crates/*/Cargo.toml"), *ROOT.glob("bindings/*/Cargo.toml")]):
         sources = sorted((manifest.parent / "src").rglob("*.rs"))
         counts[manifest.parent.name] = sum(count(path.read_text()) for path in sources)
     return counts

@@ -179,11 +179,15 @@ def build(schedule, which):
         )
     if building.wait() != 0:
         sys.exit("the tests do not build")
-    build_library()
+    build_libraries()
 
 
-def build_library():
-    """Builds what programs in Python load, which cargo does not count among the tests.
+# What programs in other languages load, and how their tests are told where it is.
+LIBRARIES = {"_cenote": "CENOTE_PYTHON_LIBRARY", "cenote_c": "CENOTE_C_LIBRARY"}
+
+
+def build_libraries():
+    """Builds what programs in other languages load, which cargo does not count among the tests.
 
     With the tests beside it all crates have the features that they have there: none is built again.
     """
@@ -192,17 +196,20 @@ def build_library():
     building = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
     for line in building.stdout:
         message = json.loads(line)
-        if message.get("target", {}).get("name") == "_cenote" and message.get("filenames"):
-            os.environ["CENOTE_PYTHON_LIBRARY"] = message["filenames"][0]
+        variable = LIBRARIES.get(message.get("target", {}).get("name"))
+        if variable and message.get("filenames"):
+            files = message["filenames"]
+            os.environ[variable] = next(name for name in files if name.endswith(".so"))
     if building.wait() != 0:
-        sys.exit("the library for Python does not build")
+        sys.exit("the libraries for Python and C do not build")
 
 
 def in_python(schedule, which):
     """The programs of tests/ops, which drive ours and the tools of those who operate it; and the
-    tests of the package for Python."""
+    tests of the packages for other languages."""
     files = [(f"ops {file.stem}", file) for file in sorted((ROOT / "tests" / "ops").glob("*.py"))]
-    files.append(("python bindings", ROOT / "bindings" / "python" / "tests" / "run.py"))
+    files += [(f"{language} bindings", ROOT / "bindings" / language / "tests" / "run.py")
+              for language in ("c", "python")]
     for name, file in files:
         if "\nif __name__" in file.read_text():
             seconds = schedule[which].get(name, 5)

@@ -304,6 +304,7 @@ const PAGES: [&str; 19] = [
     "docs/guides/dashboard.md",
     "docs/guides/python.md",
     "docs/guides/commands.md",
+    "docs/guides/c.md",
 ];
 
 #[test]
@@ -376,6 +377,11 @@ fn the_guide_to_kubernetes() {
 }
 
 /// Its blocks of Python are run by bindings/python/tests.
+#[test]
+fn the_guide_to_c() {
+    check(PAGES[19]);
+}
+
 #[test]
 fn the_guide_to_python() {
     check(PAGES[17]);

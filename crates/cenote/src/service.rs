@@ -44,6 +44,18 @@ pub fn store(name: &str, fd: BorrowedFd<'_>) -> Result<()> {
     }
 }
 
+/// Has the service manager drop what was stored under a name: it keeps what it passes, and would pass
+/// it to the process after the next one as well.
+pub fn forget(name: &str) {
+    tell(&format!("FDSTOREREMOVE=1\nFDNAME={name}"));
+}
+
+/// How many descriptors the service manager keeps for this service, if it says so; it drops more than
+/// that without a word.
+pub fn stored_max() -> Option<usize> {
+    std::env::var("FDSTORE").ok()?.parse().ok()
+}
+
 /// Takes what the manager passes: names and descriptors, stored by the process before or listened on
 /// in this one's place. Each call but the first finds nothing.
 pub fn stored() -> Vec<(String, OwnedFd)> {

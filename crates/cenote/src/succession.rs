@@ -61,6 +61,7 @@ pub fn inheritance() -> Result<Inheritance> {
     }
     let (mut state, mut memory) = (Vec::new(), Vec::new());
     for (name, fd) in service::stored() {
+        service::forget(&name);
         if name == STORED_STATE {
             state = read_state(File::from(fd))?;
         } else if let Some(index) = name.strip_prefix(STORED_SLAB) {
@@ -107,15 +108,22 @@ pub fn exec(program: &Path, daemon: &Daemon) -> Result<Infallible> {
 /// caller ends without taking them back.
 ///
 /// # Errors
-/// The manager does not take them.
+/// The manager does not take them, or not so many.
 pub fn store(daemon: &Daemon) -> Result<usize> {
     let (state, memory) = daemon.handover();
-    for (index, fd) in memory.iter().enumerate() {
-        service::store(&format!("{STORED_SLAB}{index}"), *fd)?;
+    let count = memory.len() + 1;
+    if let Some(most) = service::stored_max().filter(|&most| most < count) {
+        bail!(
+            "the service manager keeps {most} descriptors, not {count}: raise FileDescriptorStoreMax"
+        );
     }
     let mut paper = File::from(memfd("cenote-handover")?);
     paper.write_all(&state)?;
+    // First: if the manager drops what comes last, the next process finds that there should be more.
     service::store(STORED_STATE, paper.as_fd())?;
+    for (index, fd) in memory.iter().enumerate() {
+        service::store(&format!("{STORED_SLAB}{index}"), *fd)?;
+    }
     Ok(memory.len())
 }
 

@@ -3,8 +3,10 @@
 
 mod support;
 
+use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixDatagram;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -307,12 +309,30 @@ impl Manager {
         loop {
             let (text, fd) = self.receive();
             match (text.strip_prefix("FDSTORE=1\nFDNAME="), fd) {
-                (Some(name), Some(fd)) => self.stored.push((name.to_owned(), fd)),
+                (Some(name), Some(fd)) => self.store(name, fd),
                 _ => self.said.push(text.clone()),
+            }
+            if let Some(name) = text.strip_prefix("FDSTOREREMOVE=1\nFDNAME=") {
+                self.stored.retain(|(stored, _)| stored != name);
             }
             if text == last {
                 return;
             }
+        }
+    }
+
+    /// What comes last is passed first; the same file is kept once.
+    fn store(&mut self, name: &str, fd: OwnedFd) {
+        let file = |fd: &OwnedFd| {
+            let file = File::from(fd.try_clone().unwrap()).metadata().unwrap();
+            (file.dev(), file.ino())
+        };
+        if self
+            .stored
+            .iter()
+            .all(|(_, stored)| file(stored) != file(&fd))
+        {
+            self.stored.insert(0, (name.to_owned(), fd));
         }
     }
 
@@ -354,7 +374,9 @@ impl Manager {
             .env("LISTEN_FDS", names.len().to_string())
             .env("LISTEN_FDNAMES", names.join(":"))
             .stdout(Stdio::piped());
-        let fds: Vec<OwnedFd> = self.stored.drain(..).map(|(_, fd)| fd).collect();
+        // What is passed stays in the store.
+        let copies = self.stored.iter().map(|(_, fd)| fd.try_clone().unwrap());
+        let fds: Vec<OwnedFd> = copies.collect();
         // SAFETY: fcntl and dup2 are async-signal-safe; nothing is allocated: the vector of moved
         // numbers was made with room for all.
         unsafe {
@@ -399,16 +421,49 @@ fn a_service_that_is_restarted_gets_its_slabs_from_the_service_manager() {
         let before = lend(&mut client);
         signal(host.0.id(), "TERM");
         assert!(host.0.wait().unwrap().success());
-        manager.listen_until("FDSTORE=1\nFDNAME=cenote-state");
+        manager.listen_until("FDSTORE=1\nFDNAME=cenote-slab-1");
         assert_eq!(manager.stored.len(), 3, "{:?}", manager.stored);
 
         let mut next = host_of(&folder, &address);
         next.arg("--keep-slabs");
         let mut next = manager.pass_to(&next);
         service(&mut next);
-        let (host, address) = start(next);
+        let (mut host, address) = start(next);
         let mut client = Client::connect(&key, &address, 1);
         expect_inherited(&mut client, &before);
+        manager.listen_until("READY=1");
+        assert!(manager.stored.is_empty(), "{:?}", manager.stored);
+
+        // Once more, with other slabs than the first time.
+        client.ask(&Request::Unmap {
+            window: before.windows[0],
+        });
+        let held = client.held();
+        assert_eq!(held.len(), 2);
+        signal(host.0.id(), "TERM");
+        assert!(host.0.wait().unwrap().success());
+        manager.listen_until("FDSTORE=1\nFDNAME=cenote-slab-1");
+        let mut third = host_of(&folder, &address);
+        third.arg("--keep-slabs");
+        let mut third = manager.pass_to(&third);
+        service(&mut third);
+        let (mut host, address) = start(third);
+        let mut client = Client::connect(&key, &address, 1);
+        assert_eq!(client.held(), held);
+        manager.listen_until("READY=1");
+
+        // A descriptor is missing: clients rebuild what is lost, on a host that serves.
+        signal(host.0.id(), "TERM");
+        assert!(host.0.wait().unwrap().success());
+        manager.listen_until("FDSTORE=1\nFDNAME=cenote-slab-1");
+        manager.stored.remove(0);
+        let mut fourth = host_of(&folder, &address);
+        fourth.arg("--keep-slabs");
+        let mut fourth = manager.pass_to(&fourth);
+        service(&mut fourth);
+        let (host, address) = start(fourth);
+        let mut client = Client::connect(&key, &address, 1);
+        assert_eq!(client.held(), []);
         manager.listen_until("READY=1");
         drop(host);
     }

@@ -173,3 +173,27 @@ fn a_stopped_client_keeps_its_slabs_until_the_floor() {
         .expect_clean();
     assert_eq!(lab.requests_failed(), 0);
 }
+
+/// It has no room elsewhere for a slab that is asked back, and nobody reads or writes.
+#[test]
+fn a_slab_that_a_host_takes_is_missed_at_once() {
+    if !has_tools() {
+        return;
+    }
+    let told = ["--headroom", "16M", "--floor", "1M", "--slab", "1M"];
+    let lab = Lab::with_cluster(3, "rs:2+1", &told);
+    lab.fio_with(&["--rw=write", "--bs=64k", "--size=16M"])
+        .expect_clean();
+    lab.wait_healthy();
+    leave(&lab, "h00", Some(0));
+    let taken = || number(&host(&lab, "h00")["pressure"]["slabs_taken"]);
+    let show = || host(&lab, "h00").to_string();
+    wait_until("a slab is taken", || taken() > 0, show);
+    wait_until(
+        "the volume knows",
+        || lab.status()["health"] == "degraded",
+        || lab.status().to_string(),
+    );
+    leave(&lab, "h00", None);
+    lab.wait_healthy();
+}

@@ -300,7 +300,7 @@ impl Daemon {
             _cache_threads: parts.cache_threads,
             owners: parts.owners,
             is_short: false,
-            leaving: Leaving::default(),
+            leaving: Leaving::inherit(&parts.heir.handover, now),
             watch: parts.watch,
             machine: parts.machine,
             beats: Arc::default(),
@@ -398,6 +398,15 @@ impl Daemon {
         self.ticked.after(TICK)
     }
 
+    /// What happened so far, here and in the processes before.
+    fn all_counters(&self) -> Counters {
+        Counters {
+            leases_expired: self.ledger.leases_expired(),
+            orphans_taken: self.ledger.orphans_taken(),
+            ..self.counters
+        }
+    }
+
     /// Its view of itself.
     #[must_use]
     pub fn status(&self) -> HostStatus {
@@ -423,11 +432,6 @@ impl Daemon {
         let clients_total = u32::try_from(clients.len()).unwrap_or(u32::MAX);
         clients.truncate(STATUS_CLIENTS_MAX);
         let slabs = self.ledger.counts();
-        let counters = Counters {
-            leases_expired: self.ledger.leases_expired(),
-            orphans_taken: self.ledger.orphans_taken(),
-            ..self.counters
-        };
         HostStatus {
             name: self.config.name.clone(),
             domain: self.config.domain.clone(),
@@ -438,7 +442,7 @@ impl Daemon {
             lent_bytes: u64::from(slabs.mapped + slabs.orphaned) * self.config.slab_bytes,
             locked: self.locked,
             slabs,
-            counters,
+            counters: self.all_counters(),
             clients_total,
             clients,
             draining: self.ledger.is_draining(),

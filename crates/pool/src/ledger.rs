@@ -180,7 +180,8 @@ pub struct Ledger {
     starved_until: Duration,
     shutting_down: bool,
     /// Nothing is lent, and all is asked back.
-    draining: bool,
+    /// Since when it gives everything back.
+    draining: Option<Duration>,
     orphans_taken: u64,
     room: Room,
     evicting: Evicting,
@@ -209,7 +210,7 @@ impl Ledger {
             grants: 0,
             starved_until: now,
             shutting_down: false,
-            draining: false,
+            draining: None,
             orphans_taken: 0,
             room: limits.room,
             evicting: Evicting::default(),
@@ -222,10 +223,20 @@ impl Ledger {
         self.actions.pop_front()
     }
 
-    /// A client opened a session. False when there are too many clients: close it.
+    /// A client opened a session. False when there are too many clients: close it. Those that are gone
+    /// and left slabs make room: whoever is there comes first.
     #[must_use]
     pub fn handle_connected(&mut self, now: Duration, client: u128, name: &str) -> bool {
-        self.leases.connect(now, client, name)
+        while !self.leases.has_room_for(client) {
+            let Some(gone) = self.leases.longest_orphaned() else {
+                return false;
+            };
+            let left = self.grants().filter(|(_, grant)| grant.client == gone);
+            let left: Vec<SlabIndex> = left.map(|(slab, _)| slab).collect();
+            left.into_iter().for_each(|slab| self.take_orphan(slab));
+        }
+        self.leases.connect(now, client, name);
+        true
     }
 
     /// A client's session ended. Its slabs stay; what it waited for goes to stock.
@@ -426,7 +437,7 @@ impl Ledger {
 
     /// Decides on a request for a slab; on success the slab it will get is on the way.
     fn admit(&mut self, client: u128, place: Place) -> Result<(), Refusal> {
-        if self.shutting_down || self.draining {
+        if self.shutting_down || self.draining.is_some() {
             return Err(Refusal::ShuttingDown);
         }
         if self.is_owned_by_another(client, place.volume) {
@@ -504,7 +515,7 @@ impl Ledger {
 
     /// Starts to prepare free slabs: one for each who waits, and the stock.
     fn prepare_ahead(&mut self, now: Duration) {
-        if self.shutting_down || self.draining {
+        if self.shutting_down || self.draining.is_some() {
             return;
         }
         let counts = self.counts();

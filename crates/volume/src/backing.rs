@@ -29,7 +29,7 @@ pub use std::fs::File;
 use std::io;
 use std::sync::Arc;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 
 use crossbeam_queue::ArrayQueue;
 
@@ -105,19 +105,24 @@ pub struct Job {
 pub struct Token(u64);
 
 impl Token {
-    /// The operation.
-    pub fn op(self) -> u16 {
-        self.0 as u16
+    /// Of a worker's operation. The sequence number in the middle never comes to its end.
+    fn new(worker: usize, sequence: u64, op: u16) -> Self {
+        debug_assert!(worker < WORKERS_MAX && usize::from(op) < OPS_MAX);
+        Self((worker as u64) << 56 | sequence << 8 | u64::from(op))
     }
 
-    /// Whether it was made before the token of a sequence number, which wraps.
-    fn is_before(self, sequence: u32) -> bool {
-        let ours = (self.0 >> 16) as u32;
-        ours.wrapping_sub(sequence) > u32::MAX / 2
+    /// The operation.
+    pub fn op(self) -> u16 {
+        u16::from(self.0 as u8)
+    }
+
+    /// Whether it was made before the token of a sequence number.
+    fn is_before(self, sequence: u64) -> bool {
+        (self.0 << 8 >> 16) < sequence
     }
 
     fn worker(self) -> usize {
-        usize::try_from(self.0 >> 48).expect("16 bits")
+        usize::try_from(self.0 >> 56).expect("8 bits")
     }
 }
 
@@ -139,13 +144,18 @@ pub struct Told {
 /// Ends that a worker has not taken yet.
 struct Inbox {
     told: ArrayQueue<Told>,
-    sequence: AtomicU32,
+    sequence: AtomicU64,
     has_rung: AtomicBool,
     /// First of the sequence that the worker of now asked for.
-    owned_from: AtomicU32,
+    owned_from: AtomicU64,
     /// Made when the first worker of this number is.
     bell: OnceLock<Wake>,
 }
+
+const _: () = assert!(
+    WORKERS_MAX <= 1 << 8 && OPS_MAX <= 1 << 8,
+    "a token has 8 bits for each"
+);
 
 /// What the disk did so far; for status and metrics.
 #[derive(Debug, Default)]
@@ -175,9 +185,9 @@ impl Store {
             // An operation waits for one job at a time; as much again for what was told while one
             // worker followed another.
             told: ArrayQueue::new(OPS_MAX * 2),
-            sequence: AtomicU32::new(0),
+            sequence: AtomicU64::new(0),
             has_rung: AtomicBool::new(false),
-            owned_from: AtomicU32::new(0),
+            owned_from: AtomicU64::new(0),
             bell: OnceLock::new(),
         });
         let store = Arc::new(Self {
@@ -263,7 +273,7 @@ impl Store {
         let sequence = self.inboxes[worker]
             .sequence
             .fetch_add(1, Ordering::Relaxed);
-        Token((worker as u64) << 48 | u64::from(sequence) << 16 | u64::from(op))
+        Token::new(worker, sequence, op)
     }
 
     /// Puts a job in a lane. One that nobody waits for may lie there until others end.
@@ -469,5 +479,18 @@ impl Lane {
             // SAFETY: `fd` and `spec` are valid for the call; no signal mask is given.
             unsafe { libc::ppoll(&raw mut fd, 1, &raw const spec, std::ptr::null()) };
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_is_before_a_later_one_however_many_there_were() {
+        let now = 1 << 33;
+        let token = Token::new(WORKERS_MAX - 1, now, 255);
+        assert_eq!((token.worker(), token.op()), (WORKERS_MAX - 1, 255));
+        assert!(!token.is_before(0) && !token.is_before(now) && token.is_before(now + 1));
     }
 }

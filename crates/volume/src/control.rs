@@ -396,8 +396,9 @@ impl Control {
                 self.on_check_activity(host, request, &windows)
             }
             Reply::Held { skip, slabs } => self.on_held(host, skip, &slabs),
+            Reply::Unmapped { window } => self.on_unmapped(host, window),
             // A host under notice asks for its slabs as well, which moves them.
-            Reply::Unmapped { .. } | Reply::Status(_) | Reply::Notice { .. } => {}
+            Reply::Status(_) | Reply::Notice { .. } => {}
         }
     }
 

@@ -139,16 +139,24 @@ fn lend(settings: &Settings) -> Result<u8> {
     let stop = signals::on_stop_or_hangup(move |_| at_stop.wake(), move || at_hangup.upgrade())?;
     let program = succession::this_program()?;
     let key = load_key(&settings.key)?;
-    let inheritance = succession::inheritance().unwrap_or_else(|error| {
-        // Its clients rebuild what is lost; a host that does not start serves nobody.
+    // Its clients rebuild what is lost; a host that does not start serves nobody.
+    let lost = |error: &anyhow::Error| {
         tracing::error!(
             error = format!("{error:#}"),
             "slabs of the process before are lost"
         );
-        Inheritance::default()
-    });
+    };
+    let inheritance = succession::inheritance()
+        .inspect_err(lost)
+        .unwrap_or_default();
     let succeeds = !inheritance.state.is_empty();
-    let mut daemon = start(settings, &key, inheritance)?;
+    let mut daemon = match start(settings, &key, inheritance) {
+        Err(error) if succeeds && is_about_inheritance(&error) => {
+            lost(&error);
+            start(settings, &key, Inheritance::default())?
+        }
+        started => started?,
+    };
     daemon.keep_memory_at_stop(settings.keep_slabs);
     daemon.set_grace(settings.grace);
     let (waker, upgrade) = (daemon.waker(), daemon.upgrade_flag());
@@ -225,6 +233,15 @@ fn start(settings: &Settings, key: &ClusterKey, inheritance: Inheritance) -> Res
         }
     }
     Daemon::start_with(config, inheritance).with_context(|| format!("start host {}", settings.name))
+}
+
+/// Whether a host did not start for what it was left, and would without.
+fn is_about_inheritance(error: &anyhow::Error) -> bool {
+    use cenote_host::Error;
+    matches!(
+        error.downcast_ref(),
+        Some(Error::Inheritance(_) | Error::Fabric(cenote_fabric::Error::StaleWindow))
+    )
 }
 
 /// Descriptors that a host needs when all that it lends is lent: one for each slab, and those for

@@ -68,6 +68,17 @@ pub(super) struct Leaving {
     drained_at: Option<Time>,
 }
 
+impl Leaving {
+    /// As the process before left it: an order to stop, and the end of the machine, are still meant.
+    pub fn inherit(handover: &Handover, now: Time) -> Self {
+        Self {
+            stops: handover.stops,
+            goes_at: handover.goes_in.map(|within| now.after(within)),
+            ..Self::default()
+        }
+    }
+}
+
 /// Clients are told that another process is about to take this one's place.
 struct Farewell {
     until: Time,
@@ -176,10 +187,14 @@ impl Daemon {
     /// What the next process of this host is to have, as an [`Inheritance`].
     #[must_use]
     pub fn handover(&self) -> (Vec<u8>, Vec<BorrowedFd<'_>>) {
+        let now = (self.clock)();
+        let goes_at = self.leaving.goes_at;
         let handover = Handover {
             slab_bytes: self.config.slab_bytes,
             addresses: self.addresses().iter().map(ToString::to_string).collect(),
-            counters: self.counters,
+            counters: self.all_counters(),
+            stops: self.leaving.stops,
+            goes_in: goes_at.map(|goes_at| goes_at.since(now)),
             ..self.ledger.handover(self.elapsed())
         };
         let memory = handover.slabs.iter().map(|slab| {

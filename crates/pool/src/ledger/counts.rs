@@ -26,7 +26,7 @@ impl Ledger {
     /// Slabs that could still be lent without taking one from a client.
     #[must_use]
     pub fn slabs_free(&self) -> u32 {
-        if self.draining {
+        if self.draining.is_some() {
             return 0;
         }
         let counts = self.counts();
@@ -37,7 +37,7 @@ impl Ledger {
     /// Slabs that a client may ask for: those that are free, and orphans, which it would be given.
     #[must_use]
     pub fn slabs_lendable(&self) -> u32 {
-        if self.draining {
+        if self.draining.is_some() {
             return 0;
         }
         let counts = self.counts();

@@ -13,7 +13,7 @@ use super::{Grant, Ledger, Slab};
 impl Ledger {
     /// An operator wants the host drained, or lending again.
     pub fn handle_drain(&mut self, now: Duration, draining: bool) {
-        self.draining = draining;
+        self.draining = draining.then(|| self.draining.unwrap_or(now));
         for slab in &mut self.slabs {
             if let Slab::Mapped(grant) = slab {
                 grant.declined = false;
@@ -34,27 +34,27 @@ impl Ledger {
             return;
         };
         if let Slab::Mapped(grant) = &mut self.slabs[at as usize] {
-            grant.declined |= self.draining || grant.asked.is_some();
+            grant.declined |= self.draining.is_some() || grant.asked.is_some();
         }
     }
 
     /// Whether it gives its slabs back.
     #[must_use]
     pub fn is_draining(&self) -> bool {
-        self.draining
+        self.draining.is_some()
     }
 
     /// Whether it is draining and nobody holds a slab, nor is any memory left to give back.
     #[must_use]
     pub fn is_drained(&self) -> bool {
-        self.draining && self.slabs.iter().all(|slab| matches!(slab, Slab::Free))
+        self.draining.is_some() && self.slabs.iter().all(|slab| matches!(slab, Slab::Free))
     }
 
     /// Windows to ask a client for, at most `count`: the oldest grants first, after them those
     /// that it declined.
     #[must_use]
     pub fn wanted_back(&self, client: u128, count: usize) -> Vec<Window> {
-        let wanted = |grant: &Grant| self.draining || grant.asked.is_some();
+        let wanted = |grant: &Grant| self.draining.is_some() || grant.asked.is_some();
         let held = self
             .grants()
             .filter(|(_, grant)| grant.client == client && wanted(grant));

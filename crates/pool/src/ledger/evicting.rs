@@ -108,14 +108,14 @@ impl Ledger {
     /// more are looked at than go; `seed` draws them.
     pub fn handle_room(&mut self, now: Duration, room: Room, extra: usize, seed: u64) {
         self.room = room;
-        // A host that drains asks for everything anyway, and takes what nobody is there to answer for.
-        if self.draining {
-            self.take_orphans_beyond_room(now);
-        } else {
+        // A host that drains asks for everything anyway.
+        if self.draining.is_none() {
             self.refuse_beyond_room();
             self.retire_surplus();
-            self.take_orphans_beyond_room(now);
-            self.take_below_floor(now);
+        }
+        self.take_orphans_beyond_room(now);
+        self.take_below_floor(now);
+        if self.draining.is_none() {
             self.tend_evictions(now, extra, seed);
         }
         self.prepare_ahead(now);
@@ -145,7 +145,7 @@ impl Ledger {
         }
         let is_answered = round.is_answered();
         self.evicting.round = Some(round);
-        if is_answered && !self.draining {
+        if is_answered && self.draining.is_none() {
             self.end_round(now);
         }
     }
@@ -209,7 +209,7 @@ impl Ledger {
     /// Memory that nobody was given goes back where there is no room for it.
     pub(super) fn retire_surplus(&mut self) {
         let counts = self.counts();
-        let surplus = if self.draining {
+        let surplus = if self.draining.is_some() {
             counts.prepared
         } else {
             (self.claimed(&counts) + counts.prepared).saturating_sub(self.room.slabs_max)
@@ -415,8 +415,13 @@ impl Ledger {
         if with_memory <= self.room.slabs_floor || self.evicting.taken.is_some_and(is_on_its_way) {
             return;
         }
+        let all_asked = self.draining.map(|since| Asked {
+            since,
+            is_answered: false,
+            activity: None,
+        });
         let unanswered = self.grants().filter_map(|(slab, grant)| {
-            let asked = grant.asked?;
+            let asked = grant.asked.or(all_asked)?;
             // One that is there may be copying, and slabs are large.
             let is_there = self.leases.is_heard_of(now, grant.client, UNANSWERED);
             let may_copy = is_there && !grant.declined;
@@ -428,7 +433,9 @@ impl Ledger {
         self.evicting.taken = unanswered.min().map(|(.., slab)| slab);
         if let Some(slab) = self.evicting.taken {
             self.evicting.counts.taken += 1;
-            self.retire(slab, false);
+            // Who is there hears of it: nobody may touch the slab for long, and it would be missed only
+            // when it is needed.
+            self.retire(slab, true);
         }
     }
 }

@@ -18,7 +18,9 @@ use super::owners::Owner;
 use super::{Grant, Ledger, Limits, Place, Slab, SlabIndex};
 
 /// First bytes of a handover, with its version. Another version is refused, not guessed at.
-const MAGIC: u64 = u64::from_le_bytes(*b"cnteho\x01\0");
+const MAGIC_1: u64 = u64::from_le_bytes(*b"cnteho\x01\0");
+/// The second version also says whether and when the host goes.
+const MAGIC_2: u64 = u64::from_le_bytes(*b"cnteho\x02\0");
 
 /// Everything that the next process needs besides its configuration and the memory.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
@@ -31,6 +33,10 @@ pub struct Handover {
     pub counters: Counters,
     /// Whether the host gives its slabs back.
     pub draining: bool,
+    /// Whether it ends once it has.
+    pub stops: bool,
+    /// When its machine goes, from now on, if somebody said so.
+    pub goes_in: Option<Duration>,
     /// Clients with slabs.
     pub clients: Vec<HandedClient>,
     /// Lent slabs, the oldest grant first; their memory is passed beside this, in this order.
@@ -76,7 +82,12 @@ impl Ledger {
         }
         let clients = self.clients().filter(|(_, lease)| lease.slabs > 0);
         Handover {
-            draining: self.draining,
+            draining: self.draining.is_some(),
+            counters: Counters {
+                leases_expired: self.leases_expired(),
+                orphans_taken: self.orphans_taken,
+                ..Counters::default()
+            },
             clients: clients
                 .map(|(id, lease)| HandedClient {
                     id,
@@ -106,7 +117,10 @@ impl Ledger {
         };
         let mut ledger = Self::empty(limits, now);
         // A host that is drained already lends again.
-        ledger.draining = handover.draining && !handover.slabs.is_empty();
+        let drains = handover.draining && !handover.slabs.is_empty();
+        ledger.draining = drains.then_some(now);
+        ledger.leases.begin_at(handover.counters.leases_expired);
+        ledger.orphans_taken = handover.counters.orphans_taken;
         for client in &handover.clients {
             let lease = Lease {
                 name: client.name.clone(),
@@ -190,7 +204,9 @@ impl Handover {
         let mut bytes = Vec::new();
         let mut out = Writer(&mut bytes);
         let count = |len: usize| u32::try_from(len).expect("bounded by slabs and clients");
-        out.u64(MAGIC);
+        // The older version where it says as much, so that either program can follow the other.
+        let is_first = !self.stops && self.goes_in.is_none();
+        out.u64(if is_first { MAGIC_1 } else { MAGIC_2 });
         out.u64(self.slab_bytes);
         out.u32(count(self.addresses.len()));
         for address in &self.addresses {
@@ -221,6 +237,10 @@ impl Handover {
             out.u128(client);
             out.u64(epoch);
         }
+        if !is_first {
+            out.u8(u8::from(self.stops));
+            out.u64(self.goes_in.map_or(u64::MAX, millis));
+        }
         bytes
     }
 
@@ -230,7 +250,8 @@ impl Handover {
     /// [`Malformed`]: another version, cut, or contradicting itself.
     pub fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
         let mut input = Reader::new(bytes);
-        if input.u64()? != MAGIC {
+        let magic = input.u64()?;
+        if ![MAGIC_1, MAGIC_2].contains(&magic) {
             return Err(Malformed("no handover, or of another version"));
         }
         let mut handover = Self {
@@ -247,10 +268,7 @@ impl Handover {
                 id: input.u128()?,
                 name: input.text(NAME_BYTES_MAX)?,
                 silent: Duration::from_millis(input.u64()?),
-                orphaned: match input.u64()? {
-                    u64::MAX => None,
-                    age => Some(Duration::from_millis(age)),
-                },
+                orphaned: optional_millis(&mut input)?,
             });
         }
         for _ in 0..input.u32()? {
@@ -270,6 +288,10 @@ impl Handover {
             let owner = (input.u128()?, input.u128()?, input.u64()?);
             handover.owners.push(owner);
         }
+        if magic == MAGIC_2 {
+            handover.stops = input.bool()?;
+            handover.goes_in = optional_millis(&mut input)?;
+        }
         input.end()?;
         let known = |slab: &HandedSlab| handover.clients.iter().any(|c| c.id == slab.client);
         if !handover.slabs.iter().all(known) {
@@ -281,4 +303,10 @@ impl Handover {
 
 fn millis(age: Duration) -> u64 {
     u64::try_from(age.as_millis()).unwrap_or(u64::MAX - 1)
+}
+
+/// All ones stand for none.
+fn optional_millis(input: &mut Reader<'_>) -> Result<Option<Duration>, Malformed> {
+    let millis = input.u64()?;
+    Ok((millis != u64::MAX).then(|| Duration::from_millis(millis)))
 }

@@ -53,10 +53,19 @@ impl Leases {
     }
 
     /// False when the client is new and there are too many.
-    pub(super) fn connect(&mut self, now: Duration, client: u128, name: &str) -> bool {
-        if !self.clients.contains_key(&client) && self.clients.len() >= self.clients_max {
-            return false;
-        }
+    pub(super) fn has_room_for(&self, client: u128) -> bool {
+        self.clients.contains_key(&client) || self.clients.len() < self.clients_max
+    }
+
+    /// Of the clients that are gone and whose leases ran out, the one whose did so first.
+    pub(super) fn longest_orphaned(&self) -> Option<u128> {
+        let gone = self.clients.iter().filter(|(_, lease)| !lease.connected);
+        let orphaned = gone.filter_map(|(&client, lease)| Some((lease.orphaned_since?, client)));
+        orphaned.min().map(|(_, client)| client)
+    }
+
+    /// There is room for it.
+    pub(super) fn connect(&mut self, now: Duration, client: u128, name: &str) {
         let lease = self.clients.entry(client).or_insert_with(|| Lease {
             name: String::new(),
             connected: true,
@@ -67,7 +76,6 @@ impl Leases {
         name.clone_into(&mut lease.name);
         lease.connected = true;
         self.renew(now, client);
-        true
     }
 
     /// Enters a client as it was known before.
@@ -160,6 +168,11 @@ impl Leases {
 
     pub(super) fn iter(&self) -> impl Iterator<Item = (u128, &Lease)> {
         self.clients.iter().map(|(&client, lease)| (client, lease))
+    }
+
+    /// How many ran out before, in an earlier process.
+    pub(super) fn begin_at(&mut self, expired: u64) {
+        self.expired = expired;
     }
 
     pub(super) fn expired(&self) -> u64 {

@@ -15,6 +15,7 @@
 
 use std::collections::BTreeSet;
 
+use cenote_fabric::Time;
 use cenote_pool::control::{HELD_SLABS_MAX, HeldSlab, Request, Window};
 use cenote_pool::planted::{Planted, is_planted};
 
@@ -217,15 +218,25 @@ impl Control {
         }
     }
 
+    /// A slab was given back; or its host took it, which was about to be out of memory: then it is still
+    /// part of something here.
+    pub(super) fn on_unmapped(&mut self, host: HostIndex, window: Window) {
+        self.drop_slabs(host, |gone| name(gone) == name(&window));
+    }
+
     /// Drops the slabs of a host that it does not name among those that this client holds.
     fn drop_unlisted(&mut self, host: HostIndex, listed: &[HeldSlab]) {
+        let listed: BTreeSet<_> = listed.iter().map(|slab| name(&slab.window)).collect();
+        self.drop_slabs(host, |window| !listed.contains(&name(window)));
+    }
+
+    /// Drops the slabs that a host has no more.
+    fn drop_slabs(&mut self, host: HostIndex, is_gone: impl Fn(&Window) -> bool) {
         let Some(session) = self.hosts[host].session() else {
             return;
         };
-        let listed: BTreeSet<_> = listed.iter().map(|slab| name(&slab.window)).collect();
         let is_gone = |member: &Member| {
-            let window = pool_window(&member.window.descriptor);
-            member.session == session && !listed.contains(&name(&window))
+            member.session == session && is_gone(&pool_window(&member.window.descriptor))
         };
         let snapshot = self.core.directory.snapshot();
         for (extent, stripe) in snapshot.stripes() {
@@ -237,6 +248,7 @@ impl Control {
                 let generation = member.window.descriptor.generation;
                 let directory = &self.core.directory;
                 directory.fail_window(extent, split, session, generation);
+                self.repair_retry = Time(0);
             }
         }
     }

@@ -21,6 +21,8 @@ struct House {
     /// What clients were told and have not answered.
     inbox: Vec<(u128, Reply)>,
     taken: Vec<Window>,
+    /// Of those, what their clients were told of.
+    told: Vec<Window>,
     prepared_retired: u32,
 }
 
@@ -49,6 +51,7 @@ impl House {
             lent: Vec::new(),
             inbox: Vec::new(),
             taken: Vec::new(),
+            told: Vec::new(),
             prepared_retired: 0,
         };
         house.settle();
@@ -97,7 +100,7 @@ impl House {
                 }
                 Action::Send { client, reply } => match reply {
                     Reply::Mapped { window, .. } => self.lent.push((client, window)),
-                    Reply::Unmapped { .. } => {}
+                    Reply::Unmapped { window } => self.told.push(window),
                     reply => self.inbox.push((client, reply)),
                 },
                 Action::Renew { slab, window } => {
@@ -399,6 +402,10 @@ fn a_silent_client_keeps_its_slabs_until_the_floor_and_then_loses_one_at_a_time(
     assert_eq!(house.taken, [asked[0].1], "the least active");
     house.tick(&[]);
     assert_eq!(house.taken, [asked[0].1, asked[1].1]);
+    assert_eq!(
+        house.told, house.taken,
+        "it may be there, and would miss them late"
+    );
     house.tick(&[]);
     assert_eq!(house.taken.len(), 2, "at the floor no more is taken");
     assert_eq!(house.ledger.evictions().taken, 2);
@@ -503,6 +510,23 @@ fn a_host_that_drains_gives_up_orphans_that_there_is_no_room_for() {
     (house.slabs_max, house.slabs_floor) = (0, 0);
     house.tick(&[1]);
     assert_eq!((house.taken.len(), house.ledger.counts().mapped), (2, 2));
+}
+
+/// It would be ended by the kernel, with all that it has.
+#[test]
+fn a_host_that_drains_has_its_floor() {
+    let mut house = House::new(20, &[4]);
+    house.ledger.handle_drain(house.now, true);
+    house.settle();
+    (house.slabs_max, house.slabs_floor) = (3, 3);
+    for _ in 0..PATIENCE.as_secs() - 1 {
+        house.tick(&[0]);
+        assert_eq!(house.taken, []);
+    }
+    for _ in 0..5 {
+        house.tick(&[0]);
+    }
+    assert_eq!((house.taken.len(), house.told.len()), (1, 1));
 }
 
 #[test]

@@ -152,6 +152,15 @@ fn the_next_process_has_the_book_of_the_one_before() {
         ..ledger.handover(later)
     };
     assert_eq!(Handover::decode(&handover.encode()), Ok(handover.clone()));
+    assert_eq!(handover.encode()[6], 1, "what an earlier version reads");
+    for (stops, goes_in) in [(true, None), (false, Some(Duration::from_millis(70_000)))] {
+        let goes = Handover {
+            stops,
+            goes_in,
+            ..handover.clone()
+        };
+        assert_eq!(Handover::decode(&goes.encode()), Ok(goes));
+    }
 
     // The next process counts time from elsewhere.
     let start = Duration::from_secs(5000);
@@ -221,6 +230,37 @@ fn a_drain_goes_on_in_the_next_process_until_all_is_given_back() {
     };
     let after = Ledger::inherit(limits(), NOW, &drained);
     assert_eq!(after.slabs_free(), SLABS, "there is nothing left to drain");
+}
+
+/// Programs that were killed, one after the other, lock nobody out.
+#[test]
+fn who_comes_takes_the_place_of_a_client_that_is_gone() {
+    let limits = Limits {
+        clients_max: 2,
+        ..limits()
+    };
+    let mut ledger = Ledger::new(limits, NOW);
+    let mut generation = 0;
+    for (client, volume) in [(0, 0), (1, 1)] {
+        assert!(ledger.handle_connected(NOW, client, "client"));
+        ledger.handle_map(NOW, client, 1, place(volume, 0));
+        carry_out(&mut ledger, &mut generation);
+    }
+    assert!(!ledger.handle_connected(NOW, 2, "one too many"));
+    ledger.handle_disconnected(NOW, 1);
+    assert!(!ledger.handle_connected(NOW, 2, "it may come back"));
+    let mut now = NOW;
+    for _ in 0..20 {
+        now += TICK;
+        ledger.handle_sign_of_life(now, 0);
+        ledger.handle_tick(now);
+    }
+    assert_eq!(ledger.counts().orphaned, 1);
+    assert!(ledger.handle_connected(now, 2, "next"));
+    assert_eq!(
+        (ledger.held(1, 0, 9).len(), ledger.held(0, 0, 9).len()),
+        (0, 1)
+    );
 }
 
 #[test]

@@ -328,6 +328,7 @@ impl Serving {
                     "put them into {} again, or give its content up: cenote volume reset {name}",
                     loaded.file.display()
                 ),
+                VolumeError::Beyond { .. } => format!("cenote volume resize {name} --size SIZE"),
                 VolumeError::Marks(_)
                 | VolumeError::Journal(_)
                 | VolumeError::Foreign
@@ -408,6 +409,9 @@ fn answer(
             Ok(serde_json::Value::Null)
         }
         Question::Resize { bytes } => {
+            volume.reserve(bytes)?;
+            // First: an owner refuses what was written beyond the size that it finds.
+            volumes.set_size(name, Size(bytes))?;
             volume.resize(bytes)?;
             Ok(serde_json::Value::Null)
         }

@@ -2,11 +2,12 @@
 
 mod support;
 
+use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
 
-use support::lab::has_tools;
+use support::lab::{has_tools, wait_until};
 use support::server::{Server, up};
 use support::{Folder, cenote, signal};
 
@@ -47,6 +48,17 @@ fn a_named_volume_is_served_asked_about_resized_and_let_go() {
         .expect(0);
     let status = folder.run(&["volume", "status", "v0", "--json"]).expect(0);
     assert_eq!(status.json()["status"]["size_bytes"], 12 << 20);
+    // Whoever asked may be gone by then: it is the owner that notes the size.
+    let mut owner = UnixStream::connect(folder.path().join("volumes/v0.sock")).unwrap();
+    owner
+        .write_all(b"{\"ask\":\"resize\",\"bytes\":16777216}\n")
+        .unwrap();
+    let noted = folder.path().join("volumes/v0.toml");
+    wait_until(
+        "the size is noted",
+        || fs::read_to_string(&noted).unwrap().contains("\"16M\""),
+        || fs::read_to_string(&noted).unwrap(),
+    );
     let shrunk = folder
         .run(&["volume", "resize", "v0", "--size", "4M"])
         .expect(1);

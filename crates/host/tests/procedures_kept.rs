@@ -5,6 +5,8 @@
 mod cache;
 mod support;
 
+use std::fs;
+
 use cache::{CACHE, Cache, finish, order, put, remote};
 use cenote_proc::service::{Label, Order, Told};
 use cenote_proc::{Access, Grants, ProcedureId, Status};
@@ -41,6 +43,19 @@ fn kept(fabric: Fabric) {
     assert_eq!(put(&user, 1001, grants(), WALK_WASM), Told::Kept);
     let mut caller = user.session.caller_opener()(DEADLINE).unwrap();
     let remove = Order::Remove(ProcedureId(1001));
+    // One whose file stays would be there again after a restart.
+    let mut files = fs::read_dir(folder.path())
+        .unwrap()
+        .map(|file| file.unwrap().path());
+    let file = files.find(|file| file.display().to_string().contains("1001"));
+    let file = file.expect("the module's file");
+    fs::rename(&file, file.with_extension("away")).unwrap();
+    fs::create_dir(&file).unwrap();
+    let told = order(&mut *caller, &remove);
+    assert!(matches!(told, Told::Refused(_)), "{told:?}");
+    assert!(modules(&user).contains(&1001));
+    fs::remove_dir(&file).unwrap();
+    fs::rename(file.with_extension("away"), &file).unwrap();
     assert_eq!(order(&mut *caller, &remove), Told::Removed(true));
     let told = put(&user, 1002, grants(), b"no module");
     assert!(matches!(told, Told::Refused(_)), "{told:?}");

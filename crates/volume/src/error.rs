@@ -102,6 +102,14 @@ pub enum VolumeError {
     /// What the earlier owner left describes another volume, or one of another scheme.
     #[error("what the volume's last owner left is of another volume or scheme")]
     Foreign,
+    /// The earlier owner left more than the volume has room for by now.
+    #[error(
+        "what the volume's last owner left is beyond its size of {size_bytes} bytes: make it larger again"
+    )]
+    Beyond {
+        /// The size that it was opened with.
+        size_bytes: u64,
+    },
     /// What the earlier owner left cannot be read.
     #[error(transparent)]
     Journal(#[from] JournalError),

@@ -151,19 +151,24 @@ impl Kept {
         let may_change = self.sides.is_some() && image.sides.iter().flatten().count() == 1;
         let is_same = image.identity.volume == config.id && (has_k || may_change);
         let slab_bytes = image.identity.slab_bytes;
+        let shape = |extent: usize| image.sides[Side::of(extent) as usize];
         let fits = |&(extent, member): &(u32, u8)| {
-            let extent = extent as usize;
-            let shape = image.sides[Side::of(extent) as usize];
-            shape.is_some_and(|shape| {
-                let extent_bytes = slab_bytes.saturating_mul(shape.k.into()).max(1);
-                let extents = config.size_bytes.div_ceil(extent_bytes);
-                // How many parities there are may have changed since, for some extents.
-                let splits_max = usize::from(shape.k) + PARITY_MAX;
-                (index_of(extent) as u64) < extents && usize::from(member) < splits_max
-            })
+            // How many parities there are may have changed since, for some extents.
+            shape(extent as usize)
+                .is_some_and(|shape| usize::from(member) < usize::from(shape.k) + PARITY_MAX)
         };
         if !is_same || !image.held.keys().all(fits) {
             return Err(VolumeError::Foreign);
+        }
+        let size_bytes = config.size_bytes;
+        let is_within = |&(extent, _): &(u32, u8)| {
+            let extent = extent as usize;
+            let k = shape(extent).map_or(1, |shape| u64::from(shape.k));
+            let extent_bytes = slab_bytes.saturating_mul(k).max(1);
+            (index_of(extent) as u64) < size_bytes.div_ceil(extent_bytes)
+        };
+        if !image.held.keys().all(is_within) {
+            return Err(VolumeError::Beyond { size_bytes });
         }
         match missed(&image, config) {
             Some(hosts) if !self.is_given_up => Err(VolumeError::Unlisted { hosts }),

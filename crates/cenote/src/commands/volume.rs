@@ -334,13 +334,9 @@ fn resize(volumes: &Volumes, name: &str, size: Size) -> Result<()> {
 
 fn set_size(volumes: &Volumes, name: &str, size: Size) -> Result<()> {
     if volumes.is_owned(name)? {
-        volumes.ask(
-            name,
-            Question::Resize {
-                bytes: size.bytes(),
-            },
-        )?;
-        return volumes.set_size(name, size);
+        let bytes = size.bytes();
+        volumes.ask(name, Question::Resize { bytes })?;
+        return Ok(());
     }
     // Held while the file changes, so that nobody opens the volume in between.
     let _owner = volumes.own(name)?;

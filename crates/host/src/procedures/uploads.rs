@@ -4,6 +4,7 @@
 //! so the client asks until it is done. What was compiled is kept where there is a [`Depot`].
 
 use std::collections::HashMap;
+use std::io;
 use std::sync::Arc;
 
 use cenote_proc::service::{Label, Order, REASON_MAX, Told};
@@ -65,7 +66,8 @@ fn put(library: &Library, depot: Option<&Depot>, label: &Label, module: &[u8]) -
             }
         }
         Err(error) => {
-            forget(depot, label.id);
+            // Said where it is refused; the next process will not load it either.
+            let _ = forget(depot, label.id);
             refused(error.to_string())
         }
     }
@@ -81,12 +83,9 @@ fn taken(label: &Label, library: &Library) -> Option<Told> {
     is_taken.then(|| refused("the number, or the version of the name, is taken".into()))
 }
 
-fn forget(depot: Option<&Depot>, id: ProcedureId) {
-    if let Some(depot) = depot
-        && let Err(error) = depot.forget(id)
-    {
-        tracing::error!(id = id.0, %error, "a module stays on the disk");
-    }
+fn forget(depot: Option<&Depot>, id: ProcedureId) -> io::Result<()> {
+    let forgotten = depot.map_or(Ok(()), |depot| depot.forget(id));
+    forgotten.inspect_err(|error| tracing::error!(id = id.0, %error, "a module stays on the disk"))
 }
 
 /// Those of one server thread.
@@ -219,7 +218,10 @@ fn remove(library: &Library, depot: Option<&Depot>, id: ProcedureId) -> Told {
     if registry.list().iter().any(|row| row.native && row.id == id) {
         return refused("the procedure is part of the host's program".into());
     }
-    forget(depot, id);
+    // First: from the disk the next process would have it back, with who may call it.
+    if let Err(error) = forget(depot, id) {
+        return refused(format!("its file cannot be removed: {error}"));
+    }
     Told::Removed(registry.remove(id))
 }
 

@@ -60,11 +60,12 @@ impl Volume {
         Ok(())
     }
 
-    /// Grows the volume.
+    /// Makes room on the disk for a size that the volume is about to have, so that it may be noted where
+    /// the next owner looks.
     ///
     /// # Errors
-    /// `Shrink` when it is less than now; `Size` when it passes what the tables were laid out for.
-    pub fn resize(&self, size_bytes: u64) -> Result<(), VolumeError> {
+    /// `Shrink` when it is less than now; `Size` when it passes what the tables were laid out for; `Marks`.
+    pub fn reserve(&self, size_bytes: u64) -> Result<(), VolumeError> {
         let size_bytes_now = self.size_bytes();
         if size_bytes < size_bytes_now {
             return Err(VolumeError::Shrink {
@@ -73,7 +74,15 @@ impl Volume {
             });
         }
         check_size(size_bytes, self.size_bytes_max)?;
-        self.core.reserve(size_bytes).map_err(MarksError::Io)?;
+        Ok(self.core.reserve(size_bytes).map_err(MarksError::Io)?)
+    }
+
+    /// Grows the volume.
+    ///
+    /// # Errors
+    /// Those of [`Volume::reserve`].
+    pub fn resize(&self, size_bytes: u64) -> Result<(), VolumeError> {
+        self.reserve(size_bytes)?;
         self.core.size_bytes.store(size_bytes, Ordering::Release);
         Ok(())
     }

@@ -76,6 +76,7 @@ impl Partition for Slow {
 struct Place {
     partition: Slow,
     nodes: Vec<u32>,
+    is_given_away: bool,
     /// What is answered in place of the partition.
     loss: Option<&'static [u8]>,
     asked: Vec<(u32, Ticket, Vec<u8>)>,
@@ -99,6 +100,7 @@ impl Place {
         Self {
             partition,
             nodes,
+            is_given_away: false,
             loss: None,
             asked: Vec::new(),
             asked_bytes: 0,
@@ -119,6 +121,14 @@ impl Backend for Place {
 
     fn nodes(&self) -> Vec<u32> {
         self.nodes.clone()
+    }
+
+    fn owners(&self) -> u64 {
+        self.is_given_away.into()
+    }
+
+    fn is_here(&self, _index: usize) -> bool {
+        !self.is_given_away
     }
 
     fn partition_count(&self) -> usize {
@@ -393,6 +403,33 @@ fn a_flush_of_what_is_refused_is_answered_by_the_refusal() {
     });
     assert_eq!(bench.read(), "");
     assert_eq!(bench.commit(1), "SERVER_ERROR refused\r\nMN\r\n");
+}
+
+#[test]
+fn a_flush_of_a_partition_that_is_given_away_meanwhile_is_no_success() {
+    // It is closed when the flush comes, and another's when that is tried again.
+    let mut bench = Bench::of(shared(1), vec![3]);
+    let ticket = Ticket {
+        asker: Asker::Node(3),
+        client: 0,
+        generation: 0,
+        slot: 1,
+    };
+    bench.core.backend.partition.is_closed = true;
+    bench.core.serve(ticket, b"flush_all 0\r\n");
+    bench.core.backend.is_given_away = true;
+    bench.core.move_on();
+    assert_eq!(bench.core.backend.answered, [UNKNOWN]);
+
+    // The one node passes it over as it has it no more, the other one as it does not have it yet.
+    let mut bench = Bench::of(shared(1), vec![3, 4]);
+    bench.say("flush_all\r\n");
+    bench.core.backend.is_given_away = true;
+    for (_, ticket, _) in mem::take(&mut bench.core.backend.asked) {
+        bench.core.backend.answers.push(ticket, b"");
+    }
+    assert_eq!(bench.commit(1).as_bytes(), UNKNOWN);
+    assert!(bench.core.spreads.is_empty());
 }
 
 #[test]

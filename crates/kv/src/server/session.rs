@@ -546,6 +546,8 @@ impl Session {
         tell: impl FnOnce(&mut Vec<u8>),
     ) {
         core.engine.counters().cmd_flush.count();
+        // A text's time has a sign: the binary protocol's later ones would be read as times that have passed.
+        let at = at.min(i32::MAX.unsigned_abs().into());
         self.spread(core, &format!("flush_all {at}\r\n"), is_silent, tell);
     }
 

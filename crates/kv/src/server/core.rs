@@ -19,7 +19,6 @@ use super::backend::{Backend, Route};
 use super::batch::{Asker, Batch, Ticket};
 use super::buffers::Buffers;
 use super::crawl::Walk;
-use super::dump::Dump;
 use super::parked::{Parked, Parking, who};
 use super::shared::{Message, Shared, Traffic};
 use super::times::Stopwatch;
@@ -288,19 +287,6 @@ impl<B: Backend> Core<B> {
             Request::FlushAll { exptime, .. } => {
                 let at = exptime.flush_at(self.now);
                 return self.try_flush(ticket, at, text);
-            }
-            Request::Stats(words) => {
-                let mut words = *words;
-                words.next();
-                let dump = Dump::parse(words);
-                let mut out = mem::take(&mut self.scratch);
-                out.clear();
-                if let Ok(dump) = dump {
-                    dump.write(self, &mut out);
-                }
-                self.scratch = out;
-                self.deliver_scratch(ticket);
-                return true;
             }
             Request::Tune {
                 tuning: Tuning::Time,

@@ -1,5 +1,11 @@
 use std::cell::Cell;
+use std::io::{Seek, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU8, AtomicU64};
 
+use cenote_fabric::strangers::Source;
 use mio::{Poll, Token, Waker};
 
 use super::*;
@@ -11,11 +17,13 @@ use crate::memory::key_hash::KeyHasher;
 use crate::protocol::Limits;
 use crate::protocol::{Parser, Step};
 use crate::server::backend::ClassFigures;
+use crate::server::client::{Client, Turn};
 use crate::server::parked::ENTRY_BYTES;
 use crate::server::session::Session;
 use crate::server::settings::Settings;
-use crate::server::shared::{Mailbox, WorkerFace};
+use crate::server::shared::{ConnectionFacts, Mailbox, NewClient, WorkerFace};
 use crate::server::times::Times;
+use crate::server::transport::Transport;
 
 /// A partition whose operations are committed when the test says so.
 struct Slow {
@@ -562,4 +570,32 @@ fn a_dump_of_a_class_looks_at_some_of_the_table_at_a_time() {
         said += &bench.read();
     }
     assert_eq!((said.as_str(), all), ("END\r\n", 10_000));
+}
+
+#[test]
+fn a_client_that_sends_what_is_skipped_ends_its_turn() {
+    let mut core = Bench::new().core;
+    // A file gives all at once, so nothing ends the turn but the client itself. The value is longer than an item
+    // may be.
+    let mut said = tempfile::tempfile().unwrap();
+    said.write_all(b"set k 0 0 2000000000\r\n").unwrap();
+    said.set_len(2_000_000_000).unwrap();
+    said.rewind().unwrap();
+    let said = UnixStream::from(OwnedFd::from(said));
+    let facts = ConnectionFacts {
+        id: 0,
+        number: 0,
+        address: String::new(),
+        listener: None,
+        last_request: AtomicU64::new(0),
+        state: AtomicU8::new(0),
+        place: OnceLock::new(),
+    };
+    let new = NewClient {
+        transport: Transport::Unix(mio::net::UnixStream::from_std(said)),
+        facts: Arc::new(facts),
+        source: Source::User(0),
+    };
+    let mut client = Client::new(new, Session::new(0, 0), 0, &core);
+    assert_eq!(client.turn(&mut core), Turn::Again);
 }

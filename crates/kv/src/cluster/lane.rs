@@ -425,6 +425,9 @@ impl Backend for Lane {
     fn may_serve(&mut self, index: usize) -> bool {
         let (seat, partition) = self.place(index);
         self.busy_at = now_ns();
+        if !self.knows_what_to_refuse(self.busy_at) {
+            return false;
+        }
         let seat = &self.seats[seat];
         seat.refused.of(partition).is_none() && seat.member.may_read(partition, self.busy_at)
     }
@@ -528,9 +531,9 @@ impl Backend for Lane {
         let now = Instant::now();
         self.shared.note_turn(self.index);
         self.take_orders(now);
-        self.refuse(now_ns());
         self.links.tick(now, &mut self.events);
         self.take_events(asks, answers);
+        self.refuse(now_ns());
         self.note_owners(asks, now);
         self.forwarding.take_waiting(asks);
         self.detect(now);

@@ -176,4 +176,54 @@ mod tests {
         let moved = put(&mut owner, &keys[15], &[&value]);
         assert_ne!(moved, place);
     }
+    /// A number below `bound`, by chance that is the same every time.
+    fn chance(state: &mut u64, bound: usize) -> usize {
+        *state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        usize::try_from(*state >> 33).unwrap() % bound
+    }
+
+    fn remove(owner: &mut Owner, key: &str) {
+        let hash = owner.hash_of(key.as_bytes());
+        let removed = owner.propose(hash, key.as_bytes(), Change::Remove);
+        removed.unwrap();
+    }
+
+    #[test]
+    fn one_long_value_has_few_short_ones_go() {
+        const VALUE: &[u8] = &[7; 1008];
+        let footprint = Footprint::new(24 << 20, 0, Roles::ALONE);
+        let bounded = Bound {
+            footprint,
+            ..Bound::NONE
+        };
+        for (region_bytes, bound) in [(REGION_BYTES, Bound::NONE), (8 * REGION_BYTES, bounded)] {
+            let mut owner = Owner::alone(KeyHasher::new([1; 16]), region_bytes, bound);
+            let mut keys = Vec::new();
+            while owner.counts().evictions == 0 {
+                keys.push(format!("key {}", keys.len()));
+                put(&mut owner, keys.last().unwrap(), &[VALUE]);
+            }
+            // What lies side by side is of any age.
+            let mut state = 1;
+            for _ in 0..30 {
+                let mut again = Vec::new();
+                for _ in 0..keys.len() / 8 {
+                    let key = keys.swap_remove(chance(&mut state, keys.len()));
+                    remove(&mut owner, &key);
+                    again.push(key);
+                }
+                while !again.is_empty() {
+                    let key = again.swap_remove(chance(&mut state, again.len()));
+                    put(&mut owner, &key, &[VALUE]);
+                    keys.push(key);
+                }
+            }
+            let before = owner.counts().evictions;
+            put(&mut owner, "long", &[&[8; 512 << 10]]);
+            let evictions = owner.counts().evictions - before;
+            assert!(evictions < 4 * 512, "{evictions} of {}", keys.len());
+        }
+    }
 }

@@ -226,4 +226,32 @@ mod tests {
             assert!(evictions < 4 * 512, "{evictions} of {}", keys.len());
         }
     }
+
+    #[test]
+    fn a_lowered_bound_is_reached_though_every_chunk_is_in_use() {
+        let footprint = |bytes: u64| Footprint::new(bytes, 0, Roles::ALONE).unwrap();
+        let bound = Bound {
+            footprint: Some(footprint(64 << 20)),
+            ..Bound::NONE
+        };
+        let mut owner = Owner::alone(KeyHasher::new([1; 16]), 256 << 20, bound);
+        for number in 0..30_000 {
+            put(&mut owner, &format!("key {number}"), &[&[7; 1000]]);
+        }
+        for number in (0..30_000).filter(|number| number % 8 != 0) {
+            remove(&mut owner, &format!("key {number}"));
+        }
+        let cap = footprint(32 << 20).region_cap(0);
+        assert!(used(&owner) < cap / 2 && owner.region.touched_bytes() > cap / 2);
+        assert!(owner.set_footprint(footprint(16 << 20)));
+        let mut now = 0;
+        while owner.has_to_sweep() {
+            now += 10_000_000;
+            assert!(now < 1_000_000_000, "{}", owner.region.touched_bytes());
+            owner.sweep(now);
+        }
+        assert!(owner.region.touched_bytes() <= footprint(16 << 20).region_cap(0));
+        let left = 30_000 / 8 - owner.counts().evictions;
+        assert!(left > 1000, "{left}");
+    }
 }

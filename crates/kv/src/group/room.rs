@@ -31,8 +31,6 @@ const EVICTED_MAX: usize = 1000;
 const TABLE_STEP_BYTES: u64 = 256 << 10;
 /// A region is sparse of which more than one part in so many is free.
 const SPARSE_PART: u64 = 8;
-/// Steps in a row by which memory above a lowered bound is given back.
-const TRIMS_MAX: usize = 256;
 /// Chunks that are looked at for one that nobody uses.
 const CHUNKS_LOOKED_AT: u64 = 16;
 /// What goes by age for one value at least, and as much as it takes twice, before what lies in its way does.
@@ -162,27 +160,6 @@ impl Owner {
         std::mem::replace(&mut self.evicted, next).unwrap_or_default()
     }
 
-    /// Gives back what is above a bound that was lowered, and has the coldest items go for it.
-    fn trim(&mut self) {
-        let Some(footprint) = self.room.bound.footprint else {
-            return;
-        };
-        let cap = footprint.region_cap(self.table_bytes());
-        for _ in 0..TRIMS_MAX {
-            if self.region.touched_bytes() <= cap {
-                self.room.is_above = false;
-                return;
-            }
-            if !self.give_chunk_back() {
-                let allocator = self.replica.allocator();
-                let used = allocator.region_bytes() - allocator.free_bytes();
-                if self.evicts && used > cap {
-                    self.make_room(CHUNK_BYTES);
-                }
-            }
-        }
-    }
-
     /// Items that went without being asked to.
     pub fn counts(&self) -> Counts {
         self.went.all()
@@ -211,14 +188,17 @@ impl Owner {
     }
 
     /// Removes some items that have expired or been flushed: a part of the table at a time, and only while
-    /// there are items that end. To be called often.
+    /// there are items that end; and some that are above a lowered bound. To be called often.
     pub fn sweep(&mut self, now: u64) {
-        if self.room.is_above && self.check_open().is_ok() {
+        let is_due = now.saturating_sub(self.sweep.last) >= SWEEP_NS;
+        if !is_due || self.check_open().is_err() {
+            return;
+        }
+        self.sweep.last = now;
+        if self.room.is_above {
             self.trim();
         }
-        let is_due = now.saturating_sub(self.sweep.last) >= SWEEP_NS;
-        if is_due && self.sweep.is_needed && self.check_open().is_ok() {
-            self.sweep.last = now;
+        if self.sweep.is_needed && self.check_open().is_ok() {
             self.sweep_some();
         }
     }

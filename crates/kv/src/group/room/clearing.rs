@@ -1,15 +1,85 @@
-//! Parts of the region that are cleared: a place for a value that is longer than every free piece. Nothing tells what lies at an address, so all items are looked at for it.
+//! Parts of the region that are cleared: chunks to be given back, and a place for a value that is longer than
+//! every free piece. Nothing tells what lies at an address, so all items are looked at for it.
 
 use std::ops::Range;
 
+use super::CHUNKS_LOOKED_AT;
 use crate::group::owner::Owner;
 use crate::group::replica::space_of;
 use crate::memory::allocator::ALIGN_BYTES;
+use crate::memory::region::CHUNK_BYTES;
 
+/// Steps in a row by which memory above a lowered bound is given back.
+const TRIMS_MAX: usize = 256;
+/// Chunks that items have to leave at a time.
+const CHUNKS_VACATED_MAX: usize = 16;
 /// The part of the region that is cleared for a value at least, since all items are looked at for it.
 const WINDOW_PART: u64 = 64;
 
 impl Owner {
+    /// Gives back what is above a bound that was lowered, and has the coldest items go for it.
+    pub(super) fn trim(&mut self) {
+        let Some(footprint) = self.room.bound.footprint else {
+            return;
+        };
+        let cap = footprint.region_cap(self.table_bytes());
+        let mut looked_at = 0;
+        for _ in 0..TRIMS_MAX {
+            let touched = self.region.touched_bytes();
+            if touched <= cap {
+                self.room.is_above = false;
+                return;
+            }
+            if self.give_chunk_back() {
+                continue;
+            }
+            if self.evicts && self.used_bytes() > cap {
+                self.make_room(CHUNK_BYTES);
+                continue;
+            }
+            looked_at += CHUNKS_LOOKED_AT;
+            if looked_at * CHUNK_BYTES >= self.room.reached {
+                if self.evicts {
+                    self.vacate((touched - cap).div_ceil(CHUNK_BYTES));
+                }
+                return;
+            }
+        }
+    }
+
+    /// Gives the emptiest chunks back, so many of them, though items have to go for it.
+    fn vacate(&mut self, count: u64) {
+        let chunks = self.room.reached.div_ceil(CHUNK_BYTES);
+        let chunk_of = |address: u64| usize::try_from(address / CHUNK_BYTES).expect("of a region");
+        let mut used = vec![0; chunk_of(chunks * CHUNK_BYTES)];
+        for piece in self.replica.allocator().pieces() {
+            let (mut from, end) = (piece.address, piece.address + piece.bytes);
+            while !piece.is_free && from < end && from < self.room.reached {
+                let to = end.min((from / CHUNK_BYTES + 1) * CHUNK_BYTES);
+                used[chunk_of(from)] += to - from;
+                from = to;
+            }
+        }
+        let addresses = (0..chunks).map(|chunk| chunk * CHUNK_BYTES);
+        let touched = addresses.filter(|address| self.region.is_touched(*address, 1));
+        let mut emptiest: Vec<u64> = touched.collect();
+        emptiest.sort_unstable_by_key(|address| used[chunk_of(*address)]);
+        emptiest.truncate(CHUNKS_VACATED_MAX.min(usize::try_from(count).unwrap_or(usize::MAX)));
+        let mut is_left = vec![false; used.len()];
+        emptiest
+            .iter()
+            .for_each(|address| is_left[chunk_of(*address)] = true);
+        self.clear(|space| {
+            let (first, last) = (chunk_of(space.start), chunk_of(space.end - 1));
+            (first..=last).any(|chunk| is_left.get(chunk) == Some(&true))
+        });
+        for address in emptiest {
+            if self.replica.allocator().is_free(address, CHUNK_BYTES) {
+                self.region.release(address, CHUNK_BYTES);
+            }
+        }
+    }
+
     /// Has the items go that lie where `is_cleared`; says what they had. Those that have just been written stay.
     fn clear(&mut self, is_cleared: impl Fn(&Range<u64>) -> bool) -> u64 {
         let table = self.replica.table();

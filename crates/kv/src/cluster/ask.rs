@@ -44,12 +44,15 @@ pub fn report(
     let mut answer = BytesMut::new();
     let mut is_whole = false;
     let mut asked = false;
+    // What the socket does not say again.
+    let mut is_unread = false;
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
             return Err(LinkError::Late);
         }
-        match poll.poll(&mut events, Some(left)) {
+        let wait = if is_unread { Duration::ZERO } else { left };
+        match poll.poll(&mut events, Some(wait)) {
             Err(error) if error.kind() != io::ErrorKind::Interrupted => return Err(error.into()),
             _ => {}
         }
@@ -67,7 +70,7 @@ pub fn report(
         if is_whole {
             return Ok(answer.freeze());
         }
-        received?;
+        is_unread = received?;
         if link.is_open() && !asked {
             asked = true;
             link.send(kind::QUESTION, &[], &[])

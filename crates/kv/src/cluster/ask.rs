@@ -1,15 +1,15 @@
-//! Asking a node how it is, as an observer: one question, one answer, blocking.
+//! Asking a node how it is, as an observer: one question, one answer in pieces, blocking.
 
 use std::io;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use cenote_fabric::{ClusterKey, WireProtection};
 use mio::net::TcpStream;
 use mio::{Events, Interest, Poll, Token};
 
-use super::frame::{Frame, kind};
+use super::frame::{Frame, PAYLOAD_BYTES_MAX, kind};
 use super::handshake::{Handshake, Hello, OBSERVER};
 use super::link::{Link, LinkError, OUT_BYTES_MAX, READ_BYTES, Received};
 
@@ -41,14 +41,18 @@ pub fn report(
     let mut link = Link::new(stream, handshake, &first, OUT_BYTES_MAX);
     let mut events = Events::with_capacity(4);
     let mut scratch = vec![0; READ_BYTES];
-    let mut answer = None;
+    let mut answer = BytesMut::new();
+    let mut is_whole = false;
     let mut asked = false;
+    // What the socket does not say again.
+    let mut is_unread = false;
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
             return Err(LinkError::Late);
         }
-        match poll.poll(&mut events, Some(left)) {
+        let wait = if is_unread { Duration::ZERO } else { left };
+        match poll.poll(&mut events, Some(wait)) {
             Err(error) if error.kind() != io::ErrorKind::Interrupted => return Err(error.into()),
             _ => {}
         }
@@ -59,13 +63,14 @@ pub fn report(
             if let Received::Frame(Frame { kind, payload }) = what
                 && kind == kind::REPORT
             {
-                answer = Some(payload);
+                answer.extend_from_slice(&payload);
+                is_whole = payload.len() < PAYLOAD_BYTES_MAX;
             }
         });
-        if let Some(answer) = answer {
-            return Ok(answer);
+        if is_whole {
+            return Ok(answer.freeze());
         }
-        received?;
+        is_unread = received?;
         if link.is_open() && !asked {
             asked = true;
             link.send(kind::QUESTION, &[], &[])

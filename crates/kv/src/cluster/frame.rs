@@ -23,7 +23,7 @@ pub mod kind {
     pub const REPLY: u8 = 4;
     /// An observer wants to know how the node is.
     pub const QUESTION: u8 = 5;
-    /// How it is, as JSON.
+    /// How it is, as JSON; in [`pieces`](super::pieces).
     pub const REPORT: u8 = 6;
     /// Who says it has no place in any group any more: send no more requests. 1, and 2 once it has answered all.
     pub const LEAVE: u8 = 7;
@@ -99,6 +99,14 @@ pub fn header(kind: u8, payload_bytes: usize) -> [u8; HEADER_BYTES] {
     let length = u32::try_from(payload_bytes).expect("at most the maximum");
     let [a, b, c, d] = length.to_le_bytes();
     [a, b, c, d, kind]
+}
+
+/// The payloads of something that may be longer than one: the last is the first that could be longer.
+pub fn pieces(whole: &Bytes) -> impl Iterator<Item = Bytes> {
+    (0..=whole.len() / PAYLOAD_BYTES_MAX).map(|piece| {
+        let from = piece * PAYLOAD_BYTES_MAX;
+        whole.slice(from..whole.len().min(from + PAYLOAD_BYTES_MAX))
+    })
 }
 
 /// Payload of [`kind::PING`], [`kind::PONG`], [`kind::LEAVE`] and [`kind::LEFT`].

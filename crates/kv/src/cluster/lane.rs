@@ -18,6 +18,7 @@ mod posting;
 mod steering;
 
 use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -195,6 +196,12 @@ impl Lane {
         let (seat, partition) = self.place(index);
         let member = &self.seats[seat].member;
         member.owned().any(|owned| owned == partition)
+    }
+
+    /// The owner of each partition of the groups whose views are known.
+    fn owners_in_views(&self) -> impl Iterator<Item = Option<Process>> {
+        let views = self.seats.iter().filter_map(|seat| seat.member.view());
+        views.flat_map(|view| (0..view.partitions.len()).map(|index| view.owner(index)))
     }
 
     fn seat_of(&mut self, group: usize) -> Option<&mut Seat> {
@@ -387,17 +394,19 @@ impl Backend for Lane {
     }
 
     fn nodes(&self) -> Vec<u32> {
-        let mut nodes: Vec<u32> = self
-            .seats
-            .iter()
-            .filter_map(|seat| seat.member.view())
-            .flat_map(|view| (0..view.partitions.len()).filter_map(|index| view.owner(index)))
-            .map(|owner| owner.node)
-            .filter(|node| *node != self.me.node)
-            .collect();
+        let nodes = self.owners_in_views().flatten().map(|owner| owner.node);
+        let mut nodes: Vec<u32> = nodes.filter(|node| *node != self.me.node).collect();
         nodes.sort_unstable();
         nodes.dedup();
         nodes
+    }
+
+    fn owners(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        for owner in self.owners_in_views() {
+            owner.hash(&mut hasher);
+        }
+        hasher.finish()
     }
 
     fn partition_count(&self) -> usize {
@@ -416,6 +425,9 @@ impl Backend for Lane {
     fn may_serve(&mut self, index: usize) -> bool {
         let (seat, partition) = self.place(index);
         self.busy_at = now_ns();
+        if !self.knows_what_to_refuse(self.busy_at) {
+            return false;
+        }
         let seat = &self.seats[seat];
         seat.refused.of(partition).is_none() && seat.member.may_read(partition, self.busy_at)
     }
@@ -519,9 +531,9 @@ impl Backend for Lane {
         let now = Instant::now();
         self.shared.note_turn(self.index);
         self.take_orders(now);
-        self.refuse(now_ns());
         self.links.tick(now, &mut self.events);
         self.take_events(asks, answers);
+        self.refuse(now_ns());
         self.note_owners(asks, now);
         self.forwarding.take_waiting(asks);
         self.detect(now);

@@ -17,6 +17,7 @@ use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use cenote_fabric::ClusterKey;
 use cenote_fabric::strangers::{Counts, Limits, Parting, Source, Strangers};
 use mio::event::Event;
@@ -120,6 +121,8 @@ struct Connection {
     role: Role,
     /// When it is closed unless it is a peer's by then.
     deadline: Instant,
+    /// Frames for an observer that its link has not taken.
+    answers: VecDeque<(u8, Bytes)>,
 }
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -289,7 +292,7 @@ impl Links {
     pub fn flush(&mut self, now: Instant, events: &mut Vec<LinkEvent>) {
         let mut broken = Vec::new();
         for (&token, connection) in &mut self.connections {
-            if let Err(error) = connection.link.flush() {
+            if let Err(error) = connection.flush() {
                 broken.push((token, error));
             }
         }
@@ -371,6 +374,7 @@ impl Links {
             link: Link::new(stream, handshake, first, self.out_bytes_max),
             role,
             deadline: now + OPEN_LIMIT,
+            answers: VecDeque::new(),
         };
         self.connections.insert(token, connection);
         Ok(token)
@@ -444,7 +448,7 @@ impl Links {
 
     fn flush_one(&mut self, token: usize, now: Instant, events: &mut Vec<LinkEvent>) {
         if let Some(connection) = self.connections.get_mut(&token)
-            && let Err(error) = connection.link.flush()
+            && let Err(error) = connection.flush()
         {
             self.close(token, error, now, events);
         }

@@ -176,4 +176,82 @@ mod tests {
         let moved = put(&mut owner, &keys[15], &[&value]);
         assert_ne!(moved, place);
     }
+    /// A number below `bound`, by chance that is the same every time.
+    fn chance(state: &mut u64, bound: usize) -> usize {
+        *state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        usize::try_from(*state >> 33).unwrap() % bound
+    }
+
+    fn remove(owner: &mut Owner, key: &str) {
+        let hash = owner.hash_of(key.as_bytes());
+        let removed = owner.propose(hash, key.as_bytes(), Change::Remove);
+        removed.unwrap();
+    }
+
+    #[test]
+    fn one_long_value_has_few_short_ones_go() {
+        const VALUE: &[u8] = &[7; 1008];
+        let footprint = Footprint::new(24 << 20, 0, Roles::ALONE);
+        let bounded = Bound {
+            footprint,
+            ..Bound::NONE
+        };
+        for (region_bytes, bound) in [(REGION_BYTES, Bound::NONE), (8 * REGION_BYTES, bounded)] {
+            let mut owner = Owner::alone(KeyHasher::new([1; 16]), region_bytes, bound);
+            let mut keys = Vec::new();
+            while owner.counts().evictions == 0 {
+                keys.push(format!("key {}", keys.len()));
+                put(&mut owner, keys.last().unwrap(), &[VALUE]);
+            }
+            // What lies side by side is of any age.
+            let mut state = 1;
+            for _ in 0..30 {
+                let mut again = Vec::new();
+                for _ in 0..keys.len() / 8 {
+                    let key = keys.swap_remove(chance(&mut state, keys.len()));
+                    remove(&mut owner, &key);
+                    again.push(key);
+                }
+                while !again.is_empty() {
+                    let key = again.swap_remove(chance(&mut state, again.len()));
+                    put(&mut owner, &key, &[VALUE]);
+                    keys.push(key);
+                }
+            }
+            let before = owner.counts().evictions;
+            put(&mut owner, "long", &[&[8; 512 << 10]]);
+            let evictions = owner.counts().evictions - before;
+            assert!(evictions < 4 * 512, "{evictions} of {}", keys.len());
+        }
+    }
+
+    #[test]
+    fn a_lowered_bound_is_reached_though_every_chunk_is_in_use() {
+        let footprint = |bytes: u64| Footprint::new(bytes, 0, Roles::ALONE).unwrap();
+        let bound = Bound {
+            footprint: Some(footprint(64 << 20)),
+            ..Bound::NONE
+        };
+        let mut owner = Owner::alone(KeyHasher::new([1; 16]), 256 << 20, bound);
+        for number in 0..30_000 {
+            put(&mut owner, &format!("key {number}"), &[&[7; 1000]]);
+        }
+        for number in (0..30_000).filter(|number| number % 8 != 0) {
+            remove(&mut owner, &format!("key {number}"));
+        }
+        let cap = footprint(32 << 20).region_cap(0);
+        assert!(used(&owner) < cap / 2 && owner.region.touched_bytes() > cap / 2);
+        assert!(owner.set_footprint(footprint(16 << 20)));
+        let mut now = 0;
+        while owner.has_to_sweep() {
+            now += 10_000_000;
+            assert!(now < 1_000_000_000, "{}", owner.region.touched_bytes());
+            owner.sweep(now);
+        }
+        assert!(owner.region.touched_bytes() <= footprint(16 << 20).region_cap(0));
+        let left = 30_000 / 8 - owner.counts().evictions;
+        assert!(left > 1000, "{left}");
+    }
 }

@@ -114,6 +114,8 @@ struct Horizon {
     xid: Xid,
     /// Seconds since 1970.
     now: u32,
+    /// A flush that is still to come then.
+    flush_at: Option<u32>,
     /// Items with a smaller cas number are gone.
     flushed_below: u64,
 }
@@ -379,17 +381,14 @@ impl Owner {
             }
             Change::Remove => Ok(self.push(hash, key, Effect::Remove, None)),
             Change::Flush { at } => {
-                let xid = self.push(0, b"", Effect::Flush { at, cas }, None);
-                self.sweep.is_needed = true;
-                if at <= self.now() && !self.backlog.is_empty() {
-                    let now = self.proposed_now();
-                    self.horizon = Some(Horizon {
-                        xid,
-                        now,
-                        flushed_below: cas,
-                    });
+                let mut after = self.after_backlog();
+                if at <= after.now {
+                    (after.flush_at, after.flushed_below) = (None, cas);
+                } else {
+                    after.flush_at = Some(at);
                 }
-                Ok(xid)
+                self.sweep.is_needed = true;
+                Ok(self.push_with(Effect::Flush { at, cas }, after))
             }
         }
     }
@@ -409,17 +408,32 @@ impl Owner {
             return;
         }
         let cas = self.next_cas();
-        let before = self.horizon.map_or(0, |horizon| horizon.flushed_below);
-        let is_flushed = self.replica.flush_at().is_some_and(|at| at <= now);
-        self.sweep.is_needed |= is_flushed;
-        let xid = self.push(0, b"", Effect::Tick { now, cas }, None);
-        if !self.backlog.is_empty() {
-            self.horizon = Some(Horizon {
-                xid,
-                now,
-                flushed_below: if is_flushed { cas } else { before },
-            });
+        let mut after = self.after_backlog();
+        after.now = now;
+        if after.flush_at.is_some_and(|at| at <= now) {
+            (after.flush_at, after.flushed_below) = (None, cas);
+            self.sweep.is_needed = true;
         }
+        self.push_with(Effect::Tick { now, cas }, after);
+    }
+
+    /// Pushes a change of the time or of the flushes, which are so after it.
+    fn push_with(&mut self, effect: Effect, after: Horizon) -> Xid {
+        let xid = self.push(0, b"", effect, None);
+        if !self.backlog.is_empty() {
+            self.horizon = Some(Horizon { xid, ..after });
+        }
+        xid
+    }
+
+    /// The time and the flushes once everything under way is committed.
+    fn after_backlog(&self) -> Horizon {
+        self.horizon.unwrap_or(Horizon {
+            xid: 0,
+            now: self.now(),
+            flush_at: self.replica.flush_at(),
+            flushed_below: 0,
+        })
     }
 
     /// The time once everything under way is committed.

@@ -7,6 +7,8 @@
 //! nobody uses any more are given back to keys.
 //! Deviation: \[cocytus16\] does not evict.
 
+mod clearing;
+
 use super::counts::Counts;
 use super::operation::Effect;
 use super::owner::{Owner, Refusal};
@@ -14,7 +16,7 @@ use super::replica::space_of;
 use crate::memory::classes::Gauge;
 use crate::memory::footprint::Footprint;
 use crate::memory::region::CHUNK_BYTES;
-use crate::memory::table::Entry;
+use crate::memory::table::{Entry, Slot};
 
 /// Room that is kept at most, so that a request seldom waits for items to go.
 const RESERVE_BYTES_MAX: u64 = 4 << 20;
@@ -29,10 +31,12 @@ const EVICTED_MAX: usize = 1000;
 const TABLE_STEP_BYTES: u64 = 256 << 10;
 /// A region is sparse of which more than one part in so many is free.
 const SPARSE_PART: u64 = 8;
-/// Steps in a row by which memory above a lowered bound is given back.
-const TRIMS_MAX: usize = 256;
 /// Chunks that are looked at for one that nobody uses.
 const CHUNKS_LOOKED_AT: u64 = 16;
+/// What goes by age for one value at least, and as much as it takes twice, before what lies in its way does.
+const IN_VAIN_BYTES: u64 = 256 << 10;
+/// Items that are looked at for that: a group would miss a member that looks at more.
+const LOOKED_AT_MAX: usize = 1 << 20;
 
 /// What a partition may take.
 #[derive(Clone, Copy, Debug)]
@@ -65,6 +69,16 @@ pub(super) struct Room {
     reached: u64,
     /// More is taken than a bound that was lowered allows.
     is_above: bool,
+    in_vain: InVain,
+}
+
+/// Items that went for a value which still has no place.
+#[derive(Debug, Default)]
+struct InVain {
+    /// How long it is, or the longest of some.
+    wanted: u64,
+    /// What they had.
+    bytes: u64,
 }
 
 impl Default for Room {
@@ -82,6 +96,7 @@ impl Room {
             chunk: 0,
             reached: 0,
             is_above: false,
+            in_vain: InVain::default(),
         }
     }
 
@@ -145,27 +160,6 @@ impl Owner {
         std::mem::replace(&mut self.evicted, next).unwrap_or_default()
     }
 
-    /// Gives back what is above a bound that was lowered, and has the coldest items go for it.
-    fn trim(&mut self) {
-        let Some(footprint) = self.room.bound.footprint else {
-            return;
-        };
-        let cap = footprint.region_cap(self.table_bytes());
-        for _ in 0..TRIMS_MAX {
-            if self.region.touched_bytes() <= cap {
-                self.room.is_above = false;
-                return;
-            }
-            if !self.give_chunk_back() {
-                let allocator = self.replica.allocator();
-                let used = allocator.region_bytes() - allocator.free_bytes();
-                if self.evicts && used > cap {
-                    self.make_room(CHUNK_BYTES);
-                }
-            }
-        }
-    }
-
     /// Items that went without being asked to.
     pub fn counts(&self) -> Counts {
         self.went.all()
@@ -194,14 +188,17 @@ impl Owner {
     }
 
     /// Removes some items that have expired or been flushed: a part of the table at a time, and only while
-    /// there are items that end. To be called often.
+    /// there are items that end; and some that are above a lowered bound. To be called often.
     pub fn sweep(&mut self, now: u64) {
-        if self.room.is_above && self.check_open().is_ok() {
+        let is_due = now.saturating_sub(self.sweep.last) >= SWEEP_NS;
+        if !is_due || self.check_open().is_err() {
+            return;
+        }
+        self.sweep.last = now;
+        if self.room.is_above {
             self.trim();
         }
-        let is_due = now.saturating_sub(self.sweep.last) >= SWEEP_NS;
-        if is_due && self.sweep.is_needed && self.check_open().is_ok() {
-            self.sweep.last = now;
+        if self.sweep.is_needed && self.check_open().is_ok() {
             self.sweep_some();
         }
     }
@@ -273,6 +270,9 @@ impl Owner {
                 continue;
             }
             if !lacks_table && let Some(address) = self.take(bytes) {
+                if bytes >= self.room.in_vain.wanted {
+                    self.room.in_vain = InVain::default();
+                }
                 let entry = Entry {
                     address,
                     value_bytes: u32::try_from(bytes).expect("it was one"),
@@ -296,7 +296,11 @@ impl Owner {
                 }
             }
             let wanted = if lacks_table { 1 } else { bytes };
-            let is_freeing = self.backlog.freeing_bytes() >= wanted || self.make_room(wanted);
+            let is_freeing = self.backlog.freeing_bytes() >= wanted
+                || match lacks_table {
+                    true => self.make_room(1) > 0,
+                    false => self.make_place(bytes),
+                };
             if !self.backlog.is_empty() {
                 return Err(Refusal::Busy);
             }
@@ -325,18 +329,30 @@ impl Owner {
             self.keep_if_within(cap, address, bytes)
         });
         low.flatten().or_else(|| {
-            let address = self.replica.allocator_mut().allocate(bytes)?;
-            self.keep_if_within(cap, address, bytes)
+            let room = cap.saturating_sub(self.region.touched_bytes());
+            let length = usize::try_from(bytes).expect("it is shorter than its region");
+            let region = &self.region;
+            let allocator = self.replica.allocator_mut();
+            let address = allocator.allocate_where(bytes, |address| {
+                let lacking = region.lacking_bytes(address, length);
+                lacking == 0 || lacking <= room
+            })?;
+            self.room.reached = self.room.reached.max(address + bytes);
+            Some(address)
         })
     }
 
     /// Whether much of what values take of memory is free: then the next ones go to the lowest places, so that
     /// chunks can be given back when those before them have gone.
     pub(super) fn is_sparse(&self) -> bool {
-        let allocator = self.replica.allocator();
-        let used = allocator.region_bytes() - allocator.free_bytes();
+        let used = self.used_bytes();
         let touched = self.region.touched_bytes();
         touched > used + (touched / SPARSE_PART).max(2 * CHUNK_BYTES)
+    }
+
+    fn used_bytes(&self) -> u64 {
+        let allocator = self.replica.allocator();
+        allocator.region_bytes() - allocator.free_bytes()
     }
 
     /// Gives a place back for which there is no memory.
@@ -450,8 +466,26 @@ impl Owner {
         }
     }
 
-    /// Proposes that items go whose space is as much as `bytes`. False if there are none.
-    fn make_room(&mut self, bytes: u64) -> bool {
+    /// Proposes that items go for a value: the coldest and, where the space of many does not give it a place as
+    /// it is here and there, all in one place. False if there are none.
+    fn make_place(&mut self, bytes: u64) -> bool {
+        let in_vain = &mut self.room.in_vain;
+        in_vain.wanted = in_vain.wanted.max(bytes);
+        if in_vain.bytes >= bytes + bytes.max(IN_VAIN_BYTES)
+            && (self.room.is_alone || self.replica.table().len() <= LOOKED_AT_MAX)
+        {
+            in_vain.bytes = 0;
+            if self.clear_window(bytes) > 0 {
+                return true;
+            }
+        }
+        let freed = self.make_room(bytes);
+        self.room.in_vain.bytes += freed;
+        freed > 0
+    }
+
+    /// Proposes that the coldest items go whose space is as much as `bytes`; says how much it is.
+    fn make_room(&mut self, bytes: u64) -> u64 {
         let mut freed = 0;
         for _ in 0..EVICTIONS_MAX {
             if freed >= bytes {
@@ -460,28 +494,35 @@ impl Owner {
             let Some(slot) = self.replica.table_mut().choose_coldest() else {
                 break;
             };
-            let entry = self.replica.table().entry(slot);
-            let key = self.replica.table().key(slot).to_vec();
-            let hash = self.replica.table().hash_of(&key);
-            if self.backlog.last_on(hash, &key).is_some() {
-                // It has just been written.
-                self.replica.table_mut().keep(slot);
-                continue;
-            }
-            freed += self.free_by_removal(hash, &key, &entry);
-            if self.replica.is_live(&entry) {
-                self.went
-                    .note_evicted(entry.class(key.len()), entry.was_hit);
-                if let Some(evicted) = &mut self.evicted
-                    && evicted.len() < EVICTED_MAX
-                {
-                    evicted.push((key, entry));
-                }
-            } else {
-                self.count_reclaimed(&key, &entry);
+            match self.let_go(slot) {
+                Some(bytes) => freed += bytes,
+                None => self.replica.table_mut().keep(slot),
             }
         }
-        freed > 0
+        freed
+    }
+
+    /// Proposes that an item goes to make room, and says how much; none: it has just been written.
+    fn let_go(&mut self, slot: Slot) -> Option<u64> {
+        let entry = self.replica.table().entry(slot);
+        let key = self.replica.table().key(slot).to_vec();
+        let hash = self.replica.table().hash_of(&key);
+        if self.backlog.last_on(hash, &key).is_some() {
+            return None;
+        }
+        let freed = self.free_by_removal(hash, &key, &entry);
+        if self.replica.is_live(&entry) {
+            self.went
+                .note_evicted(entry.class(key.len()), entry.was_hit);
+            if let Some(evicted) = &mut self.evicted
+                && evicted.len() < EVICTED_MAX
+            {
+                evicted.push((key, entry));
+            }
+        } else {
+            self.count_reclaimed(&key, &entry);
+        }
+        Some(freed)
     }
 
     fn count_reclaimed(&mut self, key: &[u8], entry: &Entry) {

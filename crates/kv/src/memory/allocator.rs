@@ -14,8 +14,8 @@ use std::collections::{BTreeMap, BTreeSet};
 /// What addresses and lengths are multiples of: coding works on 16 bytes at a time.
 pub const ALIGN_BYTES: u64 = 16;
 
-/// Pieces that [`Allocator::allocate_low`] looks at.
-const LOWEST_LOOKED_AT: usize = 16;
+/// Pieces that are looked at for one that is where it is wanted.
+const PIECES_LOOKED_AT: usize = 16;
 
 /// The free pieces of one region.
 ///
@@ -121,11 +121,28 @@ impl Allocator {
         Some(self.split(address, length, bytes))
     }
 
+    /// As [`allocate`](Self::allocate), of the first of some pieces whose address `fits`.
+    pub fn allocate_where(&mut self, value_bytes: u64, fits: impl Fn(u64) -> bool) -> Option<u64> {
+        let bytes = piece_bytes(value_bytes)?;
+        let mut long_enough = self.by_length.range((bytes, 0)..).take(PIECES_LOOKED_AT);
+        let (length, address) = *long_enough.find(|(_, address)| fits(*address))?;
+        Some(self.split(address, length, bytes))
+    }
+
+    /// Where some free pieces begin that are too short for a value, the longest first.
+    pub fn longest_too_short(&self, value_bytes: u64) -> impl Iterator<Item = u64> + '_ {
+        let bytes = piece_bytes(value_bytes).unwrap_or(u64::MAX);
+        let too_short = self.by_length.range(..(bytes, 0)).rev();
+        too_short
+            .take(PIECES_LOOKED_AT)
+            .map(|(_, address)| *address)
+    }
+
     /// As [`allocate`](Self::allocate), of the first of the lowest pieces that is long enough: pieces far up come
     /// to be free as a whole where values come and go.
     pub fn allocate_low(&mut self, value_bytes: u64) -> Option<u64> {
         let bytes = piece_bytes(value_bytes)?;
-        let mut lowest = self.by_address.iter().take(LOWEST_LOOKED_AT);
+        let mut lowest = self.by_address.iter().take(PIECES_LOOKED_AT);
         let (address, length) = lowest.find(|(_, length)| **length >= bytes)?;
         let (address, length) = (*address, *length);
         Some(self.split(address, length, bytes))

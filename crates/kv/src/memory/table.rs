@@ -302,6 +302,18 @@ impl Table {
         Stretch { items, next }
     }
 
+    /// Where the entries are that are wanted. Takes time in the number of keys.
+    pub fn slots_of(&self, is_wanted: impl Fn(&Entry) -> bool) -> Vec<Slot> {
+        let mut found = Vec::new();
+        let mut next = Some(0);
+        while let Some(from) = next {
+            let (slots, then) = self.index.segment(from);
+            found.extend(slots.filter(|slot| is_wanted(&self.records.entry(*slot))));
+            next = then;
+        }
+        found
+    }
+
     /// Whether both hold the same keys, with entries that are the same but for what each process has for
     /// itself. Takes time in the number of keys.
     pub fn same_items(&self, other: &Self) -> bool {

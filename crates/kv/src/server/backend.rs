@@ -77,6 +77,10 @@ pub trait Backend: Send + 'static {
     fn nodes(&self) -> Vec<u32> {
         Vec::new()
     }
+    /// Changes when another process comes to own a partition of this worker's, here or elsewhere.
+    fn owners(&self) -> u64 {
+        0
+    }
     /// Partitions that are, or were, served here: the bound of their indices. It never shrinks.
     fn partition_count(&self) -> usize;
     /// One of them. One that is served here no longer refuses what is proposed.

@@ -27,6 +27,8 @@ use crate::protocol::{Parser, Step, binary};
 
 /// Bytes that are read at once at first.
 const READ_BYTES: usize = 16 << 10;
+/// Bytes after which a turn reads no more, whether they are requests or not. Arbitrary.
+const TURN_BYTES_MAX: usize = 1 << 20;
 
 /// See the [module](self).
 pub(super) struct Client {
@@ -190,12 +192,13 @@ impl Client {
         is_silent && self.session.is_done() && self.session.watcher.is_none()
     }
 
-    /// Serves what there is, up to the number of requests of one turn.
+    /// Serves what there is, up to the number of requests and of bytes of one turn.
     pub(super) fn turn<B: Backend>(&mut self, core: &mut Core<B>) -> Turn {
         self.facts.set_state(State::Served);
         let mut input = mem::take(&mut self.input);
         let mut start = 0;
         let mut left = core.shared.settings.requests_per_turn;
+        let moved_max = self.moved + TURN_BYTES_MAX;
         self.session.replies.is_short = core.clients.is_scarce(Part::Answers);
         let turn = loop {
             if self.is_broken || self.session.has_quit {
@@ -223,6 +226,8 @@ impl Client {
                 start += self.step(core, &input[start..], &mut left);
             } else if !self.is_readable || self.has_ended {
                 break Turn::Waits;
+            } else if self.moved >= moved_max {
+                break Turn::Again;
             } else {
                 input.drain(..mem::take(&mut start));
                 if let Some((part, wanted)) = self.make_room(core, &mut input) {

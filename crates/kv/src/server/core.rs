@@ -19,7 +19,6 @@ use super::backend::{Backend, Route};
 use super::batch::{Asker, Batch, Ticket};
 use super::buffers::Buffers;
 use super::crawl::Walk;
-use super::dump::Dump;
 use super::parked::{Parked, Parking, who};
 use super::shared::{Message, Shared, Traffic};
 use super::times::Stopwatch;
@@ -47,6 +46,8 @@ struct Spread {
     left: usize,
     /// The last error of one.
     answer: Vec<u8>,
+    /// The [owners](Backend::owners) whom it was meant for.
+    owners: u64,
     /// Partitions here that have theirs: what is stored behind a flush is not to go by a second one.
     flushed: Vec<usize>,
 }
@@ -287,19 +288,6 @@ impl<B: Backend> Core<B> {
                 let at = exptime.flush_at(self.now);
                 return self.try_flush(ticket, at, text);
             }
-            Request::Stats(words) => {
-                let mut words = *words;
-                words.next();
-                let dump = Dump::parse(words);
-                let mut out = mem::take(&mut self.scratch);
-                out.clear();
-                if let Ok(dump) = dump {
-                    dump.write(self, &mut out);
-                }
-                self.scratch = out;
-                self.deliver_scratch(ticket);
-                return true;
-            }
             Request::Tune {
                 tuning: Tuning::Time,
                 words,
@@ -371,9 +359,11 @@ impl<B: Backend> Core<B> {
     /// asks. Where one cannot be flushed now, it is tried again; where one is refused, its refusal is the answer.
     fn try_flush(&mut self, ticket: Ticket, at: u64, text: &[u8]) -> bool {
         let at = u32::try_from(at).unwrap_or(u32::MAX);
+        let owners = self.backend.owners();
         // What comes back from a node that owns nothing any more is a part that is waited for already.
         let spread = self.spreads.entry(ticket).or_insert(Spread {
             left: 1,
+            owners,
             ..Spread::default()
         });
         let mut flushed = mem::take(&mut spread.flushed);
@@ -404,11 +394,13 @@ impl<B: Backend> Core<B> {
                 }
             }
         }
-        let nodes = match ticket.asker {
-            Asker::Worker(_) if is_done => self.backend.nodes(),
-            _ => Vec::new(),
-        };
+        let is_to_spread = is_done && matches!(ticket.asker, Asker::Worker(_));
         let spread = self.spreads.entry(ticket).or_default();
+        let mut nodes = Vec::new();
+        if is_to_spread {
+            nodes = self.backend.nodes();
+            spread.owners = owners;
+        }
         spread.flushed = flushed;
         spread.left += waits.len() + refused.len() + nodes.len();
         for why in refused {
@@ -447,7 +439,11 @@ impl<B: Backend> Core<B> {
             parts.answer = answer.to_vec();
         }
         if parts.left == 0 {
-            let parts = spread.remove();
+            let mut parts = spread.remove();
+            // Who gave a partition away may have passed it over, and so may who got it.
+            if parts.answer.is_empty() && parts.owners != self.backend.owners() {
+                parts.answer.extend_from_slice(UNKNOWN);
+            }
             self.tell(ticket, &parts.answer);
         }
     }

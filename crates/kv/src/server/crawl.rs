@@ -1,4 +1,5 @@
-//! `lru_crawler`: the keys of a process with what is known of each, for scripts that look into a store.
+//! `lru_crawler` and `stats cachedump`: the keys of a process with what is known of each, for `memcdump` and
+//! scripts that look into a store.
 //!
 //! A dump goes from worker to worker, each of which is asked for a piece after the other, as the client
 //! reads: the walk is by hash, so what is there all the time is shown once. What has ended is removed
@@ -17,6 +18,8 @@ use crate::protocol::{Dialect, Words, encode_base64};
 /// A piece is ended when it has so many bytes, or so many stretches of the table were looked at.
 const PIECE_BYTES: usize = 32 << 10;
 const STRETCHES_MAX: usize = 64;
+/// Bytes of a `stats cachedump`, as in memcached.
+const DUMP_BYTES_MAX: usize = 2 << 20;
 
 const NO_CLASS: &[u8] = b"BADCLASS invalid class id\r\n";
 const DISABLED: &[u8] = b"CLIENT_ERROR lru crawler disabled\r\n";
@@ -38,6 +41,26 @@ enum Format {
     Meta,
     /// As requests.
     Get,
+    /// As `stats cachedump` does.
+    Class,
+}
+
+/// What a worker may tell.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+struct Quota {
+    items: u64,
+    bytes: u64,
+}
+
+impl Quota {
+    const ALL: Self = Self {
+        items: u64::MAX,
+        bytes: u64::MAX,
+    };
+
+    fn is_spent(self, told_bytes: usize) -> bool {
+        self.items == 0 || told_bytes as u64 >= self.bytes
+    }
 }
 
 /// A dump under way: where the next piece begins.
@@ -50,6 +73,9 @@ pub(super) struct Walk {
     from: u64,
     /// Those whose items are told, as bits.
     classes: u64,
+    /// Of each worker, and what is left of it to this one.
+    quota: Quota,
+    left: Quota,
 }
 
 /// The classes that are named, as bits; an error where one is none. `all` and `hash` are all.
@@ -119,12 +145,41 @@ impl Command {
                 partition: 0,
                 from: 0,
                 classes,
+                quota: Quota::ALL,
+                left: Quota::ALL,
             }),
         })
     }
 }
 
 impl Walk {
+    /// Reads the words after `stats cachedump`, for so many workers; an error is its text.
+    pub(super) fn of_class(mut words: Words<'_>, workers: usize) -> Result<Self, &'static [u8]> {
+        let mut next = || number::<u32>(words.next()?);
+        let (Some(class), Some(items)) = (next(), next()) else {
+            return Err(b"CLIENT_ERROR bad command line format\r\n");
+        };
+        if class as usize >= CLASSES {
+            return Err(b"CLIENT_ERROR Illegal slab id\r\n");
+        }
+        let quota = Quota {
+            items: match items {
+                0 => u64::MAX,
+                items => items.into(),
+            },
+            bytes: (DUMP_BYTES_MAX / workers) as u64,
+        };
+        Ok(Self {
+            format: Format::Class,
+            worker: 0,
+            partition: 0,
+            from: 0,
+            classes: 1 << class,
+            quota,
+            left: quota,
+        })
+    }
+
     /// Whether all pieces have come, of so many workers.
     pub(super) fn is_over(&self, workers: usize) -> bool {
         self.classes == 0 || self.worker == workers
@@ -133,7 +188,7 @@ impl Walk {
     /// What ends the reply.
     pub(super) fn end(&self) -> &'static [u8] {
         match self.format {
-            Format::Meta => b"END\r\n",
+            Format::Meta | Format::Class => b"END\r\n",
             Format::Get => b"EN\r\n",
         }
     }
@@ -143,25 +198,37 @@ impl Walk {
         let format = match self.format {
             Format::Meta => "metadump",
             Format::Get => "mgdump",
+            Format::Class => "cachedump",
         };
-        format!(
-            "lru_crawler {format} {} {} {}\r\n",
-            self.classes, self.partition, self.from
-        )
+        let (classes, Quota { items, bytes }) = (self.classes, self.left);
+        let (partition, from) = (self.partition, self.from);
+        format!("lru_crawler {format} {classes} {partition} {from} {items} {bytes}\r\n")
     }
 
     fn of_text(mut words: Words<'_>) -> Option<Self> {
         let format = match words.next()? {
             b"metadump" => Format::Meta,
             b"mgdump" => Format::Get,
+            b"cachedump" => Format::Class,
             _ => return None,
+        };
+        let (classes, partition, from) = (
+            number(words.next()?)?,
+            number(words.next()?)?,
+            number(words.next()?)?,
+        );
+        let left = Quota {
+            items: number(words.next()?)?,
+            bytes: number(words.next()?)?,
         };
         Some(Self {
             format,
             worker: 0,
-            classes: number(words.next()?)?,
-            partition: number(words.next()?)?,
-            from: number(words.next()?)?,
+            partition,
+            from,
+            classes,
+            quota: left,
+            left,
         })
     }
 
@@ -173,8 +240,16 @@ impl Walk {
         let mut words = Words::new(line.trim_ascii_end());
         let mut next = || Some((number(words.next()?)?, number(words.next()?)?));
         match next() {
-            Some((partition, from)) => (self.partition, self.from) = (partition, from),
-            None => (self.worker, self.partition, self.from) = (self.worker + 1, 0, 0),
+            Some((partition, from)) => {
+                (self.partition, self.from) = (partition, from);
+                let lines = piece.iter().filter(|byte| **byte == b'\n').count();
+                self.left.items = self.left.items.saturating_sub(lines as u64);
+                self.left.bytes = self.left.bytes.saturating_sub(piece.len() as u64);
+            }
+            None => {
+                (self.worker, self.partition, self.from) = (self.worker + 1, 0, 0);
+                self.left = self.quota;
+            }
         }
         piece
     }
@@ -192,6 +267,11 @@ impl Walk {
     fn write<B: Backend>(self, core: &mut Core<B>, out: &mut Vec<u8>) -> Option<(usize, u64)> {
         let mut stretches = 0;
         let mut line = String::new();
+        let mut left = self.left;
+        let class = self.classes.trailing_zeros() as usize;
+        if self.format == Format::Class && core.backend.class(class).here.items == 0 {
+            return None;
+        }
         for index in self.partition..core.backend.partition_count() {
             if !core.backend.is_here(index) {
                 continue;
@@ -203,18 +283,28 @@ impl Walk {
                 0
             });
             while let Some(from) = next {
+                if left.is_spent(out.len()) {
+                    return None;
+                }
                 if out.len() >= PIECE_BYTES || stretches == STRETCHES_MAX {
                     return Some((index, from));
                 }
                 stretches += 1;
-                next = partition.walk(from, &mut |key, item| match self.format {
-                    _ if self.classes >> item.class(key.len()) & 1 == 0 => {}
-                    Format::Meta => {
-                        line.clear();
-                        write_meta(&mut line, key, item);
-                        out.extend_from_slice(line.as_bytes());
+                next = partition.walk(from, &mut |key, item| {
+                    let is_wanted = self.classes >> item.class(key.len()) & 1 != 0;
+                    if !is_wanted || left.is_spent(out.len()) {
+                        return;
                     }
-                    Format::Get => write_get(out, key, item),
+                    left.items -= 1;
+                    match self.format {
+                        Format::Meta => {
+                            line.clear();
+                            write_meta(&mut line, key, item);
+                            out.extend_from_slice(line.as_bytes());
+                        }
+                        Format::Get => write_get(out, key, item),
+                        Format::Class => write_of_class(out, key, item),
+                    }
                 });
             }
         }
@@ -250,6 +340,13 @@ fn write_get(out: &mut Vec<u8>, key: &[u8], item: &Item) {
     out.extend_from_slice(b"\r\n");
 }
 
+fn write_of_class(out: &mut Vec<u8>, key: &[u8], item: &Item) {
+    out.extend_from_slice(b"ITEM ");
+    out.extend_from_slice(key);
+    let facts = format!(" [{} b; {} s]\r\n", item.value_bytes, item.expiry);
+    out.extend_from_slice(facts.as_bytes());
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -271,7 +368,10 @@ mod tests {
                 .unwrap()
                 .as_bytes(),
         );
-        assert_eq!(Walk::of_text(words), Some(walk));
+        assert_eq!(
+            Walk::of_text(words).map(|read| read.text()),
+            Some(text.clone())
+        );
         assert!(dump(std::str::from_utf8(words.rest()).unwrap()).is_err());
         assert_eq!(walk.take(b"\nmg b\r\n"), b"mg b\r\n");
         assert!((walk.worker, walk.partition, walk.from) == (1, 0, 0) && walk.is_over(1));
@@ -279,5 +379,27 @@ mod tests {
         assert!(matches!(dump("metadump 2"), Ok(Command::Dump(walk)) if walk.classes == 1 << 2));
         let is_known = Command::parse(Words::new(b"mgdump all"), Dialect::V1_6_18, true, true);
         assert_eq!(is_known, Err(UNKNOWN));
+    }
+    #[test]
+    fn a_dump_of_a_class_ends_each_worker_with_its_quota() {
+        let of_class = |text: &'static str| Walk::of_class(Words::new(text.as_bytes()), 2);
+        let mut walk = of_class("1 3").unwrap();
+        assert_eq!(walk.text(), "lru_crawler cachedump 2 0 0 3 1048576\r\n");
+        walk.take(b"0 5\nITEM a [1 b; 0 s]\r\nITEM b [1 b; 0 s]\r\n");
+        assert_eq!(walk.text(), "lru_crawler cachedump 2 0 5 1 1048538\r\n");
+        walk.take(b"\nITEM c [1 b; 0 s]\r\n");
+        assert_eq!(walk.text(), "lru_crawler cachedump 2 0 0 3 1048576\r\n");
+        assert_eq!(of_class("63 0").unwrap().left.items, u64::MAX);
+        for (text, error) in [
+            ("", "bad command line format"),
+            ("1", "bad command line format"),
+            ("x 1", "bad command line format"),
+            ("1 -1", "bad command line format"),
+            ("64 0", "Illegal slab id"),
+            ("4000000000 0", "Illegal slab id"),
+        ] {
+            let expected = format!("CLIENT_ERROR {error}\r\n");
+            assert_eq!(of_class(text).unwrap_err(), expected.as_bytes(), "{text}");
+        }
     }
 }

@@ -92,7 +92,9 @@ impl Bound {
                 is_plain: *is_plain,
             });
         }
-        for address in &settings.udp {
+        // A datagram has nobody who could have said a password.
+        let has_udp = settings.credentials.is_none();
+        for address in settings.udp.iter().filter(|_| has_udp) {
             let failed = |source| BindError::Udp {
                 address: *address,
                 source,

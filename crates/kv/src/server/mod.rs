@@ -22,7 +22,6 @@ mod client;
 mod core;
 mod crawl;
 mod details;
-mod dump;
 pub mod files;
 mod listen;
 mod parked;

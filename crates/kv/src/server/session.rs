@@ -11,7 +11,6 @@ use super::batch::{Asker, Ticket};
 use super::binary::told;
 use super::core::Core;
 use super::crawl::{Command, Walk};
-use super::dump::Dump;
 use super::replies::{Replies, is_error};
 use super::stats;
 use super::times::{Operation, Timed};
@@ -502,14 +501,10 @@ impl Session {
     }
 
     fn dump<B: Backend>(&mut self, core: &mut Core<B>, words: Words<'_>) {
-        let refused: &[u8] = match Dump::parse(words) {
-            Ok(dump) if core.shared.settings.may_dump => {
-                let text = dump.text();
-                for worker in 0..core.shared.workers.len() {
-                    let ticket = self.hold(core, false, text.len());
-                    core.ask_worker(worker, ticket, &text);
-                }
-                return reply::end(self.replies.tail());
+        let refused: &[u8] = match Walk::of_class(words, core.shared.workers.len()) {
+            Ok(walk) if core.shared.settings.may_dump => {
+                self.walk = Some(walk);
+                return self.go_on(core);
             }
             Ok(_) => b"CLIENT_ERROR stats cachedump not allowed\r\n",
             Err(error) => error,
@@ -546,6 +541,8 @@ impl Session {
         tell: impl FnOnce(&mut Vec<u8>),
     ) {
         core.engine.counters().cmd_flush.count();
+        // A text's time has a sign: the binary protocol's later ones would be read as times that have passed.
+        let at = at.min(i32::MAX.unsigned_abs().into());
         self.spread(core, &format!("flush_all {at}\r\n"), is_silent, tell);
     }
 

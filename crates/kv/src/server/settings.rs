@@ -13,7 +13,7 @@ use crate::protocol::authentication::Credentials;
 pub struct Settings {
     /// Addresses for TCP.
     pub tcp: Vec<TcpAddress>,
-    /// Addresses for UDP.
+    /// Addresses for UDP, which is not served where there are [credentials](Self::credentials).
     pub udp: Vec<SocketAddr>,
     /// A Unix socket, and the permissions of its file.
     pub unix: Option<(PathBuf, u32)>,

@@ -4,6 +4,7 @@
 //! Paper: \[cocytus16\] sections 3.4, 4.1 and 4.2.
 
 mod chosen;
+mod flushes;
 mod loss;
 mod memory;
 

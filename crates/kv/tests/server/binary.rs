@@ -180,6 +180,18 @@ fn clients_say_who_they_are_by_sasl() {
 }
 
 #[test]
+fn a_flush_after_2038_is_none_at_once() {
+    let server = Server::start(&["-p", "-1", "-l", "127.0.0.1"]);
+    let mut stream = server.connect();
+    let set = message(SET, &[0; 8], b"k", b"v");
+    assert_eq!(asked(&mut stream, &set), (0, String::new()));
+    let flush = message(FLUSH, &3_000_000_000_u32.to_be_bytes(), b"", b"");
+    assert_eq!(asked(&mut stream, &flush), (0, String::new()));
+    let get = message(GET, b"", b"k", b"");
+    assert_eq!(asked(&mut stream, &get), (0, "v".to_owned()));
+}
+
+#[test]
 fn half_a_message_holds_up_nobody_else_and_takes_no_memory() {
     let server = Server::start(&["-p", "-1", "-l", "127.0.0.1", "-t", "1", "-m", "64"]);
     let before = server.resident_bytes();

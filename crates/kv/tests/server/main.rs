@@ -382,6 +382,11 @@ fn options_are_refused_as_memcached_refuses_them() {
         (&["-e", "/tmp/x"], 64, "items end with the process"),
         (&["-S"], 64, "-S needs users"),
         (
+            &["-S", "-U", "11211"],
+            64,
+            "Cannot enable UDP while using binary SASL",
+        ),
+        (
             &["-S", "-B", "auto"],
             64,
             "You cannot allow the ASCII protocol",

@@ -385,6 +385,9 @@ impl Options {
         if self.auth_file.is_some() && self.udp_port != 0 {
             return usage("Cannot use UDP with ascii authentication enabled (-U 0 to disable)");
         }
+        if self.enable_sasl && self.udp_port != 0 {
+            return usage("Cannot enable UDP while using binary SASL authentication.");
+        }
         Ok(())
     }
 

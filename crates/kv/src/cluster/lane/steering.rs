@@ -10,10 +10,27 @@ use super::Lane;
 
 /// Between two looks at what is refused by a node that is registered: it is so for the words of errors alone.
 const REFUSE_EVERY_NS: u64 = 5_000_000;
+/// Who has not looked for so long stood still: longer than a turn lasts and its lane then sleeps.
+const STILL_NS: u64 = 100_000_000;
 
 impl Lane {
-    /// Looks anew at what this node refuses. It comes before anything else of a turn: what arrived meanwhile is
-    /// not answered by a node that has been counted out since.
+    /// Looks anew at what it refuses before something is served. Whether that is known: a node that stood still
+    /// and may have been counted out since has to hear first who is gone.
+    pub(super) fn knows_what_to_refuse(&mut self, now: u64) -> bool {
+        let since = now.saturating_sub(self.refused_at);
+        if since < REFUSE_EVERY_NS {
+            return true;
+        }
+        let lease = self.shared.standing.lease_at(now);
+        if since >= STILL_NS && !self.membership.is_registered(lease) {
+            return false;
+        }
+        self.refuse(now);
+        true
+    }
+
+    /// Looks anew at what this node refuses. It comes when what has arrived is taken, and before any of it is
+    /// answered.
     pub(super) fn refuse(&mut self, now: u64) {
         let lease = self.shared.standing.lease_at(now);
         let is_due = now.saturating_sub(self.refused_at) >= REFUSE_EVERY_NS;

@@ -487,3 +487,37 @@ fn a_node_that_is_not_registered_serves_while_its_group_is_whole_and_refuses_whe
     owner.adopt(&without.expect("it was in it"));
     until(&mut owner, &mut parity, false);
 }
+
+#[test]
+fn a_node_that_stood_still_looks_whether_it_was_counted_out_before_it_serves() {
+    let (mut parity, mut owner, view) = linked_with_owner(0);
+    let index = owner.lane.index_of(place_hash(b"a"));
+    let index = index.expect("there is one lane");
+    // A member is gone, as it has heard: nobody takes a turn in between.
+    owner.turn();
+    parity.turn();
+    let (mut asks, mut answers) = (Batch::default(), Batch::default());
+    let now = Instant::now();
+    owner
+        .lane
+        .link_down(NodeId(0), now, &mut asks, &mut answers);
+    owner.shared.standing.renew(LEASE, 0);
+    owner.lane.refused_at = now_ns() - 10_000_000;
+    assert!(!owner.lane.may_serve(index));
+    assert!(owner.lane.loss(index, b"get a\r\n").is_some());
+
+    // No backup says whether others have gone on without it.
+    owner.shared.standing.renew(LEASE, u64::MAX);
+    let without = view.without(|process| process.node == 0);
+    owner.adopt(&without.expect("it was in it"));
+    let deadline = Instant::now() + PATIENCE;
+    while !owner.lane.may_serve(index) {
+        assert!(Instant::now() < deadline, "it is not served");
+        owner.turn();
+    }
+    owner.shared.standing.renew(LEASE, 0);
+    owner.lane.refused_at = 0;
+    assert!(!owner.lane.may_serve(index), "nothing was heard");
+    owner.turn();
+    assert!(owner.lane.may_serve(index), "it has its partition still");
+}

@@ -1,10 +1,13 @@
 //! Frames for peers and observers, up to the bounds of their links.
 
+use std::slice;
+
 use bytes::Bytes;
 
 use super::super::NodeId;
+use super::super::frame::pieces;
 use super::peer::Peer;
-use super::{Links, Observer, Role, SendError};
+use super::{Connection, LinkError, Links, Observer, Role, SendError};
 
 impl Links {
     /// Takes a frame for a peer; it leaves with the next [`Links::flush`].
@@ -41,15 +44,32 @@ impl Links {
         connection.map_or(0, |connection| connection.link.room_bytes())
     }
 
-    /// Answers an observer; one that is gone is no error.
-    pub fn answer(&mut self, observer: Observer, kind: u8, payload: &Bytes) {
+    /// Answers an observer, in [`pieces`]; one that is gone is no error.
+    pub fn answer(&mut self, observer: Observer, kind: u8, whole: &Bytes) {
         let connection = self.connections.get_mut(&observer.0);
         if let Some(connection) = connection.filter(|connection| connection.role == Role::Observer)
         {
-            let parts = std::slice::from_ref(payload);
-            if connection.link.send(kind, &[], parts).is_err() {
-                tracing::debug!("an observer does not read");
+            if !connection.answers.is_empty() {
+                return tracing::debug!("an observer does not read");
             }
+            connection.answers = pieces(whole).map(|piece| (kind, piece)).collect();
         }
+    }
+}
+
+impl Connection {
+    /// Writes what waits, as far as the socket takes it.
+    pub(super) fn flush(&mut self) -> Result<(), LinkError> {
+        while let Some((kind, piece)) = self.answers.front() {
+            let parts = slice::from_ref(piece);
+            if self.link.send(*kind, &[], parts).is_err() {
+                self.link.flush()?;
+                if self.link.send(*kind, &[], parts).is_err() {
+                    return Ok(());
+                }
+            }
+            self.answers.pop_front();
+        }
+        self.link.flush()
     }
 }

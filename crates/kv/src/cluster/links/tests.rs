@@ -1,11 +1,12 @@
 use std::net::TcpStream as BlockingStream;
+use std::thread;
 
 use cenote_fabric::WireProtection;
 use mio::{Events, Poll};
 
+use super::super::ask;
 use super::super::frame::{self, kind};
 use super::super::link::OUT_BYTES_MAX;
-use bytes::Bytes;
 
 use super::*;
 
@@ -156,6 +157,27 @@ fn frames_arrive_whole_and_in_order_both_ways_however_they_are_protected() {
         });
         assert!(nodes.frames(0) == sent && nodes.frames(1) == sent);
         assert_eq!(nodes.downs(0) + nodes.downs(1), 0);
+    }
+}
+
+#[test]
+fn an_answer_longer_than_a_frame_arrives_whole() {
+    for protection in WireProtection::ALL {
+        let mut nodes = Nodes::new(1, protection);
+        for length in [4, frame::PAYLOAD_BYTES_MAX, 12 << 20] {
+            let answer = numbered(length, length);
+            let (address, key) = (nodes.nodes[0].local_address().unwrap(), nodes.key.clone());
+            let asker = thread::spawn(move || ask::report(address, &key, "well", PATIENCE));
+            nodes.until("answer", |nodes| {
+                for event in nodes.events[0].drain(..) {
+                    if let LinkEvent::Asked { observer, .. } = event {
+                        nodes.nodes[0].answer(observer, kind::REPORT, &answer);
+                    }
+                }
+                asker.is_finished()
+            });
+            assert!(asker.join().unwrap().unwrap() == answer, "{length} bytes");
+        }
     }
 }
 

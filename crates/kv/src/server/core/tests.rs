@@ -1,17 +1,29 @@
+use std::cell::Cell;
+use std::io::{Seek, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU8, AtomicU64};
+
+use cenote_fabric::strangers::Source;
 use mio::{Poll, Token, Waker};
 
 use super::*;
 use crate::engine::{Counters, Item, Newest};
 use crate::group::Bound;
 use crate::group::owner::{Found, Owner, Refusal};
+use crate::memory::classes::Gauge;
 use crate::memory::key_hash::KeyHasher;
 use crate::protocol::Limits;
 use crate::protocol::{Parser, Step};
+use crate::server::backend::ClassFigures;
+use crate::server::client::{Client, Turn};
 use crate::server::parked::ENTRY_BYTES;
 use crate::server::session::Session;
 use crate::server::settings::Settings;
-use crate::server::shared::{Mailbox, WorkerFace};
+use crate::server::shared::{ConnectionFacts, Mailbox, NewClient, WorkerFace};
 use crate::server::times::Times;
+use crate::server::transport::Transport;
 
 /// A partition whose operations are committed when the test says so.
 struct Slow {
@@ -19,6 +31,9 @@ struct Slow {
     committed: Xid,
     is_closed: bool,
     tenure: u32,
+    /// How many stretches it has without an item, and how many of them were looked at.
+    stretches: u64,
+    walked: Cell<u64>,
 }
 
 impl Partition for Slow {
@@ -52,6 +67,11 @@ impl Partition for Slow {
         self.owner.note_use(found);
     }
 
+    fn walk(&self, from: u64, _with: &mut dyn FnMut(&[u8], &Item)) -> Option<u64> {
+        self.walked.set(self.walked.get() + 1);
+        Some(from + 1).filter(|next| *next < self.stretches)
+    }
+
     fn next_cas(&self) -> u64 {
         self.owner.next_cas()
     }
@@ -76,6 +96,7 @@ impl Partition for Slow {
 struct Place {
     partition: Slow,
     nodes: Vec<u32>,
+    is_given_away: bool,
     /// What is answered in place of the partition.
     loss: Option<&'static [u8]>,
     asked: Vec<(u32, Ticket, Vec<u8>)>,
@@ -95,10 +116,13 @@ impl Place {
             committed: 0,
             is_closed: false,
             tenure: 0,
+            stretches: 0,
+            walked: Cell::new(0),
         };
         Self {
             partition,
             nodes,
+            is_given_away: false,
             loss: None,
             asked: Vec::new(),
             asked_bytes: 0,
@@ -119,6 +143,14 @@ impl Backend for Place {
 
     fn nodes(&self) -> Vec<u32> {
         self.nodes.clone()
+    }
+
+    fn owners(&self) -> u64 {
+        self.is_given_away.into()
+    }
+
+    fn is_here(&self, _index: usize) -> bool {
+        !self.is_given_away
     }
 
     fn partition_count(&self) -> usize {
@@ -156,6 +188,14 @@ impl Backend for Place {
     fn poll(&mut self, asks: &mut Batch, answers: &mut Batch) {
         mem::swap(asks, &mut self.asks);
         mem::swap(answers, &mut self.answers);
+    }
+
+    fn class(&self, _class: usize) -> ClassFigures {
+        let here = Gauge { items: 1, bytes: 0 };
+        ClassFigures {
+            here,
+            ..ClassFigures::default()
+        }
     }
 
     fn figures(&self) -> crate::server::Figures {
@@ -396,6 +436,33 @@ fn a_flush_of_what_is_refused_is_answered_by_the_refusal() {
 }
 
 #[test]
+fn a_flush_of_a_partition_that_is_given_away_meanwhile_is_no_success() {
+    // It is closed when the flush comes, and another's when that is tried again.
+    let mut bench = Bench::of(shared(1), vec![3]);
+    let ticket = Ticket {
+        asker: Asker::Node(3),
+        client: 0,
+        generation: 0,
+        slot: 1,
+    };
+    bench.core.backend.partition.is_closed = true;
+    bench.core.serve(ticket, b"flush_all 0\r\n");
+    bench.core.backend.is_given_away = true;
+    bench.core.move_on();
+    assert_eq!(bench.core.backend.answered, [UNKNOWN]);
+
+    // The one node passes it over as it has it no more, the other one as it does not have it yet.
+    let mut bench = Bench::of(shared(1), vec![3, 4]);
+    bench.say("flush_all\r\n");
+    bench.core.backend.is_given_away = true;
+    for (_, ticket, _) in mem::take(&mut bench.core.backend.asked) {
+        bench.core.backend.answers.push(ticket, b"");
+    }
+    assert_eq!(bench.commit(1).as_bytes(), UNKNOWN);
+    assert!(bench.core.spreads.is_empty());
+}
+
+#[test]
 fn what_another_node_flushes_here_stays_here() {
     let mut bench = Bench::of(shared(1), vec![3]);
     let asker = Asker::Node(3);
@@ -485,4 +552,50 @@ fn who_waits_when_the_partition_changes_hands_is_told_that_nobody_knows() {
         "SERVER_ERROR partition changed hands, outcome unknown\r\nMN\r\n"
     );
     assert_eq!(bench.commit(1), "");
+}
+
+#[test]
+fn a_dump_of_a_class_looks_at_some_of_the_table_at_a_time() {
+    let mut bench = Bench::new();
+    bench.core.backend.partition.stretches = 10_000;
+    bench.say("stats cachedump 39 0\r\n");
+    let mut said = String::new();
+    let mut all = 0;
+    while !bench.session.is_done() {
+        let walked = bench.core.backend.partition.walked.take();
+        assert!(walked <= 64, "{walked}");
+        all += walked;
+        said += &bench.read();
+        bench.session.go_on(&mut bench.core);
+        said += &bench.read();
+    }
+    assert_eq!((said.as_str(), all), ("END\r\n", 10_000));
+}
+
+#[test]
+fn a_client_that_sends_what_is_skipped_ends_its_turn() {
+    let mut core = Bench::new().core;
+    // A file gives all at once, so nothing ends the turn but the client itself. The value is longer than an item
+    // may be.
+    let mut said = tempfile::tempfile().unwrap();
+    said.write_all(b"set k 0 0 2000000000\r\n").unwrap();
+    said.set_len(2_000_000_000).unwrap();
+    said.rewind().unwrap();
+    let said = UnixStream::from(OwnedFd::from(said));
+    let facts = ConnectionFacts {
+        id: 0,
+        number: 0,
+        address: String::new(),
+        listener: None,
+        last_request: AtomicU64::new(0),
+        state: AtomicU8::new(0),
+        place: OnceLock::new(),
+    };
+    let new = NewClient {
+        transport: Transport::Unix(mio::net::UnixStream::from_std(said)),
+        facts: Arc::new(facts),
+        source: Source::User(0),
+    };
+    let mut client = Client::new(new, Session::new(0, 0), 0, &core);
+    assert_eq!(client.turn(&mut core), Turn::Again);
 }

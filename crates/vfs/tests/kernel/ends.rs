@@ -126,3 +126,20 @@ fn a_thread_that_panics_takes_its_process_with_it() {
     assert_eq!(mounted.died().signal(), Some(libc::SIGABRT));
     assert_eq!(errno(mounted.path()), Some(libc::ENOTCONN));
 }
+
+#[test]
+fn a_mount_whose_folder_was_renamed_ends_where_it_is_now() {
+    let Some(mut mounted) = super::mounted(16 << 20) else {
+        return;
+    };
+    fs::write(mounted.at("file"), CONTENT).expect("a file");
+    let outer = mounted.path().parent().expect("a folder above").to_owned();
+    let renamed = outer.with_file_name("renamed");
+    fs::rename(&outer, &renamed).expect("a mount below may move");
+    assert_eq!(mounted.order("end"), "clean");
+    let left = fs::read_dir(renamed.join("inner")).expect("a folder");
+    assert_eq!(left.count(), 0, "it is still mounted");
+    fs::create_dir_all(mounted.path()).expect("a folder for the next mount");
+    mounted.again();
+    assert_eq!(fs::read(mounted.at("file")).expect("a file"), CONTENT);
+}

@@ -41,6 +41,8 @@ pub struct Files {
     medium: Arc<dyn Medium>,
     label: Arc<Mutex<Label>>,
     data_offset: u64,
+    /// Bytes of the metadata's area.
+    area_bytes: u64,
     ranges: RangeLocks,
     database: Mutex<Database>,
     state: Mutex<State>,

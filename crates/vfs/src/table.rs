@@ -117,6 +117,8 @@ impl<T: Rows> Table<T> {
     pub fn first(&self, (from, to): Range<'_, T>) -> Result<Option<Row<T>>> {
         let mut from: Bound<T::Key> = from.cloned();
         loop {
+            #[cfg(test)]
+            steps::count();
             let range = (from.as_ref(), to);
             if is_empty(range) {
                 return Ok(None);
@@ -259,6 +261,25 @@ fn is_empty<K: Ord>(range: (Bound<&K>, Bound<&K>)) -> bool {
         (Bound::Included(from) | Bound::Excluded(from), Bound::Excluded(to))
         | (Bound::Excluded(from), Bound::Included(to)) => from >= to,
         _ => false,
+    }
+}
+
+/// How many rows [`Table::first`] looked at in this thread.
+#[cfg(test)]
+pub mod steps {
+    use std::cell::Cell;
+
+    thread_local! {
+        static STEPS: Cell<u64> = const { Cell::new(0) };
+    }
+
+    pub(super) fn count() {
+        STEPS.set(STEPS.get() + 1);
+    }
+
+    /// Hands out what was counted, and begins anew.
+    pub fn take() -> u64 {
+        STEPS.take()
     }
 }
 

@@ -75,7 +75,7 @@ impl Files {
         if !label.is_whole {
             label.write(&*medium)?;
         }
-        let data_offset = label.data_offset();
+        let (data_offset, area_bytes) = (label.data_offset(), label.metadata_bytes);
         let label = Arc::new(Mutex::new(label));
         let database = Database::open(&medium, &label)?;
         if !lock(&label).is_whole {
@@ -106,6 +106,7 @@ impl Files {
             medium,
             label,
             data_offset,
+            area_bytes,
             ranges: RangeLocks::default(),
             database: Mutex::new(database),
             state: Mutex::new(State {

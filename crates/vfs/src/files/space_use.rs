@@ -1,7 +1,6 @@
 //! How much room there is, for data and for metadata.
 
 use super::{Files, State};
-use crate::area::lock;
 use crate::medium::BLOCK_BYTES;
 use crate::{FsError, Result};
 
@@ -51,8 +50,7 @@ impl Files {
 
     /// Most bytes of rows that requests which add something may lead to.
     pub(super) fn row_bytes_max(&self) -> u64 {
-        let area_bytes = lock(&self.label).metadata_bytes;
-        (area_bytes - area_bytes / RESERVE) / SPREAD
+        (self.area_bytes - self.area_bytes / RESERVE) / SPREAD
     }
 }
 

@@ -34,6 +34,8 @@ const CHANGED_MAX: usize = 64 << 10;
 /// Of the pages of the metadata's area, the part that a batch has as rows at most: each may have a page
 /// copied that is free only once the commit has ended.
 const BATCH_SHARE: u64 = 16;
+/// Of those pages, the part that is not worth a commit of its own to get them back earlier.
+const RECLAIM_SHARE: u64 = 64;
 
 impl Files {
     /// Makes all changes until now durable.
@@ -85,9 +87,26 @@ impl Files {
             state.durable = pending.sequence;
             state.pending = None;
         }
+        if pending.batch.changed() > self.reclaim_min() {
+            self.reclaim(database);
+        }
         self.give_back(&pending.freed);
         self.state().space.settle(&pending.freed);
         Ok(())
+    }
+
+    /// Rows of a commit that replaces so few pages that they may wait for the next one.
+    fn reclaim_min(&self) -> usize {
+        (self.area_bytes / BLOCK_BYTES / RECLAIM_SHARE) as usize
+    }
+
+    /// Frees the pages that the last commit replaced, which redb would do at the end of the next one:
+    /// that would need room for its own copies besides.
+    fn reclaim(&self, database: &Database) {
+        if database.reclaim().is_err() {
+            // What was to be committed is. The next commit opens the database again.
+            database.opening().fail();
+        }
     }
 
     /// Opens the database again after its medium failed.
@@ -101,6 +120,7 @@ impl Files {
             state.opening = opened.opening().clone();
         }
         *database = opened;
+        self.reclaim(database);
         tracing::info!("metadata is read and written again");
         Ok(())
     }
@@ -219,7 +239,7 @@ impl Files {
             self.commit()?;
             outcome = run();
         }
-        if outcome.is_ok() && self.state().tables.changed() > CHANGED_MAX {
+        if outcome.is_ok() && self.state().is_batch_full(self.area_bytes) {
             // Whoever changes much waits for it.
             if let Err(error) = self.commit() {
                 tracing::debug!(%error, "told by the next request");

@@ -450,9 +450,6 @@ impl State {
         if wanted > self.space.free_blocks() {
             return Err(FsError::NoSpace);
         }
-        if wanted > 0 {
-            self.check_room(EXTENT_BYTES, limit)?;
-        }
         let mut pieces = Vec::with_capacity(found.len());
         let mut goal = None;
         for piece in found {
@@ -479,6 +476,10 @@ impl State {
                 block += run.len;
                 goal = Some(run.start + run.len);
             }
+        }
+        // Where nothing is added, rows may be more than that: bytes are overwritten all the same.
+        if !given.is_empty() {
+            self.check_room(given.len() as u64 * EXTENT_BYTES, limit)?;
         }
         Ok((pieces, given))
     }

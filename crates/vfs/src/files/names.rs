@@ -239,7 +239,7 @@ impl Files {
             ino != ROOT && state.tables.orphans.get(&ino)?.is_some()
         };
         match is_orphan {
-            true => self.edit(|state| state.purge_orphan(ino)),
+            true => self.alter(|state| state.purge_orphan(ino)),
             false => Ok(()),
         }
     }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use cenote_vfs::medium::model::ModelMedium;
 use cenote_vfs::medium::{Medium, MediumError};
-use cenote_vfs::{Changed, Files, FsError, NewInode, ROOT, RenameMode};
+use cenote_vfs::{AttributeMode, Changed, Files, FsError, NewInode, ROOT, RenameMode};
 use support::{caller, new_file};
 
 /// A medium whose syncs can be held up.
@@ -187,4 +187,19 @@ fn sparse_trees_can_be_changed(size_bytes: u64) {
         }
         files.commit().expect("changes can be kept");
     }
+}
+
+#[test]
+fn what_was_changed_is_committed_before_it_takes_much_memory() {
+    let medium = Arc::new(ModelMedium::new(16 << 30));
+    let files = Files::open(medium.clone(), caller()).expect("a file system");
+    let ino = new_file(&files, b"f", b"").expect("a file");
+    let before = medium.steps();
+    for number in 0..1024 {
+        let name = format!("user.{number}").into_bytes();
+        let attribute = (&*name, &[7; 64 << 10][..]);
+        let set = files.set_attribute(&caller(), ino, attribute, AttributeMode::Create);
+        set.expect("room for 64 MiB");
+    }
+    assert!(medium.steps() > before, "64 MiB that no commit carried");
 }

@@ -34,6 +34,10 @@ const CHANGED_MAX: usize = 64 << 10;
 /// Of the pages of the metadata's area, the part that a batch has as rows at most: each may have a page
 /// copied that is free only once the commit has ended.
 const BATCH_SHARE: u64 = 16;
+/// Bytes of changed rows after which the same; arbitrary: an attribute alone may have 64 KiB.
+const CHANGED_BYTES_MAX: u64 = 32 << 20;
+/// Of the area's bytes, the part that a batch has at most: long rows take twice their bytes.
+const BATCH_BYTES_SHARE: u64 = 32;
 /// Of those pages, the part that is not worth a commit of its own to get them back earlier.
 const RECLAIM_SHARE: u64 = 64;
 
@@ -268,7 +272,8 @@ impl State {
     /// Whether no more should be changed before a commit.
     fn is_batch_full(&self, area_bytes: u64) -> bool {
         let pages = (area_bytes / BLOCK_BYTES / BATCH_SHARE) as usize;
-        self.tables.changed() > CHANGED_MAX.min(pages)
+        let bytes_max = CHANGED_BYTES_MAX.min(area_bytes / BATCH_BYTES_SHARE);
+        self.tables.changed() > CHANGED_MAX.min(pages) || self.row_bytes[2] > bytes_max
     }
 
     /// Takes all changes for a commit, if one up to `wanted` is needed.

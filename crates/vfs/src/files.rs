@@ -14,6 +14,7 @@ mod extents;
 mod names;
 mod opening;
 mod space_use;
+mod warm;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -95,9 +96,7 @@ impl Files {
     /// # Errors
     /// `NotFound`, `Io`.
     pub fn inode(&self, ino: Ino) -> Result<Inode> {
-        let snapshot = self.state().tables.inodes.snapshot();
-        // So that nobody waits for the medium while the state is locked.
-        snapshot.get(&ino)?;
+        self.warm_inode(ino)?;
         self.state().tables.inode(ino)
     }
 }

@@ -231,6 +231,20 @@ impl<T: Rows> Table<T> {
 }
 
 impl<T: Rows> Snapshot<T> {
+    /// Up to `count` rows of a range in order, until `each` fails.
+    pub fn some(
+        &self,
+        range: Range<'_, T>,
+        count: usize,
+        mut each: impl FnMut(T::Key, T::Value) -> Result<()>,
+    ) -> Result<()> {
+        for row in self.range(range)?.take(count) {
+            let (key, value) = row.map_err(unreadable)?;
+            each(T::load_key(key.value()), T::load(value.value()))?;
+        }
+        Ok(())
+    }
+
     /// Every row in order, until `each` fails.
     pub fn each(&self, mut each: impl FnMut(T::Key, T::Value) -> Result<()>) -> Result<()> {
         for row in self.0.iter().map_err(unreadable)? {

@@ -124,7 +124,8 @@ impl Mount {
         while unmounted.is_ok() && !session.is_finished() && Instant::now() < patience {
             std::thread::sleep(Duration::from_millis(5));
         }
-        let served = match session.is_finished() {
+        let has_ended = session.is_finished();
+        let served = match has_ended {
             true => {
                 let joined = session.join();
                 joined.map_err(|_| io::Error::other("the thread that ends the mount panicked"))
@@ -141,7 +142,12 @@ impl Mount {
             }
         }
         // Whatever else failed: nobody commits after this.
-        self.files.close().map_err(io::Error::other)?;
+        let closed = match has_ended {
+            true => self.files.close(),
+            // Files without a name may be in use still; the next mount deletes them.
+            false => self.files.commit(),
+        };
+        closed.map_err(io::Error::other)?;
         unmounted.and(served)
     }
 

@@ -221,6 +221,7 @@ fn serves_another_process() {
                 medium.fail(None);
                 "done".to_owned()
             }
+            "free" => shown.mount.files().usage().free_blocks.to_string(),
             "held" => medium.held_bytes().to_string(),
             "hold" => shown.rule(Rule::Wait),
             "pass" => shown.rule(Rule::Pass),

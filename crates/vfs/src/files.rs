@@ -17,6 +17,7 @@ mod space_use;
 mod warm;
 
 use std::collections::HashMap;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use crate::Result;
@@ -45,6 +46,8 @@ pub struct Files {
     /// Bytes of the metadata's area.
     area_bytes: u64,
     ranges: RangeLocks,
+    /// Counts what may have given space back: ends of commits.
+    settled: AtomicU64,
     database: Mutex<Database>,
     state: Mutex<State>,
 }

@@ -9,6 +9,7 @@
 //! acknowledged is lost: what was fsynced is in the database, the rest is in memory still.
 
 use std::ops::Bound;
+use std::sync::atomic::Ordering;
 
 use super::{Files, State};
 use crate::area::lock;
@@ -31,6 +32,8 @@ pub(super) struct Pending {
 
 /// Changed rows after which a request commits by itself; arbitrary, some 20 MiB of memory.
 const CHANGED_MAX: usize = 64 << 10;
+/// How often a request that lacks space is tried again; arbitrary, others may take what came back.
+const RETRIES_MAX: usize = 3;
 /// Of the pages of the metadata's area, the part that a batch has as rows at most: each may have a page
 /// copied that is free only once the commit has ended.
 const BATCH_SHARE: u64 = 16;
@@ -90,12 +93,16 @@ impl Files {
             state.tables.thaw(snapshots);
             state.durable = pending.sequence;
             state.pending = None;
+            // While the state is locked: whoever looks sees both or neither.
+            self.settled.fetch_add(1, Ordering::Relaxed);
         }
         if pending.batch.changed() > self.reclaim_min() {
             self.reclaim(database);
         }
         self.give_back(&pending.freed);
-        self.state().space.settle(&pending.freed);
+        let mut state = self.state();
+        state.space.settle(&pending.freed);
+        self.settled.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
 
@@ -235,12 +242,22 @@ impl Files {
         self.change(|| self.edit(&run))
     }
 
-    /// Runs a request that changes something; once more after a commit where space that was freed
-    /// may be what it lacks.
+    /// Runs a request that changes something; again after a commit where space that was freed may be
+    /// what it lacks, and where such space has come back since it began.
     pub(super) fn change<T>(&self, run: impl Fn() -> Result<T>) -> Result<T> {
+        let mut settled = self.settled.load(Ordering::Relaxed);
         let mut outcome = run();
-        if matches!(outcome, Err(FsError::NoSpace)) && self.is_space_coming() {
-            self.commit()?;
+        for _ in 0..RETRIES_MAX {
+            if !matches!(outcome, Err(FsError::NoSpace)) {
+                break;
+            }
+            let (is_coming, now) = self.space_to_come();
+            if is_coming {
+                self.commit()?;
+            } else if now == settled {
+                break;
+            }
+            settled = now;
             outcome = run();
         }
         if outcome.is_ok() && self.state().is_batch_full(self.area_bytes) {
@@ -252,11 +269,14 @@ impl Files {
         outcome
     }
 
-    fn is_space_coming(&self) -> bool {
+    /// Whether a commit may give space back, and how often that has happened.
+    fn space_to_come(&self) -> (bool, u64) {
         let state = self.state();
         // Rows of a commit under way take room twice until it has ended.
         let is_committing = state.row_bytes[1] > 0;
-        is_committing || state.space.waiting_blocks() > 0 || state.tables.changed() > 0
+        let is_coming =
+            is_committing || state.space.waiting_blocks() > 0 || state.tables.changed() > 0;
+        (is_coming, self.settled.load(Ordering::Relaxed))
     }
 }
 
@@ -328,5 +348,40 @@ mod tests {
         let all = (Bound::Unbounded, Bound::Unbounded);
         let left = again.state().tables.orphans.first(all);
         assert_eq!(left, Ok(None));
+    }
+
+    #[test]
+    fn a_request_is_tried_again_when_space_came_back_while_it_ran() {
+        let medium = std::sync::Arc::new(ModelMedium::new(16 << 20));
+        let caller = Caller::default();
+        let files = Files::open(medium, caller).expect("a file system");
+        let new = NewInode {
+            mode: libc::S_IFREG | 0o600,
+            rdev: 0,
+            target: None,
+        };
+        for (settles, outcome) in [
+            (0, Err(FsError::NoSpace)),
+            (2, Ok(())),
+            (10, Err(FsError::NoSpace)),
+        ] {
+            let tries = std::cell::Cell::new(0);
+            let tried = files.change(|| {
+                tries.set(tries.get() + 1);
+                if tries.get() > settles {
+                    return if settles == 0 {
+                        Err(FsError::NoSpace)
+                    } else {
+                        Ok(())
+                    };
+                }
+                // As another thread might, after this one was refused.
+                let name = format!("{settles}-{}", tries.get());
+                files.make(&caller, ROOT, name.as_bytes(), new)?;
+                files.commit()?;
+                Err(FsError::NoSpace)
+            });
+            assert_eq!(tried, outcome, "{settles}");
+        }
     }
 }

@@ -5,6 +5,7 @@
 
 use std::collections::HashMap;
 use std::ops::Bound;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 
 use super::{Caller, Files, State};
@@ -108,6 +109,7 @@ impl Files {
             data_offset,
             area_bytes,
             ranges: RangeLocks::default(),
+            settled: AtomicU64::new(0),
             database: Mutex::new(database),
             state: Mutex::new(State {
                 tables,

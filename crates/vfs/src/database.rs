@@ -142,6 +142,34 @@ impl Database {
         writing.commit().map_err(unreadable)?;
         self.snapshots()
     }
+
+    /// A commit that changes nothing: redb frees the pages that a commit replaced in the one after
+    /// it, once no snapshot is left that has them.
+    ///
+    /// # Errors
+    /// `Io`.
+    pub fn reclaim(&self) -> Result<()> {
+        let writing = self.redb.begin_write().map_err(unreadable)?;
+        {
+            let mut totals = writing.open_table(TOTALS).map_err(unreadable)?;
+            let same = totals.get(ROW_BYTES).map_err(unreadable)?;
+            let same = same.map_or(0, |bytes| bytes.value());
+            totals.insert(ROW_BYTES, same).map_err(unreadable)?;
+        }
+        writing.commit().map_err(unreadable)
+    }
+}
+
+impl Batch {
+    /// Rows in it.
+    pub fn changed(&self) -> usize {
+        self.inodes.len()
+            + self.entries.len()
+            + self.extents.len()
+            + self.attributes.len()
+            + self.targets.len()
+            + self.orphans.len()
+    }
 }
 
 /// Bytes of rows that a batch adds and removes.

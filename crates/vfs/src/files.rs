@@ -14,8 +14,10 @@ mod extents;
 mod names;
 mod opening;
 mod space_use;
+mod warm;
 
 use std::collections::HashMap;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use crate::Result;
@@ -41,7 +43,11 @@ pub struct Files {
     medium: Arc<dyn Medium>,
     label: Arc<Mutex<Label>>,
     data_offset: u64,
+    /// Bytes of the metadata's area.
+    area_bytes: u64,
     ranges: RangeLocks,
+    /// Counts what may have given space back: ends of commits.
+    settled: AtomicU64,
     database: Mutex<Database>,
     state: Mutex<State>,
 }
@@ -93,9 +99,7 @@ impl Files {
     /// # Errors
     /// `NotFound`, `Io`.
     pub fn inode(&self, ino: Ino) -> Result<Inode> {
-        let snapshot = self.state().tables.inodes.snapshot();
-        // So that nobody waits for the medium while the state is locked.
-        snapshot.get(&ino)?;
+        self.warm_inode(ino)?;
         self.state().tables.inode(ino)
     }
 }

@@ -13,13 +13,13 @@ mod serving;
 pub mod session;
 
 use std::io;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crate::files::{Caller, Files};
+use point::Place;
 use serving::Served;
 
 pub use point::{MountPoint, PointError};
@@ -27,7 +27,7 @@ pub use point::{MountPoint, PointError};
 /// A file system that the kernel shows.
 pub struct Mount {
     files: Arc<Files>,
-    point: PathBuf,
+    place: Place,
     has_rings: bool,
     session: Option<JoinHandle<()>>,
     committer: Option<(Sender<()>, JoinHandle<()>)>,
@@ -80,6 +80,7 @@ impl Mount {
         let commit = move || commit_often(&committed, &stopped);
         let committer = serving::start("cenote-commit", commit)?;
         let served = Served::start(&files, &point, options)?;
+        let place = Place::new(point);
         let has_rings = served.has_rings();
         let session = serving::start("cenote-files", move || {
             served.join();
@@ -87,7 +88,7 @@ impl Mount {
         })?;
         Ok(Self {
             files,
-            point,
+            place,
             has_rings,
             session: Some(session),
             committer: Some((stop, committer)),
@@ -115,18 +116,16 @@ impl Mount {
         let Some(session) = self.session.take() else {
             return Ok(());
         };
-        if !session.is_finished() {
-            // While its threads still serve, so that the kernel can write its cache back.
-            if let Err(error) = point::write_back(&self.point) {
-                tracing::warn!(%error, "have the kernel write its cache back");
-            }
-            point::unmount(&self.point)?;
-        }
+        let unmounted = match session.is_finished() {
+            true => Ok(()),
+            false => self.unmount(),
+        };
         let patience = Instant::now() + LAST_USERS;
-        while !session.is_finished() && Instant::now() < patience {
+        while unmounted.is_ok() && !session.is_finished() && Instant::now() < patience {
             std::thread::sleep(Duration::from_millis(5));
         }
-        let served = match session.is_finished() {
+        let has_ended = session.is_finished();
+        let served = match has_ended {
             true => {
                 let joined = session.join();
                 joined.map_err(|_| io::Error::other("the thread that ends the mount panicked"))
@@ -142,8 +141,27 @@ impl Mount {
                 tracing::error!("the thread that commits ended by itself");
             }
         }
-        self.files.close().map_err(io::Error::other)?;
-        served
+        // Whatever else failed: nobody commits after this.
+        let closed = match has_ended {
+            true => self.files.close(),
+            // Files without a name may be in use still; the next mount deletes them.
+            false => self.files.commit(),
+        };
+        closed.map_err(io::Error::other)?;
+        unmounted.and(served)
+    }
+
+    /// Unmounts it where it is now, after the kernel has written its cache back.
+    fn unmount(&self) -> io::Result<()> {
+        let Some(path) = self.place.now() else {
+            return Ok(());
+        };
+        // While its threads still serve.
+        if let Err(error) = point::write_back(&path) {
+            tracing::warn!(%error, "have the kernel write its cache back");
+        }
+        point::unmount(&path)
+            .inspect_err(|error| tracing::error!(%error, path = %path.display(), "unmount"))
     }
 }
 

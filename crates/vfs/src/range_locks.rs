@@ -27,15 +27,31 @@ const SHARDS: usize = 64;
 
 #[derive(Default)]
 struct Shard {
-    held: Mutex<HashMap<Ino, Vec<Held>>>,
+    claims: Mutex<Claims>,
     released: Condvar,
 }
 
-#[derive(Clone, Copy, Eq, PartialEq)]
-struct Held {
+/// Ranges that are locked or waited for, of each file in the order in which they were asked for. One
+/// is locked once none before it clashes: so a writer is not kept waiting by readers that come later.
+#[derive(Default)]
+struct Claims {
+    next: u64,
+    by_file: HashMap<Ino, Vec<Claim>>,
+}
+
+#[derive(Clone, Copy)]
+struct Claim {
+    number: u64,
     start: u64,
     end: u64,
     mode: Mode,
+}
+
+impl Claim {
+    fn clashes(&self, other: &Self) -> bool {
+        let both_share = (self.mode, other.mode) == (Mode::Shared, Mode::Shared);
+        other.start < self.end && self.start < other.end && !both_share
+    }
 }
 
 /// Who else may be in the range.
@@ -47,51 +63,118 @@ pub enum Mode {
     Exclusive,
 }
 
-/// A range that is locked, until this is dropped.
+/// A range that is locked, until this is dropped. A thread has one at a time: one that waited for a
+/// second might wait for somebody who waits for its first.
 pub struct RangeGuard<'a> {
     shard: &'a Shard,
     ino: Ino,
-    held: Held,
+    number: u64,
 }
 
 impl RangeLocks {
     /// Waits for bytes `start .. end` of a file.
     pub fn lock(&self, ino: Ino, start: u64, end: u64, mode: Mode) -> RangeGuard<'_> {
         let shard = &self.shards[(ino % SHARDS as u64) as usize];
-        let wanted = Held { start, end, mode };
-        let mut held = lock(&shard.held);
-        while held.get(&ino).is_some_and(|all| {
-            let clashes = |other: &Held| {
-                let both_share = (mode, other.mode) == (Mode::Shared, Mode::Shared);
-                other.start < end && start < other.end && !both_share
-            };
-            all.iter().any(clashes)
-        }) {
-            held = shard
+        let mut claims = lock(&shard.claims);
+        let number = claims.add(ino, start, end, mode);
+        while !claims.is_first(ino, number) {
+            claims = shard
                 .released
-                .wait(held)
+                .wait(claims)
                 .unwrap_or_else(std::sync::PoisonError::into_inner);
         }
-        held.entry(ino).or_default().push(wanted);
-        RangeGuard {
-            shard,
-            ino,
-            held: wanted,
-        }
+        RangeGuard { shard, ino, number }
     }
 }
 
 impl Drop for RangeGuard<'_> {
     fn drop(&mut self) {
-        let mut held = lock(&self.shard.held);
-        if let Some(all) = held.get_mut(&self.ino) {
-            if let Some(at) = all.iter().position(|held| *held == self.held) {
-                all.swap_remove(at);
-            }
+        lock(&self.shard.claims).remove(self.ino, self.number);
+        self.shard.released.notify_all();
+    }
+}
+
+impl Claims {
+    fn add(&mut self, ino: Ino, start: u64, end: u64, mode: Mode) -> u64 {
+        let number = self.next;
+        self.next += 1;
+        self.by_file.entry(ino).or_default().push(Claim {
+            number,
+            start,
+            end,
+            mode,
+        });
+        number
+    }
+
+    /// Whether none before it clashes with it.
+    fn is_first(&self, ino: Ino, number: u64) -> bool {
+        let all = self.by_file.get(&ino).map_or(&[][..], Vec::as_slice);
+        let at = all.iter().position(|claim| claim.number == number);
+        at.is_some_and(|at| !all[..at].iter().any(|before| before.clashes(&all[at])))
+    }
+
+    fn remove(&mut self, ino: Ino, number: u64) {
+        if let Some(all) = self.by_file.get_mut(&ino) {
+            all.retain(|claim| claim.number != number);
             if all.is_empty() {
-                held.remove(&self.ino);
+                self.by_file.remove(&ino);
             }
         }
-        self.shard.released.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn readers_that_come_later_wait_behind_a_writer_and_others_do_not() {
+        let mut claims = Claims::default();
+        let reader = claims.add(1, 0, 10, Mode::Shared);
+        let writer = claims.add(1, 5, 15, Mode::Exclusive);
+        let later = claims.add(1, 0, 20, Mode::Shared);
+        let elsewhere = claims.add(1, 20, 30, Mode::Shared);
+        let beside = claims.add(1, 0, 5, Mode::Shared);
+        let other_file = claims.add(2, 0, 10, Mode::Exclusive);
+        assert!(claims.is_first(1, reader));
+        assert!(!claims.is_first(1, writer));
+        assert!(!claims.is_first(1, later));
+        assert!(claims.is_first(1, elsewhere));
+        assert!(claims.is_first(1, beside));
+        assert!(claims.is_first(2, other_file));
+        claims.remove(1, reader);
+        assert!(claims.is_first(1, writer));
+        assert!(!claims.is_first(1, later));
+        claims.remove(1, writer);
+        assert!(claims.is_first(1, later));
+        for number in [later, elsewhere, beside] {
+            claims.remove(1, number);
+        }
+        claims.remove(2, other_file);
+        assert!(claims.by_file.is_empty());
+    }
+
+    #[test]
+    fn a_lock_keeps_its_place_while_it_waits() {
+        let locks = RangeLocks::default();
+        let order = Mutex::new(Vec::new());
+        let waiting = || lock(&locks.shards[1].claims).by_file[&1].len();
+        std::thread::scope(|scope| {
+            let reader = locks.lock(1, 0, 10, Mode::Shared);
+            for (count, mode) in [(2, Mode::Exclusive), (3, Mode::Shared)] {
+                let (locks, order) = (&locks, &order);
+                scope.spawn(move || {
+                    let _range = locks.lock(1, 0, 10, mode);
+                    lock(order).push(mode);
+                });
+                while waiting() < count {
+                    std::thread::yield_now();
+                }
+            }
+            drop(reader);
+        });
+        let order = order.into_inner().expect("no panic");
+        assert_eq!(order, [Mode::Exclusive, Mode::Shared]);
     }
 }

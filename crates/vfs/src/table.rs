@@ -117,6 +117,8 @@ impl<T: Rows> Table<T> {
     pub fn first(&self, (from, to): Range<'_, T>) -> Result<Option<Row<T>>> {
         let mut from: Bound<T::Key> = from.cloned();
         loop {
+            #[cfg(test)]
+            steps::count();
             let range = (from.as_ref(), to);
             if is_empty(range) {
                 return Ok(None);
@@ -229,6 +231,20 @@ impl<T: Rows> Table<T> {
 }
 
 impl<T: Rows> Snapshot<T> {
+    /// Up to `count` rows of a range in order, until `each` fails.
+    pub fn some(
+        &self,
+        range: Range<'_, T>,
+        count: usize,
+        mut each: impl FnMut(T::Key, T::Value) -> Result<()>,
+    ) -> Result<()> {
+        for row in self.range(range)?.take(count) {
+            let (key, value) = row.map_err(unreadable)?;
+            each(T::load_key(key.value()), T::load(value.value()))?;
+        }
+        Ok(())
+    }
+
     /// Every row in order, until `each` fails.
     pub fn each(&self, mut each: impl FnMut(T::Key, T::Value) -> Result<()>) -> Result<()> {
         for row in self.0.iter().map_err(unreadable)? {
@@ -259,6 +275,25 @@ fn is_empty<K: Ord>(range: (Bound<&K>, Bound<&K>)) -> bool {
         (Bound::Included(from) | Bound::Excluded(from), Bound::Excluded(to))
         | (Bound::Excluded(from), Bound::Included(to)) => from >= to,
         _ => false,
+    }
+}
+
+/// How many rows [`Table::first`] looked at in this thread.
+#[cfg(test)]
+pub mod steps {
+    use std::cell::Cell;
+
+    thread_local! {
+        static STEPS: Cell<u64> = const { Cell::new(0) };
+    }
+
+    pub(super) fn count() {
+        STEPS.set(STEPS.get() + 1);
+    }
+
+    /// Hands out what was counted, and begins anew.
+    pub fn take() -> u64 {
+        STEPS.take()
     }
 }
 

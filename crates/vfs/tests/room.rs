@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use cenote_vfs::medium::model::ModelMedium;
 use cenote_vfs::medium::{Medium, MediumError};
-use cenote_vfs::{Files, FsError, NewInode, ROOT, RenameMode};
+use cenote_vfs::{AttributeMode, Changed, Files, FsError, NewInode, ROOT, RenameMode};
 use support::{caller, new_file};
 
 /// A medium whose syncs can be held up.
@@ -74,14 +74,16 @@ fn a_request_that_finds_room_taken_by_a_commit_under_way_waits_for_its_end() {
         is_held: AtomicBool::new(false),
     });
     let files = Files::open(medium.clone(), caller()).expect("a file system");
-    // Changes of a file that is gone again take nearly all room until they are committed.
-    let mut rounds = 0;
-    while files.usage().free_inodes > 16 {
-        let ino = new_file(&files, b"f", b"").expect("room");
-        files.unlink(&caller(), ROOT, b"f").expect("a deletion");
-        files.forget(ino, 1).expect("a deletion");
-        rounds += 1;
-        assert!(rounds < 100_000, "room that does not go");
+    // What is left has room for the link, unless the rows of a commit are there twice.
+    let mut inos = Vec::new();
+    while files.usage().free_inodes > 25 {
+        let name = inos.len().to_string().into_bytes();
+        inos.push(new_file(&files, &name, b"").expect("room"));
+        files.commit().expect("a commit");
+    }
+    for ino in &inos[..10] {
+        let changed = Changed::default();
+        files.set(&caller(), *ino, changed).expect("a change");
     }
     medium.holds.store(true, Ordering::SeqCst);
     std::thread::scope(|scope| {
@@ -140,4 +142,64 @@ fn longer_names_stop_where_new_files_do_and_files_can_still_be_deleted() {
         files.unlink(&caller(), ROOT, &name).expect("a deletion");
     }
     files.commit().expect("deletions can be kept");
+}
+
+#[test]
+fn every_row_of_a_full_area_can_be_changed_after_deletions_left_its_trees_sparse() {
+    for size_mib in [8, 19, 23, 37] {
+        sparse_trees_can_be_changed(size_mib << 20);
+    }
+}
+
+fn sparse_trees_can_be_changed(size_bytes: u64) {
+    let medium = Arc::new(ModelMedium::new(size_bytes));
+    let files = Files::open(medium, caller()).expect("a file system");
+    let mut left = Vec::new();
+    for round in 0..4 {
+        let mut made = Vec::new();
+        let refused = loop {
+            let name = format!("{round}-{}", made.len()).into_bytes();
+            match new_file(&files, &name, b"") {
+                Ok(ino) => made.push((name, ino)),
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(refused, FsError::NoSpace);
+        files.commit().expect("what was let through can be kept");
+        for (at, (name, ino)) in made.into_iter().enumerate() {
+            if round == 3 || at % 5 >= 3 {
+                left.push(ino);
+                continue;
+            }
+            files.unlink(&caller(), ROOT, &name).expect("a deletion");
+            files.forget(ino, 1).expect("a deletion");
+        }
+        files.commit().expect("deletions can be kept");
+    }
+    for mode in [0o600, 0o640] {
+        let changed = Changed {
+            mode: Some(mode),
+            ..Changed::default()
+        };
+        for ino in &left {
+            let set = files.set(&caller(), *ino, changed);
+            set.expect("a change that adds nothing");
+        }
+        files.commit().expect("changes can be kept");
+    }
+}
+
+#[test]
+fn what_was_changed_is_committed_before_it_takes_much_memory() {
+    let medium = Arc::new(ModelMedium::new(16 << 30));
+    let files = Files::open(medium.clone(), caller()).expect("a file system");
+    let ino = new_file(&files, b"f", b"").expect("a file");
+    let before = medium.steps();
+    for number in 0..1024 {
+        let name = format!("user.{number}").into_bytes();
+        let attribute = (&*name, &[7; 64 << 10][..]);
+        let set = files.set_attribute(&caller(), ino, attribute, AttributeMode::Create);
+        set.expect("room for 64 MiB");
+    }
+    assert!(medium.steps() > before, "64 MiB that no commit carried");
 }

@@ -42,7 +42,7 @@ pub enum AttributeMode {
 /// Longest value of an extended attribute; the kernel's limit.
 const VALUE_BYTES_MAX: usize = 64 << 10;
 /// What lets a program do more than its user; it does not outlast a change of the program.
-const CAPABILITY: &[u8] = b"security.capability";
+pub(super) const CAPABILITY: &[u8] = b"security.capability";
 
 impl Files {
     /// Changes attributes; returns all of them.
@@ -50,8 +50,12 @@ impl Files {
     /// # Errors
     /// `NotFound`, `TooLarge`, `IsDirectory` and `Invalid` for a size, `Io`.
     pub fn set(&self, caller: &Caller, ino: Ino, changed: Changed) -> Result<Inode> {
+        self.warm_inode(ino)?;
         if let Some(size) = changed.size {
             self.change(|| self.resize(ino, size))?;
+        }
+        if changed.uid.is_some() || changed.gid.is_some() || changed.size.is_some() {
+            self.warm_attribute(ino, CAPABILITY)?;
         }
         self.alter(|state| {
             let mut inode = state.tables.inode(ino)?;
@@ -83,6 +87,7 @@ impl Files {
     /// # Errors
     /// `NoAttribute`, `Io`.
     pub fn attribute(&self, ino: Ino, name: &[u8]) -> Result<Box<[u8]>> {
+        self.warm_attribute(ino, name)?;
         let state = self.state();
         let value = state.tables.attributes.get(&(ino, name.into()))?;
         value.ok_or(FsError::NoAttribute)
@@ -93,6 +98,7 @@ impl Files {
     /// # Errors
     /// `Io`.
     pub fn attributes(&self, ino: Ino) -> Result<Vec<Box<[u8]>>> {
+        self.warm_attributes(ino)?;
         self.state().attributes(ino)
     }
 
@@ -112,6 +118,8 @@ impl Files {
         if value.len() > VALUE_BYTES_MAX {
             return Err(FsError::TooLarge);
         }
+        self.warm_inode(ino)?;
+        self.warm_attribute(ino, name)?;
         let limit = self.row_bytes_max();
         self.alter(|state| {
             let mut inode = state.tables.inode(ino)?;
@@ -136,6 +144,8 @@ impl Files {
     /// # Errors
     /// `NoAttribute`, `Io`.
     pub fn remove_attribute(&self, caller: &Caller, ino: Ino, name: &[u8]) -> Result<()> {
+        self.warm_inode(ino)?;
+        self.warm_attribute(ino, name)?;
         self.alter(|state| {
             let mut inode = state.tables.inode(ino)?;
             let key = (ino, name.into());

@@ -9,13 +9,14 @@
 //! acknowledged is lost: what was fsynced is in the database, the rest is in memory still.
 
 use std::ops::Bound;
+use std::sync::atomic::Ordering;
 
 use super::{Files, State};
 use crate::area::lock;
 use crate::database::{Batch, Database};
 use crate::medium::BLOCK_BYTES;
 use crate::planted::{Planted, is_planted};
-use crate::records::Ino;
+use crate::records::{Ino, ROOT};
 use crate::space::Run;
 use crate::{FsError, Result};
 
@@ -31,6 +32,17 @@ pub(super) struct Pending {
 
 /// Changed rows after which a request commits by itself; arbitrary, some 20 MiB of memory.
 const CHANGED_MAX: usize = 64 << 10;
+/// How often a request that lacks space is tried again; arbitrary, others may take what came back.
+const RETRIES_MAX: usize = 3;
+/// Of the pages of the metadata's area, the part that a batch has as rows at most: each may have a page
+/// copied that is free only once the commit has ended.
+const BATCH_SHARE: u64 = 16;
+/// Bytes of changed rows after which the same; arbitrary: an attribute alone may have 64 KiB.
+const CHANGED_BYTES_MAX: u64 = 32 << 20;
+/// Of the area's bytes, the part that a batch has at most: long rows take twice their bytes.
+const BATCH_BYTES_SHARE: u64 = 32;
+/// Of those pages, the part that is not worth a commit of its own to get them back earlier.
+const RECLAIM_SHARE: u64 = 64;
 
 impl Files {
     /// Makes all changes until now durable.
@@ -45,12 +57,16 @@ impl Files {
     /// Commits at least the changes up to `wanted`; one commit serves all who wait for it.
     fn commit_until(&self, wanted: u64) -> Result<()> {
         let mut database = lock(&self.database);
-        if database.opening().has_failed() {
+        let has_failed = database.opening().has_failed();
+        if has_failed {
             self.reopen(&mut database)?;
         }
         let failed = self.state().pending.clone();
         if let Some(pending) = failed {
             self.carry_out(&database, &pending)?;
+        }
+        if has_failed {
+            self.purge_forgotten(&database)?;
         }
         let next = self.state().next_commit(wanted);
         match next {
@@ -77,10 +93,31 @@ impl Files {
             state.tables.thaw(snapshots);
             state.durable = pending.sequence;
             state.pending = None;
+            // While the state is locked: whoever looks sees both or neither.
+            self.settled.fetch_add(1, Ordering::Relaxed);
+        }
+        if pending.batch.changed() > self.reclaim_min() {
+            self.reclaim(database);
         }
         self.give_back(&pending.freed);
-        self.state().space.settle(&pending.freed);
+        let mut state = self.state();
+        state.space.settle(&pending.freed);
+        self.settled.fetch_add(1, Ordering::Relaxed);
         Ok(())
+    }
+
+    /// Rows of a commit that replaces so few pages that they may wait for the next one.
+    fn reclaim_min(&self) -> usize {
+        (self.area_bytes / BLOCK_BYTES / RECLAIM_SHARE) as usize
+    }
+
+    /// Frees the pages that the last commit replaced, which redb would do at the end of the next one:
+    /// that would need room for its own copies besides.
+    fn reclaim(&self, database: &Database) {
+        if database.reclaim().is_err() {
+            // What was to be committed is. The next commit opens the database again.
+            database.opening().fail();
+        }
     }
 
     /// Opens the database again after its medium failed.
@@ -94,25 +131,48 @@ impl Files {
             state.opening = opened.opening().clone();
         }
         *database = opened;
+        self.reclaim(database);
         tracing::info!("metadata is read and written again");
-        self.purge_forgotten()
+        Ok(())
     }
 
     /// Deletes files without a name that the kernel forgot while nothing could be changed.
-    fn purge_forgotten(&self) -> Result<()> {
+    fn purge_forgotten(&self, database: &Database) -> Result<()> {
+        let is_forgotten = |state: &State, ino: &Ino| !state.lookups.contains_key(ino);
+        let mut after = ROOT;
+        while let Some(last) = self.purge_batch(after, is_forgotten)? {
+            let next = self.state().next_commit(u64::MAX);
+            if let Some(pending) = next {
+                self.carry_out(database, &pending)?;
+            }
+            after = last;
+        }
+        Ok(())
+    }
+
+    /// Deletes those files without a name after `after` of which `may_go` is true, as many as one
+    /// commit may take; the last that was looked at, if there may be more.
+    fn purge_batch(
+        &self,
+        after: Ino,
+        may_go: impl Fn(&State, &Ino) -> bool,
+    ) -> Result<Option<Ino>> {
         self.edit(|state| {
-            let mut at = Bound::Unbounded;
-            while let Some((ino, ())) = state
-                .tables
-                .orphans
-                .first((at.as_ref(), Bound::Unbounded))?
-            {
-                if !state.lookups.contains_key(&ino) {
+            // Never from the first row again: removed ones are stepped over one by one.
+            let mut at = after;
+            loop {
+                let rest = (Bound::Excluded(&at), Bound::Unbounded);
+                let Some((ino, ())) = state.tables.orphans.first(rest)? else {
+                    return Ok(None);
+                };
+                if may_go(state, &ino) {
                     state.purge(ino)?;
                 }
-                at = Bound::Excluded(ino);
+                at = ino;
+                if state.is_batch_full(self.area_bytes) {
+                    return Ok(Some(at));
+                }
             }
-            Ok(())
         })
     }
 
@@ -138,13 +198,11 @@ impl Files {
     pub fn close(&self) -> Result<()> {
         // With a database that failed nothing could be deleted.
         self.commit()?;
-        self.edit(|state| {
-            let all = (Bound::Unbounded, Bound::Unbounded);
-            while let Some((ino, ())) = state.tables.orphans.first(all)? {
-                state.purge(ino)?;
-            }
-            Ok(())
-        })?;
+        let mut after = ROOT;
+        while let Some(last) = self.purge_batch(after, |_, _| true)? {
+            self.commit()?;
+            after = last;
+        }
         self.commit()
     }
 
@@ -184,15 +242,25 @@ impl Files {
         self.change(|| self.edit(&run))
     }
 
-    /// Runs a request that changes something; once more after a commit where space that was freed
-    /// may be what it lacks.
+    /// Runs a request that changes something; again after a commit where space that was freed may be
+    /// what it lacks, and where such space has come back since it began.
     pub(super) fn change<T>(&self, run: impl Fn() -> Result<T>) -> Result<T> {
+        let mut settled = self.settled.load(Ordering::Relaxed);
         let mut outcome = run();
-        if matches!(outcome, Err(FsError::NoSpace)) && self.is_space_coming() {
-            self.commit()?;
+        for _ in 0..RETRIES_MAX {
+            if !matches!(outcome, Err(FsError::NoSpace)) {
+                break;
+            }
+            let (is_coming, now) = self.space_to_come();
+            if is_coming {
+                self.commit()?;
+            } else if now == settled {
+                break;
+            }
+            settled = now;
             outcome = run();
         }
-        if outcome.is_ok() && self.state().tables.changed() > CHANGED_MAX {
+        if outcome.is_ok() && self.state().is_batch_full(self.area_bytes) {
             // Whoever changes much waits for it.
             if let Err(error) = self.commit() {
                 tracing::debug!(%error, "told by the next request");
@@ -201,11 +269,14 @@ impl Files {
         outcome
     }
 
-    fn is_space_coming(&self) -> bool {
+    /// Whether a commit may give space back, and how often that has happened.
+    fn space_to_come(&self) -> (bool, u64) {
         let state = self.state();
         // Rows of a commit under way take room twice until it has ended.
         let is_committing = state.row_bytes[1] > 0;
-        is_committing || state.space.waiting_blocks() > 0 || state.tables.changed() > 0
+        let is_coming =
+            is_committing || state.space.waiting_blocks() > 0 || state.tables.changed() > 0;
+        (is_coming, self.settled.load(Ordering::Relaxed))
     }
 }
 
@@ -216,6 +287,13 @@ impl State {
             true => Err(FsError::Io),
             false => Ok(()),
         }
+    }
+
+    /// Whether no more should be changed before a commit.
+    fn is_batch_full(&self, area_bytes: u64) -> bool {
+        let pages = (area_bytes / BLOCK_BYTES / BATCH_SHARE) as usize;
+        let bytes_max = CHANGED_BYTES_MAX.min(area_bytes / BATCH_BYTES_SHARE);
+        self.tables.changed() > CHANGED_MAX.min(pages) || self.row_bytes[2] > bytes_max
     }
 
     /// Takes all changes for a commit, if one up to `wanted` is needed.
@@ -233,5 +311,77 @@ impl State {
         };
         self.pending = Some(pending.clone());
         Some(pending)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::files::{Caller, NewInode};
+    use crate::medium::model::{ModelMedium, Survival};
+    use crate::records::ROOT;
+    use crate::table::steps;
+
+    use super::*;
+
+    #[test]
+    fn a_mount_deletes_files_without_a_name_in_time_linear_in_their_number() {
+        const FILES: u64 = 3000;
+        let medium = std::sync::Arc::new(ModelMedium::new(64 << 20));
+        let caller = Caller::default();
+        let files = Files::open(medium.clone(), caller).expect("a file system");
+        let new = NewInode {
+            mode: libc::S_IFREG | 0o600,
+            rdev: 0,
+            target: None,
+        };
+        for _ in 0..FILES {
+            files.make(&caller, ROOT, b"f", new).expect("a file");
+            files.unlink(&caller, ROOT, b"f").expect("a deletion");
+        }
+        files.commit().expect("a commit");
+        let after = std::sync::Arc::new(medium.crash(Survival::All));
+        steps::take();
+        let again = Files::open(after, caller).expect("a file system");
+        let steps = steps::take();
+        assert!(steps < 10 * FILES, "{steps} rows were looked at");
+        assert_eq!(again.state().tables.changed(), 0);
+        let all = (Bound::Unbounded, Bound::Unbounded);
+        let left = again.state().tables.orphans.first(all);
+        assert_eq!(left, Ok(None));
+    }
+
+    #[test]
+    fn a_request_is_tried_again_when_space_came_back_while_it_ran() {
+        let medium = std::sync::Arc::new(ModelMedium::new(16 << 20));
+        let caller = Caller::default();
+        let files = Files::open(medium, caller).expect("a file system");
+        let new = NewInode {
+            mode: libc::S_IFREG | 0o600,
+            rdev: 0,
+            target: None,
+        };
+        for (settles, outcome) in [
+            (0, Err(FsError::NoSpace)),
+            (2, Ok(())),
+            (10, Err(FsError::NoSpace)),
+        ] {
+            let tries = std::cell::Cell::new(0);
+            let tried = files.change(|| {
+                tries.set(tries.get() + 1);
+                if tries.get() > settles {
+                    return if settles == 0 {
+                        Err(FsError::NoSpace)
+                    } else {
+                        Ok(())
+                    };
+                }
+                // As another thread might, after this one was refused.
+                let name = format!("{settles}-{}", tries.get());
+                files.make(&caller, ROOT, name.as_bytes(), new)?;
+                files.commit()?;
+                Err(FsError::NoSpace)
+            });
+            assert_eq!(tried, outcome, "{settles}");
+        }
     }
 }

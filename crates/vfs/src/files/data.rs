@@ -4,6 +4,7 @@
 //! given back, and publishes what it wrote. New blocks are written whole before any extent names
 //! them, so that no file shows what a block held before.
 
+use super::attributes::CAPABILITY;
 use super::extents::Piece;
 use super::{Caller, Files, State};
 use crate::medium::BLOCK_BYTES;
@@ -41,6 +42,8 @@ impl Files {
     pub fn read(&self, ino: Ino, offset: u64, buffer: &mut [u8]) -> Result<usize> {
         let end = offset.saturating_add(buffer.len() as u64);
         let _range = self.ranges.lock(ino, offset, end, Mode::Shared);
+        self.warm_inode(ino)?;
+        self.warm_extents(ino, offset, end)?;
         let pieces = {
             let state = self.state();
             let inode = state.file(ino)?;
@@ -83,6 +86,9 @@ impl Files {
         let end = offset.checked_add(bytes.len() as u64);
         let end = end.filter(|end| *end <= FILE_BYTES_MAX);
         let end = end.ok_or(FsError::TooLarge)?;
+        self.warm_inode(ino)?;
+        self.warm_extents(ino, offset, end)?;
+        self.warm_attribute(ino, CAPABILITY)?;
         if bytes.is_empty() {
             return self.state().file(ino).map(|_| false);
         }
@@ -216,6 +222,7 @@ impl Files {
             return Err(FsError::TooLarge);
         }
         let _range = self.ranges.lock(ino, 0, u64::MAX, Mode::Exclusive);
+        self.warm_extents(ino, size, u64::MAX)?;
         let before = self.state().file(ino)?.size;
         self.clear_tail(ino, before, size)?;
         self.edit(|state| {
@@ -244,6 +251,8 @@ impl Files {
             return Err(FsError::Invalid);
         }
         let keeps_size = mode & keeps != 0;
+        self.warm_inode(ino)?;
+        self.warm_extents(ino, offset, end)?;
         match mode & !keeps {
             0 => {}
             flags if flags == punches && keeps_size => {
@@ -314,6 +323,8 @@ impl Files {
     /// # Errors
     /// `NoOffset` when there is none; `Invalid` while somebody may write the file.
     pub fn seek(&self, ino: Ino, offset: u64, what: Seek) -> Result<u64> {
+        self.warm_inode(ino)?;
+        self.warm_extents(ino, offset, u64::MAX)?;
         let state = self.state();
         let size = state.file(ino)?.size;
         if state.writers.contains_key(&ino) {
@@ -450,9 +461,6 @@ impl State {
         if wanted > self.space.free_blocks() {
             return Err(FsError::NoSpace);
         }
-        if wanted > 0 {
-            self.check_room(EXTENT_BYTES, limit)?;
-        }
         let mut pieces = Vec::with_capacity(found.len());
         let mut goal = None;
         for piece in found {
@@ -479,6 +487,10 @@ impl State {
                 block += run.len;
                 goal = Some(run.start + run.len);
             }
+        }
+        // Where nothing is added, rows may be more than that: bytes are overwritten all the same.
+        if !given.is_empty() {
+            self.check_room(given.len() as u64 * EXTENT_BYTES, limit)?;
         }
         Ok((pieces, given))
     }

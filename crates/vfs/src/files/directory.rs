@@ -28,6 +28,7 @@ impl Files {
         after: Option<&[u8]>,
         count: usize,
     ) -> Result<Vec<DirectoryEntry>> {
+        self.warm_entries(directory, after.unwrap_or_default(), count)?;
         let state = self.state();
         if !state.tables.inode(directory)?.is_directory() {
             return Err(FsError::NotDirectory);

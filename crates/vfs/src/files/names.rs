@@ -52,22 +52,6 @@ impl Files {
         Ok((entry.ino, inode))
     }
 
-    /// Reads what a request is about into the database's cache, with no lock.
-    fn warm(&self, parent: Ino, name: &[u8]) -> Result<()> {
-        let (entries, inodes) = {
-            let state = self.state();
-            (
-                state.tables.entries.snapshot(),
-                state.tables.inodes.snapshot(),
-            )
-        };
-        inodes.get(&parent)?;
-        if let Some(entry) = entries.get(&(parent, name.into()))? {
-            inodes.get(&entry.ino)?;
-        }
-        Ok(())
-    }
-
     /// Makes a file, a directory, a symbolic link or a special file; the kernel is told of it.
     ///
     /// # Errors
@@ -108,6 +92,7 @@ impl Files {
     ) -> Result<(Ino, Inode)> {
         check_name(name)?;
         self.warm(parent, name)?;
+        self.warm_inode(ino)?;
         let limit = self.row_bytes_max();
         self.alter(|state| {
             let mut inode = state.tables.inode(ino)?;
@@ -215,6 +200,8 @@ impl Files {
     /// # Errors
     /// `Invalid` when it is none.
     pub fn target(&self, ino: Ino) -> Result<Box<[u8]>> {
+        self.warm_inode(ino)?;
+        self.warm_target(ino)?;
         let state = self.state();
         if state.tables.inode(ino)?.kind() != libc::S_IFLNK {
             return Err(FsError::Invalid);
@@ -238,10 +225,11 @@ impl Files {
             }
             ino != ROOT && state.tables.orphans.get(&ino)?.is_some()
         };
-        match is_orphan {
-            true => self.edit(|state| state.purge_orphan(ino)),
-            false => Ok(()),
+        if !is_orphan {
+            return Ok(());
         }
+        self.warm_all(ino)?;
+        self.alter(|state| state.purge_orphan(ino))
     }
 }
 

@@ -5,6 +5,7 @@
 
 use std::collections::HashMap;
 use std::ops::Bound;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 
 use super::{Caller, Files, State};
@@ -75,7 +76,7 @@ impl Files {
         if !label.is_whole {
             label.write(&*medium)?;
         }
-        let data_offset = label.data_offset();
+        let (data_offset, area_bytes) = (label.data_offset(), label.metadata_bytes);
         let label = Arc::new(Mutex::new(label));
         let database = Database::open(&medium, &label)?;
         if !lock(&label).is_whole {
@@ -106,7 +107,9 @@ impl Files {
             medium,
             label,
             data_offset,
+            area_bytes,
             ranges: RangeLocks::default(),
+            settled: AtomicU64::new(0),
             database: Mutex::new(database),
             state: Mutex::new(State {
                 tables,

@@ -1,7 +1,6 @@
 //! How much room there is, for data and for metadata.
 
 use super::{Files, State};
-use crate::area::lock;
 use crate::medium::BLOCK_BYTES;
 use crate::{FsError, Result};
 
@@ -18,11 +17,13 @@ pub struct Usage {
     pub free_inodes: u64,
 }
 
-/// The area holds so many times the bytes of its rows: trees are half full at worst, and a commit
-/// keeps what it replaces until it is durable.
+/// What rows and the copies of a commit may take, in parts of the area: the rest stays free. redb
+/// doubles its file when it is full, and may then use its end before what is free below; from less
+/// than half of the area that end is still within it.
+const USED: u64 = 2;
+/// Pages take so many times the bytes of their rows: after deletions trees are a third full at worst,
+/// and a batch has its pages twice until it is durable.
 const SPREAD: u64 = 4;
-/// What requests that only take away may use beyond what others may, in parts of the area.
-const RESERVE: u64 = 10;
 /// Bytes of rows that a file takes, about: an inode, a name of 20 bytes, an extent.
 const FILE_BYTES: u64 = 180;
 
@@ -51,8 +52,7 @@ impl Files {
 
     /// Most bytes of rows that requests which add something may lead to.
     pub(super) fn row_bytes_max(&self) -> u64 {
-        let area_bytes = lock(&self.label).metadata_bytes;
-        (area_bytes - area_bytes / RESERVE) / SPREAD
+        self.area_bytes / USED / SPREAD
     }
 }
 

@@ -89,15 +89,30 @@ fn is_stale(error: &io::Error) -> bool {
     )
 }
 
-/// The mounts of this process's namespace: where each is, and its source.
-fn mounts() -> Vec<(Vec<u8>, Vec<u8>)> {
+/// A mount of this process's namespace.
+struct Mounted {
+    /// Number of what is shown there, as major and minor.
+    device: Vec<u8>,
+    /// What of it is shown there.
+    root: Vec<u8>,
+    path: Vec<u8>,
+    source: Vec<u8>,
+}
+
+/// The mounts of this process's namespace, in the order in which they were made.
+fn mounts() -> Vec<Mounted> {
     let text = fs::read("/proc/self/mountinfo").unwrap_or_default();
     let lines = text.split(|byte| *byte == b'\n');
     let parsed = lines.filter_map(|line| {
         let fields: Vec<_> = line.split(|byte| *byte == b' ').collect();
         let separator = fields.iter().position(|field| *field == b"-")?;
         let source = fields.get(separator + 2)?;
-        Some((unescaped(fields.get(4)?), unescaped(source)))
+        Some(Mounted {
+            device: fields.get(2)?.to_vec(),
+            root: unescaped(fields.get(3)?),
+            path: unescaped(fields.get(4)?),
+            source: unescaped(source),
+        })
     });
     parsed.collect()
 }
@@ -125,7 +140,7 @@ fn unescaped(field: &[u8]) -> Vec<u8> {
 
 fn is_mounted(path: &Path) -> bool {
     let path = path.as_os_str().as_bytes();
-    mounts().iter().any(|(at, _)| at == path)
+    mounts().iter().any(|mount| mount.path == path)
 }
 
 /// Whether the uppermost mount there is one of this program's.
@@ -136,8 +151,52 @@ fn is_ours(path: &Path) -> bool {
     let path = parent.map_or_else(|| path.to_owned(), |parent| parent.join(name));
     let path = path.as_os_str().as_bytes();
     let all = mounts();
-    let last = all.iter().rev().find(|(at, _)| at == path);
-    last.is_some_and(|(_, source)| source.starts_with(SOURCE.as_bytes()))
+    let last = all.iter().rev().find(|mount| mount.path == path);
+    last.is_some_and(Mounted::is_ours)
+}
+
+impl Mounted {
+    fn is_ours(&self) -> bool {
+        self.source.starts_with(SOURCE.as_bytes())
+    }
+}
+
+/// Where a file system was mounted, and how to find it when a folder above was renamed since. Keeps
+/// nothing open: the mount would be in use.
+#[derive(Debug)]
+pub(super) struct Place {
+    path: PathBuf,
+    /// `None` where the system does not tell.
+    device: Option<Vec<u8>>,
+}
+
+impl Place {
+    /// Of what has just been mounted at `path`.
+    pub(super) fn new(path: PathBuf) -> Self {
+        let bytes = path.as_os_str().as_bytes();
+        let all = mounts();
+        let here = |mount: &&Mounted| mount.path == bytes && mount.is_ours();
+        let device = all.iter().rev().find(here);
+        Self {
+            device: device.map(|mount| mount.device.clone()),
+            path,
+        }
+    }
+
+    /// Where it is now; `None` when it is mounted nowhere any more.
+    pub(super) fn now(&self) -> Option<PathBuf> {
+        let all = mounts();
+        let Some(device) = self.device.as_ref().filter(|_| !all.is_empty()) else {
+            return Some(self.path.clone());
+        };
+        let ours = |mount: &&Mounted| mount.device == *device && mount.root == b"/";
+        let ours: Vec<_> = all.iter().filter(ours).collect();
+        let before = self.path.as_os_str().as_bytes();
+        let stayed = ours.iter().find(|mount| mount.path == before);
+        // Others are further views of it, which somebody else made.
+        let found = stayed.or(ours.first())?;
+        Some(PathBuf::from(OsStr::from_bytes(&found.path)))
+    }
 }
 
 /// Has the kernel write back what it cached of the file system that is mounted at `path`.

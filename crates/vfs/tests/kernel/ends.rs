@@ -2,6 +2,7 @@
 //! panics.
 
 use std::fs::{self, File};
+use std::io::Read as _;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -125,4 +126,42 @@ fn a_thread_that_panics_takes_its_process_with_it() {
     assert_eq!(status.code(), Some(1), "dd says that it failed");
     assert_eq!(mounted.died().signal(), Some(libc::SIGABRT));
     assert_eq!(errno(mounted.path()), Some(libc::ENOTCONN));
+}
+
+#[test]
+fn a_mount_whose_folder_was_renamed_ends_where_it_is_now() {
+    let Some(mut mounted) = super::mounted(16 << 20) else {
+        return;
+    };
+    fs::write(mounted.at("file"), CONTENT).expect("a file");
+    let outer = mounted.path().parent().expect("a folder above").to_owned();
+    let renamed = outer.with_file_name("renamed");
+    fs::rename(&outer, &renamed).expect("a mount below may move");
+    assert_eq!(mounted.order("end"), "clean");
+    let left = fs::read_dir(renamed.join("inner")).expect("a folder");
+    assert_eq!(left.count(), 0, "it is still mounted");
+    fs::create_dir_all(mounted.path()).expect("a folder for the next mount");
+    mounted.again();
+    assert_eq!(fs::read(mounted.at("file")).expect("a file"), CONTENT);
+}
+
+#[test]
+fn a_deleted_file_that_is_still_open_at_the_end_is_left_to_the_next_mount() {
+    let Some(mut mounted) = super::mounted(16 << 20) else {
+        return;
+    };
+    let before: u64 = mounted.order("free").parse().expect("a number");
+    written(&mounted);
+    let mut open = File::open(mounted.at("file")).expect("a file");
+    fs::remove_file(mounted.at("file")).expect("a deletion");
+    assert_eq!(mounted.order("end"), "clean");
+    let mut found = Vec::new();
+    open.read_to_end(&mut found)
+        .expect("the file is still served");
+    assert_eq!(found, CONTENT);
+    let held: u64 = mounted.order("free").parse().expect("a number");
+    assert!(held < before, "{held} of {before} blocks are free");
+    drop(open);
+    mounted.again();
+    assert_eq!(mounted.order("free"), before.to_string());
 }

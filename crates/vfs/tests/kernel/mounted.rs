@@ -21,7 +21,9 @@ pub struct Mounted {
     child: Child,
     orders: Option<ChildStdin>,
     answers: BufReader<ChildStdout>,
-    folder: tempfile::TempDir,
+    /// Below the folder of the test, so that there is one to rename.
+    point: PathBuf,
+    _folder: tempfile::TempDir,
     /// The server has ended, as it should not without a word.
     died: bool,
     _switch: Option<Switch>,
@@ -78,10 +80,12 @@ impl Mounted {
             return None;
         }
         let folder = tempfile::tempdir().expect("a folder");
+        let point = folder.path().join("outer/inner");
+        std::fs::create_dir_all(&point).expect("a folder");
         let program = std::env::current_exe().expect("this program");
         let mut child = Command::new(program)
             .args(["mounted::serves_another_process", "--exact", "--nocapture"])
-            .env(FOLDER, folder.path())
+            .env(FOLDER, &point)
             .env(SIZE_BYTES, size_bytes.to_string())
             .env(TRANSPORT, format!("{transport:?}"))
             .stdin(Stdio::piped())
@@ -95,7 +99,8 @@ impl Mounted {
             child,
             orders,
             answers,
-            folder,
+            point,
+            _folder: folder,
             died: false,
             _switch: switch,
         };
@@ -153,11 +158,11 @@ impl Mounted {
     }
 
     pub fn path(&self) -> &Path {
-        self.folder.path()
+        &self.point
     }
 
     pub fn at(&self, name: impl AsRef<Path>) -> PathBuf {
-        self.folder.path().join(name)
+        self.point.join(name)
     }
 }
 
@@ -165,7 +170,7 @@ impl Drop for Mounted {
     fn drop(&mut self) {
         drop(self.orders.take());
         if self.died {
-            let line = format!("umount -l {}", self.folder.path().display());
+            let line = format!("umount -l {}", self.point.display());
             sh(Path::new("/"), &line);
             return;
         }
@@ -204,6 +209,10 @@ fn serves_another_process() {
                 shown = Shown::new(&medium, folder, transport);
                 if outcome.is_ok() { "clean" } else { "failed" }.to_owned()
             }
+            "end" => match shown.mount.end() {
+                Ok(()) => "clean".to_owned(),
+                Err(error) => error.to_string(),
+            },
             "fail" => {
                 medium.fail(Some(MediumError::Io));
                 "done".to_owned()
@@ -212,6 +221,7 @@ fn serves_another_process() {
                 medium.fail(None);
                 "done".to_owned()
             }
+            "free" => shown.mount.files().usage().free_blocks.to_string(),
             "held" => medium.held_bytes().to_string(),
             "hold" => shown.rule(Rule::Wait),
             "pass" => shown.rule(Rule::Pass),

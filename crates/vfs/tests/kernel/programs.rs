@@ -143,7 +143,7 @@ fn locks_keep_processes_apart() {
 
 #[test]
 fn a_directory_of_thousands_is_listed_whole_while_it_is_emptied() {
-    let Some(mut mounted) = super::mounted(64 << 20) else {
+    let Some(mut mounted) = super::mounted(128 << 20) else {
         return;
     };
     shell(mounted.path(), "mkdir d; cd d; seq 5000 | xargs touch");

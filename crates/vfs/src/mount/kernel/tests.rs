@@ -182,6 +182,61 @@ fn entries_that_have_no_room_come_with_the_next_request() {
     }
 }
 
+/// Names of a reply to READDIR, each with where the listing goes on after it.
+fn names_at(kernel: &Kernel, handle: u32, offset: u32, most: u32) -> Vec<(Vec<u8>, u32)> {
+    let mut room = [0; 4096];
+    let request = [handle, 0, offset, 0, most, 0, 0, 0, 0, 0];
+    let request = bytes(28, ROOT, &request, b"");
+    let Answer::Bytes(len) = ask(kernel, &request, &mut room) else {
+        panic!("entries");
+    };
+    let (mut at, mut names) = (0, Vec::new());
+    while at < len {
+        let name_len = word(&room, at + 16) as u32 as usize;
+        let name = room[at + 24..][..name_len].to_vec();
+        names.push((name, word(&room, at + 8) as u32));
+        at += (24 + name_len).next_multiple_of(8);
+    }
+    names
+}
+
+#[test]
+fn a_listing_goes_on_at_any_offset_that_was_told_also_after_a_step_back() {
+    let (kernel, _) = kernel();
+    for file in 0..500 {
+        made(&kernel, format!("f{file:03}\0").as_bytes(), 0o600);
+    }
+    let open = || {
+        let mut room = [0; 4096];
+        let opened = ask(&kernel, &bytes(27, ROOT, &[0, 0], b""), &mut room);
+        assert_eq!(opened, Answer::Bytes(16));
+        word(&room, 0) as u32
+    };
+    let handle = open();
+    let mut listed: Vec<(Vec<u8>, u32)> = Vec::new();
+    loop {
+        let offset = listed.last().map_or(0, |(_, offset)| *offset);
+        let more = names_at(&kernel, handle, offset, 4096);
+        if more.is_empty() {
+            break;
+        }
+        listed.extend(more);
+    }
+    assert_eq!(listed.len(), 502);
+    for at in [1, 2, 3, 130, 400, 500] {
+        // Room for one entry.
+        assert_eq!(names_at(&kernel, handle, 0, 32), listed[..1]);
+        let offset = listed[at].1;
+        for handle in [handle, open()] {
+            let next = names_at(&kernel, handle, offset, 32);
+            assert_eq!(next, listed[at + 1..at + 2], "at {offset}");
+        }
+    }
+    let end = listed[501].1;
+    assert_eq!(names_at(&kernel, open(), end, 4096), []);
+    assert_eq!(names_at(&kernel, open(), end + 1000, 4096), []);
+}
+
 #[test]
 fn what_is_not_known_or_makes_no_sense_is_an_error() {
     let (kernel, _) = kernel();

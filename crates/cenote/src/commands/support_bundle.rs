@@ -77,7 +77,11 @@ pub fn run(args: &Args) -> Result<u8> {
     let mut redactor = Redactor::default();
     // Without what is secret in them no file goes in.
     let chosen = files::learn(&mut redactor, dir.as_ref())
-        .and_then(|()| files::chosen(dir.as_ref(), args.log_bytes.bytes()));
+        .and_then(|()| files::chosen(dir.as_ref(), args.log_bytes.bytes()))
+        .map(|chosen| chosen.iter().map(files::Chosen::read).collect::<Vec<_>>());
+    if let Ok(parts) = &chosen {
+        files::learn_configured(&mut redactor, parts);
+    }
     let mut archive = Archive::create(&path, &root, made_at_s).map_err(|error| {
         Failure::new(
             format!("write {}: {error}", path.display()),
@@ -120,16 +124,12 @@ fn build() -> serde_json::Value {
 }
 
 /// Asks for everything at once; in a fixed order.
-fn gather(
-    args: &Args,
-    dir: Option<&ClusterDir>,
-    chosen: Result<Vec<files::Chosen>>,
-) -> Result<Vec<Part>> {
+fn gather(args: &Args, dir: Option<&ClusterDir>, chosen: Result<Vec<Part>>) -> Result<Vec<Part>> {
     let program = std::env::current_exe().context("find this program's file")?;
     let commands = commands(args, dir)?;
     let mut parts = vec![asked::kernel()];
     match chosen {
-        Ok(chosen) => parts.extend(chosen.iter().map(files::Chosen::read)),
+        Ok(chosen) => parts.extend(chosen),
         Err(error) => parts.push(Part::made("logs and config", || Err(error))),
     }
     let pages = pages(args, &parts);

@@ -177,19 +177,31 @@ fn commands(args: &Args, dir: Option<&ClusterDir>) -> Result<Vec<(String, Vec<St
         arguments.extend_from_slice(place);
         commands.push((name.to_owned(), arguments));
     };
+    // Of its own limit each command leaves the better part for what it does besides; doctor asks one kind of
+    // part after the other.
+    let within = |share: u32| {
+        let limit = (args.timeout / share).min(Duration::from_secs(60));
+        format!("--timeout {}ms", limit.as_millis())
+    };
+    let (doctor, some) = (format!("doctor --json {}", within(8)), within(4));
     let Some(dir) = dir else {
-        add("doctor.json", "doctor --json", &[]);
+        add("doctor.json", &doctor, &[]);
         return Ok(commands);
     };
     let place = args
         .which
         .absolute()?
         .map(|word| word.to_string_lossy().into_owned());
-    add("doctor.json", "doctor --json", &place);
+    add("doctor.json", &doctor, &place);
     let root = dir.folder();
     if root.has("cluster.toml")? || !root.has("kv.json")? {
-        add("status/hosts.json", "status --json", &place);
-        add("status/volumes.json", "volume status --json", &place);
+        add(
+            "status/hosts.json",
+            &format!("status --json {some}"),
+            &place,
+        );
+        let volumes = format!("volume status --json {some}");
+        add("status/volumes.json", &volumes, &place);
     }
     for (folder, name, command) in [
         ("caches", "status/caches.json", "cache status --json"),
@@ -202,7 +214,11 @@ fn commands(args: &Args, dir: Option<&ClusterDir>) -> Result<Vec<(String, Vec<St
     if root.has("kv.json")? {
         let place = std::path::absolute(dir.root()).context("find the folder")?;
         let place = ["--dir".to_owned(), place.to_string_lossy().into_owned()];
-        add("status/kv.json", "kv status --json", &place);
+        add(
+            "status/kv.json",
+            &format!("kv status --json {some}"),
+            &place,
+        );
     }
     Ok(commands)
 }

@@ -14,34 +14,45 @@ use crate::size::Size;
 
 const IO_URING_SWITCH: &str = "/proc/sys/kernel/io_uring_disabled";
 
-/// Everything that depends on no cluster.
-pub fn examine() -> Vec<Finding> {
-    let capabilities = limits::Capabilities::of_this_process();
-    let mut findings = vec![
-        memfd(),
-        pidfd(),
-        memory(),
-        memory_lock(capabilities),
-        open_files(),
-        huge_pages_shmem(),
-        huge_pages_reserved(),
-        swappiness(),
-        cgroup(),
-        io_uring(),
-        ublk(),
-        userfaultfd(),
-        etcd(),
-    ];
-    findings.extend(capability_findings(capabilities));
-    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-    let modules = Path::new("/lib/modules").join(release.trim());
-    findings.push(swap_device(Path::new("/dev"), Path::new("/sys"), &modules));
-    findings.push(fuse_rings(cenote_block::swap::fuse_rings_state()));
-    let mountinfo = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    findings.push(mounts(&mountinfo, |path| {
-        fs::symlink_metadata(path).map(drop)
-    }));
-    findings
+/// Everything that depends on no cluster, of what is wanted.
+pub fn examine(wanted: impl Fn(&str) -> bool) -> Vec<Finding> {
+    let wanted = LOOKS.iter().filter(|(subject, _)| wanted(subject));
+    wanted.map(|(_, look)| look()).collect()
+}
+
+/// What is looked at, as its finding calls it, and how.
+const LOOKS: [(&str, fn() -> Finding); 18] = [
+    ("memfd", memfd),
+    ("pidfd", pidfd),
+    ("free memory", memory),
+    ("memory lock", || memory_lock(capabilities())),
+    ("open files", open_files),
+    ("huge pages for shared memory", huge_pages_shmem),
+    ("reserved huge pages", huge_pages_reserved),
+    ("swappiness", swappiness),
+    ("memory cgroup", cgroup),
+    ("io_uring", io_uring),
+    ("ublk", ublk),
+    ("userfaultfd", userfaultfd),
+    ("etcd", etcd),
+    ("CAP_SYS_ADMIN", || may_administer(capabilities())),
+    ("CAP_SYS_RESOURCE", || may_raise_limits(capabilities())),
+    ("swap device", || {
+        let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+        let modules = Path::new("/lib/modules").join(release.trim());
+        swap_device(Path::new("/dev"), Path::new("/sys"), &modules)
+    }),
+    ("FUSE over io_uring", || {
+        fuse_rings(cenote_block::swap::fuse_rings_state())
+    }),
+    ("mounts", || {
+        let mountinfo = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+        mounts(&mountinfo, |path| fs::symlink_metadata(path).map(drop))
+    }),
+];
+
+fn capabilities() -> limits::Capabilities {
+    limits::Capabilities::of_this_process()
 }
 
 fn memfd() -> Finding {
@@ -273,8 +284,8 @@ fn etcd() -> Finding {
     }
 }
 
-fn capability_findings(capabilities: limits::Capabilities) -> [Finding; 2] {
-    let admin = if capabilities.has(limits::CAP_SYS_ADMIN) {
+fn may_administer(capabilities: limits::Capabilities) -> Finding {
+    if capabilities.has(limits::CAP_SYS_ADMIN) {
         Finding::ok(
             "CAP_SYS_ADMIN",
             "swap can be turned on and file systems mounted",
@@ -285,8 +296,11 @@ fn capability_findings(capabilities: limits::Capabilities) -> [Finding; 2] {
             "missing: cenote swap cannot work",
             "run cenote swap as root",
         )
-    };
-    let resource = if capabilities.has(limits::CAP_SYS_RESOURCE) {
+    }
+}
+
+fn may_raise_limits(capabilities: limits::Capabilities) -> Finding {
+    if capabilities.has(limits::CAP_SYS_RESOURCE) {
         Finding::ok(
             "CAP_SYS_RESOURCE",
             "a process on the swap path can be kept from the OOM killer",
@@ -297,8 +311,7 @@ fn capability_findings(capabilities: limits::Capabilities) -> [Finding; 2] {
             "missing: no PR_SET_IO_FLUSHER, no negative oom_score_adj; under heavy pressure the OOM killer may choose us",
             "setcap cap_sys_resource+ep on the binary, or AmbientCapabilities= of the service",
         )
-    };
-    [admin, resource]
+    }
 }
 
 /// What `cenote swap` would stand on, with the kernel's modules in `modules`.
@@ -475,13 +488,21 @@ mod tests {
 
     #[test]
     fn whatever_is_not_ok_says_how_to_mend_it() {
-        for finding in examine() {
+        for finding in examine(|_| true) {
             assert_eq!(
                 finding.state == State::Ok,
                 finding.mend.is_none(),
                 "{finding:?}"
             );
         }
+    }
+
+    #[test]
+    fn what_is_looked_at_is_called_as_its_finding_is() {
+        let found = examine(|_| true);
+        let subjects = found.iter().map(|finding| finding.subject);
+        assert!(subjects.eq(LOOKS.iter().map(|(subject, _)| *subject)));
+        assert_eq!(examine(|subject| subject == "pidfd").len(), 1);
     }
 
     #[test]

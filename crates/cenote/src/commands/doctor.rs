@@ -57,6 +57,9 @@ pub struct Args {
     /// One JSON object on standard output
     #[arg(long)]
     json: bool,
+    /// Look at this mount alone: a process that may never end
+    #[arg(long, value_name = "DIR", hide = true)]
+    look: Option<PathBuf>,
 }
 
 #[derive(Serialize)]
@@ -69,6 +72,9 @@ struct Report {
 }
 
 pub fn run(args: &Args) -> Result<u8> {
+    if let Some(path) = &args.look {
+        return Ok(machine::look(path));
+    }
     let mut findings = examine(args);
     let mut mended = None;
     if args.fix {

@@ -135,12 +135,9 @@ fn forget(dir: &ClusterDir, ended: &[(String, Folder)]) -> Result<String> {
     let _lock = dir.lock()?;
     let mut forgotten = Vec::new();
     for (name, folder) in ended {
-        let Some(identity) = Identity::load(folder)? else {
-            continue;
-        };
-        if identity.open()?.is_none() {
-            Identity::forget(folder)?;
-            forgotten.push(format!("{name} (was {})", identity.pid));
+        // Servers note themselves without the cluster's lock.
+        if let Some(pid) = Identity::forget_ended(folder)? {
+            forgotten.push(format!("{name} (was {pid})"));
         }
     }
     if forgotten.is_empty() {

@@ -434,12 +434,11 @@ fn looks(ours: &[Mounted]) -> Vec<Look> {
     let start = |place: &Mounted| {
         let mut command = Command::new(std::env::current_exe()?);
         command.args(["doctor", "--look"]).arg(place.path());
-        // Nobody waits for the end of what it says.
-        let (nothing, silence) = (Stdio::null(), Stdio::null());
+        // Whoever reads what we say is not to wait for its end.
         command
             .stdin(Stdio::null())
-            .stdout(nothing)
-            .stderr(silence)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
             .spawn()
     };
     let started: Vec<_> = ours.iter().map(start).collect();

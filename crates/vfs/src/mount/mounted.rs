@@ -11,8 +11,8 @@ use std::path::{Path, PathBuf};
 
 use super::point::{self, SOURCE};
 
-/// As `mount` shows the type.
-const KIND: &[u8] = b"fuse.cenote";
+/// As `mount` shows the type: of mounts of root's the kernel is told no more than `fuse`.
+const KINDS: [&[u8]; 2] = [b"fuse", b"fuse.cenote"];
 
 /// A mount that was listed.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -70,7 +70,7 @@ impl Mounted {
     }
 
     pub(super) fn is_ours(&self) -> bool {
-        self.kind == KIND && self.source.starts_with(SOURCE.as_bytes())
+        KINDS.contains(&&*self.kind) && self.source.starts_with(SOURCE.as_bytes())
     }
 
     /// Takes it away if it is still there and what served it has ended.
@@ -210,6 +210,8 @@ mod tests {
 30 22 0:40 / /mnt/a\\040b rw,nosuid - fuse.cenote cenote:v0 rw,user_id=0
 31 22 0:41 / /mnt/other rw - fuse.sshfs host: rw
 32 22 0:42 / /mnt/foreign rw - fuse.cenote other rw
+37 22 0:47 / /mnt/remote rw - nfs cenote:/v0 rw
+38 22 0:48 / /mnt/root rw - fuse cenote:v0 rw
 33 22 0:43 / /mnt/hidden rw - fuse.cenote cenote:v1 rw
 34 22 0:44 / /mnt/hidden rw - fuse.sshfs host: rw
 35 22 0:45 / /mnt/twice rw - fuse.cenote cenote:v2 rw
@@ -220,8 +222,8 @@ nonsense";
             .iter()
             .map(|mounted| (mounted.id, mounted.path()))
             .collect();
-        let twice = (36, Path::new("/mnt/twice"));
-        assert_eq!(shown, [(30, Path::new("/mnt/a b")), twice]);
+        let expected = [(30, "/mnt/a b"), (38, "/mnt/root"), (36, "/mnt/twice")];
+        assert_eq!(shown, expected.map(|(id, path)| (id, Path::new(path))));
     }
 
     #[test]

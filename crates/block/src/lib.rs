@@ -9,4 +9,5 @@ pub mod nbd;
 pub mod ram;
 pub mod swap;
 pub mod ublk;
+pub mod unix;
 pub mod volume;

@@ -29,6 +29,7 @@ mod standby;
 
 use std::io;
 use std::path::PathBuf;
+use std::time::Duration;
 
 pub use cenote_fuse::{
     SWITCH as FUSE_RINGS_SWITCH, State as FuseRingsState, state as fuse_rings_state,
@@ -124,6 +125,12 @@ pub enum Error {
     NotRunning {
         /// The directory.
         dir: PathBuf,
+    },
+    /// The server takes no question, or gives no answer: it is stopped, or waits for something.
+    #[error("the swap server gives no answer, for {:.1} s", waited.as_secs_f64())]
+    Silent {
+        /// How long it was waited for.
+        waited: Duration,
     },
     /// `swapoff` could not bring every page back; the device still serves.
     #[error("swapoff {}: {reason}; swap stays on and is still served", device.display())]

@@ -318,6 +318,10 @@ impl CacheDir {
     /// # Errors
     /// None runs, or it refuses or is silent.
     pub fn ask(&self, key: &ClusterKey, question: &Question) -> Result<Answer> {
+        self.ask_within(key, question, ANSWER_LIMIT)
+    }
+
+    fn ask_within(&self, key: &ClusterKey, question: &Question, limit: Duration) -> Result<Answer> {
         let name = &self.name;
         let no_manager = || {
             let what = format!(
@@ -330,7 +334,7 @@ impl CacheDir {
         }
         // One that ends has the lock for longer than it listens; one that begins has it before.
         let mut is_there = || self.is_managed().unwrap_or(true);
-        match ask_while(vec![self.socket()], key, question, ANSWER_LIMIT, &mut is_there) {
+        match ask_while(vec![self.socket()], key, question, limit, &mut is_there) {
             Ok(answer) => Ok(answer),
             Err(CallError::NoManager) => Err(no_manager()),
             Err(CallError::Ended) => Err(Failure::new(
@@ -354,7 +358,15 @@ impl CacheDir {
     /// # Errors
     /// As [`CacheDir::ask`].
     pub fn status(&self, key: &ClusterKey) -> Result<Status> {
-        match self.ask(key, &Question::Status)? {
+        self.status_within(key, ANSWER_LIMIT)
+    }
+
+    /// How it is, of a manager that takes no longer than `limit` to say so.
+    ///
+    /// # Errors
+    /// As [`CacheDir::ask`].
+    pub fn status_within(&self, key: &ClusterKey, limit: Duration) -> Result<Status> {
+        match self.ask_within(key, &Question::Status, limit)? {
             Answer::Status(status) => Ok(*status),
             other => anyhow::bail!("cache {}: no status: {other:?}", self.name),
         }

@@ -2,7 +2,7 @@
 //! the oldest goes for the newest. Refusing the newest would let whoever holds all places keep them.
 
 use std::collections::VecDeque;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 
 use tokio::task::AbortHandle;
 
@@ -27,6 +27,7 @@ impl Connections {
 
     /// Has a connection end if one more from `source` were too many; whether it had to.
     pub fn make_room(&mut self, source: IpAddr) -> bool {
+        let source = network_of(source);
         self.open.retain(|(_, task)| !task.is_finished());
         let alike = self.open.iter().filter(|(from, _)| *from == source);
         let victim = if alike.count() >= self.source_max {
@@ -45,6 +46,29 @@ impl Connections {
 
     /// One more, after [`Connections::make_room`].
     pub fn add(&mut self, source: IpAddr, task: AbortHandle) {
-        self.open.push_back((source, task));
+        self.open.push_back((network_of(source), task));
+    }
+}
+
+/// What one machine has of addresses: of IPv6 it takes as many as it likes within 64 bits.
+fn network_of(source: IpAddr) -> IpAddr {
+    match source.to_canonical() {
+        IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() >> 64 << 64).into(),
+        address => address,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_of_one_network_of_ipv6_are_one_source() {
+        let network = |text: &str| network_of(text.parse().unwrap());
+        assert_eq!(network("2001:db8::1"), network("2001:db8::ffff:1:2:3"));
+        assert_ne!(network("2001:db8::1"), network("2001:db8:0:1::1"));
+        assert_ne!(network("192.0.2.1"), network("192.0.2.2"));
+        assert_eq!(network("::ffff:192.0.2.1"), network("192.0.2.1"));
+        assert_ne!(network("::ffff:192.0.2.1"), network("::ffff:192.0.2.2"));
     }
 }

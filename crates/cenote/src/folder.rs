@@ -25,6 +25,8 @@ use std::sync::Arc;
 use rustix::fs::{AtFlags, Dir, FileType, FlockOperation, Mode, OFlags, Stat};
 use walk::Walk;
 
+use crate::shell::quoted;
+
 /// A checked folder. Copies share the handle.
 #[derive(Clone, Debug)]
 pub struct Folder {
@@ -96,16 +98,16 @@ impl FolderError {
             Self::Foreign { path, .. } => Some(format!(
                 "a folder of your own, such as ~/.cenote/well; or, if nobody else has files in it, \
                  chown -R {user} {}",
-                path.display()
+                quoted(path)
             )),
             Self::Shared { path, .. } => Some(format!(
                 "chmod go-w {}, once what is in it is yours; or a private folder, such as \
                  ~/.cenote/well",
-                path.display()
+                quoted(path)
             )),
             Self::Kind { path, .. } | Self::Long { path } => Some(format!(
                 "ls -l {}; remove it if it is not yours",
-                path.display()
+                quoted(path)
             )),
             Self::Os { path, source } if source.kind() == ErrorKind::PermissionDenied => {
                 Some(format!(

@@ -33,6 +33,7 @@ mod scrubbing;
 mod service;
 mod serving;
 mod share;
+mod shell;
 mod signals;
 mod size;
 mod span;

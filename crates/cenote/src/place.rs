@@ -30,6 +30,7 @@ use cenote_pool::Cluster;
 use crate::failure::Failure;
 use crate::folder::{Folder, FolderError};
 use crate::lock::try_lock;
+use crate::shell::quoted;
 
 /// The folder of a local cluster, which nobody else can change.
 #[derive(Clone, Debug)]
@@ -57,7 +58,7 @@ impl ClusterDir {
         match Folder::open(path) {
             Err(error) if error.is_missing() => Err(Failure::new(
                 format!("cluster folder {error}"),
-                format!("cenote up --dir {}", path.display()),
+                format!("cenote up --dir {}", quoted(path)),
             )
             .into()),
             other => Ok(Self {

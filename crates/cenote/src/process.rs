@@ -46,13 +46,14 @@ impl Identity {
     /// # Errors
     /// The folder cannot be written.
     pub fn save(&self, folder: &Folder) -> Result<()> {
+        let _lock = folder.lock()?;
         // The number goes last: where `pid` is, `started` is whole.
         folder.write("started", &format!("{}\n", self.started))?;
         folder.write("pid", &format!("{}\n", self.pid))?;
         Ok(())
     }
 
-    /// Reads what [`Identity::save`] wrote; `None` when no process was noted.
+    /// Reads what [`Identity::save`] wrote; `None` when no process was noted, or half of it was forgotten.
     ///
     /// # Errors
     /// The files are there and make no sense, or others can have written them.
@@ -64,12 +65,25 @@ impl Identity {
             let path = folder.join("pid");
             bail!("{}: {:?} is no process number", path.display(), text.trim());
         };
-        let started = folder.read("started")?;
-        let started = started.with_context(|| folder.join("started").display().to_string())?;
-        Ok(Some(Self {
+        Ok(folder.read("started")?.map(|started| Self {
             pid,
             started: started.trim().to_owned(),
         }))
+    }
+
+    /// Forgets a process that has ended, and no other one that is noted meanwhile; its number.
+    ///
+    /// # Errors
+    /// As [`Identity::load`], [`Identity::open`] and [`Identity::forget`].
+    pub fn forget_ended(folder: &Folder) -> Result<Option<u32>> {
+        let _lock = folder.lock()?;
+        match Self::load(folder)? {
+            Some(identity) if identity.open()?.is_none() => {
+                Self::forget(folder)?;
+                Ok(Some(identity.pid))
+            }
+            _ => Ok(None),
+        }
     }
 
     /// Forgets what [`Identity::save`] wrote.
@@ -320,6 +334,43 @@ mod tests {
 
         Identity::forget(&folder).unwrap();
         assert_eq!(Identity::load(&folder).unwrap(), None);
+    }
+
+    #[test]
+    fn half_a_note_is_none() {
+        let directory = tempfile::tempdir().unwrap();
+        let folder = Folder::open(directory.path()).unwrap();
+        let mut child = sleeper();
+        Identity::of(child.id()).unwrap().save(&folder).unwrap();
+        folder.remove("started").unwrap();
+        assert_eq!(Identity::load(&folder).unwrap(), None);
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    #[test]
+    fn only_one_that_has_ended_is_forgotten_and_nobody_is_noted_meanwhile() {
+        let directory = tempfile::tempdir().unwrap();
+        let folder = Folder::open(directory.path()).unwrap();
+        let mut child = sleeper();
+        let identity = Identity::of(child.id()).unwrap();
+        identity.save(&folder).unwrap();
+        assert_eq!(Identity::forget_ended(&folder).unwrap(), None);
+        assert_eq!(Identity::load(&folder).unwrap(), Some(identity.clone()));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(Identity::forget_ended(&folder).unwrap(), Some(identity.pid));
+        assert_eq!(Identity::load(&folder).unwrap(), None);
+
+        let lock = folder.lock().unwrap();
+        std::thread::scope(|scope| {
+            let save = scope.spawn(|| identity.save(&folder));
+            std::thread::sleep(Duration::from_millis(100));
+            assert_eq!(Identity::load(&folder).unwrap(), None, "it waits");
+            drop(lock);
+            save.join().unwrap().unwrap();
+        });
+        assert_eq!(Identity::load(&folder).unwrap(), Some(identity));
     }
 
     #[test]

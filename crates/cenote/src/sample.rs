@@ -7,13 +7,13 @@ use cenote_pool::HostEntry;
 use cenote_pool::control::HostStatus;
 use serde_json::Value;
 
-use crate::ask::{self, side_by_side};
+use crate::ask;
 use crate::commands::kv::place::Found as KvCluster;
 use crate::commands::kv::status::{self, NodeStatus};
 use crate::failure::chain;
 use crate::place::{ClusterDir, Loaded, Which};
 use crate::process::Identity;
-use crate::volumes::{self, Question};
+use crate::volumes;
 
 /// Asks.
 pub struct Sampler {
@@ -192,25 +192,14 @@ pub fn hosts(loaded: &Loaded, entries: &[HostEntry], timeout: Duration) -> Resul
 /// The folder of volumes cannot be read; owners that do not answer are no error.
 pub fn volumes(dir: &ClusterDir, timeout: Duration) -> Result<Volumes> {
     let at = Instant::now();
-    let folder = volumes::Volumes::new(dir);
-    let specs = folder.list()?;
-    let answers = side_by_side(&specs, |(name, _)| {
-        let answer = || folder.ask_within(name, Question::Status, timeout);
-        let status = folder.is_owned(name)?.then(answer);
-        anyhow::Ok(status.map(|answer| answer.map_err(|error| chain(&error))))
+    let statuses = volumes::Volumes::new(dir).statuses(timeout)?;
+    let found = statuses.into_iter().map(|(name, spec, status)| Volume {
+        name,
+        size: spec.size,
+        scheme: spec.scheme,
+        status: status.map(|answer| answer.map_err(|error| chain(&error))),
     });
-    let found = specs
-        .into_iter()
-        .zip(answers)
-        .map(|((name, spec), status)| {
-            Ok(Volume {
-                name,
-                size: spec.size,
-                scheme: spec.scheme,
-                status: status?,
-            })
-        });
-    let volumes = found.collect::<Result<Vec<_>>>()?;
+    let volumes = found.collect();
     Ok(Volumes { at, volumes })
 }
 

@@ -17,6 +17,7 @@ use crate::failure::Failure;
 use crate::place::Loaded;
 use crate::protected::Protected;
 use crate::scrubbing::Scrubbing;
+use crate::shell::quoted;
 use crate::size::Size;
 use crate::volumes::{Owner, Question, Spec, UNNAMED, Volumes};
 
@@ -335,7 +336,7 @@ impl Serving {
                 | VolumeError::Superseded => {
                     format!("cenote volume reset {name} gives its content up")
                 }
-                _ => format!("cenote status --cluster {}", loaded.file.display()),
+                _ => format!("cenote status --cluster {}", quoted(&loaded.file)),
             };
             Failure::new(format!("open volume {name}: {e}"), hint)
         })?;

@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 use cenote_volume::{JournalFile, Kept, Left, Placement, Resilience, Scheme};
 use serde::{Deserialize, Serialize};
 
-use crate::ask::random_u128;
+use crate::ask::{random_u128, side_by_side};
 use crate::failure::Failure;
 use crate::folder::Folder;
 use crate::lock::{is_locked, try_lock};
@@ -24,6 +24,9 @@ pub use owner::Owner;
 
 /// How long the owner of a volume may take to answer, and to be asked.
 const OWNER_LIMIT: Duration = Duration::from_secs(10);
+
+/// What a volume's owner says of it.
+type Status = Result<serde_json::Value>;
 
 /// Begins the name of a volume that nobody named; it is forgotten with its owner.
 pub const UNNAMED: &str = "unnamed-";
@@ -450,6 +453,22 @@ impl Volumes {
     ) -> Result<serde_json::Value> {
         let folder = self.folder(name)?;
         owner::ask(&folder.socket(&file(name, "sock")), name, &question, limit)
+    }
+
+    /// Every volume by its name, and how it is as its owner says; `None` where it has none. All owners are
+    /// asked at the same time, and each may take `limit`.
+    ///
+    /// # Errors
+    /// The folder of volumes cannot be read; an owner that does not answer is an error of its own.
+    pub fn statuses(&self, limit: Duration) -> Result<Vec<(String, Spec, Option<Status>)>> {
+        let specs = self.list()?;
+        let statuses = side_by_side(&specs, |(name, _)| {
+            let answer = || self.ask_within(name, Question::Status, limit);
+            anyhow::Ok(self.is_owned(name)?.then(answer))
+        });
+        let all = specs.into_iter().zip(statuses);
+        all.map(|((name, spec), status)| Ok((name, spec, status?)))
+            .collect()
     }
 }
 

@@ -5,9 +5,11 @@ mod support;
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use support::{Ended, Folder, cenote, signal, wait_ended};
@@ -217,7 +219,7 @@ fn a_bundle_notes_what_does_not_answer() {
     let server = server_of(&folder);
     signal(server, "STOP");
     let into = tempfile::tempdir().expect("a folder");
-    let (root, _) = bundle(&folder, into.path(), "1s");
+    let (root, _) = bundle(&folder, into.path(), "10s");
     signal(server, "CONT");
     let manifest = json(&root.join("manifest.json"));
     let parts = manifest["parts"].as_array().expect("parts");
@@ -225,8 +227,17 @@ fn a_bundle_notes_what_does_not_answer() {
         let found = parts.iter().find(|part| part["name"] == name);
         found.unwrap_or_else(|| panic!("{name}: {manifest:#}"))["error"].clone()
     };
-    assert_eq!(error_of("status/volumes.json"), "no answer within 1 s");
-    assert!(!root.join("status/volumes.json").exists());
+    // One owner that is stopped takes nothing of the others away.
+    let hosts = json(&root.join("status/hosts.json"));
+    assert_eq!(hosts["hosts_up"], 3, "{hosts:#}");
+    let volumes = json(&root.join("status/volumes.json"));
+    let why = volumes[0]["error"].as_str().expect("an error");
+    assert!(
+        why.contains("v0: the process that serves it does not answer"),
+        "{why}"
+    );
+    let doctor = json(&root.join("doctor.json"));
+    assert_eq!(doctor["state"], "warning", "{doctor:#}");
     let page = parts.iter().find(|part| {
         part["name"]
             .as_str()
@@ -237,6 +248,24 @@ fn a_bundle_notes_what_does_not_answer() {
     // And the rest is there.
     assert_eq!(error_of("kernel.json"), Value::Null);
     assert!(root.join("logs/servers/v0/log").exists());
+}
+
+#[test]
+fn a_swap_server_that_says_nothing_is_given_up() {
+    let folder = Folder::new();
+    let swap = folder.path().join("swap");
+    fs::DirBuilder::new()
+        .mode(0o700)
+        .create(&swap)
+        .expect("made");
+    let _silent = UnixListener::bind(swap.join("swap.sock")).expect("it listens");
+    let only = ["doctor", "--json", "--timeout", "200ms", "--only", "swap"];
+    let began = Instant::now();
+    let report = folder.run(&only).expect(0).json();
+    assert!(began.elapsed() < Duration::from_secs(20), "{report:#}");
+    let findings = report["findings"].as_array().expect("findings");
+    assert_eq!(findings.len(), 1, "{report:#}");
+    assert_eq!(findings[0]["state"], "warning", "{report:#}");
 }
 
 #[test]

@@ -7,6 +7,7 @@ mod convert;
 mod device;
 mod kernel;
 mod listing;
+pub mod mounted;
 mod point;
 mod rings;
 mod serving;

@@ -6,14 +6,15 @@
 //! that the server was killed: whoever then asks for its end does what is left to do.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, BufRead, BufReader, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::fd::AsRawFd as _;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::area::PAGE_BYTES;
 use super::{Error, OffReport, Result, area, device};
+use crate::unix::connect_within;
 
 /// What a swap server reports of itself.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
@@ -95,13 +96,21 @@ impl Status {
     }
 }
 
-/// The state of the server in `dir`.
+/// The state of the server in `dir`, which has a few seconds to say it.
 ///
 /// # Errors
-/// [`Error::NotRunning`], or what became of the conversation.
+/// As [`status_within`].
 pub fn status(dir: &Path) -> Result<Status> {
+    status_within(dir, ANSWER_LIMIT)
+}
+
+/// The state of the server in `dir`, which has `limit` to say it.
+///
+/// # Errors
+/// [`Error::NotRunning`], [`Error::Silent`], or what became of the conversation.
+pub fn status_within(dir: &Path, limit: Duration) -> Result<Status> {
     let mut status = Status::default();
-    ask(dir, "status", |key, value| {
+    ask(dir, "status", Some(limit), |key, value| {
         status.read_line(key, value);
         Ok(())
     })?;
@@ -120,7 +129,8 @@ pub fn status(dir: &Path) -> Result<Status> {
 pub fn off(dir: &Path, mut watch: impl FnMut(u64)) -> Result<OffReport> {
     let mut used_bytes = 0;
     let mut unreadable_pages = None;
-    let asked = ask(dir, "off", |key, value| {
+    // Pages come back for as long as that takes.
+    let asked = ask(dir, "off", None, |key, value| {
         let number = value.parse().unwrap_or(0);
         match key {
             "progress" => watch(number),
@@ -217,15 +227,36 @@ pub(super) fn listen(dir: &Path) -> Result<UnixListener> {
     UnixListener::bind(&path).map_err(Error::system(format!("listen on {}", path.display())))
 }
 
-/// Sends a request and hands each line of the answer to `take`.
-fn ask(dir: &Path, request: &str, mut take: impl FnMut(&str, &str) -> Result<()>) -> Result<()> {
-    let not_running = || Error::NotRunning {
-        dir: dir.to_owned(),
+/// Sends a request and hands each line of the answer to `take`; all of them come within `limit`.
+fn ask(
+    dir: &Path,
+    request: &str,
+    limit: Option<Duration>,
+    mut take: impl FnMut(&str, &str) -> Result<()>,
+) -> Result<()> {
+    let began = Instant::now();
+    let failed = |action| {
+        move |error: io::Error| match error.kind() {
+            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => Error::Silent {
+                waited: began.elapsed(),
+            },
+            _ => Error::system(action)(error),
+        }
     };
-    let mut stream = UnixStream::connect(dir.join(SOCKET_NAME)).map_err(|_| not_running())?;
-    writeln!(stream, "{request}").map_err(Error::system("ask the swap server"))?;
-    for line in BufReader::new(stream).lines() {
-        let line = line.map_err(Error::system("hear from the swap server"))?;
+    let connected = connect_within(&dir.join(SOCKET_NAME), limit.unwrap_or(ANSWER_LIMIT));
+    let mut stream = connected.map_err(|error| match error.kind() {
+        io::ErrorKind::WouldBlock => failed("reach the swap server")(error),
+        _ => Error::NotRunning {
+            dir: dir.to_owned(),
+        },
+    })?;
+    let asked = stream
+        .set_write_timeout(limit)
+        .and_then(|()| writeln!(stream, "{request}"));
+    asked.map_err(failed("ask the swap server"))?;
+    let deadline = limit.map(|limit| began + limit);
+    for line in BufReader::new(Until { stream, deadline }).lines() {
+        let line = line.map_err(failed("hear from the swap server"))?;
         if line.is_empty() {
             return Ok(());
         }
@@ -237,6 +268,28 @@ fn ask(dir: &Path, request: &str, mut take: impl FnMut(&str, &str) -> Result<()>
     }
     Err(Error::Server("it went away before it answered".to_owned()))
 }
+
+/// What comes until a deadline, of one who may send a byte now and then for ever.
+struct Until {
+    stream: UnixStream,
+    deadline: Option<Instant>,
+}
+
+impl Read for Until {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        if let Some(deadline) = self.deadline {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            self.stream.set_read_timeout(Some(left))?;
+        }
+        self.stream.read(into)
+    }
+}
+
+/// How long a server may take to say how it is; it shares a machine that is short of memory.
+const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 
 /// The lock that a server holds while it lives.
 pub(super) struct Lock {

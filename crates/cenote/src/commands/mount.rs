@@ -16,6 +16,7 @@ use cenote_vfs::{Files, OpenError};
 use crate::failure::{DONE, Failure};
 use crate::place::{Loaded, Which};
 use crate::serving::{End, Serving, WhichVolume};
+use crate::shell::quoted;
 use crate::size::Size;
 use crate::volume_metrics::VolumeMetrics;
 use crate::{background, fuse_rings, service, signals};
@@ -198,10 +199,10 @@ fn in_background(args: &Args, loaded: &Loaded, point: &MountPoint) -> Result<u8>
 
 fn refused(error: &PointError) -> Failure {
     let mend = match error {
-        PointError::Os { path, .. } => format!("mkdir -p {}", path.display()),
+        PointError::Os { path, .. } => format!("mkdir -p {}", quoted(path)),
         PointError::NotDirectory(_) | PointError::NotEmpty(_) => "an empty directory".to_owned(),
-        PointError::Mounted(path) => format!("umount {}, or another directory", path.display()),
-        PointError::Stale(path) => format!("umount -l {}", path.display()),
+        PointError::Mounted(path) => format!("umount {}, or another directory", quoted(path)),
+        PointError::Stale(path) => format!("umount -l {}", quoted(path)),
         _ => String::new(),
     };
     Failure::new(error.to_string(), mend)
@@ -213,7 +214,7 @@ fn not_opened(error: OpenError, name: &str, loaded: &Loaded) -> Failure {
         OpenError::Other | OpenError::Damaged => {
             format!("another volume; cenote volume reset {name} gives up what this one holds")
         }
-        _ => format!("cenote status --cluster {}", loaded.file.display()),
+        _ => format!("cenote status --cluster {}", quoted(&loaded.file)),
     };
     Failure::new(format!("the files of volume {name}: {error}"), mend)
 }

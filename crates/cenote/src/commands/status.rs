@@ -14,7 +14,7 @@ use crate::process::Identity;
 use crate::size::Size;
 use crate::span;
 use crate::table::Table;
-use crate::volumes::{Question, Volumes};
+use crate::volumes::Volumes;
 use crate::watch::Watch;
 
 /// `status` and what follows it.
@@ -31,7 +31,7 @@ pub struct Args {
     /// One JSON object on standard output
     #[arg(long)]
     json: bool,
-    /// How long a host may take to answer
+    /// How long a host, or a volume's owner, may take to answer
     #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = span::within("1ms", "60s"))]
     timeout: Duration,
     #[command(flatten)]
@@ -143,7 +143,7 @@ fn report(loaded: &Loaded, timeout: Duration) -> Result<Report> {
         memory_bytes: sum(|s| s.memory_bytes),
         lent_bytes: sum(|s| s.lent_bytes),
         free_bytes: sum(free_bytes),
-        volumes: volumes(&Volumes::new(&loaded.dir))?,
+        volumes: volumes(&Volumes::new(&loaded.dir), timeout)?,
         hosts,
     })
 }
@@ -218,11 +218,10 @@ fn come_home(seen: &PressureStatus) -> String {
     format!("{} to {}", away.rounded(), spare.rounded())
 }
 
-fn volumes(volumes: &Volumes) -> Result<Vec<VolumeReport>> {
+fn volumes(volumes: &Volumes, timeout: Duration) -> Result<Vec<VolumeReport>> {
     let mut reports = Vec::new();
-    for (name, spec) in volumes.list()? {
-        let in_use = volumes.is_owned(&name)?;
-        let answer = in_use.then(|| volumes.ask(&name, Question::Status));
+    for (name, spec, answer) in volumes.statuses(timeout)? {
+        let in_use = answer.is_some();
         let slabs_left = volumes.left(&name)?.map_or(0, |left| left.slabs);
         let (status, error) = match answer {
             Some(Ok(status)) => (Some(status), None),

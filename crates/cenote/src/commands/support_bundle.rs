@@ -77,7 +77,11 @@ pub fn run(args: &Args) -> Result<u8> {
     let mut redactor = Redactor::default();
     // Without what is secret in them no file goes in.
     let chosen = files::learn(&mut redactor, dir.as_ref())
-        .and_then(|()| files::chosen(dir.as_ref(), args.log_bytes.bytes()));
+        .and_then(|()| files::chosen(dir.as_ref(), args.log_bytes.bytes()))
+        .map(|chosen| chosen.iter().map(files::Chosen::read).collect::<Vec<_>>());
+    if let Ok(parts) = &chosen {
+        files::learn_configured(&mut redactor, parts);
+    }
     let mut archive = Archive::create(&path, &root, made_at_s).map_err(|error| {
         Failure::new(
             format!("write {}: {error}", path.display()),
@@ -120,16 +124,12 @@ fn build() -> serde_json::Value {
 }
 
 /// Asks for everything at once; in a fixed order.
-fn gather(
-    args: &Args,
-    dir: Option<&ClusterDir>,
-    chosen: Result<Vec<files::Chosen>>,
-) -> Result<Vec<Part>> {
+fn gather(args: &Args, dir: Option<&ClusterDir>, chosen: Result<Vec<Part>>) -> Result<Vec<Part>> {
     let program = std::env::current_exe().context("find this program's file")?;
     let commands = commands(args, dir)?;
     let mut parts = vec![asked::kernel()];
     match chosen {
-        Ok(chosen) => parts.extend(chosen.iter().map(files::Chosen::read)),
+        Ok(chosen) => parts.extend(chosen),
         Err(error) => parts.push(Part::made("logs and config", || Err(error))),
     }
     let pages = pages(args, &parts);
@@ -177,19 +177,31 @@ fn commands(args: &Args, dir: Option<&ClusterDir>) -> Result<Vec<(String, Vec<St
         arguments.extend_from_slice(place);
         commands.push((name.to_owned(), arguments));
     };
+    // Of its own limit each command leaves the better part for what it does besides; doctor asks one kind of
+    // part after the other.
+    let within = |share: u32| {
+        let limit = (args.timeout / share).min(Duration::from_secs(60));
+        format!("--timeout {}ms", limit.as_millis())
+    };
+    let (doctor, some) = (format!("doctor --json {}", within(8)), within(4));
     let Some(dir) = dir else {
-        add("doctor.json", "doctor --json", &[]);
+        add("doctor.json", &doctor, &[]);
         return Ok(commands);
     };
     let place = args
         .which
         .absolute()?
         .map(|word| word.to_string_lossy().into_owned());
-    add("doctor.json", "doctor --json", &place);
+    add("doctor.json", &doctor, &place);
     let root = dir.folder();
     if root.has("cluster.toml")? || !root.has("kv.json")? {
-        add("status/hosts.json", "status --json", &place);
-        add("status/volumes.json", "volume status --json", &place);
+        add(
+            "status/hosts.json",
+            &format!("status --json {some}"),
+            &place,
+        );
+        let volumes = format!("volume status --json {some}");
+        add("status/volumes.json", &volumes, &place);
     }
     for (folder, name, command) in [
         ("caches", "status/caches.json", "cache status --json"),
@@ -202,7 +214,11 @@ fn commands(args: &Args, dir: Option<&ClusterDir>) -> Result<Vec<(String, Vec<St
     if root.has("kv.json")? {
         let place = std::path::absolute(dir.root()).context("find the folder")?;
         let place = ["--dir".to_owned(), place.to_string_lossy().into_owned()];
-        add("status/kv.json", "kv status --json", &place);
+        add(
+            "status/kv.json",
+            &format!("kv status --json {some}"),
+            &place,
+        );
     }
     Ok(commands)
 }

@@ -256,7 +256,12 @@ fn turn_off(which: &Which) -> Result<u8> {
     // Named before it is asked to end, so that its end can be waited for.
     let server = match control::status(&folder) {
         Ok(status) => Identity::of(status.pid).and_then(|identity| identity.open())?,
-        Err(_) => None,
+        Err(error) => {
+            if let Error::Silent { .. } = error {
+                eprintln!("warning: {error}; it is waited for, as it may be bringing pages back");
+            }
+            None
+        }
     };
     let bar = progress::line();
     let (mut time, mut total) = (Left::new(), None);
@@ -359,6 +364,9 @@ fn failure(error: Error) -> Failure {
     let remedy = match &error {
         Error::NotRunning { .. } => "cenote swap on",
         Error::Running { .. } => "cenote swap off first, or cenote swap status",
+        Error::Silent { .. } => {
+            "wait where swap off is under way; else see whether the process is stopped that swap.lock names"
+        }
         Error::StillOn { .. } => "free memory, then cenote swap off again",
         _ => "cenote doctor says what this machine lacks",
     };

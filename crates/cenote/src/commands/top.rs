@@ -21,7 +21,7 @@ use crossterm::event::{self, Event};
 
 use self::screen::Screen;
 use self::view::{After, Focus, View};
-use crate::failure::{DONE, Failure};
+use crate::failure::{DONE, Failure, chain};
 use crate::place::Which;
 use crate::sample::{Hosts, Nodes, Sampler, Volumes};
 use crate::signals;
@@ -61,6 +61,8 @@ enum News {
     Nodes(Nodes),
     Terminal(Event),
     Stop,
+    /// Those of a table could not be asked.
+    Unasked(Focus, anyhow::Error),
     /// A thread cannot go on.
     Failed(anyhow::Error),
 }
@@ -86,8 +88,14 @@ fn once(sampler: &Sampler, interval: Duration) -> Result<u8> {
     view.handle_nodes(sampler.nodes()?);
     std::thread::sleep(interval);
     view.handle_hosts(sampler.hosts()?);
-    view.handle_volumes(sampler.volumes()?);
-    view.handle_nodes(sampler.nodes()?);
+    match sampler.volumes() {
+        Ok(volumes) => view.handle_volumes(volumes),
+        Err(error) => view.handle_trouble(Focus::Volumes, chain(&error)),
+    }
+    match sampler.nodes() {
+        Ok(nodes) => view.handle_nodes(nodes),
+        Err(error) => view.handle_trouble(Focus::Nodes, chain(&error)),
+    }
     let mut out = std::io::stdout().lock();
     for line in frame::whole(&view) {
         writeln!(out, "{}", line.text().trim_end())?;
@@ -119,14 +127,17 @@ fn watch(sampler: Sampler, interval: Duration) -> Result<u8> {
     let mut screen = Screen::enter()?;
     let sampler = Arc::new(sampler);
     start(&sampler, &news, interval, "top-hosts", |sampler| {
-        sampler.hosts().map(News::Hosts)
+        let unasked = |error| News::Unasked(Focus::Hosts, error);
+        sampler.hosts().map_or_else(unasked, News::Hosts)
     })?;
     start(&sampler, &news, interval, "top-volumes", |sampler| {
-        sampler.volumes().map(News::Volumes)
+        let unasked = |error| News::Unasked(Focus::Volumes, error);
+        sampler.volumes().map_or_else(unasked, News::Volumes)
     })?;
     if sampler.has_nodes() {
         start(&sampler, &news, interval, "top-nodes", |sampler| {
-            sampler.nodes().map(News::Nodes)
+            let unasked = |error| News::Unasked(Focus::Nodes, error);
+            sampler.nodes().map_or_else(unasked, News::Nodes)
         })?;
     }
     std::thread::Builder::new()
@@ -145,17 +156,14 @@ fn start(
     news: &Sender<News>,
     interval: Duration,
     name: &str,
-    mut ask: impl FnMut(&Sampler) -> Result<News> + Send + 'static,
+    mut ask: impl FnMut(&Sampler) -> News + Send + 'static,
 ) -> Result<()> {
     let (sampler, news) = (Arc::clone(sampler), news.clone());
     std::thread::Builder::new()
         .name(name.to_owned())
         .spawn(move || {
             // Ends with the channel: nobody looks any more.
-            while news
-                .send(ask(&sampler).unwrap_or_else(News::Failed))
-                .is_ok()
-            {
+            while news.send(ask(&sampler)).is_ok() {
                 std::thread::sleep(interval);
             }
         })
@@ -194,7 +202,11 @@ fn draw(view: &mut View, screen: &mut Screen, told: &Receiver<News>) -> Result<(
             // Another size is seen when the next frame is made.
             News::Terminal(_) => {}
             News::Stop => return Ok(()),
-            News::Failed(error) => return Err(error),
+            // What was known before is worth a look all the same.
+            News::Unasked(table, error) if view.knows(table) => {
+                view.handle_trouble(table, chain(&error));
+            }
+            News::Unasked(_, error) | News::Failed(error) => return Err(error),
         }
     }
 }

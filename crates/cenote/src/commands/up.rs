@@ -23,6 +23,8 @@ use crate::failure::{DONE, Failure};
 use crate::folder::Folder;
 use crate::place::{CLUSTER_FILE, ClusterDir, KEY_FILE, load_key, read_cluster};
 use crate::process::{self, Identity};
+
+use crate::shell::quoted;
 use crate::size::Size;
 use crate::span::Span;
 use crate::{ask, progress, signals};
@@ -244,7 +246,7 @@ fn find(dir: &ClusterDir, args: &Args) -> Result<Found> {
         }
     }
     let alive = running.len();
-    let down_first = || format!("cenote down --dir {}", dir.root().display());
+    let down_first = || format!("cenote down --dir {}", quoted(dir.root()));
     let is_known = dir.folder().has(CLUSTER_FILE)?;
     let clear = || {
         if is_known {

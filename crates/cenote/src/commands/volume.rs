@@ -67,6 +67,9 @@ enum Action {
     List {
         #[command(flatten)]
         which: Which,
+        /// How long an owner may take to answer
+        #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = span::within("1ms", "60s"))]
+        timeout: Duration,
         /// One JSON array on standard output
         #[arg(long)]
         json: bool,
@@ -85,6 +88,9 @@ Exit code 3: not every extent is whole, or the journal cannot be written.")]
         name: Option<String>,
         #[command(flatten)]
         which: Which,
+        /// How long an owner may take to answer
+        #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = span::within("1ms", "60s"))]
+        timeout: Duration,
         /// One JSON object on standard output
         #[arg(long)]
         json: bool,
@@ -246,20 +252,26 @@ pub fn run(args: &Args) -> Result<u8> {
             volumes.create(name, &spec)?;
             println!("{name}");
         }
-        Action::List { which, json, watch } => {
+        Action::List {
+            which,
+            timeout,
+            json,
+            watch,
+        } => {
             let volumes = Volumes::new(&which.directory()?);
-            return watch.show(*json, |out| state::list(&volumes, *json, out));
+            return watch.show(*json, |out| state::list(&volumes, *timeout, *json, out));
         }
         Action::Status {
             name,
             which,
+            timeout,
             json,
             watch,
         } => {
             let volumes = Volumes::new(&which.directory()?);
             return watch.show(*json, |out| match name {
-                Some(name) => state::status(&volumes, name, *json, out),
-                None => state::all(&volumes, *json, out),
+                Some(name) => state::status(&volumes, name, *timeout, *json, out),
+                None => state::all(&volumes, *timeout, *json, out),
             });
         }
         Action::Resize { name, size, which } => {

@@ -137,8 +137,16 @@ impl Access {
             .strip_prefix('[')
             .and_then(|rest| rest.strip_suffix(']'));
         match bare.unwrap_or(host).parse::<IpAddr>() {
-            // An address cannot be pointed elsewhere.
-            Ok(address) => at.is_some_and(|at| at.to_canonical() == address.to_canonical()),
+            // An address cannot be pointed elsewhere. Behind a forwarded port it is not the one that the
+            // request came to: --name says it then.
+            Ok(address) => {
+                let address = address.to_canonical();
+                let parse = |name: &String| name.trim_matches(['[', ']']).parse::<IpAddr>();
+                let named = self.names.iter().flat_map(parse);
+                at.into_iter()
+                    .chain(named)
+                    .any(|known| known.to_canonical() == address)
+            }
             Err(_) => {
                 let is_local = !self.is_remote && host.eq_ignore_ascii_case("localhost");
                 let mut names = self.names.iter();
@@ -235,6 +243,20 @@ mod tests {
             ..asked("127.0.0.1:7780")
         };
         assert_eq!(local.check_page(&mapped), Ok(()), "of a socket for both");
+    }
+
+    #[test]
+    fn an_address_may_be_one_of_its_names() {
+        let mut remote = remote();
+        for host in ["192.0.2.1:7780", "[2001:db8::1]:7780"] {
+            assert_eq!(remote.check_page(&asked(host)), Err(Denied::Host), "{host}");
+        }
+        let names = ["192.0.2.1", "[2001:db8::1]"].map(str::to_owned);
+        remote.names.extend(names);
+        for host in ["192.0.2.1:7780", "[2001:db8::1]:7780"] {
+            assert_eq!(remote.check_page(&asked(host)), Ok(()), "{host}");
+        }
+        assert_eq!(remote.check_page(&asked("192.0.2.2")), Err(Denied::Host));
     }
 
     #[test]

@@ -486,7 +486,7 @@ mod tests {
                 whole,
                 places: Vec::new(),
             }],
-            operations: 0,
+            operations: Default::default(),
         };
         let changes = of_kv(&view(NodeState::Up, true), &view(NodeState::Silent, false));
         assert_eq!(

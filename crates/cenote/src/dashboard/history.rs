@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::snapshot::Counted;
+use super::snapshot::{Counted, Operations};
 
 /// Length of a slot.
 pub const SLOT: Duration = Duration::from_secs(10);
@@ -172,7 +172,7 @@ pub struct History {
     memory: Ring<Memory>,
     /// Operations per second of the key-value store, and what was counted last.
     operations: Ring<f64>,
-    operations_counted: Option<(u64, Duration, u64)>,
+    operations_counted: Option<(u64, Duration, Operations)>,
     volumes: BTreeMap<String, Volume>,
 }
 
@@ -227,19 +227,23 @@ impl History {
     }
 
     /// Operations of the key-value store so far.
-    pub fn note_operations(&mut self, at: Duration, count: u64) {
+    pub fn note_operations(&mut self, at: Duration, counted: &Operations) {
         let slot = slot_of(at);
-        if let Some((counted_slot, then, before)) = self.operations_counted {
-            if slot <= counted_slot {
+        if let Some((counted_slot, then, before)) = &self.operations_counted {
+            if slot <= *counted_slot {
                 return;
             }
-            let seconds = at.saturating_sub(then).as_secs_f64();
-            // Less than before: a node went, or a partition moved.
-            let came = count.checked_sub(before).filter(|_| seconds > 0.0);
+            let seconds = at.saturating_sub(*then).as_secs_f64();
+            // A partition that was silent meanwhile would add all that it ever did; one that lost its
+            // memory counts anew.
+            let came = counted
+                .iter()
+                .filter_map(|(partition, count)| count.checked_sub(*before.get(partition)?));
+            let came = came.reduce(u64::saturating_add).filter(|_| seconds > 0.0);
             self.operations
                 .put(slot, came.map(|came| came as f64 / seconds));
         }
-        self.operations_counted = Some((slot, at, count));
+        self.operations_counted = Some((slot, at, counted.clone()));
     }
 
     /// What is drawn: the hour up to `now`, of one volume or of all together; `None`: none of that name.
@@ -407,13 +411,28 @@ mod tests {
         };
         history.note_memory(Duration::from_secs(1), memory(1));
         history.note_memory(Duration::from_secs(9), memory(2));
-        history.note_operations(Duration::from_secs(1), 100);
-        history.note_operations(Duration::from_secs(11), 150);
-        history.note_operations(Duration::from_secs(21), 20);
-        history.note_operations(Duration::from_secs(31), 40);
+        for (at_s, count) in [(1, 100), (11, 150), (21, 20), (31, 40)] {
+            let counted = Operations::from([((0, 0), count)]);
+            history.note_operations(Duration::from_secs(at_s), &counted);
+        }
         let hour = history.hour(Duration::from_secs(31), None).unwrap();
         assert_eq!(hour.lent_bytes[SLOTS - 4..], [Some(2), None, None, None]);
         let rates = &hour.operations[SLOTS - 4..];
         assert_eq!(rates, [None, Some(5.0), None, Some(2.0)]);
+    }
+
+    #[test]
+    fn a_partition_that_was_silent_makes_no_peak() {
+        let (a, b) = ((0, 0), (1, 0));
+        let mut history = History::new();
+        for (at_s, counted) in [
+            (1, Operations::from([(a, 100), (b, 10_000_000)])),
+            (11, Operations::from([(a, 150)])),
+            (21, Operations::from([(a, 200), (b, 10_000_010)])),
+        ] {
+            history.note_operations(Duration::from_secs(at_s), &counted);
+        }
+        let hour = history.hour(Duration::from_secs(21), None).unwrap();
+        assert_eq!(hour.operations[SLOTS - 2..], [Some(5.0), Some(5.0)]);
     }
 }

@@ -10,7 +10,7 @@ mod volume;
 use serde::Serialize;
 
 pub use host::{HostFigures, HostState, HostView, Level};
-pub use service::{CacheState, CacheView, KvView, StoreFigures, StoreView};
+pub use service::{CacheState, CacheView, KvView, Operations, StoreFigures, StoreView};
 pub use volume::{Counted, VolumeState, VolumeView};
 
 /// A part of the cluster, as it answered last.

@@ -295,7 +295,7 @@ impl Watcher {
         let mut works = Vec::new();
         if let Some(kv) = current(&state.kv) {
             let at = self.began.elapsed();
-            state.history.note_operations(at, kv.operations);
+            state.history.note_operations(at, &kv.operations);
             works = work::of_nodes(kv);
         }
         self.show("kv", &state.kv);

@@ -10,6 +10,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use cenote_block::unix::connect_within;
 use serde::{Deserialize, Serialize};
 
 use super::{OWNER_LIMIT, Question, file};
@@ -41,8 +42,8 @@ pub(super) fn ask(
     question: &Question,
     limit: Duration,
 ) -> Result<serde_json::Value> {
-    let mut stream =
-        UnixStream::connect(socket).map_err(|error| unheard(name, question, &error))?;
+    let connected = connect_within(socket, limit);
+    let mut stream = connected.map_err(|error| unheard(name, question, &error))?;
     let text =
         exchange(&mut stream, question, limit).map_err(|error| unheard(name, question, &error))?;
     match serde_json::from_str(&text)

@@ -69,6 +69,36 @@ fn requests_come_over_io_uring_where_the_kernel_allows_it() {
 }
 
 #[test]
+fn a_mount_whose_server_was_killed_is_found_though_the_kernel_remembers_it() {
+    let Some(place) = Place::new() else { return };
+    let point = place.point.path();
+    let doctor = |more: &[&str]| {
+        let mut command = cenote();
+        command.args(["doctor", "--json", "--only", "mounts"]);
+        let ended = command.args(more).output().expect("the binary runs");
+        Ended::from(ended).expect(0).json()
+    };
+    let mut server = place.mount(&NEW);
+    for _ in 0..2 {
+        fs::metadata(point).expect("it is there");
+    }
+    signal(server.child.id(), "KILL");
+    server.child.wait().expect("it ends");
+    let report = doctor(&[]);
+    let found = report["findings"][0]["found"].as_str().expect("text");
+    assert!(found.contains(point.to_str().expect("UTF-8")), "{report:#}");
+    let mut server = place.mount(&OLD);
+    signal(server.child.id(), "KILL");
+    server.child.wait().expect("it ends");
+    let report = doctor(&["--fix"]);
+    let did = report["mended"][0]["did"].as_str().expect("done");
+    assert!(did.contains(point.to_str().expect("UTF-8")), "{report:#}");
+    assert_eq!(report["findings"][0]["state"], "ok", "{report:#}");
+    let mut server = place.mount(&OLD);
+    assert_eq!(server.end(), Some(0));
+}
+
+#[test]
 fn a_signal_ends_it_while_a_program_has_files_open() {
     let Some(place) = Place::new() else { return };
     let mut server = place.mount(&NEW);

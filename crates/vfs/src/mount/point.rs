@@ -8,6 +8,8 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use super::mounted::{self, Mounted};
+
 /// Begins what `mount` shows as the source.
 pub(super) const SOURCE: &str = "cenote:";
 
@@ -52,15 +54,15 @@ impl MountPoint {
             source,
         };
         let absolute = std::path::absolute(path).map_err(os)?;
-        let found = match fs::metadata(&absolute) {
-            Err(error) if is_stale(&error) => {
+        let found = match mounted::look(&absolute) {
+            Err(error) if mounted::is_dead(&error) => {
                 if !is_ours(&absolute) || detach(&absolute).is_err() {
                     return Err(PointError::Stale(absolute));
                 }
                 tracing::warn!(path = %absolute.display(), "took a mount away whose process is gone");
                 fs::metadata(&absolute)
             }
-            found => found,
+            _ => fs::metadata(&absolute),
         };
         if !found.map_err(os)?.is_dir() {
             return Err(PointError::NotDirectory(absolute));
@@ -82,65 +84,8 @@ impl MountPoint {
     }
 }
 
-fn is_stale(error: &io::Error) -> bool {
-    matches!(
-        error.raw_os_error(),
-        Some(libc::ENOTCONN | libc::ECONNABORTED)
-    )
-}
-
-/// A mount of this process's namespace.
-struct Mounted {
-    /// Number of what is shown there, as major and minor.
-    device: Vec<u8>,
-    /// What of it is shown there.
-    root: Vec<u8>,
-    path: Vec<u8>,
-    source: Vec<u8>,
-}
-
-/// The mounts of this process's namespace, in the order in which they were made.
-fn mounts() -> Vec<Mounted> {
-    let text = fs::read("/proc/self/mountinfo").unwrap_or_default();
-    let lines = text.split(|byte| *byte == b'\n');
-    let parsed = lines.filter_map(|line| {
-        let fields: Vec<_> = line.split(|byte| *byte == b' ').collect();
-        let separator = fields.iter().position(|field| *field == b"-")?;
-        let source = fields.get(separator + 2)?;
-        Some(Mounted {
-            device: fields.get(2)?.to_vec(),
-            root: unescaped(fields.get(3)?),
-            path: unescaped(fields.get(4)?),
-            source: unescaped(source),
-        })
-    });
-    parsed.collect()
-}
-
-/// A path of mountinfo, where odd bytes are three octal digits after a backslash.
-fn unescaped(field: &[u8]) -> Vec<u8> {
-    let mut path = Vec::with_capacity(field.len());
-    let mut rest = field;
-    while let Some((first, after)) = rest.split_first() {
-        let digits = after.get(..3).filter(|_| *first == b'\\');
-        let octal = digits.and_then(|digits| std::str::from_utf8(digits).ok());
-        match octal.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
-            Some(byte) => {
-                path.push(byte);
-                rest = &after[3..];
-            }
-            None => {
-                path.push(*first);
-                rest = after;
-            }
-        }
-    }
-    path
-}
-
 fn is_mounted(path: &Path) -> bool {
-    let path = path.as_os_str().as_bytes();
-    mounts().iter().any(|mount| mount.path == path)
+    Mounted::all().iter().any(|mounted| mounted.path() == path)
 }
 
 /// Whether the uppermost mount there is one of this program's.
@@ -149,16 +94,9 @@ fn is_ours(path: &Path) -> bool {
     let name = path.file_name().unwrap_or(OsStr::new(""));
     let parent = path.parent().and_then(|parent| parent.canonicalize().ok());
     let path = parent.map_or_else(|| path.to_owned(), |parent| parent.join(name));
-    let path = path.as_os_str().as_bytes();
-    let all = mounts();
-    let last = all.iter().rev().find(|mount| mount.path == path);
+    let all = Mounted::all();
+    let last = all.iter().rev().find(|mounted| mounted.path() == path);
     last.is_some_and(Mounted::is_ours)
-}
-
-impl Mounted {
-    fn is_ours(&self) -> bool {
-        self.source.starts_with(SOURCE.as_bytes())
-    }
 }
 
 /// Where a file system was mounted, and how to find it when a folder above was renamed since. Keeps
@@ -173,29 +111,26 @@ pub(super) struct Place {
 impl Place {
     /// Of what has just been mounted at `path`.
     pub(super) fn new(path: PathBuf) -> Self {
-        let bytes = path.as_os_str().as_bytes();
-        let all = mounts();
-        let here = |mount: &&Mounted| mount.path == bytes && mount.is_ours();
+        let all = Mounted::all();
+        let here = |mounted: &&Mounted| mounted.path() == path && mounted.is_ours();
         let device = all.iter().rev().find(here);
         Self {
-            device: device.map(|mount| mount.device.clone()),
+            device: device.map(|mounted| mounted.device().to_owned()),
             path,
         }
     }
 
     /// Where it is now; `None` when it is mounted nowhere any more.
     pub(super) fn now(&self) -> Option<PathBuf> {
-        let all = mounts();
+        let all = Mounted::all();
         let Some(device) = self.device.as_ref().filter(|_| !all.is_empty()) else {
             return Some(self.path.clone());
         };
-        let ours = |mount: &&Mounted| mount.device == *device && mount.root == b"/";
-        let ours: Vec<_> = all.iter().filter(ours).collect();
-        let before = self.path.as_os_str().as_bytes();
-        let stayed = ours.iter().find(|mount| mount.path == before);
+        let ours: Vec<_> = all.iter().filter(|m| m.is_whole_of(device)).collect();
+        let stayed = ours.iter().find(|mounted| mounted.path() == self.path);
         // Others are further views of it, which somebody else made.
         let found = stayed.or(ours.first())?;
-        Some(PathBuf::from(OsStr::from_bytes(&found.path)))
+        Some(found.path().to_owned())
     }
 }
 
@@ -230,19 +165,21 @@ pub(super) fn abort(path: &Path) -> io::Result<()> {
 
 fn detach(path: &Path) -> io::Result<()> {
     match umount2(path, libc::MNT_DETACH) {
-        Err(error) if error.raw_os_error() == Some(libc::EPERM) => {
-            // A user's own mount, which only the helper may take away.
-            let status = Command::new("fusermount3").arg("-uz").arg(path).status()?;
-            match status.success() {
-                true => Ok(()),
-                false => Err(error),
-            }
-        }
+        Err(error) if error.raw_os_error() == Some(libc::EPERM) => detach_as_user(path, error),
         done => done,
     }
 }
 
-fn umount2(path: &Path, flags: libc::c_int) -> io::Result<()> {
+/// A user's own mount, which only the helper may take away; else the error that was there without it.
+pub(super) fn detach_as_user(path: &Path, refused: io::Error) -> io::Result<()> {
+    let status = Command::new("fusermount3").arg("-uz").arg(path).status()?;
+    match status.success() {
+        true => Ok(()),
+        false => Err(refused),
+    }
+}
+
+pub(super) fn umount2(path: &Path, flags: libc::c_int) -> io::Result<()> {
     let path = CString::new(path.as_os_str().as_bytes())?;
     // SAFETY: `path` is a live C string for the call.
     match unsafe { libc::umount2(path.as_ptr(), flags) } {
@@ -254,13 +191,6 @@ fn umount2(path: &Path, flags: libc::c_int) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn paths_of_mountinfo_are_read_as_they_are() {
-        assert_eq!(unescaped(b"/a\\040b\\134c"), b"/a b\\c");
-        assert_eq!(unescaped(b"/a\\"), b"/a\\");
-        assert_eq!(unescaped(b"/a\\9"), b"/a\\9");
-    }
 
     #[test]
     fn what_is_no_empty_directory_is_refused() {

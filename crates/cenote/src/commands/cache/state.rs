@@ -11,6 +11,7 @@ use serde_json::json;
 
 use super::create::wait_whole;
 use super::manage::unix_seconds;
+use crate::ask::side_by_side;
 use crate::caches::{CacheDir, Spec};
 use crate::failure::{DONE, NOT_WHOLE};
 use crate::place::{Loaded, Which};
@@ -53,9 +54,10 @@ fn list(loaded: &Loaded, json: bool, out: &mut impl Write) -> Result<u8> {
     let mut table = Table::new(["CACHE", "SIZE", "COPIES", "CLIENTS", "STATE"]);
     let mut rows = Vec::new();
     let mut is_whole = true;
-    for cache in CacheDir::all(&loaded.dir)? {
+    let caches = CacheDir::all(&loaded.dir)?;
+    let answers = side_by_side(&caches, |cache| cache.status(&loaded.key));
+    for (cache, status) in caches.iter().zip(answers) {
         let spec = cache.spec()?;
-        let status = cache.status(&loaded.key);
         is_whole &= status.as_ref().is_ok_and(|status| status.whole);
         let state = match &status {
             Ok(status) => health(status),

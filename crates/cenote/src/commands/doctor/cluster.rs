@@ -4,10 +4,11 @@
 use std::time::Duration;
 
 use anyhow::Result;
+use cenote_block::swap::{Error as SwapError, control};
 
 use super::finding::Finding;
 use super::fix::Fix;
-use crate::ask;
+use crate::ask::{self, side_by_side};
 use crate::caches::CacheDir;
 use crate::commands::kv::place::Found;
 use crate::commands::{kv, volume};
@@ -15,10 +16,10 @@ use crate::failure::chain;
 use crate::folder::Folder;
 use crate::place::{ClusterDir, Loaded, Which};
 use crate::process::Identity;
-use crate::volumes::{Question, Volumes};
+use crate::sample;
 
-/// Everything of the cluster that is named.
-pub fn examine(which: &Which, limit: Duration) -> Vec<Finding> {
+/// Everything of the cluster that is named, of what is wanted.
+pub fn examine(which: &Which, limit: Duration, wanted: impl Fn(&str) -> bool) -> Vec<Finding> {
     let dir = match which.directory() {
         Ok(dir) => dir,
         Err(error) => {
@@ -33,8 +34,10 @@ pub fn examine(which: &Which, limit: Duration) -> Vec<Finding> {
     let mut findings = Vec::new();
     match which.load() {
         Ok(loaded) => {
-            findings.push(hosts(&loaded, limit));
-            findings.push(looked("caches", || caches(&loaded)));
+            if wanted("hosts") {
+                findings.push(hosts(&loaded, limit));
+            }
+            findings.extend(looked(&wanted, "caches", || caches(&loaded, limit)));
         }
         // A folder of key-value nodes alone has no cluster file.
         Err(_) if is_kv => {}
@@ -44,24 +47,24 @@ pub fn examine(which: &Which, limit: Duration) -> Vec<Finding> {
             "cenote up, or the file and the key of a cluster that is up",
         )),
     }
-    findings.push(looked("volumes", || volumes(&dir, limit)));
-    findings.push(looked("swap", || swap(&dir)));
+    findings.extend(looked(&wanted, "volumes", || volumes(&dir, limit)));
+    findings.extend(looked(&wanted, "swap", || swap(&dir, limit)));
     if is_kv {
-        findings.push(looked("key-value nodes", || nodes(&dir, limit)));
+        findings.extend(looked(&wanted, "key-value nodes", || nodes(&dir, limit)));
     }
-    findings.push(looked("processes", || processes(&dir)));
+    findings.extend(looked(&wanted, "processes", || processes(&dir)));
     findings
 }
 
-/// A look that may fail, which is a finding as well.
-fn looked(subject: &'static str, look: impl FnOnce() -> Result<Finding>) -> Finding {
-    look().unwrap_or_else(|error| {
-        Finding::warning(
-            subject,
-            chain(&error),
-            "see what the command of that name says",
-        )
-    })
+/// A look, if it is wanted, that may fail, which is a finding as well.
+fn looked(
+    wanted: impl Fn(&str) -> bool,
+    subject: &'static str,
+    look: impl FnOnce() -> Result<Finding>,
+) -> Option<Finding> {
+    let mend = "see what the command of that name says";
+    let failed = |error| Finding::warning(subject, chain(&error), mend);
+    wanted(subject).then(|| look().unwrap_or_else(failed))
 }
 
 fn hosts(loaded: &Loaded, limit: Duration) -> Finding {
@@ -88,21 +91,20 @@ fn hosts(loaded: &Loaded, limit: Duration) -> Finding {
 }
 
 fn volumes(dir: &ClusterDir, limit: Duration) -> Result<Finding> {
-    let volumes = Volumes::new(dir);
-    let (mut served, mut all, mut wrong) = (0, 0, Vec::new());
-    for (name, _) in volumes.list()? {
-        all += 1;
-        if !volumes.is_owned(&name)? {
+    let volumes = sample::volumes(dir, limit)?.volumes;
+    let (mut served, mut wrong) = (0, Vec::new());
+    for volume in &volumes {
+        let (name, Some(status)) = (&volume.name, &volume.status) else {
             continue;
-        }
+        };
         served += 1;
-        match volumes.ask_within(&name, Question::Status, limit) {
-            Ok(status) if volume::is_whole(&status) => {}
-            Ok(status) => wrong.push(format!("{name}: {}", volume::health(&status))),
-            Err(error) => wrong.push(format!("{name}: {}", chain(&error))),
+        match status {
+            Ok(status) if volume::is_whole(status) => {}
+            Ok(status) => wrong.push(format!("{name}: {}", volume::health(status))),
+            Err(error) => wrong.push(format!("{name}: {error}")),
         }
     }
-    let found = format!("{all}, {served} served");
+    let found = format!("{}, {served} served", volumes.len());
     Ok(match wrong.is_empty() {
         true => Finding::ok("volumes", found),
         false => Finding::warning(
@@ -113,11 +115,12 @@ fn volumes(dir: &ClusterDir, limit: Duration) -> Result<Finding> {
     })
 }
 
-fn caches(loaded: &Loaded) -> Result<Finding> {
-    let (mut all, mut wrong) = (0, Vec::new());
-    for cache in CacheDir::all(&loaded.dir)? {
-        all += 1;
-        match cache.status(&loaded.key) {
+fn caches(loaded: &Loaded, limit: Duration) -> Result<Finding> {
+    let caches = CacheDir::all(&loaded.dir)?;
+    let answers = side_by_side(&caches, |cache| cache.status_within(&loaded.key, limit));
+    let (all, mut wrong) = (caches.len(), Vec::new());
+    for (cache, answer) in caches.iter().zip(answers) {
+        match answer {
             Ok(status) if status.whole => {}
             Ok(_) => wrong.push(format!("{}: not whole", cache.name())),
             Err(error) => wrong.push(format!("{}: {}", cache.name(), chain(&error))),
@@ -133,11 +136,11 @@ fn caches(loaded: &Loaded) -> Result<Finding> {
     })
 }
 
-fn swap(dir: &ClusterDir) -> Result<Finding> {
+fn swap(dir: &ClusterDir, limit: Duration) -> Result<Finding> {
     let Some(folder) = dir.folder().sub("swap")? else {
         return Ok(Finding::ok("swap", "none of this cluster"));
     };
-    Ok(match cenote_block::swap::control::status(folder.path()) {
+    Ok(match control::status_within(folder.path(), limit) {
         Ok(status) if status.unreadable_pages == 0 => Finding::ok(
             "swap",
             format!("{}, over {}", status.device.display(), status.transport),
@@ -147,7 +150,7 @@ fn swap(dir: &ClusterDir) -> Result<Finding> {
             format!("{} pages cannot be read", status.unreadable_pages),
             "bring lost hosts back; programs whose pages are lost end when they touch them",
         ),
-        Err(cenote_block::swap::Error::NotRunning { .. }) => Finding::ok("swap", "off"),
+        Err(SwapError::NotRunning { .. }) => Finding::ok("swap", "off"),
         Err(error) => Finding::warning("swap", error.to_string(), "cenote swap status"),
     })
 }

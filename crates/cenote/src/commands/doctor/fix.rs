@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
+use cenote_vfs::mount::mounted::Mounted;
 use serde::Serialize;
 
 use crate::failure::chain;
@@ -29,7 +30,7 @@ pub enum Fix {
     /// A limit of the shell is raised to this; to none.
     Limit(Limit, Option<u64>),
     /// Places where file systems were whose server has ended are given back.
-    Unmount(Vec<PathBuf>),
+    Unmount(Vec<Mounted>),
     /// Notes of processes that have ended are removed.
     Notes {
         dir: ClusterDir,
@@ -71,7 +72,10 @@ impl Fix {
             Self::Switch { path, value, .. } => switch(path, value),
             Self::Modules(names) => load(names),
             Self::Limit(limit, wanted) => raise(*limit, *wanted),
-            Self::Unmount(places) => unmount(places),
+            Self::Unmount(places) => {
+                let (did, left) = unmount(places);
+                return Mended { subject, did, left };
+            }
             Self::Notes { dir, ended } => forget(dir, ended),
         };
         let (did, left) = match done {
@@ -111,16 +115,19 @@ fn raise(limit: Limit, wanted: Option<u64>) -> Result<String> {
     ))
 }
 
-fn unmount(places: &[PathBuf]) -> Result<String> {
+/// What was given back, and what was not. Each is looked at again: it may have changed since it was found.
+fn unmount(places: &[Mounted]) -> (Option<String>, Option<String>) {
+    let (mut back, mut left) = (Vec::new(), Vec::new());
     for place in places {
+        let shown = place.path().display();
         // Whoever has a file open there has lost it already.
-        run(Command::new("umount").arg("--lazy").arg(place))?;
+        match place.take_away_if_dead() {
+            Ok(()) => back.push(shown.to_string()),
+            Err(error) => left.push(format!("{shown}: {error}")),
+        }
     }
-    let shown: Vec<String> = places
-        .iter()
-        .map(|path| path.display().to_string())
-        .collect();
-    Ok(format!("gave back {}", shown.join(" ")))
+    let back = (!back.is_empty()).then(|| format!("gave back {}", back.join(" ")));
+    (back, (!left.is_empty()).then(|| left.join("; ")))
 }
 
 /// Under the folder's lock, and of each only if it still has ended.
@@ -128,12 +135,9 @@ fn forget(dir: &ClusterDir, ended: &[(String, Folder)]) -> Result<String> {
     let _lock = dir.lock()?;
     let mut forgotten = Vec::new();
     for (name, folder) in ended {
-        let Some(identity) = Identity::load(folder)? else {
-            continue;
-        };
-        if identity.open()?.is_none() {
-            Identity::forget(folder)?;
-            forgotten.push(format!("{name} (was {})", identity.pid));
+        // Servers note themselves without the cluster's lock.
+        if let Some(pid) = Identity::forget_ended(folder)? {
+            forgotten.push(format!("{name} (was {pid})"));
         }
     }
     if forgotten.is_empty() {
@@ -173,6 +177,15 @@ mod tests {
         assert_eq!(fs::read_to_string(file.path()).unwrap(), "0");
         // It is as it should be: nothing was done.
         assert!(fix.apply("x", true).did.is_none());
+    }
+
+    #[test]
+    fn a_mount_that_changed_since_it_was_found_is_left() {
+        let mountinfo = b"1 1 0:1 / /proc rw - fuse.cenote cenote:v0 rw";
+        let mended = Fix::Unmount(Mounted::ours_in(mountinfo)).apply("mounts", false);
+        assert_eq!(mended.did, None);
+        assert!(mended.left.unwrap().starts_with("/proc: something else"));
+        assert!(Path::new("/proc/self").exists());
     }
 
     #[test]

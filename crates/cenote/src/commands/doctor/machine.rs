@@ -1,47 +1,58 @@
 //! What this machine has and lacks, whatever cluster it is of.
 
-use std::path::{Path, PathBuf};
-use std::sync::mpsc;
-use std::time::Duration;
-use std::{fs, io};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+use std::{fs, io, thread};
 
 use cenote_block::swap::{FUSE_RINGS_SWITCH, FuseRingsState};
+use cenote_vfs::mount::mounted::{self, Mounted};
 
 use super::finding::Finding;
 use super::fix::{Fix, sysctl};
+use crate::failure::{DONE, NOT_WHOLE};
 use crate::limits::{self, Limit};
+use crate::shell::quoted;
 use crate::size::Size;
 
 const IO_URING_SWITCH: &str = "/proc/sys/kernel/io_uring_disabled";
 
-/// Everything that depends on no cluster.
-pub fn examine() -> Vec<Finding> {
-    let capabilities = limits::Capabilities::of_this_process();
-    let mut findings = vec![
-        memfd(),
-        pidfd(),
-        memory(),
-        memory_lock(capabilities),
-        open_files(),
-        huge_pages_shmem(),
-        huge_pages_reserved(),
-        swappiness(),
-        cgroup(),
-        io_uring(),
-        ublk(),
-        userfaultfd(),
-        etcd(),
-    ];
-    findings.extend(capability_findings(capabilities));
-    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-    let modules = Path::new("/lib/modules").join(release.trim());
-    findings.push(swap_device(Path::new("/dev"), Path::new("/sys"), &modules));
-    findings.push(fuse_rings(cenote_block::swap::fuse_rings_state()));
-    let mountinfo = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    findings.push(mounts(&mountinfo, |path| {
-        fs::symlink_metadata(path).map(drop)
-    }));
-    findings
+/// Everything that depends on no cluster, of what is wanted.
+pub fn examine(wanted: impl Fn(&str) -> bool) -> Vec<Finding> {
+    let wanted = LOOKS.iter().filter(|(subject, _)| wanted(subject));
+    wanted.map(|(_, look)| look()).collect()
+}
+
+/// What is looked at, as its finding calls it, and how.
+const LOOKS: [(&str, fn() -> Finding); 18] = [
+    ("memfd", memfd),
+    ("pidfd", pidfd),
+    ("free memory", memory),
+    ("memory lock", || memory_lock(capabilities())),
+    ("open files", open_files),
+    ("huge pages for shared memory", huge_pages_shmem),
+    ("reserved huge pages", huge_pages_reserved),
+    ("swappiness", swappiness),
+    ("memory cgroup", cgroup),
+    ("io_uring", io_uring),
+    ("ublk", ublk),
+    ("userfaultfd", userfaultfd),
+    ("etcd", etcd),
+    ("CAP_SYS_ADMIN", || may_administer(capabilities())),
+    ("CAP_SYS_RESOURCE", || may_raise_limits(capabilities())),
+    ("swap device", || {
+        let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+        let modules = Path::new("/lib/modules").join(release.trim());
+        swap_device(Path::new("/dev"), Path::new("/sys"), &modules)
+    }),
+    ("FUSE over io_uring", || {
+        fuse_rings(cenote_block::swap::fuse_rings_state())
+    }),
+    ("mounts", || mounts(Mounted::ours(), looks)),
+];
+
+fn capabilities() -> limits::Capabilities {
+    limits::Capabilities::of_this_process()
 }
 
 fn memfd() -> Finding {
@@ -273,8 +284,8 @@ fn etcd() -> Finding {
     }
 }
 
-fn capability_findings(capabilities: limits::Capabilities) -> [Finding; 2] {
-    let admin = if capabilities.has(limits::CAP_SYS_ADMIN) {
+fn may_administer(capabilities: limits::Capabilities) -> Finding {
+    if capabilities.has(limits::CAP_SYS_ADMIN) {
         Finding::ok(
             "CAP_SYS_ADMIN",
             "swap can be turned on and file systems mounted",
@@ -285,8 +296,11 @@ fn capability_findings(capabilities: limits::Capabilities) -> [Finding; 2] {
             "missing: cenote swap cannot work",
             "run cenote swap as root",
         )
-    };
-    let resource = if capabilities.has(limits::CAP_SYS_RESOURCE) {
+    }
+}
+
+fn may_raise_limits(capabilities: limits::Capabilities) -> Finding {
+    if capabilities.has(limits::CAP_SYS_RESOURCE) {
         Finding::ok(
             "CAP_SYS_RESOURCE",
             "a process on the swap path can be kept from the OOM killer",
@@ -297,8 +311,7 @@ fn capability_findings(capabilities: limits::Capabilities) -> [Finding; 2] {
             "missing: no PR_SET_IO_FLUSHER, no negative oom_score_adj; under heavy pressure the OOM killer may choose us",
             "setcap cap_sys_resource+ep on the binary, or AmbientCapabilities= of the service",
         )
-    };
-    [admin, resource]
+    }
 }
 
 /// What `cenote swap` would stand on, with the kernel's modules in `modules`.
@@ -361,28 +374,27 @@ fn fuse_rings(state: FuseRingsState) -> Finding {
 
 /// File systems of ours whose server has gone: whoever looks there gets an error. Behind one that is
 /// stopped a look does not end.
-fn mounts(mountinfo: &str, look: fn(&Path) -> io::Result<()>) -> Finding {
+fn mounts(ours: io::Result<Vec<Mounted>>, looks: impl Fn(&[Mounted]) -> Vec<Look>) -> Finding {
     let subject = "mounts";
-    let ours = ours(mountinfo);
-    let (mut dead, mut silent) = (Vec::new(), Vec::new());
-    for path in &ours {
-        let (tell, told) = mpsc::channel();
-        let theirs = path.clone();
-        // One that never ends goes with this process.
-        std::thread::spawn(move || tell.send(look(&theirs)));
-        match told.recv_timeout(LOOK_LIMIT) {
-            Ok(Err(error)) if error.raw_os_error() == Some(libc::ENOTCONN) => {
-                dead.push(path.clone())
-            }
-            Ok(_) => {}
-            Err(_) => silent.push(path.clone()),
+    let ours = match ours {
+        Ok(ours) => ours,
+        Err(error) => {
+            let found = format!("/proc/self/mountinfo: {error}");
+            return Finding::warning(subject, found, "mount /proc");
         }
-    }
-    let shown = |paths: &[PathBuf]| {
-        // Quoted: a line of these is given to a shell, and a path may have blanks.
-        let paths: Vec<String> = paths.iter().map(|path| format!("{path:?}")).collect();
-        paths.join(" ")
     };
+    let seen = looks(&ours);
+    let of = |look| {
+        let found = ours.iter().zip(&seen).filter(|(_, seen)| **seen == look);
+        found
+            .map(|(mounted, _)| mounted.clone())
+            .collect::<Vec<_>>()
+    };
+    let shown = |places: &[Mounted]| {
+        let paths = places.iter().map(|place| quoted(place.path()));
+        paths.collect::<Vec<_>>().join(" ")
+    };
+    let (dead, silent) = (of(Look::Dead), of(Look::Silent));
     if !dead.is_empty() {
         return Finding::warning(
             subject,
@@ -401,31 +413,62 @@ fn mounts(mountinfo: &str, look: fn(&Path) -> io::Result<()>) -> Finding {
     Finding::ok(subject, format!("{} of volumes", ours.len()))
 }
 
-/// How long a mount may take to answer.
-const LOOK_LIMIT: Duration = Duration::from_secs(1);
+/// How long mounts may take to answer.
+const LOOK_LIMIT: Duration = Duration::from_secs(2);
 
-/// Where volumes are mounted, as proc(5) writes it: octal escapes for blanks.
-fn ours(mountinfo: &str) -> Vec<PathBuf> {
-    let place = |line: &str| {
-        let (before, behind) = line.split_once(" - ")?;
-        if behind.split(' ').next()? != "fuse.cenote" {
-            return None;
-        }
-        let escaped = before.split(' ').nth(4)?;
-        let blanks = [
-            ("\\040", " "),
-            ("\\011", "\t"),
-            ("\\012", "\n"),
-            ("\\134", "\\"),
-        ];
-        let path = blanks
-            .iter()
-            .fold(escaped.to_owned(), |path, (code, blank)| {
-                path.replace(code, blank)
-            });
-        Some(PathBuf::from(path))
+/// What a look at a mount showed.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Look {
+    /// Its server answers, whatever it says.
+    Answers,
+    /// Its server has ended.
+    Dead,
+    /// No answer.
+    Silent,
+}
+
+/// Looks at all of them, each in a process of its own: the kernel does not let one end that waits for an
+/// answer of a server that is stopped, not even when another of its threads waits.
+fn looks(ours: &[Mounted]) -> Vec<Look> {
+    let deadline = Instant::now() + LOOK_LIMIT;
+    let start = |place: &Mounted| {
+        let mut command = Command::new(std::env::current_exe()?);
+        command.args(["doctor", "--look"]).arg(place.path());
+        // Whoever reads what we say is not to wait for its end.
+        command
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
     };
-    mountinfo.lines().filter_map(place).collect()
+    let started: Vec<_> = ours.iter().map(start).collect();
+    let ended = started.into_iter().map(|child| match child {
+        Ok(child) => end_of_look(child, deadline),
+        Err(error) => {
+            tracing::warn!(%error, "start a process that looks at a mount");
+            Look::Answers
+        }
+    });
+    ended.collect()
+}
+
+fn end_of_look(mut child: Child, deadline: Instant) -> Look {
+    loop {
+        match child.try_wait() {
+            Ok(Some(status)) if status.code() == Some(i32::from(NOT_WHOLE)) => return Look::Dead,
+            Ok(Some(_)) | Err(_) => return Look::Answers,
+            Ok(None) if Instant::now() >= deadline => return Look::Silent,
+            Ok(None) => thread::sleep(Duration::from_millis(2)),
+        }
+    }
+}
+
+/// What a process does that [`looks`] has started.
+pub fn look(path: &Path) -> u8 {
+    match mounted::look(path) {
+        Err(error) if mounted::is_dead(&error) => NOT_WHOLE,
+        _ => DONE,
+    }
 }
 
 #[cfg(test)]
@@ -475,7 +518,7 @@ mod tests {
 
     #[test]
     fn whatever_is_not_ok_says_how_to_mend_it() {
-        for finding in examine() {
+        for finding in examine(|_| true) {
             assert_eq!(
                 finding.state == State::Ok,
                 finding.mend.is_none(),
@@ -485,26 +528,35 @@ mod tests {
     }
 
     #[test]
-    fn mounts_of_volumes_are_found_among_all() {
-        let mountinfo = "\
-22 1 254:0 / / rw - ext4 /dev/root rw
-30 22 0:40 / /mnt/a\\040b rw,nosuid - fuse.cenote cenote:v0 rw,user_id=0
-31 22 0:41 / /mnt/other rw - fuse.sshfs host: rw
-nonsense";
-        assert_eq!(ours(mountinfo), [PathBuf::from("/mnt/a b")]);
-        let there: fn(&Path) -> io::Result<()> = |_| Ok(());
-        assert_eq!(mounts(mountinfo, there).state, State::Ok);
-        let ended = mounts(mountinfo, |_| {
-            Err(io::Error::from_raw_os_error(libc::ENOTCONN))
-        });
+    fn what_is_looked_at_is_called_as_its_finding_is() {
+        let found = examine(|_| true);
+        let subjects = found.iter().map(|finding| finding.subject);
+        assert!(subjects.eq(LOOKS.iter().map(|(subject, _)| *subject)));
+        assert_eq!(examine(|subject| subject == "pidfd").len(), 1);
+    }
+
+    #[test]
+    fn mounts_of_volumes_are_looked_at() {
+        let mountinfo = b"30 22 0:40 / /mnt/$(id)\\040b rw - fuse.cenote cenote:v0 rw";
+        let seen = |look: Look| mounts(Ok(Mounted::ours_in(mountinfo)), |_| vec![look]);
+        assert_eq!(seen(Look::Answers).state, State::Ok);
+        let ended = seen(Look::Dead);
         assert_eq!(ended.state, State::Warning);
-        assert!(ended.mend.unwrap().contains("umount --lazy \"/mnt/a b\""));
-        let stopped = mounts(mountinfo, |_| {
-            loop {
-                std::thread::park();
-            }
-        });
+        assert!(ended.mend.unwrap().contains("umount --lazy '/mnt/$(id) b'"));
+        let stopped = seen(Look::Silent);
         assert_eq!(stopped.state, State::Warning);
         assert!(stopped.found.contains("no answer"), "{}", stopped.found);
+    }
+
+    #[test]
+    fn a_look_that_does_not_end_is_not_waited_for() {
+        let sleep = Command::new("sleep").arg("600").spawn().unwrap();
+        let pid = sleep.id();
+        let began = Instant::now();
+        let look = end_of_look(sleep, began + Duration::from_millis(50));
+        assert_eq!(look, Look::Silent);
+        assert!(began.elapsed() < Duration::from_secs(10));
+        let ended = Command::new("kill").arg(pid.to_string()).status().unwrap();
+        assert!(ended.success());
     }
 }

@@ -25,6 +25,7 @@ use crate::at_etcd::AtEtcd;
 use crate::failure::Failure;
 use crate::folder::Folder;
 use crate::place::{ClusterDir, KEY_FILE, load_key};
+use crate::shell::quoted;
 
 /// Name of the cluster where none is given.
 pub const NAME: &str = "kv";
@@ -58,7 +59,7 @@ impl KvDir {
     pub fn open(path: &Path) -> Result<Self> {
         match Folder::open(path) {
             Err(error) if error.is_missing() => {
-                let remedy = format!("cenote kv up --dir {}", path.display());
+                let remedy = format!("cenote kv up --dir {}", quoted(path));
                 Err(Failure::new(format!("folder {error}"), remedy).into())
             }
             _ => Ok(Self {
@@ -232,7 +233,7 @@ impl Which {
             return Err(match dir {
                 Some(dir) => Failure::new(
                     format!("{}: no cluster is up here", dir.display()),
-                    format!("cenote kv up --dir {}", dir.display()),
+                    format!("cenote kv up --dir {}", quoted(dir)),
                 ),
                 None => Failure::usage(
                     "no cluster is named",

@@ -102,11 +102,13 @@ pub struct NodeStatus {
 }
 
 impl NodeStatus {
-    /// Operations of the partitions that it owns, since it owns them.
-    pub fn operations(&self) -> u64 {
+    /// Operations of each partition that it owns, by group and partition, since the partition is there.
+    pub fn operations(&self) -> impl Iterator<Item = ((usize, usize), u64)> {
         let groups = self.report.iter().flat_map(|report| &report.groups);
-        let owned = groups.flat_map(|group| &group.owned);
-        owned.map(|owned| owned.operations).sum()
+        groups.flat_map(|group| {
+            let owned = group.owned.iter();
+            owned.map(|owned| ((group.group, owned.partition), owned.operations))
+        })
     }
 
     /// Bytes that it is still to recover or to be told, before its places are whole.

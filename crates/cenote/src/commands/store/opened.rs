@@ -15,6 +15,7 @@ use crate::ask::random_u128;
 use crate::failure::Failure;
 use crate::folder::Folder;
 use crate::lock::{is_locked, try_lock};
+use crate::shell::quoted;
 
 /// The first file in the folder.
 const POOL: &str = "pool";
@@ -95,7 +96,7 @@ pub fn create(dir: &Path, len: u64, keys: u64, shards: usize) -> Result<()> {
 pub fn find(dir: &Path, write: bool) -> Result<(OwnedFd, Vec<File>)> {
     let none = || {
         let what = format!("store {}: there is none", dir.display());
-        let remedy = format!("cenote store create {} --size 64M", dir.display());
+        let remedy = format!("cenote store create {} --size 64M", quoted(dir));
         Failure::new(what, remedy)
     };
     let folder = match Folder::open(dir) {

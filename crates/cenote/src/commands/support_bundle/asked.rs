@@ -1,9 +1,9 @@
 //! What is asked for a bundle: our own commands, each a process that is ended when it takes too
 //! long, pages of metrics, and the kernel.
 
-use std::io::Read;
+use std::io::{self, Read};
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
@@ -16,6 +16,8 @@ use super::part::{Content, Part};
 const ANSWER_BYTES_MAX: u64 = 8 << 20;
 /// Most bytes of what a command says on standard error.
 const SAID_BYTES_MAX: u64 = 16 << 10;
+/// How long a command may take to end that was killed, or has closed what it writes to.
+const END_LIMIT: Duration = Duration::from_secs(1);
 /// Files of the kernel that explain what our programs meet. Each has a few KiB at most.
 const KERNEL: &[&str] = &[
     "/proc/version",
@@ -77,13 +79,31 @@ pub fn command(name: &str, program: &Path, arguments: &[String], limit: Duration
         let said = said.recv_timeout(left());
         let (Ok(text), Ok(said)) = (told, said) else {
             child.kill().context("end it")?;
-            child.wait().context("end it")?;
-            bail!("no answer within {} s", limit.as_secs_f64());
+            let is_left = ended(&mut child)?.is_none();
+            let left = if is_left {
+                " (it could not be ended)"
+            } else {
+                ""
+            };
+            bail!("no answer within {} s{left}", limit.as_secs_f64());
         };
         // It has closed both: it is ending.
-        let code = child.wait().context("wait for it")?.code();
+        let code = ended(&mut child)?.and_then(|status| status.code());
         Ok(Content::Answer { text, said, code })
     })
+}
+
+/// How it has ended, if it has soon. One that waits in the kernel, for a file system that does not answer,
+/// is left to itself.
+fn ended(child: &mut Child) -> anyhow::Result<Option<ExitStatus>> {
+    let deadline = Instant::now() + END_LIMIT;
+    loop {
+        let status = child.try_wait().context("wait for it")?;
+        if status.is_some() || Instant::now() >= deadline {
+            return Ok(status);
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }
 
 /// Reads to the end, in a thread that ends with its pipe.
@@ -93,6 +113,8 @@ fn read(mut from: impl Read + Send + 'static, most: u64) -> mpsc::Receiver<Strin
         let mut bytes = Vec::new();
         // What came before an error is said all the same.
         drop(from.by_ref().take(most).read_to_end(&mut bytes));
+        // With its pipe closed it would be ended in the middle of what it does.
+        drop(io::copy(&mut from, &mut io::sink()));
         // The other end may have given up.
         drop(tell.send(String::from_utf8_lossy(&bytes).into_owned()));
     });
@@ -144,4 +166,48 @@ fn processor_model() -> Option<String> {
     let text = std::fs::read_to_string("/proc/cpuinfo").ok()?;
     let line = text.lines().find(|line| line.starts_with("model name"))?;
     Some(line.split_once(':')?.1.trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_that_complains_a_lot_is_heard_to_its_end() {
+        let script = "head -c 65536 /dev/zero >&2 && echo ok";
+        let arguments = ["-c", script].map(str::to_owned);
+        let limit = Duration::from_secs(60);
+        let part = command("x", Path::new("/bin/sh"), &arguments, limit);
+        let Ok(Content::Answer { text, said, code }) = part.content else {
+            panic!("{part:?}");
+        };
+        assert_eq!((text.as_str(), code), ("ok\n", Some(0)));
+        assert_eq!(said.len() as u64, SAID_BYTES_MAX);
+    }
+
+    #[test]
+    fn a_command_that_does_not_end_is_ended() {
+        let arguments = ["-c", "echo part; exec sleep 60"].map(str::to_owned);
+        let limit = Duration::from_millis(100);
+        let part = command("x", Path::new("/bin/sh"), &arguments, limit);
+        let said = part.content.expect_err("no answer");
+        assert_eq!(said, "no answer within 0.1 s");
+    }
+
+    #[test]
+    fn a_command_that_closes_its_pipes_and_stays_is_not_waited_for() {
+        let script = "echo there; exec sleep 20 >&- 2>&-";
+        let arguments = ["-c", script].map(str::to_owned);
+        let part = command(
+            "x",
+            Path::new("/bin/sh"),
+            &arguments,
+            Duration::from_secs(60),
+        );
+        assert!(part.took < Duration::from_secs(15), "{part:?}");
+        let Ok(Content::Answer { text, code, .. }) = part.content else {
+            panic!("{part:?}");
+        };
+        assert_eq!((text.as_str(), code), ("there\n", None));
+    }
 }

@@ -178,3 +178,15 @@ pub fn learn(redactor: &mut Redactor, dir: Option<&ClusterDir>) -> Result<()> {
     }
     Ok(())
 }
+
+/// Learns what configuration among `parts` has for names that say that they are secret: logs may have it
+/// without them.
+pub fn learn_configured(redactor: &mut Redactor, parts: &[Part]) {
+    for part in parts {
+        if let Ok(Content::Text(text)) = &part.content
+            && part.name.starts_with("config")
+        {
+            redactor.learn_named(text);
+        }
+    }
+}

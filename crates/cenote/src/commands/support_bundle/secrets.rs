@@ -5,6 +5,8 @@
 //! behind `Bearer`, between the lines of a PEM file. Whether a word is secret is decided in favour
 //! of leaving it out. Deliberately not here: which files are looked at at all, see `files.rs`.
 
+use std::ops::Range;
+
 /// What stands where something was left out.
 const LEFT_OUT: &str = "[left out]";
 /// A secret that is shorter is no secret, and taking it out would riddle the text.
@@ -46,9 +48,44 @@ impl Redactor {
                 }
             }
         }
-        // A part of another must not be taken out first: the rest of the other would stay.
+        self.sort();
+    }
+
+    /// Learns the values that a file of configuration has for names that say that they are secret, which
+    /// may stand elsewhere without them.
+    pub fn learn_named(&mut self, text: &str) {
+        for named in Named::all(text) {
+            let value = &text[named.value];
+            let is_place = ["file", "path", "dir"]
+                .iter()
+                .any(|end| named.name.to_lowercase().ends_with(end));
+            // Other keys name things.
+            let is_secret = match named.secrecy {
+                Secrecy::Sure => !is_place && !matches!(value, "true" | "false" | "null"),
+                Secrecy::Key => value.bytes().all(|byte| byte.is_ascii_hexdigit()),
+            };
+            if !is_secret {
+                continue;
+            }
+            // Of a list each of its strings.
+            let is_list = value.starts_with(BRACKETS);
+            let strings = value.split(['"', '\'']).skip(1).step_by(2);
+            let words: Vec<&str> = match is_list {
+                true => strings.collect(),
+                false => value.lines().chain([value]).map(str::trim).collect(),
+            };
+            let long = words
+                .into_iter()
+                .filter(|word| word.len() >= SECRET_BYTES_MIN);
+            self.known.extend(long.map(str::to_owned));
+        }
+        self.sort();
+    }
+
+    /// A part of another must not be taken out first: the rest of the other would stay.
+    fn sort(&mut self) {
         self.known
-            .sort_by_key(|secret| std::cmp::Reverse(secret.len()));
+            .sort_by(|a, b| b.len().cmp(&a.len()).then_with(|| a.cmp(b)));
         self.known.dedup();
     }
 
@@ -64,10 +101,9 @@ impl Redactor {
         let mut out = String::with_capacity(clean.len());
         for line in clean.split_inclusive('\n') {
             let line = without_user_of_urls(line);
-            let line = without_schemes(&line);
-            out.push_str(&without_named(&line));
+            out.push_str(&without_schemes(&line));
         }
-        out
+        without_named(&out)
     }
 }
 
@@ -98,7 +134,8 @@ fn without_user_of_urls(line: &str) -> String {
         let behind = at + "://".len();
         out.push_str(&rest[..behind]);
         rest = &rest[behind..];
-        let is_end = |c: char| c.is_whitespace() || "/?#\"'<>,\\".contains(c);
+        // A password may have a comma or a quote in it.
+        let is_end = |c: char| c.is_whitespace() || "/?#\"<>\\".contains(c);
         let end = rest.find(is_end).unwrap_or(rest.len());
         if let Some(user) = rest[..end].rfind('@') {
             out.push_str(LEFT_OUT);
@@ -126,7 +163,7 @@ fn without_schemes(line: &str) -> String {
         };
         if SCHEMES.iter().any(ends_so) {
             rest = rest.trim_start_matches(' ');
-            let end = value_end(rest, None);
+            let end = value_end(rest, Written::Word);
             if end > 0 {
                 out.push_str(LEFT_OUT);
             }
@@ -139,33 +176,15 @@ fn without_schemes(line: &str) -> String {
 
 /// Without the values of names that say that they are secret: `name = value`, `"name": "value"`,
 /// `--name value`, `NAME=value`.
-fn without_named(line: &str) -> String {
-    let mut out = String::with_capacity(line.len());
-    let mut rest = line;
-    let is_of_name = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
-    while let Some(begin) = rest.find(is_of_name) {
-        out.push_str(&rest[..begin]);
-        rest = &rest[begin..];
-        let end = rest.find(|c| !is_of_name(c)).unwrap_or(rest.len());
-        let name = &rest[..end];
-        out.push_str(name);
-        rest = &rest[end..];
-        let Some(secrecy) = secrecy_of(name) else {
-            continue;
-        };
-        let Some((between, quote)) = between_name_and_value(rest, name.starts_with("--")) else {
-            continue;
-        };
-        let value = &rest[between..];
-        let length = value_end(value, quote);
-        if length == 0 || secrecy == Secrecy::Key && is_figure(&value[..length], quote) {
-            continue;
-        }
-        out.push_str(&rest[..between]);
+fn without_named(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut kept = 0;
+    for named in Named::all(text) {
+        out.push_str(&text[kept..named.value.start]);
         out.push_str(LEFT_OUT);
-        rest = &value[length..];
+        kept = named.value.end;
     }
-    out.push_str(rest);
+    out.push_str(&text[kept..]);
     out
 }
 
@@ -189,34 +208,117 @@ fn secrecy_of(name: &str) -> Option<Secrecy> {
     plain.ends_with("key").then_some(Secrecy::Key)
 }
 
-/// Bytes from the end of a name to its value, and the quote that the value is in.
-fn between_name_and_value(rest: &str, is_flag: bool) -> Option<(usize, Option<char>)> {
-    let mut behind = rest.strip_prefix("\\\"").unwrap_or(rest);
-    behind = behind.strip_prefix(['"', '\'']).unwrap_or(behind);
-    behind = behind.trim_start_matches([' ', '\t']);
-    let named = behind.strip_prefix(['=', ':']);
-    let value = match named {
-        Some(value) => value.trim_start_matches([' ', '\t']),
-        None if is_flag && rest.starts_with([' ', '\t']) => behind,
-        None => return None,
-    };
-    let escaped = value.strip_prefix("\\\"");
-    let (value, quote) = match (escaped, value.chars().next()) {
-        (Some(inner), _) => (inner, Some('"')),
-        (None, Some(quote @ ('"' | '\''))) => (&value[1..], Some(quote)),
-        _ => (value, None),
-    };
-    Some((rest.len() - value.len(), quote))
+/// A name that says that its value is secret, and where that value is in the text.
+struct Named<'a> {
+    name: &'a str,
+    secrecy: Secrecy,
+    value: Range<usize>,
 }
 
+impl<'a> Named<'a> {
+    /// All of a text, in order.
+    fn all(text: &'a str) -> Vec<Self> {
+        let is_of_name = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
+        let (mut all, mut at) = (Vec::new(), 0);
+        while let Some(begin) = text[at..].find(is_of_name).map(|begin| at + begin) {
+            let rest = &text[begin..];
+            let end = rest.find(|c| !is_of_name(c)).unwrap_or(rest.len());
+            let (name, before) = (&rest[..end], &text[..begin]);
+            at = begin + end;
+            let Some(secrecy) = secrecy_of(name) else {
+                continue;
+            };
+            let Some((between, written)) = written_behind(before, name, &text[at..], secrecy)
+            else {
+                continue;
+            };
+            let start = at + between;
+            let value = start..start + value_end(&text[start..], written);
+            let is_quoted = matches!(written, Written::Quoted(..));
+            let is_counter =
+                secrecy == Secrecy::Key && !is_quoted && is_figure(&text[value.clone()]);
+            if !value.is_empty() && !is_counter {
+                at = value.end;
+                all.push(Self {
+                    name,
+                    secrecy,
+                    value,
+                });
+            }
+        }
+        all
+    }
+}
+
+/// How a value is written, which says where it ends.
+#[derive(Clone, Copy)]
+enum Written<'a> {
+    /// In quotes of this kind; `true`: they may close in a later line.
+    Quoted(&'a str, bool),
+    /// Without, to the next separator; brackets that open in it close in it.
+    Word,
+    /// Without, to the end of the line, of a line that is nothing but this name and its value; a bracket
+    /// that it begins with may close in a later one.
+    Line,
+}
+
+/// Bytes from the end of a name to its value, and how that is written.
+fn written_behind<'a>(
+    before: &'a str,
+    name: &str,
+    behind: &'a str,
+    secrecy: Secrecy,
+) -> Option<(usize, Written<'a>)> {
+    let blanks = [' ', '\t'];
+    // `"NAME=value of words"`: the quote is around both.
+    if behind.starts_with('=') && before.ends_with(['"', '\'']) {
+        let quote = &before[before.len() - 1..];
+        return Some((1, Written::Quoted(quote, false)));
+    }
+    let mut rest = behind.strip_prefix("\\\"").unwrap_or(behind);
+    rest = rest.strip_prefix(['"', '\'']).unwrap_or(rest);
+    rest = rest.trim_start_matches(blanks);
+    let value = match rest.strip_prefix(['=', ':']) {
+        Some(value) => value.trim_start_matches(blanks),
+        None if name.starts_with("--") && behind.starts_with(blanks) => rest,
+        None => return None,
+    };
+    let line = before.rsplit('\n').next().unwrap_or_default();
+    let is_alone = matches!(line.trim(), "" | "export" | "#" | "-");
+    let is_sure_line = secrecy == Secrecy::Sure && is_alone;
+    let quotes = ["\"\"\"", "'''", "\\\"", "\"", "'"];
+    let quote = quotes.into_iter().find(|quote| value.starts_with(quote));
+    let written = match quote {
+        // What is escaped once ends at whatever quote: what follows is left out too.
+        Some("\\\"") => Written::Quoted("\"", false),
+        Some(quote) => Written::Quoted(quote, quote.len() == 3 || is_sure_line),
+        None if is_sure_line => Written::Line,
+        None => Written::Word,
+    };
+    let value = &value[quote.map_or(0, str::len)..];
+    Some((behind.len() - value.len(), written))
+}
+
+const BRACKETS: [char; 3] = ['[', '{', '('];
+
 /// Bytes of a value.
-fn value_end(value: &str, quote: Option<char>) -> usize {
+fn value_end(value: &str, written: Written<'_>) -> usize {
     let mut is_escaped = false;
+    let mut closed = 0;
     for (at, c) in value.char_indices() {
-        let is_end = match quote {
+        if at < closed {
+            continue;
+        }
+        let is_end = match written {
+            Written::Quoted(_, false) if c == '\n' => true,
             // An escaped quote may close a string within a string: what follows is left out too.
-            Some(quote) => c == quote && !is_escaped || c == '\n',
-            None => c.is_whitespace() || ",;&\"'}])".contains(c),
+            Written::Quoted(quote, _) => value[at..].starts_with(quote) && !is_escaped,
+            Written::Line if at > 0 || !BRACKETS.contains(&c) => c == '\n' && !is_escaped,
+            Written::Line | Written::Word if BRACKETS.contains(&c) => {
+                closed = at + bracket_end(&value[at..]);
+                false
+            }
+            Written::Line | Written::Word => c.is_whitespace() || ",;&\"'}])".contains(c),
         };
         if is_end {
             return at;
@@ -226,9 +328,37 @@ fn value_end(value: &str, quote: Option<char>) -> usize {
     value.len()
 }
 
-fn is_figure(value: &str, quote: Option<char>) -> bool {
+/// Bytes to behind the bracket that closes the first one, which those in strings do not; all if none
+/// does.
+fn bracket_end(text: &str) -> usize {
+    // In a string of JSON that is JSON itself, each quote is escaped once more.
+    let is_nested = text[1..].trim_start().starts_with("\\\"");
+    let (mut depth, mut quote, mut backslashes) = (0, None, 0);
+    for (at, c) in text.char_indices() {
+        let is_quote = match (c, is_nested) {
+            ('"', true) => backslashes % 4 == 1,
+            ('"' | '\'', false) => backslashes % 2 == 0,
+            _ => false,
+        };
+        match quote {
+            Some(opened) if is_quote && c == opened => quote = None,
+            Some(_) => {}
+            None if is_quote => quote = Some(c),
+            None if BRACKETS.contains(&c) => depth += 1,
+            None if matches!(c, ']' | '}' | ')') => depth -= 1,
+            None => {}
+        }
+        if depth == 0 {
+            return at + c.len_utf8();
+        }
+        backslashes = if c == '\\' { backslashes + 1 } else { 0 };
+    }
+    text.len()
+}
+
+fn is_figure(value: &str) -> bool {
     let is_word = matches!(value, "true" | "false" | "null");
-    quote.is_none() && (is_word || value.bytes().all(|byte| byte.is_ascii_digit()))
+    is_word || value.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 #[cfg(test)]
@@ -259,13 +389,42 @@ mod tests {
                 "{\"m\":\"{\\\"secret\\\":\\\"[left out]\"}",
             ),
             (
+                "CENOTE_ETCD_PASSWORD=correct horse,battery;9\nNAME=n00\n",
+                "CENOTE_ETCD_PASSWORD=[left out]\nNAME=n00\n",
+            ),
+            (
+                "Environment=\"CENOTE_ETCD_PASSWORD=correct horse\" A=b",
+                "Environment=\"CENOTE_ETCD_PASSWORD=[left out]\" A=b",
+            ),
+            (
+                "{\"tokens\": [\"abc]123\", [\"d\"]], \"n\": 5}",
+                "{\"tokens\": [left out], \"n\": 5}",
+            ),
+            (
+                "passwords = [\n  \"abc123\",\n  'd]ef'\n]\nn = 5",
+                "passwords = [left out]\nn = 5",
+            ),
+            (
+                "password = \"\"\"\nhunter\" 2\n\"\"\"\nn = 5",
+                "password = \"\"\"[left out]\"\"\"\nn = 5",
+            ),
+            (
+                "opened: token: Some(\"abc\"), n: 5",
+                "opened: token: [left out], n: 5",
+            ),
+            ("http://root:pa,s's@h/", "http://[left out]@h/"),
+            (
+                "http://a:1,http://root:pw@b:1/ 'http://c:1/'",
+                "http://a:1,http://[left out]@b:1/ 'http://c:1/'",
+            ),
+            (
                 "cenote kv node --auth-token abc --name n",
                 "cenote kv node --auth-token [left out] --name n",
             ),
             ("KEY=0123abcd\nNAME=n00\n", "KEY=[left out]\nNAME=n00\n"),
             (
                 "Authorization: Basic YWJjOmRlZg==",
-                "Authorization: [left out] [left out]",
+                "Authorization: [left out]",
             ),
             (
                 "sent bearer abc.def-1 to it",
@@ -312,6 +471,16 @@ mod tests {
     }
 
     #[test]
+    fn values_of_configuration_are_left_out_of_logs_too() {
+        let mut redactor = Redactor::default();
+        redactor.learn_named("A=b\nCENOTE_ETCD_PASSWORD=correct horse,battery;9\n");
+        redactor.learn_named("tokens = [\"abc123\", 'def456']\ntoken_file = \"/etc/tokens\"\n");
+        let log = "refused correct horse,battery;9, abc123 and def456 of /etc/tokens";
+        let clean = "refused [left out], [left out] and [left out] of /etc/tokens";
+        assert_eq!(redactor.clean(log), clean);
+    }
+
+    #[test]
     fn any_text_is_taken() {
         for text in [
             "",
@@ -323,6 +492,9 @@ mod tests {
             "\"key\":\"",
             "\u{e9}key=\u{e9}",
             "-----BEGIN ",
+            "token: [\u{e9}",
+            "token=\"",
+            "\"token=\u{e9}",
         ] {
             let once = cleaned(text);
             assert!(

@@ -129,7 +129,11 @@ pub fn fitted(view: &View, (columns, height): (u16, u16)) -> Vec<Line> {
     let line_counts = tables.iter().map(|(table, rows)| {
         let widths = widths(view.header(*table), rows);
         let width = widths.iter().sum::<usize>() + 2 * widths.len().saturating_sub(1);
-        (lines_of(width, columns), lines_of(width + NOTE, columns))
+        let trouble = view
+            .trouble(*table)
+            .map_or(0, |text| text.chars().count() + 2);
+        let header = width + NOTE + trouble;
+        (lines_of(width, columns), lines_of(header, columns))
     });
     let (line_counts, header_counts): (Vec<usize>, Vec<usize>) = line_counts.unzip();
     let headers = header_counts.iter().sum::<usize>() + tables.len().saturating_sub(1);
@@ -237,6 +241,9 @@ fn table_lines(
     } else if window.len() < rows.len() {
         let text = format!("  {}-{} of {}", window.start + 1, window.end, rows.len());
         first.push(text, Look::Faint);
+    }
+    if let Some(trouble) = view.trouble(table) {
+        first.push(format!("  {trouble}"), Look::Bad);
     }
     let mut lines = vec![first];
     for (at, row) in rows.iter().enumerate().take(window.end).skip(window.start) {

@@ -1,5 +1,7 @@
 //! What is known and what is looked at: the state behind a frame, moved by samples and keys.
 
+use std::time::Instant;
+
 use crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
 use super::nodes::{NODE_HEADER, node};
@@ -48,6 +50,12 @@ impl Sight {
     }
 }
 
+/// When a table was told.
+struct Told {
+    at: Instant,
+    trouble: Option<String>,
+}
+
 /// The state.
 pub struct View {
     cluster: String,
@@ -57,6 +65,8 @@ pub struct View {
     volumes_before: Option<Volumes>,
     nodes: Option<Nodes>,
     nodes_before: Option<Nodes>,
+    /// Of each table, when it was told, and why it is not told anew.
+    told: Vec<(Focus, Told)>,
     /// What is shown, from the top.
     tables: Vec<Focus>,
     focus: Focus,
@@ -75,6 +85,7 @@ impl View {
             volumes_before: None,
             nodes: None,
             nodes_before: None,
+            told: Vec::new(),
             focus: tables.first().copied().unwrap_or(Focus::Hosts),
             tables,
             host_sight: Sight::new(),
@@ -86,16 +97,40 @@ impl View {
     /// Hosts were asked.
     pub fn handle_hosts(&mut self, hosts: Hosts) {
         self.hosts = Some(hosts);
+        self.note_told(Focus::Hosts);
     }
 
     /// Volumes were asked.
     pub fn handle_volumes(&mut self, volumes: Volumes) {
         self.volumes_before = self.volumes.replace(volumes);
+        self.note_told(Focus::Volumes);
     }
 
     /// Key-value nodes were asked.
     pub fn handle_nodes(&mut self, nodes: Nodes) {
         self.nodes_before = self.nodes.replace(nodes);
+        self.note_told(Focus::Nodes);
+    }
+
+    /// Those of a table could not be asked: what was known of them stays.
+    pub fn handle_trouble(&mut self, table: Focus, why: String) {
+        if let Some((_, told)) = self.told.iter_mut().find(|(of, _)| *of == table) {
+            told.trouble = Some(why);
+        }
+    }
+
+    fn note_told(&mut self, table: Focus) {
+        self.told.retain(|(of, _)| *of != table);
+        let at = Instant::now();
+        self.told.push((table, Told { at, trouble: None }));
+    }
+
+    /// How old is what is known of a table that cannot be asked, and why it cannot.
+    pub fn trouble(&self, table: Focus) -> Option<String> {
+        let (_, told) = self.told.iter().find(|(of, _)| *of == table)?;
+        let why = told.trouble.as_ref()?;
+        let age_s = told.at.elapsed().as_secs();
+        Some(format!("as it was {age_s} s ago: {why}"))
     }
 
     /// A key was pressed.

@@ -1,27 +1,28 @@
 //! How volumes are shown: the list of them, and each as its owner tells of it.
 
 use std::io::Write;
+use std::time::Duration;
 
 use anyhow::Result;
 use serde_json::Value;
 
 use crate::commands::set::describe_change;
-use crate::failure::{DONE, Failure, NOT_WHOLE, colours_of_results};
+use crate::failure::{DONE, Failure, NOT_WHOLE, chain, colours_of_results};
 use crate::size::Size;
 use crate::table::Table;
 use crate::volumes::{Question, Spec, Volumes};
 
 /// Lists volumes, whether anybody serves them or not.
-pub fn list(volumes: &Volumes, json: bool, out: &mut impl Write) -> Result<u8> {
+pub fn list(volumes: &Volumes, timeout: Duration, json: bool, out: &mut impl Write) -> Result<u8> {
     let mut rows = Vec::new();
     let mut table =
         Table::new(["VOLUME", "SIZE", "SCHEME", "STATE"]).coloured(colours_of_results());
-    for (name, spec) in volumes.list()? {
-        let in_use = volumes.is_owned(&name)?;
+    for (name, spec, answer) in volumes.statuses(timeout)? {
+        let in_use = answer.is_some();
         let state = if in_use { "in use" } else { "not in use" };
         // An owner that does not answer is one for `volume status`.
-        let status = in_use.then(|| volumes.ask(&name, Question::Status).ok());
-        let change = status.flatten().map(|status| status["change"].clone());
+        let status = answer.and_then(Result::ok);
+        let change = status.map(|status| status["change"].clone());
         let change = change.unwrap_or_default();
         let under_way = describe_change(&change).unwrap_or_default();
         rows.push(serde_json::json!({
@@ -41,23 +42,22 @@ pub fn list(volumes: &Volumes, json: bool, out: &mut impl Write) -> Result<u8> {
 }
 
 /// Shows every volume in a line, those that nobody serves as well.
-pub fn all(volumes: &Volumes, json: bool, out: &mut impl Write) -> Result<u8> {
+pub fn all(volumes: &Volumes, timeout: Duration, json: bool, out: &mut impl Write) -> Result<u8> {
     let mut table = Table::new(["VOLUME", "SIZE", "SCHEME", "STORED", "LENT", "STATE"])
         .coloured(colours_of_results());
     let (mut rows, mut are_whole) = (Vec::new(), true);
-    for (name, spec) in volumes.list()? {
-        let in_use = volumes.is_owned(&name)?;
-        let answer = in_use.then(|| volumes.ask(&name, Question::Status));
-        let (state, status) = match answer {
-            None => (
-                format!("not in use: {}", held(volumes, &name)?),
-                Value::Null,
-            ),
-            Some(Ok(status)) => (health(&status), status),
-            Some(Err(error)) => (
-                format!("its server does not answer: {error:#}"),
-                Value::Null,
-            ),
+    for (name, spec, answer) in volumes.statuses(timeout)? {
+        let in_use = answer.is_some();
+        let (state, status, error) = match answer {
+            None => {
+                let state = format!("not in use: {}", held(volumes, &name)?);
+                (state, Value::Null, None)
+            }
+            Some(Ok(status)) => (health(&status), status, None),
+            Some(Err(error)) => {
+                let state = format!("its server does not answer: {error:#}");
+                (state, Value::Null, Some(chain(&error)))
+            }
         };
         let whole = !in_use || status.is_object() && is_whole(&status);
         are_whole &= whole;
@@ -68,7 +68,7 @@ pub fn all(volumes: &Volumes, json: bool, out: &mut impl Write) -> Result<u8> {
         let (stored, lent) = (bytes("stored_bytes"), bytes("lent_bytes"));
         rows.push(serde_json::json!({
             "name": name, "size": spec.size, "scheme": spec.scheme, "placement": spec.placement,
-            "in_use": in_use, "whole": whole, "status": status,
+            "in_use": in_use, "whole": whole, "status": status, "error": error,
         }));
         table.row(vec![name, spec.size, spec.scheme, stored, lent, state]);
     }
@@ -97,7 +97,13 @@ fn held(volumes: &Volumes, name: &str) -> Result<String> {
 ///
 /// # Errors
 /// Nobody serves it, or its server does not answer.
-pub fn status(volumes: &Volumes, name: &str, json: bool, out: &mut impl Write) -> Result<u8> {
+pub fn status(
+    volumes: &Volumes,
+    name: &str,
+    timeout: Duration,
+    json: bool,
+    out: &mut impl Write,
+) -> Result<u8> {
     let spec = volumes.load(name)?;
     if !volumes.is_owned(name)? {
         let held = held(volumes, name)?;
@@ -107,7 +113,7 @@ pub fn status(volumes: &Volumes, name: &str, json: bool, out: &mut impl Write) -
         )
         .into());
     }
-    let status = volumes.ask(name, Question::Status)?;
+    let status = volumes.ask_within(name, Question::Status, timeout)?;
     if json {
         let whole = is_whole(&status);
         let object = serde_json::json!({

@@ -121,6 +121,8 @@ function ask(kind, name) {
   setText(by("order-do"), button);
   setText(by("order-said"), "");
   by("order-rate-line").hidden = kind !== "repair";
+  // Empty is no number, and not "no limit".
+  by("order-rate").required = kind === "repair";
   showTokenLine();
   by("order").showModal();
 }
@@ -137,7 +139,7 @@ async function carryOut(event) {
   const { kind, name } = ordered;
   if (by("order-token").value) token.set(by("order-token").value);
   const what = { order: kind, [kind === "drain" || kind === "lend" ? "host" : "volume"]: name };
-  if (kind === "repair") what.bytes_per_s = Math.round(by("order-rate").valueAsNumber * 1048576) || 0;
+  if (kind === "repair") what.bytes_per_s = Math.round(by("order-rate").valueAsNumber * 1048576);
   by("order-do").disabled = true;
   try {
     setText(by("news"), await order(what));

@@ -1,5 +1,7 @@
 //! The key-value store, caches and stores of objects.
 
+use std::collections::BTreeMap;
+
 use cenote_cache::service::question::{Checkpoint, Status as CacheStatus};
 use serde::Serialize;
 
@@ -14,9 +16,22 @@ pub struct KvView {
     pub whole: bool,
     pub nodes: Vec<NodeView>,
     pub groups: Vec<GroupView>,
-    /// Operations of all partitions so far.
+    /// Operations so far of each partition that some node told of.
     #[serde(skip)]
-    pub operations: u64,
+    pub operations: Operations,
+}
+
+/// Operations by group and partition.
+pub type Operations = BTreeMap<(usize, usize), u64>;
+
+/// An earlier owner may not know yet that it is one: the highest number is the partition's.
+fn operations_of(report: &kv::Report) -> Operations {
+    let mut operations = Operations::new();
+    for (partition, count) in report.nodes.iter().flat_map(kv::NodeStatus::operations) {
+        let known = operations.entry(partition).or_default();
+        *known = count.max(*known);
+    }
+    operations
 }
 
 /// A node.
@@ -82,7 +97,7 @@ impl KvView {
             whole: report.is_whole(),
             nodes: nodes.collect(),
             groups: groups.collect(),
-            operations: report.nodes.iter().map(kv::NodeStatus::operations).sum(),
+            operations: operations_of(report),
         }
     }
 }

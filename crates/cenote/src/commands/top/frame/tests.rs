@@ -344,6 +344,22 @@ fn a_rate_is_of_one_owner() {
     assert_eq!(rate(&view), "-");
 }
 
+#[test]
+fn what_was_known_is_shown_with_its_age_while_nobody_answers() {
+    let mut view = view();
+    let before = text(&fitted(&view, (200, 40)));
+    view.handle_trouble(Focus::Volumes, "etcd does not answer".to_owned());
+    let shown = text(&fitted(&view, (200, 40)));
+    assert!(shown.contains(" ago: etcd does not answer"), "{shown}");
+    assert_eq!(shown.lines().count(), before.lines().count());
+    for line in before.lines().filter(|line| !line.contains("VOLUME")) {
+        assert!(shown.contains(line), "{line}: {shown}");
+    }
+    view.handle_volumes(volumes(Instant::now() + Duration::from_secs(4), 2100));
+    let again = text(&fitted(&view, (200, 40)));
+    assert!(!again.contains("etcd"), "{again}");
+}
+
 /// Names are checked where they are written down; what a host says of itself is not.
 #[test]
 fn nothing_that_a_host_says_steers_the_terminal() {

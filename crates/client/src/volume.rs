@@ -1,11 +1,12 @@
 //! A volume with calls that wait.
 
 use std::path::Path;
-use std::sync::{Arc, MutexGuard};
+use std::sync::Arc;
 
 use cenote_pool::placement::Placement;
 use cenote_volume::{
-    Health, Protection, RETURN_MAX, Resilience, Scheme, VolumeConfig, VolumeError, Worker, Workers,
+    Health, Protection, RETURN_MAX, Resilience, Scheme, VolumeConfig, VolumeError, WorkerGuard,
+    Workers,
 };
 
 use crate::cluster::Cluster;
@@ -135,7 +136,7 @@ impl Volume {
         })
     }
 
-    fn worker(&self) -> MutexGuard<'_, Worker> {
+    fn worker(&self) -> WorkerGuard<'_> {
         self.workers.get()
     }
 }

@@ -24,6 +24,7 @@ use point::Place;
 use serving::Served;
 
 pub use point::{MountPoint, PointError};
+pub use serving::threads_max;
 
 /// A file system that the kernel shows.
 pub struct Mount {

@@ -278,6 +278,13 @@ fn is_empty<K: Ord>(range: (Bound<&K>, Bound<&K>)) -> bool {
     }
 }
 
+/// What the database cannot read is told once, where it is met.
+pub fn unreadable(error: impl Into<redb::Error>) -> FsError {
+    let error = error.into();
+    tracing::error!(%error, "read or write metadata");
+    FsError::Io
+}
+
 /// How many rows [`Table::first`] looked at in this thread.
 #[cfg(test)]
 pub mod steps {
@@ -295,11 +302,4 @@ pub mod steps {
     pub fn take() -> u64 {
         STEPS.take()
     }
-}
-
-/// What the database cannot read is told once, where it is met.
-pub fn unreadable(error: impl Into<redb::Error>) -> FsError {
-    let error = error.into();
-    tracing::error!(%error, "read or write metadata");
-    FsError::Io
 }

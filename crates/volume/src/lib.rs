@@ -47,6 +47,7 @@ pub use cenote_pool::placement::{Placement, PlacementError};
 
 pub use backing::{Backing, BackingError, Device, FLIGHTS_MAX, Transfer, backing_works};
 pub use control::{Dialer, Greeted, Greeting, HostConfig, Link};
+pub use directory::WORKERS_MAX;
 pub use error::VolumeError;
 pub use integrity::{IntegrityStatus, Protection, SealKey, SealKeyError, Standing, TagsError};
 pub use journal::{JournalError, JournalFile, Log};
@@ -64,4 +65,4 @@ pub use stepped::{Relocation, RelocationStage, Seat, Stepped, Whole};
 pub use timings::{Latency, SpreadValues, TimingValues};
 pub use volume::{RETURN_MAX, Volume, VolumeConfig};
 pub use worker::{REQUESTS_MAX, Switches, Work, Worker};
-pub use workers::Workers;
+pub use workers::{WorkerGuard, Workers};

@@ -12,6 +12,7 @@ use cenote_vfs::label::SIZE_BYTES_MIN;
 use cenote_vfs::mount::{self, Mount, MountPoint, Options, PointError, Transport};
 use cenote_vfs::volume::VolumeMedium;
 use cenote_vfs::{Files, OpenError};
+use cenote_volume::WORKERS_MAX;
 
 use crate::failure::{DONE, Failure};
 use crate::place::{Loaded, Which};
@@ -66,6 +67,8 @@ pub struct Args {
 
 /// Workers of the volume beside those of the serving threads: commits, and what they free.
 const WORKERS_BESIDE: usize = 2;
+/// Workers that a volume keeps for itself: its own threads move and check pages.
+const WORKERS_LEFT: usize = 4;
 
 impl Args {
     /// Whether this process is what answers for the files.
@@ -115,17 +118,20 @@ fn serve(args: &Args, loaded: &Loaded, point: &MountPoint) -> Result<u8> {
     }
     let serving = Serving::open(loaded, &args.volume, End::Keep)?;
     let threads = usize::from(args.threads);
-    let medium = VolumeMedium::new(Arc::clone(&serving.volume), threads + WORKERS_BESIDE)?;
+    let transport = match fuse_rings::are_wanted() {
+        true => Transport::Auto,
+        false => Transport::DevFuse,
+    };
+    let workers = mount::threads_max(transport, threads) + WORKERS_BESIDE;
+    let workers = workers.min(WORKERS_MAX - WORKERS_LEFT);
+    let medium = VolumeMedium::new(Arc::clone(&serving.volume), workers)?;
     let files = Files::open(Arc::new(medium), mount::this_process());
     let files = files.map_err(|error| not_opened(error, &serving.name, loaded))?;
     let options = Options {
         name: serving.name.clone(),
         threads,
         allow_other: args.allow_other,
-        transport: match fuse_rings::are_wanted() {
-            true => Transport::Auto,
-            false => Transport::DevFuse,
-        },
+        transport,
     };
     let mounted = Mount::start(files, point, &options, move || ended.send(()).unwrap_or(()));
     let mut mounted = mounted.map_err(|error| {

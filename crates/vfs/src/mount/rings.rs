@@ -73,6 +73,11 @@ impl Shape {
         })
     }
 
+    /// Threads, each with a ring.
+    pub(super) fn thread_count(&self) -> usize {
+        self.thread_count.into()
+    }
+
     /// The queue of a thread.
     fn queue(&self, thread: u16) -> u16 {
         thread % self.queue_count

@@ -146,6 +146,18 @@ enum Refused {
     Mount(io::Error),
 }
 
+/// How many threads serve at most when `thread_count` are asked for: over io_uring each processor has
+/// one, and one more takes what comes over `/dev/fuse` even so.
+#[must_use]
+pub fn threads_max(transport: Transport, thread_count: usize) -> usize {
+    let rings = match transport {
+        Transport::Auto => wanted_shape(thread_count).ok(),
+        Transport::DevFuse => None,
+    };
+    let over_device = thread_count.max(1);
+    rings.map_or(over_device, |shape| shape.thread_count() + 1)
+}
+
 /// What rings there would be, where this machine has them.
 fn wanted_shape(thread_count: usize) -> io::Result<Shape> {
     let lacking = |text: String| io::Error::new(io::ErrorKind::Unsupported, text);

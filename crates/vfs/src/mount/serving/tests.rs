@@ -75,3 +75,10 @@ fn a_ring_that_the_kernel_refuses_takes_its_mount_away_and_dev_fuse_serves_the_n
     served.join();
     assert!(!is_mounted(&path));
 }
+
+#[test]
+fn there_are_workers_for_as_many_threads_as_will_serve() {
+    assert_eq!(threads_max(Transport::DevFuse, 8), 8);
+    let many = Shape::new(100, 8).expect("not too many");
+    assert_eq!(many.thread_count(), 100);
+}

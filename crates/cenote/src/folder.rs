@@ -231,6 +231,20 @@ impl Folder {
         Ok(folder)
     }
 
+    /// As [`Folder::lock`]; `None` where somebody else has it now.
+    ///
+    /// # Errors
+    /// The system refuses.
+    pub fn try_lock(&self) -> Result<Option<OwnedFd>> {
+        let failed = |error| FolderError::os(&self.path, error);
+        let folder = self.listed().map_err(failed)?;
+        match rustix::fs::flock(&folder, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(Some(folder)),
+            Err(rustix::io::Errno::WOULDBLOCK) => Ok(None),
+            Err(error) => Err(failed(error)),
+        }
+    }
+
     /// The names in it, sorted; those that are no UTF-8 are not ours.
     ///
     /// # Errors

@@ -46,7 +46,16 @@ impl Identity {
     /// # Errors
     /// The folder cannot be written.
     pub fn save(&self, folder: &Folder) -> Result<()> {
-        let _lock = folder.lock()?;
+        // Against who forgets the process before. The server of a store has its folder locked all the time,
+        // and then nobody forgets anything there.
+        let mut lock = folder.try_lock()?;
+        for _ in 0..LOCK_TRIES {
+            if lock.is_some() {
+                break;
+            }
+            std::thread::sleep(LOCK_REST);
+            lock = folder.try_lock()?;
+        }
         // The number goes last: where `pid` is, `started` is whole.
         folder.write("started", &format!("{}\n", self.started))?;
         folder.write("pid", &format!("{}\n", self.pid))?;
@@ -76,7 +85,10 @@ impl Identity {
     /// # Errors
     /// As [`Identity::load`], [`Identity::open`] and [`Identity::forget`].
     pub fn forget_ended(folder: &Folder) -> Result<Option<u32>> {
-        let _lock = folder.lock()?;
+        // Who has it notes a process, or runs.
+        let Some(_lock) = folder.try_lock()? else {
+            return Ok(None);
+        };
         match Self::load(folder)? {
             Some(identity) if identity.open()?.is_none() => {
                 Self::forget(folder)?;
@@ -129,6 +141,11 @@ impl Identity {
         Ok(runs.then_some(process))
     }
 }
+
+/// How often a folder that is locked is tried again, and the rest between: far longer than a process is
+/// forgotten in.
+const LOCK_TRIES: u32 = 20;
+const LOCK_REST: Duration = Duration::from_millis(5);
 
 /// A handle that stays with its process even when the number is reused.
 #[derive(Debug)]

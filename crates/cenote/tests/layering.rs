@@ -42,6 +42,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "cenote-pool",
         ],
     ),
+    ("cenote-c", &["cenote-client"]),
     ("cenote-python", &["cenote-client"]),
     (
         "cenote-vfs",
@@ -158,7 +159,7 @@ fn nobody_uses_the_binary_and_only_the_binary_uses_the_lab() {
 }
 
 /// What has the crate for programs as a library of another language.
-const LANGUAGES: [&str; 1] = ["cenote-python"];
+const LANGUAGES: [&str; 2] = ["cenote-c", "cenote-python"];
 
 /// What is behind it may change: who uses it uses nothing else.
 #[test]

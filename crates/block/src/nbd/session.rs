@@ -258,8 +258,17 @@ impl Session {
             (op @ (Op::Read(_) | Op::Write(_)), _)
                 if done.result.is_ok() && self.slots[slot as usize].steps_left > 0 =>
             {
-                self.step(slot, op, engine);
-                return;
+                if !self.ending {
+                    self.step(slot, op, engine);
+                    return;
+                }
+                // Its client is leaving, or gone and back on another connection: what is written there from
+                // now on is not to be zeroed by this one.
+                let (Op::Read(buffer) | Op::Write(buffer)) = op else {
+                    unreachable!("matched above");
+                };
+                engine.buffers.give(buffer);
+                return self.finish(slot, Err(IoError::Closed), engine);
             }
             (Op::Read(buffer) | Op::Write(buffer), _) => engine.buffers.give(buffer),
             (Op::Discard { .. }, _) => {}

@@ -10,6 +10,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::Duration;
 
+use rustix::net::sockopt;
 use rustls::{ServerConfig, ServerConnection};
 
 use super::sys::{self, Patience};
@@ -33,11 +34,23 @@ impl Socket {
                 stream.set_nonblocking(false)?;
                 stream.set_read_timeout(Some(PATIENCE_LIMIT))?;
                 stream.set_nodelay(true)?;
+                end_when_unreachable(stream)?;
             }
         }
         sys::enlarge_buffers(self.as_raw_fd(), SOCKET_BUFFER_BYTES);
         Ok(())
     }
+}
+
+/// Has the kernel end a connection whose machine is gone without a word: it would keep its place for ever.
+/// A process that is merely stopped is not noticed, since its kernel answers.
+fn end_when_unreachable(stream: &TcpStream) -> io::Result<()> {
+    sockopt::set_socket_keepalive(stream, true)?;
+    sockopt::set_tcp_keepidle(stream, UNREACHABLE_LIMIT / 4)?;
+    sockopt::set_tcp_keepintvl(stream, UNREACHABLE_LIMIT / 4)?;
+    sockopt::set_tcp_keepcnt(stream, 3)?;
+    let limit_ms = u32::try_from(UNREACHABLE_LIMIT.as_millis()).expect("a minute");
+    Ok(sockopt::set_tcp_user_timeout(stream, limit_ms)?)
 }
 
 impl AsRawFd for Socket {
@@ -238,5 +251,31 @@ const RECORDS_MAX: u32 = 16;
 /// beside what the mailbox and the queues can wait.
 const PATIENCE_LIMIT: Duration = Duration::from_millis(2);
 
+/// How long a machine may be silent: long beside any outage that TCP survives unnoticed.
+const UNREACHABLE_LIMIT: Duration = Duration::from_secs(60);
+
 /// Asked of the kernel per direction: a few large requests.
 const SOCKET_BUFFER_BYTES: i32 = 1 << 20;
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+
+    #[test]
+    fn a_connection_whose_machine_is_gone_ends() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = listener.local_addr().expect("its address");
+        let _client = TcpStream::connect(address).expect("a connection");
+        let (stream, _) = listener.accept().expect("a connection");
+        Socket::Tcp(stream.try_clone().expect("a copy"))
+            .prepare()
+            .expect("options");
+        assert!(sockopt::socket_keepalive(&stream).expect("an option"));
+        let idle = sockopt::tcp_keepidle(&stream).expect("an option");
+        let between = sockopt::tcp_keepintvl(&stream).expect("an option");
+        let count = sockopt::tcp_keepcnt(&stream).expect("an option");
+        assert_eq!(idle + between * count, UNREACHABLE_LIMIT);
+    }
+}

@@ -259,4 +259,6 @@ pub const FLUSH: u16 = 3;
 pub const TRIM: u16 = 4;
 pub const CACHE: u16 = 5;
 pub const WRITE_ZEROES: u16 = 6;
+/// A flag of it: memory is to be there.
+pub const NO_HOLE: u16 = 1 << 1;
 pub const BLOCK_STATUS: u16 = 7;

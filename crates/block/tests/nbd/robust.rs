@@ -186,6 +186,28 @@ fn stopping_finishes_what_is_in_flight_and_closes() {
     assert!(!socket.exists());
 }
 
+/// It would zero what its client was told is written, on the connection that it makes instead.
+#[test]
+fn zeroing_ends_with_its_connection() {
+    const STEPS: u32 = 256;
+    let gate = Gate::new(u64::from(STEPS) << 20, 1);
+    let fixture = Fixture::with(gate.clone(), |_| {});
+    let mut client = fixture.simple();
+    client.request((WRITE_ZEROES, NO_HOLE), 1, 0, STEPS << 20);
+    fixture.wait_for("the first step", |_| gate.waiting() == 1);
+    drop(client);
+    let mut steps = 0;
+    while fixture.server.stats().connections_open > 0 {
+        assert!(steps < STEPS / 2, "it goes on");
+        if gate.waiting() > 0 {
+            gate.let_through(1);
+            steps += 1;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert_eq!(gate.waiting(), 0);
+}
+
 #[test]
 fn only_loopback_is_bound_unless_remote_is_allowed() {
     let any: SocketAddr = "0.0.0.0:0".parse().unwrap();

@@ -266,7 +266,9 @@ impl Device {
                 drop(tell.send(Ok(())));
                 drop(tell);
                 if let Err(error) = worker.run() {
-                    tracing::error!(%error, queue, "a queue of a ublk device ended");
+                    tracing::error!(%error, queue, "a queue of a ublk device ended, and with it the process");
+                    // The kernel holds the device's requests until another process serves them.
+                    std::process::abort();
                 }
             };
             let thread = std::thread::Builder::new()

@@ -185,7 +185,7 @@ impl Worker {
 
     /// Ends what the disk has done.
     fn end_requests(&mut self) -> io::Result<()> {
-        if self.in_flight == 0 {
+        if self.rests() {
             return Ok(());
         }
         let mut done = std::mem::take(&mut self.done);
@@ -210,24 +210,30 @@ impl Worker {
         Ok(())
     }
 
+    /// Whether nothing of the disk's needs to be moved on: also no write that was acknowledged and has not
+    /// landed everywhere, for which those of other queues wait.
+    fn rests(&self) -> bool {
+        self.in_flight == 0 && self.disk.deadline().is_none()
+    }
+
     fn end(&mut self, tag: u16, result: i32) -> io::Result<()> {
         self.ask(abi::queue::COMMIT_AND_FETCH, tag, result)
     }
 
     /// Hands over what has ended, and waits until there is something to do.
     fn wait(&mut self) -> io::Result<()> {
-        if self.in_flight == 0 && self.held.is_empty() {
+        if self.rests() && self.held.is_empty() {
             // One call for both.
             let wanted = usize::from(self.fetching > 0);
-            return ignore_interrupt(self.ring.submit_and_wait(wanted).map(drop));
+            return ignore_passing(self.ring.submit_and_wait(wanted).map(drop));
         }
-        ignore_interrupt(self.ring.submit().map(drop))?;
+        ignore_passing(self.ring.submit().map(drop))?;
         if !self.ring.completion().is_empty() {
             return Ok(());
         }
         self.fds.clear();
         self.disk.wait_fds(&mut self.fds);
-        if self.fds.is_empty() {
+        if self.fds.is_empty() && self.in_flight > 0 {
             // Nothing will announce the disk's progress.
             return Ok(());
         }
@@ -236,11 +242,14 @@ impl Worker {
     }
 }
 
-fn ignore_interrupt(outcome: io::Result<()>) -> io::Result<()> {
-    match outcome {
-        Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(()),
-        outcome => outcome,
-    }
+/// What the ring refuses for the moment is asked for again in the next turn: the kernel may be short of the
+/// memory that this device is to make room for.
+fn ignore_passing(outcome: io::Result<()>) -> io::Result<()> {
+    const PASSING: [i32; 3] = [libc::EINTR, libc::EAGAIN, libc::EBUSY];
+    outcome.or_else(|error| match error.raw_os_error() {
+        Some(number) if PASSING.contains(&number) => Ok(()),
+        _ => Err(error),
+    })
 }
 
 fn errno_of(error: IoError) -> i32 {

@@ -140,7 +140,10 @@ impl Filesystem for DevFuse {
         }
         let mut worker = self.export.worker();
         worker.room(data.len()).copy_from_slice(data);
-        match self.export.write_pages(&mut worker, offset) {
+        let outcome = self.export.write_pages(&mut worker, offset);
+        // Nobody moves this worker on until it has another request, and others may wait for its pages.
+        worker.land(None);
+        match outcome {
             Ok(()) => reply.written(data.len() as u32),
             Err(IoError::NoSpace) => reply.error(Errno::ENOSPC),
             Err(_) => reply.error(Errno::EIO),
@@ -163,7 +166,9 @@ impl Filesystem for DevFuse {
         }
         let len_bytes = length.min(self.export.size_bytes().saturating_sub(offset));
         let mut worker = self.export.worker();
-        match self.export.discard(&mut worker, offset, len_bytes) {
+        let outcome = self.export.discard(&mut worker, offset, len_bytes);
+        worker.land(None);
+        match outcome {
             Ok(()) => reply.ok(),
             Err(_) => reply.error(Errno::EIO),
         }

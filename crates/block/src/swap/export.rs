@@ -411,14 +411,25 @@ impl Worker {
         done.append(&mut self.done);
     }
 
-    /// Sleeps until the queue can go on, or `also` is readable.
-    pub(super) fn wait(&mut self, also: Option<RawFd>) {
+    /// Moves on what was acknowledged and has not landed everywhere, which nobody else can, until it has or
+    /// `request` is readable.
+    pub(super) fn land(&mut self, request: Option<RawFd>) {
+        while !self.is_quiet() {
+            self.queue.poll(&mut self.done);
+            if !self.is_quiet() && self.wait(request) {
+                return;
+            }
+        }
+    }
+
+    /// Sleeps until the queue can go on, or `also` is readable; whether that is.
+    pub(super) fn wait(&mut self, also: Option<RawFd>) -> bool {
         self.fds.clear();
         self.queue.wait_fds(&mut self.fds);
         let deadline = self.queue.deadline();
         if self.fds.is_empty() && deadline.is_none() {
             std::thread::yield_now();
-            return;
+            return false;
         }
         self.fds.extend(also);
         self.poll_fds.clear();
@@ -434,7 +445,9 @@ impl Worker {
         });
         let count = self.poll_fds.len() as libc::nfds_t;
         // SAFETY: `poll_fds` is a live array of `count` entries for the call.
-        unsafe { libc::poll(self.poll_fds.as_mut_ptr(), count, timeout_ms) };
+        let ready = unsafe { libc::poll(self.poll_fds.as_mut_ptr(), count, timeout_ms) };
+        let last = self.poll_fds.last();
+        ready > 0 && also.is_some() && last.is_some_and(|fd| fd.revents != 0)
     }
 }
 

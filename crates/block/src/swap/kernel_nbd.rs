@@ -270,6 +270,8 @@ fn serve(export: &Export, index: usize, socket: &UnixStream) {
 fn serve_requests(export: &Export, worker: &mut Worker, mut socket: &UnixStream) -> io::Result<()> {
     let mut header = [0; REQUEST_HEADER_BYTES];
     loop {
+        // A write of another queue may wait for one of this.
+        worker.land(Some(socket.as_raw_fd()));
         socket.read_exact(&mut header)?;
         let Some(request) = RequestHeader::parse(&header) else {
             return Err(io::ErrorKind::InvalidData.into());

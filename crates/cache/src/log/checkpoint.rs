@@ -12,6 +12,7 @@
 //! Byte table of the file: `docs/formats/log.md`.
 
 use std::path::Path;
+use std::sync::atomic::Ordering;
 
 use super::error::Error;
 use super::index::Place;
@@ -229,13 +230,14 @@ impl Session {
     /// recovery comes back to this address or one behind it.
     ///
     /// # Errors
-    /// [`Error::NotDurable`]; [`Error::Busy`] and [`Error::Storage`], after which it can go on; the
-    /// tier's error.
+    /// [`Error::Busy`], after which it can go on; [`Error::Storage`]: a sync failed, and nothing is durable
+    /// from then on until a recovery; [`Error::NotDurable`], also after that; the tier's error.
     pub fn advance_commit(&mut self, commit: &mut Commit) -> Result<Option<u64>, Error> {
         let store = std::sync::Arc::clone(&self.store);
         store.advance();
         let tier = store.tiers.count().wrapping_sub(1);
-        if store.tiers.count() == 0 || !store.tiers.is_durable(tier) {
+        let has_failed = || store.has_sync_failed.load(Ordering::Acquire);
+        if store.tiers.count() == 0 || !store.tiers.is_durable(tier) || has_failed() {
             return Err(Error::NotDurable);
         }
         loop {
@@ -268,11 +270,15 @@ impl Session {
                         return Ok(None);
                     };
                     if let Err(source) = ended.result {
-                        commit.stage = Stage::Writing { end };
+                        store.has_sync_failed.store(true, Ordering::Release);
                         return Err(Error::Storage {
                             tier: store.tiers.name(tier).to_owned(),
                             source,
                         });
+                    }
+                    // Of another session's sync, which began before this one.
+                    if has_failed() {
+                        return Err(Error::NotDurable);
                     }
                     commit.stage = Stage::Done { end };
                 }

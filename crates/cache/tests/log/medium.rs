@@ -56,6 +56,8 @@ pub struct Disk {
     pub budget: Option<u64>,
     /// How many it took.
     pub taken: u64,
+    /// The next sync fails: what it was to cover is lost, and the one after it succeeds.
+    pub fails_sync: bool,
 }
 
 impl Disk {
@@ -190,13 +192,17 @@ impl Tier for DiskTier {
             }
             let covered = covered.min(disk.unsynced.len());
             let synced: Vec<Change> = disk.unsynced.drain(..covered).collect();
-            for change in synced {
+            let fails = std::mem::take(&mut disk.fails_sync);
+            for change in synced.into_iter().filter(|_| !fails) {
                 change.apply(&mut disk.durable);
             }
             for (_, _, other) in &mut self.syncs {
                 *other = other.saturating_sub(covered);
             }
-            let result = Ok(Vec::new());
+            let result = match fails {
+                true => Err(io::ErrorKind::Other.into()),
+                false => Ok(Vec::new()),
+            };
             ended.push(Ended { token, result });
         }
         Ok(())

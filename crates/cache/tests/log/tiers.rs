@@ -1,13 +1,14 @@
 //! What a store does with its tiers: which are waited for, which are read, and what when one fails.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 use cenote_cache::log::tiers::memory::{Fault, MemoryTier};
 use cenote_cache::log::tiers::{Request, Tier};
 use cenote_cache::log::{Answer, Error, Session, Settings, Store};
 
 use crate::harness;
+use crate::medium::{Disk, DiskTier};
 use crate::values::{SECRET, add, value_of};
 
 fn settings(commit_point: usize) -> Settings {
@@ -354,4 +355,24 @@ fn many_keys_are_read_as_one_after_the_other() {
         let (_, number) = waiting.iter().find(|(it, _)| *it == end.ticket).unwrap();
         assert_eq!(end.result.unwrap(), Some(value_of(*number)));
     }
+}
+
+/// The kernel tells of what it lost once; the next sync would succeed without it.
+#[test]
+fn nothing_is_durable_any_more_once_a_sync_has_failed() {
+    let disk = Arc::new(Mutex::new(Disk::default()));
+    let tier = DiskTier::new(Arc::clone(&disk), 1, u64::MAX);
+    let mut session = open(vec![Box::new(tier)], 0);
+    let mut ended = Vec::new();
+    write(&mut session, 0..100);
+    session.commit(&mut ended).unwrap();
+    write(&mut session, 100..200);
+    disk.lock().unwrap().fails_sync = true;
+    let failed = session.commit(&mut ended);
+    assert!(matches!(failed, Err(Error::Storage { .. })), "{failed:?}");
+    for _ in 0..3 {
+        let again = session.commit(&mut ended);
+        assert!(matches!(again, Err(Error::NotDurable)), "{again:?}");
+    }
+    check(&mut session, 0..200);
 }

@@ -20,16 +20,37 @@ pub struct Link {
     refused: Vec<(u64, End)>,
     /// Before this nobody tries to connect: what is asked meanwhile has failed with the last try.
     deaf: Option<(Time, Error)>,
-    /// What was put since the last `Sync`, and is not known to be durable.
     unsettled: Unsettled,
 }
 
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Unsettled {
-    Nothing,
-    Something,
-    /// The connection ended: the next one knows nothing of it.
-    Forgotten,
+/// What was put, and is not known to be durable.
+#[derive(Debug, Default)]
+struct Unsettled {
+    /// Puts that were begun, ...
+    puts: u64,
+    /// ... and those of them that are durable: that were there before a `Sync` that has ended well.
+    settled: u64,
+    /// By `Sync` under way: puts before it.
+    syncs: BTreeMap<u64, u64>,
+    /// A connection ended before all were durable: the next one knows nothing of them.
+    is_forgotten: bool,
+}
+
+impl Unsettled {
+    fn end(&mut self, token: u64, is_ok: bool) {
+        if let Some(puts) = self.syncs.remove(&token)
+            && is_ok
+        {
+            self.settled = self.settled.max(puts);
+        }
+    }
+
+    /// The connection has ended, and what was under way.
+    fn forget(&mut self) {
+        self.is_forgotten |= self.puts > self.settled;
+        self.settled = self.puts;
+        self.syncs.clear();
+    }
 }
 
 /// Rest after a connection that could not be made. Those who wait behind one another do not wait for a try
@@ -48,7 +69,7 @@ impl Link {
             until: BTreeMap::new(),
             refused: Vec::new(),
             deaf: None,
-            unsettled: Unsettled::Nothing,
+            unsettled: Unsettled::default(),
         })
     }
 
@@ -73,9 +94,7 @@ impl Link {
     /// Gives the connection up, and with it what is under way.
     fn fail(&mut self, status: Status) {
         self.client = None;
-        if self.unsettled == Unsettled::Something {
-            self.unsettled = Unsettled::Forgotten;
-        }
+        self.unsettled.forget();
         let tokens = std::mem::take(&mut self.until).into_keys();
         let error = explain(ClientError::Lost(status));
         self.refused
@@ -89,17 +108,18 @@ impl Connection for Link {
 
     fn begin(&mut self, request: Request, token: u64) {
         let now = Time::now();
-        match (&request, self.unsettled) {
-            (Request::Sync, Unsettled::Forgotten) => {
-                self.unsettled = Unsettled::Nothing;
+        let unsettled = &mut self.unsettled;
+        match &request {
+            Request::Sync if unsettled.is_forgotten => {
+                unsettled.is_forgotten = false;
                 let why = "the connection ended before what was put was durable; a crash may have taken it";
                 self.refused.push((token, Err(Error::Lost(why.to_owned()))));
                 return;
             }
-            (Request::Sync, _) => self.unsettled = Unsettled::Nothing,
-            (Request::Put { is_durable, .. }, Unsettled::Nothing) if !is_durable => {
-                self.unsettled = Unsettled::Something;
+            Request::Sync => {
+                unsettled.syncs.insert(token, unsettled.puts);
             }
+            Request::Put { is_durable, .. } => unsettled.puts += u64::from(!is_durable),
             _ => {}
         }
         match self.connected(now) {
@@ -107,7 +127,10 @@ impl Connection for Link {
                 client.submit(command(request), token, now);
                 self.until.insert(token, now.after(self.place.limit));
             }
-            Err(error) => self.refused.push((token, Err(error))),
+            Err(error) => {
+                self.unsettled.end(token, false);
+                self.refused.push((token, Err(error)));
+            }
         }
     }
 
@@ -118,6 +141,7 @@ impl Connection for Link {
             && let Some((token, end)) = client.poll(now)
         {
             self.until.remove(&token);
+            self.unsettled.end(token, end.is_ok());
             if let Err(ClientError::Lost(status)) = end {
                 broken = Some(status);
             }
@@ -153,3 +177,40 @@ impl Connection for Link {
 
 /// Sleep without work.
 const IDLE: Duration = Duration::from_secs(60);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_sync_under_way_was_to_make_durable_is_forgotten_with_its_connection() {
+        let mut unsettled = Unsettled {
+            puts: 2,
+            ..Unsettled::default()
+        };
+        unsettled.syncs.insert(7, 2);
+        unsettled.forget();
+        assert!(unsettled.is_forgotten);
+
+        let mut unsettled = Unsettled {
+            puts: 2,
+            ..Unsettled::default()
+        };
+        unsettled.syncs.insert(7, 1);
+        unsettled.end(7, true);
+        assert_eq!(unsettled.settled, 1, "the second came after it");
+        unsettled.syncs.insert(8, 2);
+        unsettled.end(8, false);
+        unsettled.forget();
+        assert!(unsettled.is_forgotten);
+
+        let mut unsettled = Unsettled {
+            puts: 2,
+            ..Unsettled::default()
+        };
+        unsettled.syncs.insert(7, 2);
+        unsettled.end(7, true);
+        unsettled.forget();
+        assert!(!unsettled.is_forgotten, "all of it is durable");
+    }
+}

@@ -1,5 +1,6 @@
 """The file system cenote://, by fsspec's own interface, PyArrow and pandas."""
 
+import gc
 import random
 import threading
 
@@ -70,6 +71,50 @@ def test_a_file_is_there_once_it_is_closed_and_whole_or_not_at_all(fs, store):
         with pytest.raises(FileExistsError):
             file.close()
     assert fs.cat("c") == b"theirs"
+
+
+@pytest.mark.parametrize("ending", ["close", "forgotten", "with"])
+def test_a_file_whose_write_failed_is_as_it_was(fs, store, monkeypatch, ending):
+    fs.pipe("a", b"before" * 100_000)
+    before, parts = fs.cat("a"), len(store.list("\0"))
+    puts, put_many = [], fs.store.put_many
+
+    def breaks(items, **how):
+        put_many(items, **how)
+        puts.append(len(items))
+        if len(puts) == 2:
+            raise cenote.errors.ConnectionLostError("it was stored")
+
+    monkeypatch.setattr(fs.store, "put_many", breaks)
+    file = fs.open("a", "wb")
+    with pytest.raises(cenote.errors.ConnectionLostError):
+        file.write(bytes(24 * PART_BYTES))
+    if ending == "close":
+        with pytest.raises(OSError, match="not written"):
+            file.write(bytes(24 * PART_BYTES))
+        with pytest.raises(OSError, match="not written"):
+            file.close()
+    elif ending == "with":
+        with pytest.raises(RuntimeError), file:
+            raise RuntimeError
+    del file
+    gc.collect()
+    assert fs.cat("a") == before
+    # What was put last, and is not known to be there, is left to this.
+    fs.remove_orphans()
+    assert len(store.list("\0")) == parts
+
+
+def test_text_that_is_left_by_an_exception_is_not_written(fs):
+    fs.pipe("a", b"before")
+    with pytest.raises(RuntimeError), fs.open("a", "w", encoding="utf-8") as file:
+        file.write("half")
+        raise RuntimeError
+    assert fs.cat("a") == b"before"
+    with fs.open("a", "wt") as file:
+        file.write("whole")
+    with fs.open("a", "r") as file:
+        assert file.read() == "whole"
 
 
 def test_folders_are_parts_of_paths(fs, store):

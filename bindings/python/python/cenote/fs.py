@@ -13,6 +13,7 @@ parts of paths, as in other stores of objects: they are there while something is
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import re
@@ -203,6 +204,17 @@ class CenoteFileSystem(AbstractFileSystem):  # type: ignore[misc]
 
     # Reading and writing.
 
+    def open(
+        self, path: str, mode: str = "rb", block_size: int | str | None = None,
+        cache_options: dict[str, Any] | None = None, compression: str | None = None, **more: Any,
+    ) -> Any:
+        """As `open` of fsspec. One that is left by an exception is not written, as text as well."""
+        if "b" in mode:
+            return super().open(path, mode, block_size, cache_options, compression, **more)
+        text = {name: more.pop(name) for name in ("encoding", "errors", "newline") if name in more}
+        mode = mode.replace("t", "") + "b"
+        return _Text(self.open(path, mode, block_size, cache_options, compression, **more), **text)
+
     def _open(
         self, path: str, mode: str = "rb", block_size: int | str | None = None,
         autocommit: bool = True, cache_options: dict[str, Any] | None = None, **more: Any,
@@ -326,10 +338,15 @@ class CenoteFileSystem(AbstractFileSystem):  # type: ignore[misc]
 class CenoteFile(AbstractBufferedFile):  # type: ignore[misc]
     """A file that is read, or one that is written and will be there once it is closed.
 
-    One that is left by an exception, out of its `with` block, was never written.
+    One that is left by an exception, out of its `with` block, was never written. So it is after a write
+    that failed. The `with` block of `fsspec.open(URL)` closes it whatever happened, which writes it.
     """
 
     closed: bool
+    #: A write failed: what is stored of it is not what was written.
+    _is_broken = False
+    #: The store was asked for the file: it may be there.
+    _is_asked_for = False
 
     def __init__(
         self, fs: CenoteFileSystem, path: str, mode: str, block_size: int, autocommit: bool,
@@ -357,6 +374,20 @@ class CenoteFile(AbstractBufferedFile):  # type: ignore[misc]
         pass
 
     def _upload_chunk(self, final: bool = False) -> bool:
+        self._check()
+        try:
+            self._upload(final)
+        except BaseException:
+            # What of it is stored is not known: it is not put a second time.
+            self._is_broken = True
+            raise
+        return True
+
+    def _check(self) -> None:
+        if self._is_broken:
+            raise OSError(f"{self.path}: a write failed, and the file was not written")
+
+    def _upload(self, final: bool) -> None:
         self._rest += self.buffer.getvalue()
         whole = len(self._rest) // PART_BYTES * PART_BYTES
         is_small = self._put == 0 and len(self._rest) <= WHOLE_BYTES_MAX
@@ -376,10 +407,11 @@ class CenoteFile(AbstractBufferedFile):  # type: ignore[misc]
         self._rest = self._rest[whole:]
         if final and self.autocommit:
             self.commit()
-        return True
 
     def commit(self) -> None:
         """Has the file be there."""
+        self._check()
+        self._is_asked_for = True
         value = self._rest
         if self._put:
             value = _Content(self._put, None, self._id, PART_BYTES).encode()
@@ -395,6 +427,21 @@ class CenoteFile(AbstractBufferedFile):  # type: ignore[misc]
         self._put, self._rest = 0, b""
         self.fs.store.delete_many(parts)
 
+    def close(self) -> None:
+        """Has a file that was written be there; one that could not be is an `OSError`."""
+        if self._is_broken and not self.closed:
+            self.closed = True
+            # Its parts may be those of a file that is there by now.
+            if not self._is_asked_for:
+                with contextlib.suppress(Exception):
+                    self.discard()
+            self._check()
+        super().close()
+
+    def __del__(self) -> None:
+        with contextlib.suppress(Exception):
+            super().__del__()
+
     def __exit__(
         self,
         kind: type[BaseException] | None,
@@ -406,6 +453,13 @@ class CenoteFile(AbstractBufferedFile):  # type: ignore[misc]
             self.discard()
         else:
             self.close()
+
+
+class _Text(io.TextIOWrapper):
+    def __exit__(self, *error: Any) -> None:
+        if error[0] is not None and isinstance(self.buffer, CenoteFile):
+            self.buffer.__exit__(*error)
+        super().__exit__(*error)
 
 
 def _host(path: str) -> str | None:

@@ -99,7 +99,8 @@ pub(crate) fn call(work: impl FnOnce() -> Result<(), Failure>) -> CenoteResult {
     };
     let said = CString::new(said.replace('\0', " ")).unwrap_or_default();
     // A thread that is ending has no place for it any more.
-    let _ = SAID.try_with(|last| *last.borrow_mut() = said);
+    SAID.try_with(|last| *last.borrow_mut() = said)
+        .unwrap_or_default();
     result
 }
 

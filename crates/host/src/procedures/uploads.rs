@@ -66,8 +66,8 @@ fn put(library: &Library, depot: Option<&Depot>, label: &Label, module: &[u8]) -
             }
         }
         Err(error) => {
-            // Said where it is refused; the next process will not load it either.
-            let _ = forget(depot, label.id);
+            // One that stays is told of; the next process will not load it either.
+            drop(forget(depot, label.id));
             refused(error.to_string())
         }
     }

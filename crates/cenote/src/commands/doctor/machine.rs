@@ -23,8 +23,10 @@ pub fn examine(wanted: impl Fn(&str) -> bool) -> Vec<Finding> {
     wanted.map(|(_, look)| look()).collect()
 }
 
+type Examine = fn() -> Finding;
+
 /// What is looked at, as its finding calls it, and how.
-const LOOKS: [(&str, fn() -> Finding); 18] = [
+const LOOKS: [(&str, Examine); 18] = [
     ("memfd", memfd),
     ("pidfd", pidfd),
     ("free memory", memory),

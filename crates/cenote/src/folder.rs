@@ -22,7 +22,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustix::fs::{AtFlags, Dir, FileType, FlockOperation, Mode, OFlags, Stat};
+use rustix::fs::{AtFlags, Dir, FileType, FlockOperation, Mode, OFlags, RenameFlags, Stat};
 use walk::Walk;
 
 use crate::shell::quoted;
@@ -231,20 +231,6 @@ impl Folder {
         Ok(folder)
     }
 
-    /// As [`Folder::lock`]; `None` where somebody else has it now.
-    ///
-    /// # Errors
-    /// The system refuses.
-    pub fn try_lock(&self) -> Result<Option<OwnedFd>> {
-        let failed = |error| FolderError::os(&self.path, error);
-        let folder = self.listed().map_err(failed)?;
-        match rustix::fs::flock(&folder, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => Ok(Some(folder)),
-            Err(rustix::io::Errno::WOULDBLOCK) => Ok(None),
-            Err(error) => Err(failed(error)),
-        }
-    }
-
     /// The names in it, sorted; those that are no UTF-8 are not ours.
     ///
     /// # Errors
@@ -396,6 +382,36 @@ impl Folder {
             Ok(()) | Err(rustix::io::Errno::NOENT) => Ok(()),
             Err(error) => Err(FolderError::os(self.join(name), error)),
         }
+    }
+
+    /// Removes a file that says this; one that another process has put in its place meanwhile stays.
+    /// Whether it was removed.
+    ///
+    /// # Errors
+    /// As [`Folder::read`], or the system refuses.
+    pub fn remove_if(&self, name: &str, text: &str) -> Result<bool> {
+        let failed = |error| FolderError::os(self.join(name), error);
+        // Aside first: what is looked at there nobody replaces.
+        let aside = format!("{name}.{}.aside", std::process::id());
+        match rustix::fs::renameat(&*self.handle, name, &*self.handle, &aside) {
+            Ok(()) => {}
+            Err(rustix::io::Errno::NOENT) => return Ok(false),
+            Err(error) => return Err(failed(error)),
+        }
+        let is_it = self
+            .read(&aside)
+            .is_ok_and(|found| found.as_deref() == Some(text));
+        if !is_it {
+            let flags = RenameFlags::NOREPLACE;
+            match rustix::fs::renameat_with(&*self.handle, &aside, &*self.handle, name, flags) {
+                Ok(()) => return Ok(false),
+                // A still newer one is there.
+                Err(rustix::io::Errno::EXIST) => {}
+                Err(error) => return Err(failed(error)),
+            }
+        }
+        self.remove(&aside)?;
+        Ok(is_it)
     }
 }
 

@@ -46,19 +46,9 @@ impl Identity {
     /// # Errors
     /// The folder cannot be written.
     pub fn save(&self, folder: &Folder) -> Result<()> {
-        // Against who forgets the process before. The server of a store has its folder locked all the time,
-        // and then nobody forgets anything there.
-        let mut lock = folder.try_lock()?;
-        for _ in 0..LOCK_TRIES {
-            if lock.is_some() {
-                break;
-            }
-            std::thread::sleep(LOCK_REST);
-            lock = folder.try_lock()?;
-        }
         // The number goes last: where `pid` is, `started` is whole.
         folder.write("started", &format!("{}\n", self.started))?;
-        folder.write("pid", &format!("{}\n", self.pid))?;
+        folder.write("pid", &self.number())?;
         Ok(())
     }
 
@@ -83,19 +73,22 @@ impl Identity {
     /// Forgets a process that has ended, and no other one that is noted meanwhile; its number.
     ///
     /// # Errors
-    /// As [`Identity::load`], [`Identity::open`] and [`Identity::forget`].
+    /// As [`Identity::load`] and [`Identity::open`]; the system refuses.
     pub fn forget_ended(folder: &Folder) -> Result<Option<u32>> {
-        // Who has it notes a process, or runs.
-        let Some(_lock) = folder.try_lock()? else {
+        let Some(identity) = Self::load(folder)? else {
             return Ok(None);
         };
-        match Self::load(folder)? {
-            Some(identity) if identity.open()?.is_none() => {
-                Self::forget(folder)?;
-                Ok(Some(identity.pid))
-            }
-            _ => Ok(None),
+        if identity.open()?.is_some() {
+            return Ok(None);
         }
+        // `started` stays: it may be the next one's already, and says nothing alone.
+        let is_forgotten = folder.remove_if("pid", &identity.number())?;
+        Ok(is_forgotten.then_some(identity.pid))
+    }
+
+    /// What `pid` has.
+    fn number(&self) -> String {
+        format!("{}\n", self.pid)
     }
 
     /// Forgets what [`Identity::save`] wrote.
@@ -141,11 +134,6 @@ impl Identity {
         Ok(runs.then_some(process))
     }
 }
-
-/// How often a folder that is locked is tried again, and the rest between: far longer than a process is
-/// forgotten in.
-const LOCK_TRIES: u32 = 20;
-const LOCK_REST: Duration = Duration::from_millis(5);
 
 /// A handle that stays with its process even when the number is reused.
 #[derive(Debug)]
@@ -366,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn only_one_that_has_ended_is_forgotten_and_nobody_is_noted_meanwhile() {
+    fn only_one_that_has_ended_is_forgotten_and_none_that_is_noted_meanwhile() {
         let directory = tempfile::tempdir().unwrap();
         let folder = Folder::open(directory.path()).unwrap();
         let mut child = sleeper();
@@ -379,15 +367,19 @@ mod tests {
         assert_eq!(Identity::forget_ended(&folder).unwrap(), Some(identity.pid));
         assert_eq!(Identity::load(&folder).unwrap(), None);
 
-        let lock = folder.lock().unwrap();
-        std::thread::scope(|scope| {
-            let save = scope.spawn(|| identity.save(&folder));
-            std::thread::sleep(Duration::from_millis(100));
-            assert_eq!(Identity::load(&folder).unwrap(), None, "it waits");
-            drop(lock);
-            save.join().unwrap().unwrap();
-        });
-        assert_eq!(Identity::load(&folder).unwrap(), Some(identity));
+        // Another one is noted while the first is looked at: half, and then whole.
+        identity.save(&folder).unwrap();
+        let mut other = sleeper();
+        let next = Identity::of(other.id()).unwrap();
+        folder.write("started", &next.started).unwrap();
+        assert_eq!(Identity::forget_ended(&folder).unwrap(), Some(identity.pid));
+        folder.write("pid", &next.number()).unwrap();
+        assert_eq!(Identity::load(&folder).unwrap(), Some(next.clone()));
+        assert!(!folder.remove_if("pid", &identity.number()).unwrap());
+        assert_eq!(Identity::load(&folder).unwrap(), Some(next));
+        assert_eq!(folder.names().unwrap(), ["pid", "started"]);
+        other.kill().unwrap();
+        other.wait().unwrap();
     }
 
     #[test]

@@ -13,10 +13,13 @@ use super::frame::{Frame, PAYLOAD_BYTES_MAX, kind};
 use super::handshake::{Handshake, Hello, OBSERVER};
 use super::link::{Link, LinkError, OUT_BYTES_MAX, READ_BYTES, Received};
 
+/// Far more than the report of as many groups as there may be.
+const REPORT_BYTES_MAX: usize = 64 << 20;
+
 /// Asks the node at `address` for its report.
 ///
 /// # Errors
-/// It cannot be reached, is no node of this cluster, or does not answer within `limit`.
+/// It cannot be reached, is no node of this cluster, says too much, or does not answer within `limit`.
 pub fn report(
     address: SocketAddr,
     key: &ClusterKey,
@@ -67,6 +70,10 @@ pub fn report(
                 is_whole = payload.len() < PAYLOAD_BYTES_MAX;
             }
         });
+        if answer.len() > REPORT_BYTES_MAX {
+            let said = format!("a report of more than {REPORT_BYTES_MAX} bytes");
+            return Err(io::Error::other(said).into());
+        }
         if is_whole {
             return Ok(answer.freeze());
         }

@@ -377,9 +377,12 @@ impl Manager {
                 let deadline = now.after(Duration::from_millis(within_ms.into()));
                 self.owner.handle_host_notice(now, host, Some(deadline));
             }
-            // It may have been taken, where a host was about to be out of memory.
-            Reply::Unmapped { .. } => self.hosts[host].compare_again(),
+            // It was not given back: its host was about to be out of memory.
+            Reply::Unmapped { window } if self.owner.uses(host, window) => {
+                self.hosts[host].compare_again();
+            }
             Reply::CheckActivity { .. }
+            | Reply::Unmapped { .. }
             | Reply::Status(_)
             | Reply::Reclaim { .. }
             | Reply::HandsOver { .. } => {}

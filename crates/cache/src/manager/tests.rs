@@ -221,6 +221,31 @@ fn what_a_client_met_has_the_books_compared_within_the_same_session() {
 }
 
 #[test]
+fn a_slab_that_its_host_takes_is_missed_at_once() {
+    let host = Host::default();
+    let mut manager = running(&host);
+    let window = host.held.lock().unwrap()[0].window;
+    let listings = || host.listings.load(Ordering::Relaxed);
+    let before = listings();
+    // Given back, as an answer: nobody misses it.
+    let other = Window { id: 77, ..window };
+    let unmapped = |window| {
+        host.answers
+            .lock()
+            .unwrap()
+            .push_back(Reply::Unmapped { window })
+    };
+    unmapped(other);
+    go_on(&mut manager);
+    assert_eq!(listings(), before);
+    host.held.lock().unwrap().clear();
+    unmapped(window);
+    go_on(&mut manager);
+    assert!(listings() > before);
+    assert_eq!(manager.owner.entries()[0].losses, 1);
+}
+
+#[test]
 fn a_manager_that_a_host_calls_superseded_stands_down() {
     let host = Host::default();
     let mut manager = running(&host);

@@ -274,12 +274,18 @@ impl Owner {
         for slab in held {
             let window = slab.window;
             let unmap = Action::Unmap { host, window };
-            let is_used = self.regions.iter().any(|r| r.has_window(host, window));
             // It may wait for a record already, since another list.
-            if !is_used && !self.actions.contains(&unmap) {
+            if !self.uses(host, window) && !self.actions.contains(&unmap) {
                 self.actions.push_back(unmap);
             }
         }
+    }
+
+    /// Whether a region has this window of a host.
+    #[must_use]
+    pub fn uses(&self, host: HostIndex, window: Window) -> bool {
+        let mut regions = self.regions.iter();
+        regions.any(|region| region.has_window(host, window))
     }
 
     /// Of what a host says that it holds, what can be so: each place and each window once.

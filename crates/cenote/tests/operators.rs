@@ -9,7 +9,6 @@ use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use support::{Ended, Folder, cenote, signal, wait_ended};
@@ -260,9 +259,8 @@ fn a_swap_server_that_says_nothing_is_given_up() {
         .expect("made");
     let _silent = UnixListener::bind(swap.join("swap.sock")).expect("it listens");
     let only = ["doctor", "--json", "--timeout", "200ms", "--only", "swap"];
-    let began = Instant::now();
+    // Without a limit this would not end.
     let report = folder.run(&only).expect(0).json();
-    assert!(began.elapsed() < Duration::from_secs(20), "{report:#}");
     let findings = report["findings"].as_array().expect("findings");
     assert_eq!(findings.len(), 1, "{report:#}");
     assert_eq!(findings[0]["state"], "warning", "{report:#}");

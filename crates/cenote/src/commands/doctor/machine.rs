@@ -554,10 +554,9 @@ mod tests {
     fn a_look_that_does_not_end_is_not_waited_for() {
         let sleep = Command::new("sleep").arg("600").spawn().unwrap();
         let pid = sleep.id();
-        let began = Instant::now();
-        let look = end_of_look(sleep, began + Duration::from_millis(50));
+        // One that were waited for would have ended.
+        let look = end_of_look(sleep, Instant::now() + Duration::from_millis(50));
         assert_eq!(look, Look::Silent);
-        assert!(began.elapsed() < Duration::from_secs(10));
         let ended = Command::new("kill").arg(pid.to_string()).status().unwrap();
         assert!(ended.success());
     }

@@ -24,6 +24,7 @@ mod drain;
 mod evicting;
 mod handover;
 mod leases;
+mod orphans;
 mod owners;
 #[cfg(test)]
 mod tests;
@@ -227,13 +228,8 @@ impl Ledger {
     /// and left slabs make room: whoever is there comes first.
     #[must_use]
     pub fn handle_connected(&mut self, now: Duration, client: u128, name: &str) -> bool {
-        while !self.leases.has_room_for(client) {
-            let Some(gone) = self.leases.longest_orphaned() else {
-                return false;
-            };
-            let left = self.grants().filter(|(_, grant)| grant.client == gone);
-            let left: Vec<SlabIndex> = left.map(|(slab, _)| slab).collect();
-            left.into_iter().for_each(|slab| self.take_orphan(slab));
+        if !self.make_room_for(client) {
+            return false;
         }
         self.leases.connect(now, client, name);
         true
@@ -429,12 +425,6 @@ impl Ledger {
         self.leases.expired()
     }
 
-    /// Orphaned slabs taken so far.
-    #[must_use]
-    pub fn orphans_taken(&self) -> u64 {
-        self.orphans_taken
-    }
-
     /// Decides on a request for a slab; on success the slab it will get is on the way.
     fn admit(&mut self, client: u128, place: Place) -> Result<(), Refusal> {
         if self.shutting_down || self.draining.is_some() {
@@ -558,26 +548,6 @@ impl Ledger {
             slab,
             window: grant.window,
         });
-    }
-
-    fn take_orphan(&mut self, slab: SlabIndex) {
-        self.orphans_taken += 1;
-        if is_planted(Planted::ReuseOpen)
-            && let Slab::Mapped(grant) = self.slabs[slab as usize]
-        {
-            let window = grant.window;
-            self.slabs[slab as usize] = Slab::Prepared { window };
-            return self.leases.remove_slab(grant.client);
-        }
-        self.retire(slab, false);
-    }
-
-    /// Orphaned slabs with the time since when, ordered so that the least is the oldest.
-    fn orphans(&self) -> impl Iterator<Item = (Duration, u64, SlabIndex)> {
-        self.grants().filter_map(|(slab, grant)| {
-            let since = self.leases.orphaned_since(grant.client)?;
-            Some((since, grant.sequence, slab))
-        })
     }
 
     /// Whether the client's window is on its way back already, for whatever reason: then it is told when the

@@ -20,6 +20,7 @@ mod backup;
 pub mod change;
 mod counts;
 mod exchange;
+mod horizon;
 mod lookup;
 pub mod marks;
 pub mod member;

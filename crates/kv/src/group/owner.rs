@@ -17,6 +17,7 @@ use bytes::BytesMut;
 use super::backlog::{Backlog, Pending};
 use super::backup::Backup;
 use super::counts::Went;
+use super::horizon::Horizon;
 use super::marks::Marks;
 use super::message::Run;
 use super::operation::{Effect, Operation};
@@ -108,25 +109,6 @@ pub enum Refusal {
     Closed,
 }
 
-/// The time and the flushes after an operation that is under way.
-#[derive(Clone, Copy, Debug)]
-struct Horizon {
-    xid: Xid,
-    /// Seconds since 1970.
-    now: u32,
-    /// A flush that is still to come then.
-    flush_at: Option<u32>,
-    /// Items with a smaller cas number are gone.
-    flushed_below: u64,
-}
-
-impl Horizon {
-    fn is_live(&self, entry: &Entry) -> bool {
-        let is_expired = entry.expiry != 0 && entry.expiry <= self.now;
-        !is_expired && entry.cas >= self.flushed_below
-    }
-}
-
 /// One partition, served.
 pub struct Owner {
     pub(super) partition: usize,
@@ -139,7 +121,7 @@ pub struct Owner {
     /// Operations under way.
     pub(super) backlog: Backlog,
     /// The time and the flushes once everything under way is committed, where that changes them.
-    horizon: Option<Horizon>,
+    pub(super) horizon: Option<Horizon>,
     pub(super) backups: Vec<Backup>,
     /// Whether operations may be proposed.
     pub(super) is_open: bool,
@@ -400,45 +382,6 @@ impl Owner {
             let next = self.pace.next(self.proposed_now(), said, now_ns);
             self.tick(next);
         }
-    }
-
-    /// Moves the partition's time on, if it is another: at most once a second.
-    pub fn tick(&mut self, now: u32) {
-        if now <= self.proposed_now() || self.check_open().is_err() {
-            return;
-        }
-        let cas = self.next_cas();
-        let mut after = self.after_backlog();
-        after.now = now;
-        if after.flush_at.is_some_and(|at| at <= now) {
-            (after.flush_at, after.flushed_below) = (None, cas);
-            self.sweep.is_needed = true;
-        }
-        self.push_with(Effect::Tick { now, cas }, after);
-    }
-
-    /// Pushes a change of the time or of the flushes, which are so after it.
-    fn push_with(&mut self, effect: Effect, after: Horizon) -> Xid {
-        let xid = self.push(0, b"", effect, None);
-        if !self.backlog.is_empty() {
-            self.horizon = Some(Horizon { xid, ..after });
-        }
-        xid
-    }
-
-    /// The time and the flushes once everything under way is committed.
-    fn after_backlog(&self) -> Horizon {
-        self.horizon.unwrap_or(Horizon {
-            xid: 0,
-            now: self.now(),
-            flush_at: self.replica.flush_at(),
-            flushed_below: 0,
-        })
-    }
-
-    /// The time once everything under way is committed.
-    fn proposed_now(&self) -> u32 {
-        self.horizon.map_or(self.now(), |horizon| horizon.now)
     }
 
     pub(super) fn check_open(&self) -> Result<(), Refusal> {

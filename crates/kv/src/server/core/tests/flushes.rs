@@ -1,0 +1,147 @@
+//! A flush reaches each partition once, whoever has it by then.
+
+use super::*;
+
+#[test]
+fn a_flush_reaches_the_partitions_of_all_workers_on_all_nodes_once() {
+    const UNKNOWN: &str = "SERVER_ERROR connection to the owner was lost, outcome unknown\r\n";
+    for (request, text) in [
+        ("flush_all", "flush_all 0"),
+        ("flush_all 7", "flush_all 107"),
+    ] {
+        for (answer, expected) in [("", "OK\r\nMN\r\n"), (UNKNOWN, &format!("{UNKNOWN}MN\r\n"))] {
+            let shared = shared(2);
+            let mut bench = Bench::of(Arc::clone(&shared), vec![3]);
+            let mut other = Core::new(1, Place::new(vec![3, 4]), shared);
+            bench.core.tick(100, 1);
+            bench.say(&format!("{request}\r\nmn\r\n"));
+            hand_over(&mut bench.core, &mut other, |_, _| ());
+
+            let asked = mem::take(&mut bench.core.backend.asked);
+            let asked_too = mem::take(&mut other.backend.asked);
+            let is_text =
+                |(_, _, said): &(_, _, Vec<u8>)| *said == format!("{text}\r\n").as_bytes();
+            assert!(asked.iter().chain(&asked_too).all(is_text));
+            let nodes = |asked: &[(u32, _, _)]| asked.iter().map(|at| at.0).collect::<Vec<_>>();
+            assert_eq!((nodes(&asked), nodes(&asked_too)), (vec![3], vec![3, 4]));
+
+            // All parts are waited for: here and there, on this node and on others.
+            let session = &mut bench.session;
+            let mut turn = |other: &mut Core<Place>| {
+                other.move_on();
+                hand_over(other, &mut bench.core, |at, text| {
+                    session.fill(at.slot, text);
+                });
+            };
+            other.backend.answers.push(asked_too[1].1, b"");
+            turn(&mut other);
+            other.backend.partition.committed = 1;
+            turn(&mut other);
+            other
+                .backend
+                .answers
+                .push(asked_too[0].1, answer.as_bytes());
+            turn(&mut other);
+            assert_eq!(bench.commit(1), "");
+            bench.core.backend.answers.push(asked[0].1, b"");
+            assert_eq!(bench.read(), expected);
+            assert!(bench.core.spreads.is_empty() && other.spreads.is_empty());
+        }
+    }
+}
+
+#[test]
+fn a_flush_that_a_node_hands_back_goes_to_the_next_owner() {
+    let mut bench = Bench::of(shared(1), vec![3]);
+    bench.say("flush_all\r\n");
+    assert_eq!(bench.commit(1), "");
+    let (_, ticket, text) = bench.core.backend.asked.remove(0);
+    bench.core.backend.nodes = vec![4];
+    bench.core.backend.asks.push(ticket, &text);
+    assert_eq!(bench.commit(2), "");
+    // What was stored here behind it is not to go by a second one.
+    assert_eq!(bench.core.backend.partition.owner.last_xid(), 1);
+    let asked = &bench.core.backend.asked;
+    assert_eq!((asked.len(), asked[0].0), (1, 4));
+    bench.core.backend.answers.push(ticket, b"");
+    assert_eq!(bench.read(), "OK\r\n");
+}
+
+#[test]
+fn a_flush_of_what_is_refused_is_answered_by_the_refusal() {
+    const REFUSAL: &[u8] = b"SERVER_ERROR refused\r\n";
+    let refuse = |place: &mut Place| {
+        place.loss = Some(REFUSAL);
+        place.partition.is_closed = true;
+    };
+    // For another node; for a client of this one.
+    let mut bench = Bench::new();
+    refuse(&mut bench.core.backend);
+    let ticket = Ticket {
+        asker: Asker::Node(3),
+        client: 0,
+        generation: 0,
+        slot: 1,
+    };
+    bench.core.serve(ticket, b"flush_all 0\r\n");
+    assert_eq!(bench.core.backend.answered, [REFUSAL]);
+    bench.say("flush_all\r\nmn\r\n");
+    assert_eq!(bench.read(), "SERVER_ERROR refused\r\nMN\r\n");
+    assert!(bench.core.spreads.is_empty() && bench.core.parked.bytes() == 0);
+
+    // All other parts are flushed, and waited for.
+    let shared = shared(2);
+    let mut bench = Bench::of(Arc::clone(&shared), Vec::new());
+    let mut other = Core::new(1, Place::new(Vec::new()), shared);
+    refuse(&mut other.backend);
+    bench.say("flush_all\r\nmn\r\n");
+    let session = &mut bench.session;
+    hand_over(&mut bench.core, &mut other, |_, _| ());
+    hand_over(&mut other, &mut bench.core, |at, text| {
+        session.fill(at.slot, text);
+    });
+    assert_eq!(bench.read(), "");
+    assert_eq!(bench.commit(1), "SERVER_ERROR refused\r\nMN\r\n");
+}
+
+#[test]
+fn a_flush_of_a_partition_that_is_given_away_meanwhile_is_no_success() {
+    // It is closed when the flush comes, and another's when that is tried again.
+    let mut bench = Bench::of(shared(1), vec![3]);
+    let ticket = Ticket {
+        asker: Asker::Node(3),
+        client: 0,
+        generation: 0,
+        slot: 1,
+    };
+    bench.core.backend.partition.is_closed = true;
+    bench.core.serve(ticket, b"flush_all 0\r\n");
+    bench.core.backend.is_given_away = true;
+    bench.core.move_on();
+    assert_eq!(bench.core.backend.answered, [UNKNOWN]);
+
+    // The one node passes it over as it has it no more, the other one as it does not have it yet.
+    let mut bench = Bench::of(shared(1), vec![3, 4]);
+    bench.say("flush_all\r\n");
+    bench.core.backend.is_given_away = true;
+    for (_, ticket, _) in mem::take(&mut bench.core.backend.asked) {
+        bench.core.backend.answers.push(ticket, b"");
+    }
+    assert_eq!(bench.commit(1).as_bytes(), UNKNOWN);
+    assert!(bench.core.spreads.is_empty());
+}
+
+#[test]
+fn what_another_node_flushes_here_stays_here() {
+    let mut bench = Bench::of(shared(1), vec![3]);
+    let asker = Asker::Node(3);
+    let ticket = Ticket {
+        asker,
+        client: 0,
+        generation: 0,
+        slot: 1,
+    };
+    bench.core.serve(ticket, b"flush_all 0\r\n");
+    assert_eq!(bench.core.backend.asked, []);
+    assert_eq!(bench.core.backend.partition.owner.committed_xid(), 1);
+}

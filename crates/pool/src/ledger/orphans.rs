@@ -1,0 +1,48 @@
+//! Slabs of clients that were not heard of for a lease: they stay, as memory that others may have.
+
+use std::time::Duration;
+
+use crate::planted::{Planted, is_planted};
+
+use super::{Ledger, Slab, SlabIndex};
+
+impl Ledger {
+    /// Orphaned slabs taken so far.
+    #[must_use]
+    pub fn orphans_taken(&self) -> u64 {
+        self.orphans_taken
+    }
+
+    /// Whether there is a place for a client; those that are gone and left slabs make one.
+    pub(super) fn make_room_for(&mut self, client: u128) -> bool {
+        while !self.leases.has_room_for(client) {
+            let Some(gone) = self.leases.longest_orphaned() else {
+                return false;
+            };
+            let left = self.grants().filter(|(_, grant)| grant.client == gone);
+            let left: Vec<SlabIndex> = left.map(|(slab, _)| slab).collect();
+            left.into_iter().for_each(|slab| self.take_orphan(slab));
+        }
+        true
+    }
+
+    pub(super) fn take_orphan(&mut self, slab: SlabIndex) {
+        self.orphans_taken += 1;
+        if is_planted(Planted::ReuseOpen)
+            && let Slab::Mapped(grant) = self.slabs[slab as usize]
+        {
+            let window = grant.window;
+            self.slabs[slab as usize] = Slab::Prepared { window };
+            return self.leases.remove_slab(grant.client);
+        }
+        self.retire(slab, false);
+    }
+
+    /// Orphaned slabs with the time since when, ordered so that the least is the oldest.
+    pub(super) fn orphans(&self) -> impl Iterator<Item = (Duration, u64, SlabIndex)> {
+        self.grants().filter_map(|(slab, grant)| {
+            let since = self.leases.orphaned_since(grant.client)?;
+            Some((since, grant.sequence, slab))
+        })
+    }
+}

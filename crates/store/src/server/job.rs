@@ -21,6 +21,8 @@ pub(super) struct Job {
     pub key: Vec<u8>,
     /// Versions from here on turned out not to be whole.
     pub below: u64,
+    /// How often the persister had looked at values when it came.
+    pub looks: u64,
 }
 
 #[derive(Debug)]
@@ -124,5 +126,6 @@ pub(super) fn job_of(
         waiter,
         key: key.to_vec(),
         below: u64::MAX,
+        looks: 0,
     }
 }

@@ -5,7 +5,7 @@
 //! more, and what was copied is the next group. Values that clients write one-sided come without a word, so
 //! it looks for them: at once while some come, and more and more rarely while none do.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -46,8 +46,11 @@ pub(super) struct Persister<M> {
     pub patience: Duration,
     /// Requests that wait for versions.
     jobs: Vec<Job>,
-    /// Versions that somebody waits for.
-    awaited: BTreeSet<u64>,
+    /// Versions that somebody waits for, and the looks that there had been when the last of these came.
+    awaited: BTreeMap<u64, u64>,
+    /// How often values were looked at. What a look found says nothing to who came after it had begun: the
+    /// value may be there since.
+    looks: u64,
     /// The group that waits for its fence.
     flight: Option<Flight<M>>,
     /// When the last one began to.
@@ -60,6 +63,8 @@ struct Flight<M> {
     group: Group<M>,
     /// Members that are given up if they are not whole.
     decided: BTreeSet<u64>,
+    /// Which look it was.
+    look: u64,
 }
 
 /// What came of one turn.
@@ -81,7 +86,8 @@ impl<M: Medium> Persister<M> {
             shard,
             patience,
             jobs: Vec::new(),
-            awaited: BTreeSet::new(),
+            awaited: BTreeMap::new(),
+            looks: 0,
             flight: None,
             fenced: Time::default(),
             passed_over: 0,
@@ -159,14 +165,20 @@ impl<M: Medium> Persister<M> {
         if let Some(fenced) = state.fenced.take() {
             turned.settled += self.land(&mut state, fenced, now)?;
         }
-        self.jobs.extend(state.jobs.drain(..));
-        self.awaited.extend(state.wanted.drain(..));
+        let looks = self.looks;
+        let jobs = state.jobs.drain(..);
+        self.jobs.extend(jobs.map(|job| Job { looks, ..job }));
         self.do_jobs(&mut state, now);
-        let awaits = self.jobs.iter().filter_map(|job| job.awaits(&state.pool));
-        self.awaited.extend(awaits);
-        let is_over = |sequence: &u64| !state.pool.is_space_of(*sequence);
-        let over: Vec<u64> = self.awaited.extract_if(.., is_over).collect();
-        for sequence in over {
+        let wanted = state.wanted.drain(..).map(|sequence| (sequence, looks));
+        let wanted: Vec<_> = wanted.collect();
+        let awaits = |job: &Job| Some((job.awaits(&state.pool)?, job.looks));
+        for (sequence, since) in self.jobs.iter().filter_map(awaits).chain(wanted) {
+            let newest = self.awaited.entry(sequence).or_insert(since);
+            *newest = since.max(*newest);
+        }
+        let is_over = |sequence: &u64, _: &mut u64| !state.pool.is_space_of(*sequence);
+        let over: Vec<_> = self.awaited.extract_if(.., is_over).collect();
+        for (sequence, _) in over {
             // Who waits for it was told when it was made durable; if not, it was not.
             state.give_up(&shard.outboxes, sequence);
         }
@@ -206,7 +218,7 @@ impl<M: Medium> Persister<M> {
 
     /// Those to look at now.
     fn chosen(&mut self, state: &mut State<M>, bytes: u64) -> BTreeSet<u64> {
-        let mut chosen = self.awaited.clone();
+        let mut chosen: BTreeSet<u64> = self.awaited.keys().copied().collect();
         if self.is_eager(state) {
             let next = state.pool.next_waiting(VERSIONS_MAX, bytes);
             self.passed_over += next.len();
@@ -224,6 +236,7 @@ impl<M: Medium> Persister<M> {
         now: Time,
     ) -> Guard<'a, M> {
         let chosen = self.chosen(&mut state, TAKEN_BYTES);
+        self.looks += 1;
         let decided = state.books.decided_of(&chosen);
         let sequences: Vec<u64> = chosen.into_iter().collect();
         let mut taking = state.pool.begin_taking(&sequences);
@@ -237,7 +250,7 @@ impl<M: Medium> Persister<M> {
         turned.taken = count - waiting.len();
         turned.is_more = turned.taken > 0 && (count >= VERSIONS_MAX || bytes >= TAKEN_BYTES);
         state.wants_room = turned.is_more;
-        self.pass_over(&mut state, &waiting, &decided);
+        self.pass_over(&mut state, &waiting, &decided, self.looks);
         self.do_jobs(&mut state, now);
         state
     }
@@ -261,6 +274,8 @@ impl<M: Medium> Persister<M> {
         if chosen.is_empty() && !state.pool.is_lease_short() {
             return Ok(state);
         }
+        self.looks += 1;
+        let look = self.looks;
         let is_alone = !self.awaited.is_empty() && chosen.len() == state.pool.backlog();
         let decided = state.books.decided_of(&chosen);
         let sequences: Vec<u64> = chosen.into_iter().collect();
@@ -274,7 +289,11 @@ impl<M: Medium> Persister<M> {
             Ok(()) if is_over => group.fence(),
             written => written,
         };
-        self.flight = Some(Flight { group, decided });
+        self.flight = Some(Flight {
+            group,
+            decided,
+            look,
+        });
         self.fenced = now;
         if !is_over {
             fencer.fence();
@@ -293,7 +312,12 @@ impl<M: Medium> Persister<M> {
         fenced: std::io::Result<()>,
         now: Time,
     ) -> Result<usize, StoreError> {
-        let Some(Flight { group, decided }) = self.flight.take() else {
+        let Some(Flight {
+            group,
+            decided,
+            look,
+        }) = self.flight.take()
+        else {
             return Ok(0);
         };
         let Settled { durable, waiting } = state.pool.end_group(group, fenced)?;
@@ -301,22 +325,34 @@ impl<M: Medium> Persister<M> {
             self.awaited.remove(sequence);
             state.is_stored(&self.shard.outboxes, *sequence);
         }
-        self.pass_over(state, &waiting, &decided);
+        self.pass_over(state, &waiting, &decided, look);
         self.do_jobs(state, now);
         Ok(durable.len())
     }
 
-    /// Versions whose values turned out not to be whole: nothing waits for them. `decided`: this look
-    /// is their last.
-    fn pass_over(&mut self, state: &mut State<M>, waiting: &[u64], decided: &BTreeSet<u64>) {
-        for job in &mut self.jobs {
+    /// Versions whose values turned out not to be whole in a look: who came before it waits for them no
+    /// more. `decided`: it is their last.
+    fn pass_over(
+        &mut self,
+        state: &mut State<M>,
+        waiting: &[u64],
+        decided: &BTreeSet<u64>,
+        look: u64,
+    ) {
+        for job in self.jobs.iter_mut().filter(|job| job.looks < look) {
             let awaited = job.awaits(&state.pool);
             if let Some(sequence) = awaited.filter(|one| waiting.binary_search(one).is_ok()) {
                 job.below = sequence;
             }
         }
         for sequence in waiting {
-            self.awaited.remove(sequence);
+            if self
+                .awaited
+                .get(sequence)
+                .is_some_and(|since| *since < look)
+            {
+                self.awaited.remove(sequence);
+            }
             if decided.contains(sequence) {
                 state.give_up(&self.shard.outboxes, *sequence);
             }

@@ -120,11 +120,15 @@ impl Bench {
             if self.persister.is_in_fence() {
                 self.shard.end_fence();
             }
-            self.now = Time(self.now.0 + 10_000_000);
-            let state = self.shard.lock();
-            let turned = (self.persister).turn(&self.shard, state, &Fencer::Later, self.now);
-            drop(turned.unwrap());
+            self.step();
         }
+    }
+
+    fn step(&mut self) {
+        self.now = Time(self.now.0 + 10_000_000);
+        let state = self.shard.lock();
+        let turned = (self.persister).turn(&self.shard, state, &Fencer::Later, self.now);
+        drop(turned.unwrap());
     }
 }
 
@@ -338,4 +342,35 @@ fn one_client_leaves_room_for_versions_of_others() {
     assert_eq!(bench.put(ONE, b"key", b""), busy);
     assert_eq!(bench.delete(b"key"), busy);
     assert!(is_stored(bench.put(OTHER, b"key", b"")));
+}
+
+/// A look that began before a value was there says nothing to who asks once it is.
+#[test]
+fn who_reads_after_a_value_was_written_is_told_of_it_whatever_an_earlier_look_found() {
+    let mut bench = Bench::new(new_pool(1 << 20, DISK, 64), EFactory);
+    assert!(is_stored(bench.put(ONE, b"key", b"older")));
+    bench.turn();
+    let (newer, offset) = bench.space(ONE, b"key", b"newer");
+    // Something to wait in a fence for, which begins beside that value.
+    assert!(is_stored(bench.put(OTHER, b"other", b"value")));
+    while !bench.persister.is_in_fence() {
+        bench.step();
+    }
+    bench.area.region().write(offset, b"newer").unwrap();
+    assert_eq!(bench.ask(OTHER, 9, Request::Locate { key: b"key" }), None);
+    assert_eq!(bench.settle(ONE, 8, newer), None);
+    bench.step();
+    let mut told = Vec::new();
+    for _ in 0..50 {
+        if bench.persister.is_in_fence() {
+            bench.shard.end_fence();
+        }
+        bench.step();
+        told.extend(bench.told());
+        let located = bench.shard.lock().pool.locate(b"key", u64::MAX).unwrap();
+        let is_there = matches!(located, Located::Durable(place) if place.sequence == newer);
+        assert!(is_there || told.is_empty(), "{located:?}, {told:?}");
+    }
+    told.sort_unstable();
+    assert_eq!(told, [8, 9]);
 }

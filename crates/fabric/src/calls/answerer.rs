@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
+use super::pipe::Awaited;
 use super::spinner::{Spin, Spinner};
 use super::{Answering, Broken, CALL_BYTES_MAX, CALLS_UNDER_WAY_MAX, Handler, Pipe};
 use crate::socket::{Epoll, Interest};
@@ -372,7 +373,7 @@ impl Answering for Answerer {
         }
         let mut may_sleep = true;
         for served in self.served.iter().flatten() {
-            may_sleep &= !served.is_ready && served.pipe.sleep(!served.owed.is_empty());
+            may_sleep &= served.sleep();
         }
         let looked = self.look(if may_sleep {
             patience
@@ -413,6 +414,11 @@ impl Served {
         }
         let mut any = self.pay()?;
         let mut may_fill = std::mem::take(&mut self.is_ready);
+        if may_fill && self.pipe.is_ring() && !self.owed.is_empty() {
+            // Wakes and the peer's end are taken also of one that is not read.
+            self.pipe.fill()?;
+            may_fill = false;
+        }
         for _ in 0..CALLS_PER_TURN {
             if !self.owed.is_empty() {
                 break;
@@ -470,6 +476,18 @@ impl Served {
             any = true;
         }
         Ok(any)
+    }
+
+    /// Prepares for a wait; false: there is something to do already. Call it after a turn that found
+    /// nothing: answers that wait then have no room.
+    fn sleep(&self) -> bool {
+        if self.owed.is_empty() {
+            !self.is_ready && self.pipe.sleep(Awaited::Messages)
+        } else {
+            // What could be read stays unread until they are out. A peer that takes none would keep
+            // this thread awake with it.
+            self.pipe.sleep(Awaited::Room)
+        }
     }
 
     /// Tells the kernel what to wait for: of a stream whose answers wait, room alone.

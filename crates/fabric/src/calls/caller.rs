@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use super::pipe::Awaited;
 use super::{Broken, CALLS_UNDER_WAY_MAX, Caller, CallsFull, OnAnswer, Pipe};
 use crate::channel::Channel;
 use crate::frame::Frame;
@@ -244,7 +245,12 @@ impl Caller for SocketCaller {
     }
 
     fn fd(&self) -> Option<RawFd> {
-        if self.dead.is_some() || !self.pipe.sleep(self.wants_room) {
+        let awaited = if self.wants_room {
+            Awaited::MessagesAndRoom
+        } else {
+            Awaited::Messages
+        };
+        if self.dead.is_some() || !self.pipe.sleep(awaited) {
             return Some(self.ready.as_fd().as_raw_fd());
         }
         match &self.both_ways {

@@ -21,6 +21,15 @@ pub(crate) struct Pipe {
     system_calls: u64,
 }
 
+/// What a side sleeps for.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Awaited {
+    Messages,
+    /// Room alone: messages stay where they are, however many come.
+    Room,
+    MessagesAndRoom,
+}
+
 enum Carrier {
     Ring {
         writer: Writer,
@@ -171,17 +180,19 @@ impl Pipe {
         }
     }
 
-    /// Has the peer make the socket readable with its next message, and with the next room if
-    /// `for_room`. False: there is something to do already. Call it when [`Pipe::next`] has given
-    /// all and, over a stream, [`Pipe::fill`] found nothing.
-    pub(super) fn sleep(&self, for_room: bool) -> bool {
+    /// Has the peer make the socket ready with what is awaited. False: there is something to do
+    /// already. Messages are awaited when [`Pipe::next`] has given all and, over a stream,
+    /// [`Pipe::fill`] found nothing; room, when [`Pipe::push`] was refused after a flush.
+    pub(super) fn sleep(&self, awaited: Awaited) -> bool {
         match &self.carrier {
             Carrier::Ring { writer, reader, .. } => {
                 // Both flags are raised whatever the first look says.
-                let has_room_come = for_room && !writer.sleep();
-                reader.sleep() && !has_room_come
+                let has_room_come = awaited != Awaited::Messages && !writer.sleep();
+                let has_message_come = awaited != Awaited::Room && !reader.sleep();
+                !has_room_come && !has_message_come
             }
-            Carrier::Stream(_) => true,
+            // The kernel tells of room only while something waits for it.
+            Carrier::Stream(stream) => awaited != Awaited::Room || stream.wants_write(),
             // A notice tells of messages and of room alike.
             #[cfg(feature = "rdma")]
             Carrier::Paired(rings) => rings.borrow_mut().sleep(),

@@ -3,7 +3,7 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
@@ -31,6 +31,10 @@ struct Host {
     addresses: Vec<Address>,
     stop: Arc<AtomicBool>,
     threads: Vec<(Waker, JoinHandle<()>)>,
+    /// Of all server threads.
+    turns: Arc<AtomicUsize>,
+    /// Connections of the last server thread.
+    connections: Arc<AtomicUsize>,
 }
 
 impl Host {
@@ -42,13 +46,18 @@ impl Host {
         let plain = WireProtection::Plain;
         let mut listener = Listener::bind_with(&addresses, &key(), plain, Vec::new()).unwrap();
         let stop = Arc::new(AtomicBool::new(false));
+        let turns = Arc::new(AtomicUsize::new(0));
+        let connections = Arc::new(AtomicUsize::new(0));
         let mut threads = Vec::new();
         for _ in 0..server_threads {
             let mut answerer = listener.answerer().unwrap();
             let (waker, stopped) = (answerer.waker(), Arc::clone(&stop));
+            let (turns, connections) = (Arc::clone(&turns), Arc::clone(&connections));
             let serve = move || {
-                while !stopped.load(std::sync::atomic::Ordering::Acquire) {
+                while !stopped.load(Ordering::Acquire) {
                     serve(&mut answerer, None).unwrap();
+                    turns.fetch_add(1, Ordering::Relaxed);
+                    connections.store(answerer.connections(), Ordering::Relaxed);
                 }
             };
             threads.push((waker, thread::spawn(serve)));
@@ -57,7 +66,7 @@ impl Host {
         let stopped = Arc::clone(&stop);
         let control = move || {
             let mut events: Vec<Event> = Vec::new();
-            while !stopped.load(std::sync::atomic::Ordering::Acquire) {
+            while !stopped.load(Ordering::Acquire) {
                 listener.poll(None, &mut events).unwrap();
                 events.clear();
             }
@@ -67,13 +76,28 @@ impl Host {
             addresses,
             stop,
             threads,
+            turns,
+            connections,
+        }
+    }
+
+    /// Returns when no server thread takes turns any more.
+    fn wait_until_asleep(&self) {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let before = self.turns.load(Ordering::Relaxed);
+            thread::sleep(Duration::from_millis(100));
+            if self.turns.load(Ordering::Relaxed) == before {
+                return;
+            }
+            assert!(Instant::now() < deadline, "a server thread does not sleep");
         }
     }
 }
 
 impl Drop for Host {
     fn drop(&mut self) {
-        self.stop.store(true, std::sync::atomic::Ordering::Release);
+        self.stop.store(true, Ordering::Release);
         for (waker, thread) in self.threads.drain(..) {
             waker.wake();
             let joined = thread.join();
@@ -149,6 +173,60 @@ fn connections_are_spread_over_server_threads_and_bounded_for_each_client() {
     }
     for caller in &mut callers {
         assert_eq!(ends(&mut **caller, 1), [(1, Ok(vec![5, 1]))]);
+    }
+}
+
+/// A caller that takes no answers has its server thread sleep, hinders nobody else, and gets all of
+/// them once it takes them; its end is noticed too.
+#[test]
+fn who_takes_no_answers_keeps_no_server_thread_awake() {
+    let dir = tempfile::tempdir().unwrap();
+    let host = Host::start(&dir, 1);
+    for address in &host.addresses {
+        for protection in [WireProtection::Plain, WireProtection::Encrypted] {
+            let session = connect(address, 5, protection);
+            let mut idle = session.caller_opener()(PATIENCE).unwrap();
+            let request = vec![1; CALL_BYTES_MAX - 8];
+            let mut made = 0;
+            // Until the answers have no room, and calls have none behind them.
+            let mut refused_looks = 0;
+            while refused_looks < 20 {
+                if idle.call(&request, made as Token).is_ok() {
+                    made += 1;
+                    refused_looks = 0;
+                } else {
+                    refused_looks += 1;
+                    thread::sleep(Duration::from_millis(5));
+                }
+                idle.flush();
+            }
+            host.wait_until_asleep();
+            let other = connect(address, 6, protection);
+            let mut caller = other.caller_opener()(PATIENCE).unwrap();
+            caller.call(&[2], 1).unwrap();
+            assert_eq!(ends(&mut *caller, 1), [(1, Ok(vec![6, 2]))]);
+            host.wait_until_asleep();
+
+            let ended = ends(&mut *idle, made);
+            assert!(ended.iter().all(|(_, answer)| answer.is_ok()));
+            host.wait_until_asleep();
+
+            for token in 0..CALLS_UNDER_WAY_MAX as Token {
+                if idle.call(&request, token).is_err() {
+                    break;
+                }
+                idle.flush();
+            }
+            drop((idle, caller, session, other));
+            let deadline = Instant::now() + PATIENCE;
+            while host.connections.load(Ordering::Relaxed) > 0 {
+                assert!(
+                    Instant::now() < deadline,
+                    "a server thread keeps what ended"
+                );
+                thread::sleep(Duration::from_millis(5));
+            }
+        }
     }
 }
 

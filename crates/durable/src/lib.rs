@@ -77,6 +77,16 @@ pub fn create_in(
     })
 }
 
+/// Has the name of a file survive a crash of the machine, as its synced bytes do. For one that was
+/// made by other means than those here.
+///
+/// # Errors
+/// The system refuses: a crash may take the file away.
+pub fn keep_name(path: &Path) -> io::Result<()> {
+    let (folder, _) = open_folder(path)?;
+    sync(folder.as_fd())
+}
+
 /// Removes drafts of the file `name` that processes left in a folder when they were killed. Nobody else
 /// writes that file meanwhile.
 ///

@@ -47,7 +47,14 @@ impl SsdTier {
     /// The file cannot be made, or not be used past the page cache, or the system allows no
     /// `io_uring`.
     pub fn create(path: &Path) -> Result<Self, Error> {
-        Self::with(path, OpenOptions::new().create_new(true))
+        let tier = Self::with(path, OpenOptions::new().create_new(true))?;
+        // A sync of the file does not keep its name, and a checkpoint may be in another folder.
+        if let Err(source) = cenote_durable::keep_name(path) {
+            drop(std::fs::remove_file(path));
+            let what = "sync the folder of the log's file";
+            return Err(Error::Io { what, source });
+        }
+        Ok(tier)
     }
 
     /// The file of a log that is to be recovered.

@@ -296,12 +296,13 @@ impl Client {
             lease,
             losses,
             rest,
+            window,
             ..
         } = &mut piece.progress
         else {
             return;
         };
-        let (generation, is_last) = (*generation, rest.is_empty());
+        let (generation, window, is_last) = (*generation, *window, rest.is_empty());
         let is_lapsed = now >= self.lease_until || *lease != self.leases;
         let is_lapsed = is_lapsed && !is_planted(Planted::LeaseIgnored);
         let is_gone = *losses != self.regions[region].losses();
@@ -309,7 +310,7 @@ impl Client {
             piece.trace = Trace::Somewhere;
         }
         let is_outdated = !is_write
-            && self.regions[region].has_left(generation, host)
+            && self.regions[region].has_left(generation, host, window)
             && !is_planted(Planted::StaleServed);
         if is_outdated || is_lapsed || is_gone {
             return self.do_again(number);

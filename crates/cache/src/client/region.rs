@@ -126,12 +126,13 @@ impl RegionView {
         self.entry.as_ref().is_some_and(is_on)
     }
 
-    /// Whether what was read of a host under a generation is of a copy that does not count any more.
-    pub fn has_left(&self, generation: u64, host: HostIndex) -> bool {
+    /// Whether what was read of a window under a generation is of a copy that does not count any
+    /// more. Not a matter of its host: a region may have gone and come back to another window there.
+    pub fn has_left(&self, generation: u64, host: HostIndex, window: WindowName) -> bool {
         let Some(entry) = &self.entry else {
             return true;
         };
-        entry.generation != generation && !self.uses(host)
+        entry.generation != generation && self.windows().all(|used| used != (host, window))
     }
 
     /// For a planted mistake: where it was before.

@@ -327,6 +327,23 @@ fn writes_wait_for_a_move_and_go_in_their_order_while_reads_go_on() {
     }
 }
 
+/// A region goes to another host and comes back, to another window, while a read is under way.
+#[test]
+fn a_read_of_a_window_that_a_region_has_left_is_done_again_though_its_host_has_the_region() {
+    let mut bench = Bench::new();
+    bench.tell(1, Access::Open, &[0]);
+    let now = bench.now;
+    let buffer = BytesMut::zeroed(8);
+    bench.client.submit_read(now, 0, buffer, 1).unwrap();
+    assert_eq!(bench.under_way(0), *b"r");
+    bench.tell(2, Access::Open, &[1]);
+    bench.renew();
+    bench.tell(3, Access::Open, &[0]);
+    assert!(bench.end(0, Ok(())).is_empty(), "what the old window had");
+    assert_eq!(bench.under_way(0), *b"r", "it is done again");
+    assert_eq!(bench.end(0, Ok(())), [1]);
+}
+
 #[test]
 fn what_met_an_old_generation_waits_for_the_next_and_is_done_again() {
     let mut bench = Bench::new();

@@ -11,6 +11,7 @@
 //! A host's lease ends by its own clock: it is counted from what that clock showed before the owner
 //! counted it, so that it is never longer than the owner's.
 
+mod roll;
 mod speaker;
 
 use std::collections::BTreeMap;
@@ -19,9 +20,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use cenote_fabric::{Address, Time, Waker};
+use cenote_proc::service::MACHINES_MAX;
 
 use super::{Life, Server};
 use crate::owner::{Access, ClientNumber, Entry, Renewal, Settings};
+use roll::Roll;
 use speaker::{Asking, Report, Speaker};
 
 /// See the module's text.
@@ -37,6 +40,8 @@ pub(super) struct Herald {
     lives: u64,
     /// There is something new to say.
     has_news: bool,
+    /// Hosts that are up, and for which words have no number.
+    unnamed: usize,
 }
 
 /// One that may run procedures.
@@ -56,8 +61,9 @@ struct Host {
 /// What all speakers say.
 pub(super) struct Table {
     pub settings: Settings,
-    /// Addresses of hosts, by their numbers.
+    /// Addresses of hosts, by the numbers that words name them by.
     pub machines: Vec<String>,
+    pub roll: Roll,
     pub rows: Arc<Mutex<Rows>>,
 }
 
@@ -71,6 +77,12 @@ impl Rows {
         let mut rows = self.0.values().rev();
         let last = rows.find(|entry| entry.access != Access::Cut);
         last.map_or(0, |entry| entry.region + 1)
+    }
+
+    /// Whether a copy of a region is on a host.
+    fn has_bytes_at(&self, host: usize) -> bool {
+        let mut copies = self.0.values().flat_map(|entry| &entry.copies);
+        copies.any(|copy| copy.host == host)
     }
 }
 
@@ -103,6 +115,7 @@ impl Herald {
             table: Arc::new(Table {
                 settings,
                 machines: Vec::new(),
+                roll: Roll::default(),
                 rows: Arc::default(),
             }),
             hosts: Vec::new(),
@@ -111,6 +124,7 @@ impl Herald {
             waker,
             lives: 0,
             has_news: false,
+            unnamed: 0,
         }
     }
 
@@ -130,11 +144,36 @@ impl Herald {
         self.has_news = true;
     }
 
-    /// Takes the addresses of hosts. Where they are others, all hosts are told anew, as words name
-    /// machines by their numbers.
-    fn set_machines<'a>(&mut self, machines: impl Iterator<Item = &'a Address> + Clone) {
-        let known = self.hosts.iter().map(|host| &host.address);
-        if machines.clone().eq(known) {
+    /// Takes the hosts, and which are up. Where others are named, or the same by other addresses, all
+    /// hosts are told again, as words name machines by their numbers.
+    fn set_machines<'a>(&mut self, hosts: impl Iterator<Item = (&'a Address, bool)> + Clone) {
+        let addresses = || hosts.clone().map(|(address, _)| address);
+        let up: Vec<_> = (0..)
+            .zip(hosts.clone())
+            .filter_map(|(host, (_, is_up))| is_up.then_some(host))
+            .collect();
+        let mut roll = self.table.roll.clone();
+        // While there is room all are named at once, and not told again for each that comes up.
+        let count = addresses().count();
+        let all: Vec<_> = (0..count).collect();
+        let wanted = if count <= MACHINES_MAX { &all } else { &up };
+        let is_other_roll = roll.admit(wanted, |host| {
+            let rows = self.table.rows.lock();
+            rows.unwrap_or_else(PoisonError::into_inner)
+                .has_bytes_at(host)
+        });
+        let unnamed = up
+            .iter()
+            .filter(|&&host| roll.number(host).is_none())
+            .count();
+        if unnamed > self.unnamed {
+            tracing::warn!(
+                unnamed,
+                "procedures run on no more than {MACHINES_MAX} hosts of a cache"
+            );
+        }
+        self.unnamed = unnamed;
+        if !is_other_roll && addresses().eq(self.hosts.iter().map(|host| &host.address)) {
             return;
         }
         let mut before = std::mem::take(&mut self.hosts).into_iter();
@@ -147,11 +186,12 @@ impl Herald {
             },
             _ => Host::new(address),
         };
-        self.hosts = machines.map(host).collect();
-        let machines = self.hosts.iter().map(|host| host.address.to_string());
+        self.hosts = addresses().map(host).collect();
+        let address = |&host: &usize| self.hosts[host].address.to_string();
         self.table = Arc::new(Table {
             settings: self.table.settings,
-            machines: machines.collect(),
+            machines: roll.hosts().iter().map(address).collect(),
+            roll,
             rows: Arc::clone(&self.table.rows),
         });
     }
@@ -176,12 +216,11 @@ impl Herald {
 impl Server {
     /// Has hosts told, and the owner told what they go by.
     pub(super) fn proclaim(&mut self, now: Time) {
-        let hosts = self.manager.hosts().map(|(host, _)| &host.address);
-        if hosts.clone().count() > cenote_proc::service::MACHINES_MAX
-            || matches!(self.life, Life::Founding { .. })
-        {
+        if matches!(self.life, Life::Founding { .. }) {
             return;
         }
+        let hosts = self.manager.hosts();
+        let hosts = hosts.map(|(host, is_up)| (&host.address, is_up));
         self.herald.set_machines(hosts);
         self.link_speakers();
         if self.herald.listener.is_none() {
@@ -283,7 +322,7 @@ impl Server {
                     herald.hosts[host].speaker = None;
                     herald.hosts[host].asking = None;
                 }
-                None if is_up => {
+                None if is_up && herald.table.roll.number(host).is_some() => {
                     let Some(opener) = self.manager.caller_opener(host) else {
                         continue;
                     };

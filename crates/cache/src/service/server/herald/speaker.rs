@@ -313,7 +313,7 @@ impl Speech {
             // Of two copies a procedure would write one.
             writable: settings.copies == 1,
             leased: true,
-            me: u32::try_from(self.host).unwrap_or(u32::MAX),
+            me: self.table.roll.number(self.host).unwrap_or(u32::MAX),
             machines: self.table.machines.clone(),
             users: vec![EVERYBODY],
         })
@@ -383,7 +383,10 @@ impl Speech {
                     _ => SlabPlace::Leaving(named),
                 }
             }
-            Some(copy) => SlabPlace::At(u32::try_from(copy.host).unwrap_or(u32::MAX)),
+            Some(copy) => {
+                let number = self.table.roll.number(copy.host);
+                number.map_or(SlabPlace::Nowhere, SlabPlace::At)
+            }
         };
         let word = |slab: u32| SlabWord {
             slab: entry.region.saturating_mul(count).saturating_add(slab),

@@ -1,7 +1,6 @@
 //! Remote caches.
 
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::Duration;
 
 use cenote::cache::{End, Error, Options, REQUEST_BYTES_MAX, Request};
@@ -81,12 +80,14 @@ impl Cache {
         length: usize,
     ) -> PyResult<Bound<'py, PyBytes>> {
         let cache = self.handle.get(py)?;
+        let cache = &*cache;
         check_range(py, offset, length as u64, cache.size_bytes())?;
         filled(py, length, move |bytes| cache.read_at(bytes, offset))
     }
 
     fn read_into(&self, py: Python<'_>, offset: u64, buffer: &Bound<'_, PyAny>) -> PyResult<()> {
         let cache = self.handle.get(py)?;
+        let cache = &*cache;
         let landing = Landing::new(buffer)?;
         check_range(py, offset, landing.len() as u64, cache.size_bytes())?;
         landing.fill(py, move |bytes| cache.read_at(bytes, offset))
@@ -100,9 +101,10 @@ impl Cache {
         buffer: &Bound<'_, PyAny>,
     ) -> PyResult<()> {
         let cache = self.handle.get(py)?;
+        let cache = &*cache;
         let landing = Landing::new(buffer)?;
         check_runs(&offsets, run, landing.len())?;
-        landing.fill(py, move |bytes| read_runs(&cache, &offsets, run, bytes))
+        landing.fill(py, move |bytes| read_runs(cache, &offsets, run, bytes))
     }
 
     /// All are under way at a time, as far as they fit into [`BATCH_BYTES`].
@@ -112,6 +114,7 @@ impl Cache {
         ranges: Vec<(u64, usize)>,
     ) -> PyResult<Bound<'py, PyList>> {
         let cache = self.handle.get(py)?;
+        let cache = &*cache;
         let found = PyList::empty(py);
         let mut ranges = &ranges[..];
         while !ranges.is_empty() {
@@ -124,7 +127,7 @@ impl Cache {
             let reads = now
                 .iter()
                 .map(|&(offset, len_bytes)| Request::Read { offset, len_bytes });
-            for bytes in ends(py, &cache, reads.collect())? {
+            for bytes in ends(py, cache, reads.collect())? {
                 found.append(PyBytes::new(py, &bytes))?;
             }
         }
@@ -133,6 +136,7 @@ impl Cache {
 
     fn write(&self, py: Python<'_>, offset: u64, data: &Bound<'_, PyAny>) -> PyResult<()> {
         let cache = self.handle.get(py)?;
+        let cache = &*cache;
         let source = Source::new(data)?;
         check_range(py, offset, source.len() as u64, cache.size_bytes())?;
         source.hand_over(py, |bytes, at| cache.write_at(bytes, offset + at as u64))
@@ -146,17 +150,19 @@ impl Cache {
         data: &Bound<'_, PyAny>,
     ) -> PyResult<()> {
         let cache = self.handle.get(py)?;
+        let cache = &*cache;
         let source = Source::new(data)?;
         check_runs(&offsets, run, source.len())?;
         source.hand_over_by(py, run, |bytes, at| {
             let offsets = &offsets[at / run..];
-            write_runs(&cache, offsets, run, bytes)
+            write_runs(cache, offsets, run, bytes)
         })
     }
 
     /// As [`Cache::read_many`].
     fn write_many(&self, py: Python<'_>, items: Vec<(u64, Bound<'_, PyAny>)>) -> PyResult<()> {
         let cache = self.handle.get(py)?;
+        let cache = &*cache;
         let sources = items.iter().map(|(offset, data)| {
             let source = Source::new(data)?;
             check_range(py, *offset, source.len() as u64, cache.size_bytes())?;
@@ -172,7 +178,7 @@ impl Cache {
                 offset: *offset,
                 bytes: source.copy(py, 0..source.len()),
             });
-            ends(py, &cache, writes.collect())?;
+            ends(py, cache, writes.collect())?;
         }
         Ok(())
     }
@@ -183,6 +189,7 @@ impl Cache {
 
     fn status(&self, py: Python<'_>) -> PyResult<(u64, usize, bool, usize, usize)> {
         let cache = self.handle.get(py)?;
+        let cache = &*cache;
         let status = or_raise(py, detached(py, move || cache.status()))?;
         Ok((
             status.size_bytes,
@@ -232,7 +239,7 @@ fn batch(lengths: impl Iterator<Item = usize>) -> usize {
 
 fn ends(
     py: Python<'_>,
-    cache: &Arc<cenote::cache::Cache>,
+    cache: &cenote::cache::Cache,
     requests: Vec<Request>,
 ) -> PyResult<Vec<Vec<u8>>> {
     let long = |length: usize| length > REQUEST_BYTES_MAX;
@@ -245,8 +252,7 @@ fn ends(
         let said = format!("one of many is longer than {REQUEST_BYTES_MAX} bytes");
         return Err(raise(py, "ConfigurationError", said));
     }
-    let share = cache.clone();
-    let pending = detached(py, move || share.begin(requests));
+    let pending = detached(py, || cache.begin(requests));
     let ends: Vec<End> = wait(py, pending)?;
     or_raise(py, ends.into_iter().collect())
 }

@@ -1,7 +1,6 @@
 //! Stores of objects.
 
 use std::path::PathBuf;
-use std::sync::Arc;
 
 use cenote::store::{Condition, Done, End, Error, Request, Version};
 use pyo3::exceptions::PyValueError;
@@ -135,7 +134,8 @@ impl Store {
 
     fn list<'py>(&self, py: Python<'py>, prefix: &[u8]) -> PyResult<Vec<Bound<'py, PyBytes>>> {
         let store = self.handle.get(py)?;
-        let keys = detached(py, move || store.keys(prefix));
+        let store = &*store;
+        let keys = detached(py, || store.keys(prefix));
         let keys = or_raise(py, keys)?;
         Ok(keys.iter().map(|key| PyBytes::new(py, key)).collect())
     }
@@ -160,11 +160,10 @@ impl Store {
 
     /// All of them, at the same time; the first error, once all have ended.
     fn ask_all(&self, py: Python<'_>, requests: Vec<Request>) -> PyResult<Vec<Done>> {
-        let store: Arc<cenote::store::Store> = self.handle.get(py)?;
+        let store = self.handle.get(py)?;
+        let store = &*store;
         let pending = detached(py, || store.begin(requests));
         let ends: Vec<End> = wait(py, pending)?;
-        // Last, so that a store that was closed meanwhile ends here, without the lock.
-        detached(py, move || drop(store));
         or_raise(py, ends.into_iter().collect())
     }
 }

@@ -74,6 +74,7 @@ impl Volume {
         length: usize,
     ) -> PyResult<Bound<'py, PyBytes>> {
         let volume = self.handle.get(py)?;
+        let volume = &*volume;
         // Before there is memory for what cannot be there.
         self.check(py, offset, length as u64)?;
         filled(py, length, move |bytes| volume.read_at(bytes, offset))
@@ -81,6 +82,7 @@ impl Volume {
 
     fn read_into(&self, py: Python<'_>, offset: u64, buffer: &Bound<'_, PyAny>) -> PyResult<()> {
         let volume = self.handle.get(py)?;
+        let volume = &*volume;
         let landing = Landing::new(buffer)?;
         self.check(py, offset, landing.len() as u64)?;
         landing.fill(py, move |bytes| volume.read_at(bytes, offset))
@@ -94,6 +96,7 @@ impl Volume {
         buffer: &Bound<'_, PyAny>,
     ) -> PyResult<()> {
         let volume = self.handle.get(py)?;
+        let volume = &*volume;
         let landing = Landing::new(buffer)?;
         check_runs(&offsets, run, landing.len())?;
         let threads = self.threads;
@@ -107,6 +110,7 @@ impl Volume {
 
     fn write(&self, py: Python<'_>, offset: u64, data: &Bound<'_, PyAny>) -> PyResult<()> {
         let volume = self.handle.get(py)?;
+        let volume = &*volume;
         let source = Source::new(data)?;
         // Before the first part of what does not fit is there.
         self.check(py, offset, source.len() as u64)?;
@@ -121,6 +125,7 @@ impl Volume {
         data: &Bound<'_, PyAny>,
     ) -> PyResult<()> {
         let volume = self.handle.get(py)?;
+        let volume = &*volume;
         let source = Source::new(data)?;
         check_runs(&offsets, run, source.len())?;
         source.hand_over_by(py, run, |bytes, at| {
@@ -134,12 +139,14 @@ impl Volume {
 
     fn discard(&self, py: Python<'_>, offset: u64, length: u64) -> PyResult<()> {
         let volume = self.handle.get(py)?;
+        let volume = &*volume;
         self.check(py, offset, length)?;
         or_raise(py, detached(py, move || volume.discard(offset, length)))
     }
 
     fn status(&self, py: Python<'_>) -> PyResult<(String, bool, bool, u64, u64, usize, usize)> {
         let volume = self.handle.get(py)?;
+        let volume = &*volume;
         let status = or_raise(py, detached(py, move || volume.status()))?;
         Ok((
             status.scheme,

@@ -170,10 +170,46 @@ pub struct Memory {
 #[derive(Debug)]
 pub struct History {
     memory: Ring<Memory>,
-    /// Operations per second of the key-value store, and what was counted last.
-    operations: Ring<f64>,
-    operations_counted: Option<(u64, Duration, Operations)>,
+    /// Operations of the key-value store, by partition.
+    operations: Counters<(usize, usize)>,
+    /// Bytes put into stores.
+    put: Counters<String>,
     volumes: BTreeMap<String, Volume>,
+}
+
+/// What several count, all together per second.
+#[derive(Debug)]
+struct Counters<K> {
+    rates: Ring<f64>,
+    /// What was counted last: in which slot, when, and by whom how much.
+    counted: Option<(u64, Duration, BTreeMap<K, u64>)>,
+}
+
+impl<K: Clone + Ord> Counters<K> {
+    fn new() -> Self {
+        Self {
+            rates: Ring::new(),
+            counted: None,
+        }
+    }
+
+    fn note(&mut self, at: Duration, counted: &BTreeMap<K, u64>) {
+        let slot = slot_of(at);
+        if let Some((counted_slot, then, before)) = &self.counted {
+            if slot <= *counted_slot {
+                return;
+            }
+            let seconds = at.saturating_sub(*then).as_secs_f64();
+            // Who was silent meanwhile would add all that it ever did; who was started again counts
+            // from the beginning.
+            let came = counted
+                .iter()
+                .filter_map(|(who, count)| count.checked_sub(*before.get(who)?));
+            let came = came.reduce(u64::saturating_add).filter(|_| seconds > 0.0);
+            self.rates.put(slot, came.map(|came| came as f64 / seconds));
+        }
+        self.counted = Some((slot, at, counted.clone()));
+    }
 }
 
 #[derive(Debug)]
@@ -193,8 +229,8 @@ impl History {
     pub fn new() -> Self {
         Self {
             memory: Ring::new(),
-            operations: Ring::new(),
-            operations_counted: None,
+            operations: Counters::new(),
+            put: Counters::new(),
             volumes: BTreeMap::new(),
         }
     }
@@ -228,22 +264,12 @@ impl History {
 
     /// Operations of the key-value store so far.
     pub fn note_operations(&mut self, at: Duration, counted: &Operations) {
-        let slot = slot_of(at);
-        if let Some((counted_slot, then, before)) = &self.operations_counted {
-            if slot <= *counted_slot {
-                return;
-            }
-            let seconds = at.saturating_sub(*then).as_secs_f64();
-            // A partition that was silent meanwhile would add all that it ever did; one that lost its
-            // memory counts anew.
-            let came = counted
-                .iter()
-                .filter_map(|(partition, count)| count.checked_sub(*before.get(partition)?));
-            let came = came.reduce(u64::saturating_add).filter(|_| seconds > 0.0);
-            self.operations
-                .put(slot, came.map(|came| came as f64 / seconds));
-        }
-        self.operations_counted = Some((slot, at, counted.clone()));
+        self.operations.note(at, counted);
+    }
+
+    /// Bytes that clients have put into each store so far, by its address.
+    pub fn note_put(&mut self, at: Duration, counted: &BTreeMap<String, u64>) {
+        self.put.note(at, counted);
     }
 
     /// What is drawn: the hour up to `now`, of one volume or of all together; `None`: none of that name.
@@ -269,7 +295,10 @@ impl History {
             let at = |slot: &Option<u64>| self.memory.at((*slot)?).as_ref().map(figure);
             slots.iter().map(at).collect()
         };
-        let operations = slots.iter().map(|slot| self.operations.at((*slot)?));
+        let rounded = |rates: &Ring<f64>| {
+            let at = |slot: &Option<u64>| rates.at((*slot)?).map(round);
+            slots.iter().map(at).collect()
+        };
         Some(Hour {
             slot_s: SLOT.as_secs(),
             volumes: self.volumes.keys().cloned().collect(),
@@ -282,7 +311,8 @@ impl History {
             write_p99_us: of(|rates| rates.write_p99_us),
             lent_bytes: memory(|memory| memory.lent_bytes),
             free_bytes: memory(|memory| memory.free_bytes),
-            operations: operations.map(|rate| rate.map(round)).collect(),
+            operations: rounded(&self.operations.rates),
+            put_bytes: rounded(&self.put.rates),
         })
     }
 }
@@ -310,6 +340,8 @@ pub struct Hour {
     pub free_bytes: Vec<Option<u64>>,
     /// Of the key-value store.
     pub operations: Vec<Option<f64>>,
+    /// Into stores of objects.
+    pub put_bytes: Vec<Option<f64>>,
 }
 
 #[cfg(test)]
@@ -419,6 +451,17 @@ mod tests {
         assert_eq!(hour.lent_bytes[SLOTS - 4..], [Some(2), None, None, None]);
         let rates = &hour.operations[SLOTS - 4..];
         assert_eq!(rates, [None, Some(5.0), None, Some(2.0)]);
+    }
+
+    #[test]
+    fn bytes_put_into_stores_are_summed_and_one_that_was_started_again_takes_nothing_away() {
+        let mut history = History::new();
+        for (at_s, one, two) in [(1, 100, 7), (11, 1_100, 507), (21, 40, 1_507)] {
+            let counted = [("one".to_owned(), one), ("two".to_owned(), two)];
+            history.note_put(Duration::from_secs(at_s), &BTreeMap::from(counted));
+        }
+        let hour = history.hour(Duration::from_secs(21), None).unwrap();
+        assert_eq!(hour.put_bytes[SLOTS - 2..], [Some(150.0), Some(100.0)]);
     }
 
     #[test]

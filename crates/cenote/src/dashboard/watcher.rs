@@ -312,6 +312,13 @@ impl Watcher {
             Ok(stores),
             |before, after| events::of_stores(before, after),
         );
+        if let Some(stores) = current(&state.stores) {
+            let put = stores.iter().filter_map(|store| {
+                let figures = store.figures.as_ref()?;
+                Some((store.address.clone(), figures.put_bytes))
+            });
+            state.history.note_put(self.began.elapsed(), &put.collect());
+        }
         self.show("stores", &state.stores);
         self.show_rest(state, changes, "stores", &[], Vec::new());
     }

@@ -85,7 +85,13 @@ const CHARTS = [
   ["Slab bytes rebuilt per second", bytes, [["rebuilt", "rebuilt_bytes"]]],
   ["Memory of hosts", bytes, [["lent", "lent_bytes"], ["free", "free_bytes"]]],
   ["Key-value operations per second", (rate) => digits(rate), [["operations", "operations"]]],
+  ["Bytes put into stores per second", bytes, [["put", "put_bytes"]]],
 ];
+// Charts that are shown only where there is such a part.
+const CHART_PARTS = {
+  "Key-value operations per second": () => parts.kv,
+  "Bytes put into stores per second": () => parts.stores?.answer?.length,
+};
 
 async function showHour() {
   const select = by("hour-volume");
@@ -98,7 +104,7 @@ async function showHour() {
   sync(select, [{ name: "" }, ...found.volumes.map((name) => ({ name }))], ({ name }) => name, ({ name }) =>
     make("option", { value: name }, name || "all volumes"), () => {});
   const charts = by("hour").querySelector(".charts");
-  const shown = CHARTS.filter(([title]) => !title.startsWith("Key-value") || parts.kv);
+  const shown = CHARTS.filter(([title]) => CHART_PARTS[title]?.() ?? true);
   sync(charts, shown, ([title]) => title, ([title]) => newChart(title), (figure, [title, text, series]) =>
     setChart(figure, title, series.map(([name, of]) => ({ name, values: found[of] })), text));
 }

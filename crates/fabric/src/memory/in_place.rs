@@ -1,5 +1,6 @@
 //! Window memory used where it lies, without the copy; and who may use it.
 
+use super::stream::copy_out;
 use super::{Dead, Mapping, View};
 use crate::{Rights, Status, WindowDescriptor};
 
@@ -68,6 +69,21 @@ impl<'v> InPlace<'v> {
     #[must_use]
     pub fn len_bytes(&self) -> usize {
         self.len_bytes
+    }
+
+    /// Copies `source` here, around the caches. Other processors see the bytes after
+    /// [`crate::order_stores`].
+    ///
+    /// # Safety
+    /// This range is of a [`crate::Region`], and the two do not overlap.
+    ///
+    /// # Panics
+    /// If they differ in length.
+    pub unsafe fn copy_from(&self, source: &InPlace<'_>) {
+        assert_eq!(source.len_bytes, self.len_bytes, "ranges of one length");
+        // SAFETY: both ranges are mapped while their views are borrowed; the rest is the caller's
+        // promise. Lost memory is replaced under the copy.
+        unsafe { copy_out(source.pointer(), self.pointer(), self.len_bytes) };
     }
 
     /// Whether all accesses so far met the memory itself; ask after them.

@@ -6,7 +6,7 @@
 #![allow(unsafe_code, reason = "mapped memory is reached by raw pointers")]
 
 use cenote_codec::Code;
-use cenote_fabric::{InPlace, Region, RemoteWindow, Status};
+use cenote_fabric::{InPlace, Region, RemoteWindow, Status, order_stores};
 use cenote_pool::control::{FillResult, K_MAX};
 
 use super::Fill;
@@ -44,6 +44,8 @@ pub(super) fn rebuild(
         piece(code, fill, windows, target, fill.offset + done, len)?;
         done += len;
     }
+    // Before anybody is told that it is there.
+    order_stores();
     Ok(())
 }
 
@@ -70,9 +72,11 @@ fn piece(
     let out = target.in_place(offset, len);
     if windows.len() == 1 {
         // Every split of a mirror is the data itself; its code rows are not all ones.
-        // SAFETY: both ranges are mapped and `len` long while their owners are borrowed, and are
-        // different mappings; lost memory is replaced under the copy.
-        unsafe { std::ptr::copy_nonoverlapping(splits[0].1, out.pointer(), len) };
+        // Around the caches: what a host's own programs and its clients have there stays.
+        if let Some(source) = &sources[0] {
+            // SAFETY: `out` is of a region, which the host maps apart from any other memory.
+            unsafe { out.copy_from(source) };
+        }
     } else {
         let splits = &splits[..windows.len()];
         // SAFETY: as above; nobody has references to window memory.

@@ -99,6 +99,25 @@ fn a_mount_whose_server_was_killed_is_found_though_the_kernel_remembers_it() {
 }
 
 #[test]
+fn a_mount_whose_server_is_stopped_is_told_and_not_waited_for() {
+    let Some(place) = Place::new() else { return };
+    let mut server = place.mount(&NEW);
+    place.shell("echo one > a; sync a");
+    signal(server.child.id(), "STOP");
+    let refused = place.run(&OLD);
+    signal(server.child.id(), "CONT");
+    let refused = refused.expect(1);
+    assert!(
+        refused
+            .stderr
+            .contains("does not answer; it may be stopped"),
+        "{refused:?}"
+    );
+    assert_eq!(place.shell("cat a"), "one\n");
+    assert_eq!(server.end(), Some(0));
+}
+
+#[test]
 fn a_signal_ends_it_while_a_program_has_files_open() {
     let Some(place) = Place::new() else { return };
     let mut server = place.mount(&NEW);

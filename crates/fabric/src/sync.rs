@@ -3,6 +3,6 @@
 
 pub use std::sync::Mutex;
 pub use std::sync::atomic::{
-    AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
+    AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
 };
 pub use std::thread::yield_now;

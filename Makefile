@@ -6,7 +6,7 @@ BENCHES = codec fabric page nbd regeneration
 # Programs that swap: a quarter of an hour and more, as root.
 LONG_BENCHES = apps reclaim log
 
-.PHONY: help build deb demo test test-all test-long test-rdma bench bench-apps bench-store bench-rdma ci fmt shell clippy doc deny codegen clean
+.PHONY: help build deb demo test test-all test-long test-rdma bench bench-apps bench-store bench-rdma ci fmt shell clippy doc deny codegen miri clean
 
 help: ## This list
 	@echo "Targets:"
@@ -83,6 +83,9 @@ doc: ## Documentation, warnings denied
 
 deny: ## Licences and sources of dependencies
 	@sh scripts/deny.sh
+
+miri: ## Unsafe code in an interpreter that finds what is undefined; needs a nightly toolchain
+	@sh scripts/miri.sh
 
 codegen: ## Whether the compiler left anything out of an optimized build (decision 40); ten minutes
 	python3 scripts/check-codegen.py

@@ -240,7 +240,7 @@ def main():
     print(f"running {len(programs)} test programs, {lanes} at a time", flush=True)
     Lanes(programs, ["--skip", "long::"] if is_short else ["long::"], lanes, until).run()
     # They build: no test may run meanwhile.
-    for other in [] if wanted or is_short else [DOCUMENTATION, SHIPPED, RDMA]:
+    for other in [] if wanted or is_short else [DOCUMENTATION, SHIPPED, RDMA, MIRI]:
         programs.append(other)
         if other.fits(until):
             other.run(until=until)
@@ -278,5 +278,7 @@ DOCUMENTATION = Program("documentation", [
     "cargo", "test", "--workspace", "--locked", "--doc", "--no-fail-fast"], seconds=120)
 # The rdma backend in a guest that has soft-RoCE. It replaces the program that tests run.
 RDMA = Program("rdma in a guest", ["sh", "scripts/test-rdma.sh", "test"], seconds=400)
+# Unsafe code in an interpreter. Builds with a toolchain of its own, in a folder of its own.
+MIRI = Program("miri", ["sh", "scripts/miri.sh"], seconds=300)
 
 main()

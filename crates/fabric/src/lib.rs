@@ -41,6 +41,7 @@ mod shm;
 pub mod sim;
 mod socket;
 pub mod strangers;
+mod sync;
 mod tcp;
 mod time;
 mod wait;

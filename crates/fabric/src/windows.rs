@@ -1,13 +1,12 @@
 //! The host's table of windows: who may touch which bytes, and waiting until nobody does.
 //!
 //! Shared by the control thread, which registers and revokes, and the thread that serves verbs,
-//! which enters. Entering takes no lock: it counts itself in first and looks at the generation
-//! second; revoking changes the generation first and looks at the count second. So either the
-//! verb sees that it came too late, or the revoker waits for it.
+//! which enters. Entering takes no lock ([`Entrance`]).
 //!
 //! Invariants: a slot's memory fields change only while its generation is 0 and nobody is counted
 //! in; a generation is never given twice.
 
+mod entrance;
 mod held;
 
 use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
@@ -16,6 +15,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::memory::Region;
 use crate::{Error, Generation, Result, Rights, Status, WindowDescriptor, WindowId};
+use entrance::Entrance;
 pub use held::{HeldWindow, Unwritten};
 
 /// Most windows of one host.
@@ -40,25 +40,12 @@ struct Control {
 
 #[derive(Default)]
 struct Slot {
-    /// 0: no window.
-    generation: AtomicU64,
-    /// Verbs inside.
-    guards: AtomicU32,
+    entrance: Entrance,
     base: AtomicPtr<u8>,
     len_bytes: AtomicU64,
     rights: AtomicU8,
     /// For the dead flag; valid while a window stands, which `Control::regions` upholds.
     region: AtomicPtr<Region>,
-}
-
-impl Slot {
-    /// Lets nobody in any more, and waits for those inside.
-    fn close(&self) {
-        self.generation.store(0, Ordering::SeqCst);
-        while self.guards.load(Ordering::SeqCst) != 0 {
-            std::thread::yield_now();
-        }
-    }
 }
 
 impl WindowTable {
@@ -157,7 +144,7 @@ impl WindowTable {
         slot.region
             .store(Arc::as_ptr(&region).cast_mut(), Ordering::Relaxed);
         control.regions[id.0 as usize] = Some(region);
-        slot.generation.store(generation.0, Ordering::SeqCst);
+        slot.entrance.open(generation.0);
     }
 
     /// Closes a window and gives its memory back. After the return no byte of an earlier verb lands in it.
@@ -174,7 +161,7 @@ impl WindowTable {
             .and_then(Option::take)
             .ok_or(Error::StaleWindow)?;
         let slot = self.slot(id).expect("a registered window has a slot");
-        slot.close();
+        slot.entrance.close();
         control.free.push(id);
         region.truncate()
     }
@@ -192,14 +179,14 @@ impl WindowTable {
         }
         let generation = control.generations.next()?;
         let slot = self.slot(id).expect("a registered window has a slot");
-        slot.close();
+        slot.entrance.close();
         let descriptor = WindowDescriptor {
             id,
             generation,
             len_bytes: slot.len_bytes.load(Ordering::Relaxed),
             rights: Rights(slot.rights.load(Ordering::Relaxed)),
         };
-        slot.generation.store(generation.0, Ordering::SeqCst);
+        slot.entrance.open(generation.0);
         Ok(descriptor)
     }
 
@@ -217,13 +204,13 @@ impl WindowTable {
         len_bytes: u64,
     ) -> std::result::Result<WindowGuard<'_>, Status> {
         let slot = self.slot(id).ok_or(Status::StaleGeneration)?;
-        slot.guards.fetch_add(1, Ordering::SeqCst);
+        let stands = slot.entrance.enter(generation.0);
         let mut guard = WindowGuard {
             slot,
             generation: generation.0,
             pointer: std::ptr::null_mut(),
         };
-        if generation.0 == 0 || slot.generation.load(Ordering::SeqCst) != generation.0 {
+        if !stands {
             return Err(Status::StaleGeneration);
         }
         if !Rights(slot.rights.load(Ordering::Relaxed)).contains(need) {
@@ -267,7 +254,7 @@ impl WindowTable {
         let slot = self.slot(id)?;
         let descriptor = WindowDescriptor {
             id,
-            generation: Generation(slot.generation.load(Ordering::SeqCst)),
+            generation: Generation(slot.entrance.generation()),
             len_bytes: region.len_bytes(),
             rights: Rights(slot.rights.load(Ordering::Relaxed)),
         };
@@ -299,7 +286,7 @@ impl WindowTable {
             };
             let id = WindowId(u32::try_from(index).expect("below WINDOW_COUNT_MAX"));
             if let Some(slot) = self.slot(id) {
-                slot.close();
+                slot.entrance.close();
             }
             closed.push(region);
         }
@@ -342,7 +329,7 @@ impl WindowGuard<'_> {
     #[inline]
     #[must_use]
     pub fn is_dead(&self) -> bool {
-        if self.slot.generation.load(Ordering::SeqCst) != self.generation {
+        if self.slot.entrance.generation() != self.generation {
             return true;
         }
         // SAFETY: the generation matched after this guard was counted in, so the region is the
@@ -354,7 +341,7 @@ impl WindowGuard<'_> {
 impl Drop for WindowGuard<'_> {
     #[inline]
     fn drop(&mut self) {
-        self.slot.guards.fetch_sub(1, Ordering::SeqCst);
+        self.slot.entrance.leave();
     }
 }
 

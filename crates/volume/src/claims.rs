@@ -1,19 +1,20 @@
 //! One writer per page at a time, and reads that notice a writer.
 //!
-//! A claim word per page slot: even when free, odd while a writer holds it, larger by two
-//! after each write. Pages share words by hash; a collision only makes one wait for the
-//! other. Without this, two overlapping writes leave a stripe whose splits come from both,
+//! A claim word per page slot ([`Word`]). Pages share words by hash; a collision only makes one wait
+//! for the other. Without this, two overlapping writes leave a stripe whose splits come from both,
 //! and a later loss decodes to bytes that nobody wrote.
 //!
 //! Concurrency: lock-free, any thread. A holder never waits for another claim, so there is
 //! no cycle.
 
-use std::sync::atomic::{AtomicU64, Ordering, fence};
+mod word;
+
+pub use word::Word;
 
 /// Claim words of one volume.
 #[derive(Debug)]
 pub struct Claims {
-    words: Box<[AtomicU64]>,
+    words: Box<[Word]>,
 }
 
 /// Words per volume: 128 KiB stays in the second-level cache, and with 256 requests in
@@ -23,7 +24,7 @@ pub const WORD_COUNT: usize = 1 << 14;
 impl Claims {
     pub fn new() -> Self {
         Self {
-            words: (0..WORD_COUNT).map(|_| AtomicU64::new(0)).collect(),
+            words: (0..WORD_COUNT).map(|_| Word::new()).collect(),
         }
     }
 
@@ -34,68 +35,39 @@ impl Claims {
         usize::try_from(mixed & (WORD_COUNT as u64 - 1)).expect("masked to 14 bits")
     }
 
-    fn word(&self, page: u64) -> &AtomicU64 {
+    /// The page's word.
+    pub fn word(&self, page: u64) -> &Word {
         &self.words[Self::index(page)]
     }
 
-    /// Takes the page for writing; false while another writer has it.
+    /// See [`Word::try_claim`].
     pub fn try_claim(&self, page: u64) -> bool {
-        let word = self.word(page);
-        let seen = word.load(Ordering::Relaxed);
-        let taken = seen & 1 == 0
-            && word
-                .compare_exchange(seen, seen + 1, Ordering::Acquire, Ordering::Relaxed)
-                .is_ok();
-        if taken {
-            // The odd value is visible before any byte of the write is.
-            fence(Ordering::Release);
-        }
-        taken
+        self.word(page).try_claim()
     }
 
-    /// Takes the page for writing if nobody has written it since `version` was taken.
+    /// See [`Word::try_claim_at`].
     pub fn try_claim_at(&self, page: u64, version: u64) -> bool {
-        let taken = self
-            .word(page)
-            .compare_exchange(version, version + 1, Ordering::Acquire, Ordering::Relaxed)
-            .is_ok();
-        if taken {
-            fence(Ordering::Release);
-        }
-        taken
+        self.word(page).try_claim_at(version)
     }
 
-    /// Gives the page back; every byte written under the claim is visible before this.
+    /// See [`Word::release`].
     pub fn release(&self, page: u64) {
-        let word = self.word(page);
-        // The holder is the only one who changes an odd word: no locked instruction is needed.
-        word.store(word.load(Ordering::Relaxed) + 1, Ordering::Release);
+        self.word(page).release();
     }
 
-    /// Starts a read: the version to pass to [`Claims::unchanged`]; `None` while a writer has the page.
+    /// See [`Word::version`].
     pub fn version(&self, page: u64) -> Option<u64> {
-        let seen = self.word(page).load(Ordering::Acquire);
-        (seen & 1 == 0).then_some(seen)
+        self.word(page).version()
     }
 
-    /// The version under which a writer has the page, or one that shares its word; `None`: nobody.
-    pub fn held_version(&self, page: u64) -> Option<u64> {
-        let seen = self.word(page).load(Ordering::Acquire);
-        (seen & 1 == 1).then_some(seen)
-    }
-
-    /// Whether no other writer held the page since its writer had it under `version`, which is odd.
+    /// See [`Word::unchanged_in_flight`].
     pub fn unchanged_in_flight(&self, page: u64, version: u64) -> bool {
-        fence(Ordering::Acquire);
-        let seen = self.word(page).load(Ordering::Relaxed);
-        // It still has it, or has given it back.
-        seen == version || seen == version + 1
+        self.word(page).unchanged_in_flight(version)
     }
 
-    /// Whether no writer held the page since `version` was taken.
+    /// See [`Word::unchanged`].
     pub fn unchanged(&self, page: u64, version: u64) -> bool {
-        fence(Ordering::Acquire);
-        self.word(page).load(Ordering::Relaxed) == version
+        self.word(page).unchanged(version)
     }
 }
 

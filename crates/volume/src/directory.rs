@@ -13,8 +13,9 @@
 //! Concurrency: `changes` serialises publishers; workers take it only when the epoch moved.
 //! Paper: \[hydra22\] 3.1 (address ranges), 4.2 (remote failure).
 
+mod epochs;
+
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use cenote_fabric::{Generation, RemoteWindow};
@@ -25,6 +26,7 @@ use crate::Resilience;
 use crate::extents::ByExtent;
 use crate::fence::Fence;
 use crate::scheme::Cut;
+use epochs::Epochs;
 
 /// Index of a host in the cluster file's order.
 pub type HostIndex = usize;
@@ -225,11 +227,8 @@ pub struct Dropped {
 /// The current snapshot, and who works in which epoch.
 #[derive(Debug)]
 pub struct Directory {
-    epoch: AtomicU64,
+    epochs: Epochs,
     changes: Mutex<Arc<Snapshot>>,
-    workers: Box<[WorkerSlot]>,
-    /// Every epoch below it is settled.
-    settled: AtomicU64,
     dropped: Mutex<Vec<Dropped>>,
     failed: Mutex<Vec<Session>>,
     /// Whose hosts have said that their slabs will be back, as they are, when these have ended.
@@ -253,14 +252,6 @@ enum Loss {
 /// Most workers of one volume.
 pub const WORKERS_MAX: usize = 64;
 
-/// The oldest epoch a worker works in; `IDLE` when in none. A cache line each.
-#[derive(Debug)]
-#[repr(align(64))]
-struct WorkerSlot(AtomicU64);
-
-const FREE: u64 = u64::MAX;
-const IDLE: u64 = u64::MAX - 1;
-
 impl Directory {
     /// With room for so many extents of each side.
     pub fn new(extent_counts: [usize; 2], resilience: Resilience, strands: bool) -> Self {
@@ -271,12 +262,8 @@ impl Directory {
             leaving: BTreeMap::new(),
         };
         Self {
-            epoch: AtomicU64::new(1),
+            epochs: Epochs::new(WORKERS_MAX),
             changes: Mutex::new(Arc::new(snapshot)),
-            workers: (0..WORKERS_MAX)
-                .map(|_| WorkerSlot(AtomicU64::new(FREE)))
-                .collect(),
-            settled: AtomicU64::new(1),
             dropped: Mutex::new(Vec::new()),
             failed: Mutex::new(Vec::new()),
             returning: Mutex::new(Vec::new()),
@@ -286,7 +273,7 @@ impl Directory {
 
     /// The current epoch.
     pub fn epoch(&self) -> u64 {
-        self.epoch.load(Ordering::SeqCst)
+        self.epochs.current()
     }
 
     /// The current snapshot. Takes the publishers' lock: keep it until the epoch moves.
@@ -306,7 +293,7 @@ impl Directory {
         if change(&mut next) {
             let epoch = next.epoch;
             *current = Arc::new(next);
-            self.epoch.store(epoch, Ordering::SeqCst);
+            self.epochs.advance(epoch);
         }
         current.epoch
     }
@@ -428,29 +415,12 @@ impl Directory {
 
     /// Whether no worker works in an epoch before `epoch`.
     pub fn is_settled(&self, epoch: u64) -> bool {
-        if self.settled.load(Ordering::Acquire) >= epoch {
-            return true;
-        }
-        // Pairs with the fence in `WorkerEpoch::enter`: either this scan sees the worker's
-        // slot, or the worker sees the epoch that was published before this call.
-        fence(Ordering::SeqCst);
-        let settled = self
-            .workers
-            .iter()
-            .all(|slot| slot.0.load(Ordering::SeqCst) >= epoch);
-        if settled {
-            self.settled.fetch_max(epoch, Ordering::AcqRel);
-        }
-        settled
+        self.epochs.is_settled(epoch)
     }
 
     /// A place to publish one worker's epoch; `None` when [`WORKERS_MAX`] are taken.
     pub fn register(self: &Arc<Self>) -> Option<(usize, WorkerEpoch)> {
-        let index = self.workers.iter().position(|slot| {
-            slot.0
-                .compare_exchange(FREE, IDLE, Ordering::SeqCst, Ordering::Relaxed)
-                .is_ok()
-        })?;
+        let index = self.epochs.take()?;
         Some((
             index,
             WorkerEpoch {
@@ -473,15 +443,11 @@ pub struct WorkerEpoch {
 impl WorkerEpoch {
     /// The newest snapshot, published as worked in unless the worker still `holds` an older one.
     pub fn enter(&mut self, holds_older: bool) -> &Arc<Snapshot> {
-        loop {
-            if !holds_older {
-                self.slot().store(self.current.epoch, Ordering::SeqCst);
-            }
-            if self.directory.epoch.load(Ordering::SeqCst) == self.current.epoch {
-                return &self.current;
-            }
+        let epochs = &self.directory.epochs;
+        while !epochs.enter(self.index, self.current.epoch, holds_older) {
             self.current = self.directory.snapshot();
         }
+        &self.current
     }
 
     /// The snapshot that was entered last.
@@ -491,17 +457,13 @@ impl WorkerEpoch {
 
     /// Publishes that nothing older than `epoch` is worked in any more; `None`: nothing at all.
     pub fn leave(&self, oldest: Option<u64>) {
-        self.slot().store(oldest.unwrap_or(IDLE), Ordering::Release);
-    }
-
-    fn slot(&self) -> &AtomicU64 {
-        &self.directory.workers[self.index].0
+        self.directory.epochs.leave(self.index, oldest);
     }
 }
 
 impl Drop for WorkerEpoch {
     fn drop(&mut self) {
-        self.slot().store(FREE, Ordering::SeqCst);
+        self.directory.epochs.give_back(self.index);
     }
 }
 

@@ -12,35 +12,22 @@
 //! Concurrency: lock-free, any thread; one writer per entry, since claims that share a word exclude
 //! each other and share an entry. Paper: \[hydra22\] 4.1. Decision 29.
 
+mod entry;
+
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use memmap2::MmapOptions;
 
 use crate::claims::{Claims, WORD_COUNT};
 use crate::marks::Words;
+pub use entry::Flight;
+use entry::{ENTRY_WORDS, Entry};
 
 /// The entries of one volume. Takes memory where pages have been in flight.
 pub struct Flights {
     words: Words,
 }
-
-/// What may be read of a page in flight.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Flight {
-    /// The claim's version while the writer has it.
-    pub version: u64,
-    /// The writer's place in the list of pages in flight.
-    pub writer: usize,
-    /// `Stripe::changed_in`: elsewhere other slabs may have the splits' seats.
-    pub changed_in: u64,
-    /// Splits that have landed, as a bit set.
-    pub splits: u64,
-}
-
-/// Page's number and 1, writer, epoch, splits; 0 splits: nothing.
-const ENTRY_WORDS: usize = 4;
 
 impl Flights {
     /// Nothing is in flight.
@@ -55,50 +42,23 @@ impl Flights {
         })
     }
 
-    fn entry(&self, page: u64) -> &[AtomicU64] {
-        &self.words.as_slice()[Claims::index(page) * ENTRY_WORDS..][..ENTRY_WORDS]
+    fn entry(&self, page: u64) -> Entry<'_> {
+        Entry(&self.words.as_slice()[Claims::index(page) * ENTRY_WORDS..][..ENTRY_WORDS])
     }
 
     /// Says which splits of `page` have landed. Under its claim.
     pub fn publish(&self, page: u64, writer: usize, changed_in: u64, splits: u64) {
-        let entry = self.entry(page);
-        let said = [page + 1, writer as u64, changed_in];
-        let is_same = said
-            .iter()
-            .zip(entry)
-            .all(|(word, stored)| stored.load(Ordering::Relaxed) == *word);
-        if !is_same {
-            // A reader that sees one of the new words sees these splits no more.
-            entry[3].store(0, Ordering::Relaxed);
-            fence(Ordering::Release);
-            for (stored, word) in entry.iter().zip(said) {
-                stored.store(word, Ordering::Relaxed);
-            }
-        }
-        entry[3].store(splits, Ordering::Release);
+        self.entry(page).publish(page, writer, changed_in, splits);
     }
 
     /// Nothing may be read of the page any more. Under its claim, before it goes.
     pub fn withdraw(&self, page: u64) {
-        self.entry(page)[3].store(0, Ordering::Release);
+        self.entry(page).withdraw();
     }
 
     /// What may be read of a page that is claimed; `None`: it was not acknowledged, or has landed.
     pub fn find(&self, claims: &Claims, page: u64) -> Option<Flight> {
-        let version = claims.held_version(page)?;
-        let entry = self.entry(page);
-        let splits = entry[3].load(Ordering::Acquire);
-        let [named, writer, changed_in] = [0, 1, 2].map(|at| entry[at].load(Ordering::Relaxed));
-        // What was loaded above belongs together if neither of these has changed.
-        fence(Ordering::Acquire);
-        let is_whole = entry[3].load(Ordering::Relaxed) == splits
-            && claims.held_version(page) == Some(version);
-        (is_whole && splits != 0 && named == page + 1).then_some(Flight {
-            version,
-            writer: usize::try_from(writer).expect("it was one"),
-            changed_in,
-            splits,
-        })
+        self.entry(page).find(claims.word(page), page)
     }
 }
 

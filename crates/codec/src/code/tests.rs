@@ -76,6 +76,10 @@ fn reconstruct_refuses_bad_arguments_and_changes_nothing() {
 
 /// Rows that are taken in several runs, of more sources than are read side by side.
 #[test]
+#[cfg_attr(
+    miri,
+    ignore = "takes minutes, and its accesses are those of short rows"
+)]
 fn long_rows_are_rebuilt_as_short_ones_are() {
     for (k, len) in [(1, 16384), (4, 16384), (5, 40_000), (32, 16385), (9, 65536)] {
         let code = Code::new(k, 2).unwrap();
@@ -180,7 +184,8 @@ fn threads_share_a_code_without_a_lock() {
         for thread in 0..4 {
             let (code, data, parity) = (&code, &data, &parity);
             scope.spawn(move || {
-                for lost in (0..8).cycle().skip(thread).take(64) {
+                let rounds = if cfg!(miri) { 2 } else { 64 };
+                for lost in (0..8).cycle().skip(thread).take(rounds) {
                     let mut page = data.clone();
                     page[lost * 512..][..512].fill(0xee);
                     let present = 0x7ff & !(1 << lost);

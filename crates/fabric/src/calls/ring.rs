@@ -8,14 +8,15 @@
 //!
 //! Sleep: a side that is about to block sets its flag and looks once more; a side that published
 //! looks at the flag, takes it back and sends one byte on the socket. Between the store and the
-//! look stands a `SeqCst` fence on both sides, so at least one of them sees the other.
+//! look stands a `SeqCst` fence on both sides, so at least one of them sees the other. Every
+//! interleaving is tried by `tests/protocols_loom.rs`, which compiles this file with the model's atomics.
 
 use std::cell::Cell;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use super::{Broken, CALL_BYTES_MAX, HEADER_BYTES, decode_header, encode_header};
 use crate::memory::View;
+use crate::sync::{AtomicU64, Ordering, fence};
 use crate::{Mapping, Region, RegionOptions, Result, order_stores};
 
 /// Bytes of one ring, a power of two: holds the longest message, or some hundred of a page each.

@@ -4,114 +4,33 @@
 //! dead flag and maps anonymous memory over the whole of it, so that the access goes on and
 //! whoever made it sees the flag afterwards. Faults elsewhere go to the handler that was there before.
 //!
-//! Concurrency: slots are added under a mutex and read by the handler without any lock. A slot's
-//! fields change only while its length is 0, and the handler believes a base address only between
-//! two equal lengths. The mapping that faulted cannot change meanwhile: its user borrows it.
+//! Concurrency: the handler looks into the table without any lock. The mapping that faulted cannot
+//! change meanwhile: its user borrows it.
+
+mod table;
 
 use std::io;
 use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering, fence};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-/// What the handler knows about one mapping. Never freed, reused by later mappings.
-#[repr(align(32))]
-pub(super) struct Slot {
-    base: AtomicUsize,
-    len_bytes: AtomicUsize,
-    dead: AtomicBool,
-}
-
-impl Slot {
-    const fn new() -> Self {
-        Self {
-            base: AtomicUsize::new(0),
-            len_bytes: AtomicUsize::new(0),
-            dead: AtomicBool::new(false),
-        }
-    }
-
-    /// Whether the mapping has lost its memory. Ask after the access.
-    #[inline]
-    pub(super) fn is_dead(&self) -> bool {
-        // The accesses before must not be seen after the flag: a fault elsewhere sets it first and
-        // replaces the memory second.
-        fence(Ordering::Acquire);
-        self.dead.load(Ordering::Relaxed)
-    }
-
-    /// Declares the memory lost, before it is.
-    pub(super) fn kill(&self) {
-        self.dead.store(true, Ordering::SeqCst);
-    }
-
-    fn covers(&self, address: usize) -> bool {
-        let len_bytes = self.len_bytes.load(Ordering::Acquire);
-        let base = self.base.load(Ordering::Acquire);
-        len_bytes != 0
-            && self.len_bytes.load(Ordering::Acquire) == len_bytes
-            && address.wrapping_sub(base) < len_bytes
-    }
-}
+pub(super) use table::Slot;
+use table::Table;
 
 /// Makes the mapping at `base` known to the handler, which it installs first.
 pub(super) fn add(base: usize, len_bytes: usize) -> io::Result<&'static Slot> {
     install()?;
-    let mut free = FREE.lock().unwrap_or_else(PoisonError::into_inner);
-    let slot = match free.slots.pop() {
-        Some(slot) => slot,
-        None => free.grow()?,
-    };
-    slot.base.store(base, Ordering::Release);
-    slot.dead.store(false, Ordering::Release);
-    slot.len_bytes.store(len_bytes, Ordering::SeqCst);
-    Ok(slot)
+    TABLE
+        .get_or_init(|| Table::new(CHUNK_SLOTS_FIRST))
+        .add(base, len_bytes)
 }
 
 /// Forgets a mapping that nobody accesses any more; call it before the unmapping.
 pub(super) fn remove(slot: &'static Slot) {
-    // The base stays: the handler believes one between two equal lengths, and these may be of two mappings.
-    // Another base that neither has would make the first addresses of others one of the next.
-    slot.len_bytes.store(0, Ordering::SeqCst);
-    FREE.lock()
-        .unwrap_or_else(PoisonError::into_inner)
-        .slots
-        .push(slot);
-}
-
-/// Slots without a mapping, and how many chunks stand.
-struct Free {
-    slots: Vec<&'static Slot>,
-    chunk_count: usize,
-}
-
-impl Free {
-    /// Adds a chunk, twice as long as the one before, and takes its first slot.
-    fn grow(&mut self) -> io::Result<&'static Slot> {
-        let place = CHUNKS
-            .get(self.chunk_count)
-            .ok_or(io::ErrorKind::OutOfMemory)?;
-        let len = CHUNK_SLOTS_FIRST << self.chunk_count;
-        let chunk: &'static [Slot] = (0..len).map(|_| Slot::new()).collect::<Vec<_>>().leak();
-        place.store(chunk.as_ptr().cast_mut(), Ordering::Release);
-        self.chunk_count += 1;
-        self.slots.extend(chunk[1..].iter().rev());
-        Ok(&chunk[0])
-    }
+    TABLE.get().expect("it was added").remove(slot);
 }
 
 fn find(address: usize) -> Option<&'static Slot> {
-    for (index, chunk) in CHUNKS.iter().enumerate() {
-        let start = chunk.load(Ordering::Acquire);
-        if start.is_null() {
-            return None;
-        }
-        // SAFETY: a chunk that is stored was leaked with exactly this length, initialised before.
-        let slots = unsafe { std::slice::from_raw_parts(start, CHUNK_SLOTS_FIRST << index) };
-        if let Some(slot) = slots.iter().find(|slot| slot.covers(address)) {
-            return Some(slot);
-        }
-    }
-    None
+    TABLE.get()?.find(address)
 }
 
 fn install() -> io::Result<()> {
@@ -157,14 +76,15 @@ extern "C" fn on_sigbus(
 /// Maps zeros over the whole mapping; false when the kernel refuses.
 fn replace_memory(slot: &'static Slot) -> bool {
     slot.kill();
+    let (base, len_bytes) = slot.range();
     // SAFETY: errno's address is this thread's and always valid.
     let errno = unsafe { *libc::__errno_location() };
     // SAFETY: the range is exactly one mapping of ours, borrowed by the access that faulted, so it
     // neither moves nor ends during this call. Two threads may both do this: zeros over zeros.
     let mapped = unsafe {
         libc::mmap(
-            slot.base.load(Ordering::Acquire) as *mut libc::c_void,
-            slot.len_bytes.load(Ordering::Acquire),
+            base as *mut libc::c_void,
+            len_bytes,
             libc::PROT_READ | libc::PROT_WRITE,
             libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE,
             -1,
@@ -213,15 +133,9 @@ fn chain(
     }
 }
 
-static CHUNKS: [AtomicPtr<Slot>; CHUNK_COUNT_MAX] =
-    [const { AtomicPtr::new(ptr::null_mut()) }; CHUNK_COUNT_MAX];
-static FREE: Mutex<Free> = Mutex::new(Free {
-    slots: Vec::new(),
-    chunk_count: 0,
-});
+/// Made before the first mapping is known, so that the handler finds it.
+static TABLE: OnceLock<Table> = OnceLock::new();
 static PREVIOUS: OnceLock<libc::sigaction> = OnceLock::new();
 
-/// Slots of the first chunk; each later one doubles.
+/// Slots of the first chunk of the table; each later one doubles.
 const CHUNK_SLOTS_FIRST: usize = 256;
-/// 256 * (2^16 - 1) mappings: far above the kernel's own limit of 65530 per process.
-const CHUNK_COUNT_MAX: usize = 16;

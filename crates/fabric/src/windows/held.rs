@@ -57,7 +57,7 @@ impl HeldWindow {
     #[must_use]
     pub fn is_over(&self) -> bool {
         let slot = self.table.slot(self.id);
-        let stands = |slot: &super::Slot| slot.generation.load(Ordering::SeqCst);
+        let stands = |slot: &super::Slot| slot.entrance.generation();
         slot.map(stands) != Some(self.generation.0) || self.region.is_dead()
     }
 

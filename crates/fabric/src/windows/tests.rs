@@ -61,7 +61,7 @@ fn a_verb_must_name_life_rights_and_range() {
     assert_eq!(refusal(other), Status::StaleGeneration);
     drop(guard);
     assert_eq!(
-        table.slot(w.id).unwrap().guards.load(Ordering::SeqCst),
+        table.slot(w.id).unwrap().entrance.inside(),
         0,
         "refusals count nobody in"
     );
@@ -143,7 +143,7 @@ fn no_write_lands_after_revoke_returned() {
                 landed
             });
             while region.read(0, &mut [0; 8]).is_ok()
-                && table.slot(w.id).unwrap().guards.load(Ordering::SeqCst) == 0
+                && table.slot(w.id).unwrap().entrance.inside() == 0
                 && !writer.is_finished()
             {
                 thread::yield_now();

@@ -189,11 +189,11 @@ fn a_group_whose_nodes_are_cut_off_from_etcd_alone_is_served_on_and_stays_what_i
     }
     gated.until("all is whole", is_whole);
     // The group goes to two other nodes, and those of its plan are there again.
-    for (planned, heir) in [("n00", "x0"), ("n01", "x1")] {
-        gated.join(heir);
+    for (planned, target) in [("n00", "x0"), ("n01", "x1")] {
+        gated.join(target);
         gated.kill(planned);
         gated.until("another has its place", |status| {
-            is_whole(status) && places(status, heir) == 1
+            is_whole(status) && places(status, target) == 1
         });
     }
     for name in ["n00", "n01"] {

@@ -34,8 +34,8 @@ cenote_pool::mistakes! {
         OldAtIssue = "old-at-issue",
         /// An owner that lets a partition go reads on for as long as its lease lasts.
         LeaseKept = "lease-kept",
-        /// Changes of values that an heir has been told do not reach it.
-        HeirOutdated = "heir-outdated",
+        /// Changes of values that a handoff target has been told do not reach it.
+        HandoffOutdated = "handoff-outdated",
         /// What was lost counts as zeroes in parities that were made of it.
         LostAsZero = "lost-as-zero",
         /// An owner that changes places with a parity does not add its values to what it has of that.

@@ -313,7 +313,7 @@ impl Daemon {
 
 /// An inheritance that was found sound.
 #[derive(Default)]
-pub(crate) struct Heir {
+pub(crate) struct Inherited {
     pub handover: Handover,
     /// As the handover's slabs.
     regions: Vec<Arc<Region>>,
@@ -323,9 +323,9 @@ pub(crate) struct Heir {
 ///
 /// # Errors
 /// `Inheritance`: it contradicts itself; `Fabric`: memory that is not what it should be.
-pub(crate) fn open(inheritance: Inheritance, huge: bool) -> Result<Heir> {
+pub(crate) fn open(inheritance: Inheritance, huge: bool) -> Result<Inherited> {
     if inheritance.state.is_empty() {
-        return Ok(Heir::default());
+        return Ok(Inherited::default());
     }
     let handover =
         Handover::decode(&inheritance.state).map_err(|e| Error::Inheritance(e.to_string()))?;
@@ -339,7 +339,7 @@ pub(crate) fn open(inheritance: Inheritance, huge: bool) -> Result<Heir> {
     };
     let regions = handover.slabs.iter().zip(inheritance.memory).map(region);
     let regions = regions.collect::<cenote_fabric::Result<_>>()?;
-    Ok(Heir { handover, regions })
+    Ok(Inherited { handover, regions })
 }
 
 /// Whether what is configured leads to the machine's address that was listened on.
@@ -351,7 +351,7 @@ fn is_where(ours: &HostPort, theirs: &HostPort) -> bool {
     }
 }
 
-impl Heir {
+impl Inherited {
     /// Has the new process go on where the earlier one was: on the ports that it had, with slabs
     /// of the size that it lent. Memory that it holds already is not wanted a second time.
     pub(super) fn adjust(&self, config: &mut Config, machine: &mut Machine) {

@@ -96,7 +96,7 @@ pub(super) struct Lane {
     idle_at: u64,
     /// When it last looked at what it refuses.
     refused_at: u64,
-    /// Partitions whose items were counted by class last, with their groups and tenures.
+    /// Partitions whose items were counted by class last, with their groups and terms.
     counted: Vec<(usize, usize, u32)>,
     /// When something last happened that may have to be followed up.
     busy_at: u64,
@@ -446,13 +446,13 @@ impl Backend for Lane {
         self.is_mine(index)
     }
 
-    fn tenure(&self, index: usize) -> u32 {
+    fn term(&self, index: usize) -> u32 {
         let (seat, partition) = self.place(index);
         let seat = &self.seats[seat];
         // What is committed by a node that may have been counted out is not to be told.
         match seat.refused.of(partition) {
             Some(_) => 0,
-            None => seat.member.tenure(partition).unwrap_or(0),
+            None => seat.member.term(partition).unwrap_or(0),
         }
     }
 

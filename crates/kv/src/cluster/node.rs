@@ -21,7 +21,7 @@ use mio::net::TcpListener;
 pub(super) use super::steward::Wish;
 use keeper::Keeper;
 pub use report::{
-    ChangeReport, GroupReport, HeirReport, NodeReport, PartitionReport, PeerReport, PeerState,
+    ChangeReport, GroupReport, HandoffReport, NodeReport, PartitionReport, PeerReport, PeerState,
     PlaceReport, StrangersReport,
 };
 pub(super) use shared::{Parting, Shared};

@@ -54,7 +54,7 @@ impl Member {
         let me = Some(self.me);
         let is_recovered = |index| view.recovering().any(|(other, _)| other == index);
         let is_left = |index: &usize| {
-            let is_lost = view.begun[*index] > self.owners[index].owner.tenure;
+            let is_lost = view.begun[*index] > self.owners[index].owner.term;
             view.owner(*index) != me || is_lost || (!is_next && is_recovered(*index))
         };
         let left: Vec<usize> = self.owned().filter(is_left).collect();
@@ -91,7 +91,7 @@ impl Member {
         self.keep_parity(before, view, slot, place);
         if let Some(parity) = &mut self.parity {
             parity.lost = view.lost();
-            parity.is_spoilt = view.is_spoilt(slot);
+            parity.is_stale = view.is_stale(slot);
         }
         self.adopt_exchange(view);
     }
@@ -214,7 +214,7 @@ impl Member {
         let mut owner = owner;
         owner.set_eviction(self.shape.evicts);
         owner.room = Room::new(self.shape.bound);
-        owner.tenure = view.number;
+        owner.term = view.number;
         Some(Owned {
             owner,
             settling,

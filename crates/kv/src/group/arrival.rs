@@ -26,15 +26,15 @@ pub(super) struct Arrival {
 impl Arrival {
     /// Begins what a view says of a process and a partition.
     pub(super) fn begin(view: &View, partition: usize, me: Process, shape: &Shape) -> Option<Self> {
-        let (since, with_values) = match (view.partitions[partition], view.heir) {
+        let (since, with_values) = match (view.partitions[partition], view.handoff) {
             (Partition::Arriving { process, since, .. }, _) if process == me => (since, false),
             // A parity is told as one: see `exchange`.
-            (_, Some(heir))
-                if heir.process == me
-                    && heir.place == Place::Data(partition)
+            (_, Some(handoff))
+                if handoff.process == me
+                    && handoff.place == Place::Data(partition)
                     && view.slot_of(me).is_none() =>
             {
-                (heir.since, true)
+                (handoff.since, true)
             }
             _ => return None,
         };
@@ -61,9 +61,9 @@ impl Arrival {
             Partition::Home(process) if process == me => {
                 self.region.is_some() && !view.parities.iter().any(is_later)
             }
-            Partition::Home(_) => view.heir.is_some_and(|heir| {
+            Partition::Home(_) => view.handoff.is_some_and(|handoff| {
                 let place = Place::Data(self.partition);
-                (heir.place, heir.process, heir.since) == (place, me, self.since)
+                (handoff.place, handoff.process, handoff.since) == (place, me, self.since)
             }),
             Partition::Recovering(_) | Partition::Lost => false,
         }
@@ -73,7 +73,7 @@ impl Arrival {
     pub(super) fn apply(&mut self, stable: Xid) -> Result<(), Diverged> {
         while let Some((xid, operation)) = self.stream.next(stable) {
             if let (Some(region), Effect::Put(entry)) = (&self.region, operation.effect())
-                && !is_planted(Planted::HeirOutdated)
+                && !is_planted(Planted::HandoffOutdated)
             {
                 // Values behind what was told come with it.
                 let missing = self.stream.missing_bytes(region.bytes());

@@ -40,7 +40,7 @@ impl Taking {
             .map_or(region.bytes(), |unit| unit * UNIT_BYTES);
         let here = end.saturating_sub(address);
         let here = usize::try_from(here).map_or(change.len(), |here| here.min(change.len()));
-        if !is_planted(Planted::HeirOutdated) {
+        if !is_planted(Planted::HandoffOutdated) {
             region.xor(address, &change[..here]);
         }
     }

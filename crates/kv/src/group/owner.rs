@@ -113,7 +113,7 @@ pub enum Refusal {
 pub struct Owner {
     pub(super) partition: usize,
     view: u32,
-    pub(super) tenure: u32,
+    pub(super) term: u32,
     pub(super) replica: Replica,
     pub(super) region: Arc<Region>,
     /// Units that are here; none: all.
@@ -162,7 +162,7 @@ impl Owner {
         Self {
             partition,
             view: 0,
-            tenure: 0,
+            term: 0,
             backlog: Backlog::after(replica.applied()),
             replica,
             region,
@@ -193,9 +193,9 @@ impl Owner {
     }
 
     /// The view in which this process began to own the partition: what was proposed to an owner of
-    /// another tenure may have been dropped.
-    pub fn tenure(&self) -> u32 {
-        self.tenure
+    /// another term may have been dropped.
+    pub fn term(&self) -> u32 {
+        self.term
     }
 
     /// What is committed.

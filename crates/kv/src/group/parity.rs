@@ -77,7 +77,7 @@ pub(super) struct Parity {
     /// Partitions that nobody has any more, bit per partition.
     pub(super) lost: u32,
     /// Something of such a one is in the parity: nothing can be recovered from it.
-    pub(super) is_spoilt: bool,
+    pub(super) is_stale: bool,
     /// By their first unit.
     attempts: BTreeMap<u64, Attempt>,
     /// The mistake [`Planted::ResidualInPlace`]: units that a partition was subtracted from.
@@ -230,7 +230,7 @@ impl Parity {
             taking: None,
             own: None,
             lost: 0,
-            is_spoilt: false,
+            is_stale: false,
             attempts: BTreeMap::new(),
             subtracted: HashSet::new(),
         }
@@ -407,7 +407,7 @@ impl Parity {
         let Some((_, units)) = &self.held else {
             return Ok(None);
         };
-        if units.count(&run) > 0 || self.is_spoilt {
+        if units.count(&run) > 0 || self.is_stale {
             return Ok(None);
         }
         if let Content::Known { at, bytes } = content {

@@ -49,10 +49,10 @@ impl Member {
                 continue;
             }
             let is_whole = owned.owner.missing_units() == 0;
-            let heir = view.heir.filter(|heir| heir.place == Place::Data(*index));
+            let handoff = view.handoff.filter(|handoff| handoff.place == Place::Data(*index));
             match view.partitions[*index] {
                 Partition::Recovering(slot)
-                    if !is_whole && view.is_spoilt(slot) && owned.lets_go() =>
+                    if !is_whole && view.is_stale(slot) && owned.lets_go() =>
                 {
                     return view.with_given_up(*index);
                 }
@@ -67,7 +67,7 @@ impl Member {
                     return view.with_migrating(*index);
                 }
                 Partition::Home(_)
-                    if heir.is_some_and(|heir| owned.owner.has_all(heir.process))
+                    if handoff.is_some_and(|handoff| owned.owner.has_all(handoff.process))
                         && (view.exchange().is_none() || is_told(&self.parity))
                         && owned.lets_go() =>
                 {
@@ -129,7 +129,7 @@ impl Member {
         let parity = view.slot_of(self.me).map(Place::Parity);
         let mut places = data.chain(parity);
         match places.find_map(|place| Some((place, spare(place)?))) {
-            Some((place, process)) if view.is_whole() => return view.with_heir(place, process),
+            Some((place, process)) if view.is_whole() => return view.with_handoff(place, process),
             // Where something is missing a spare is needed there first, if anybody can be helped by it.
             Some(_) if view.lost() == 0 => return None,
             _ if leave == Leave::Whole && !view.is_whole() => return None,
@@ -157,7 +157,7 @@ impl Member {
         }
         match view.slot_of(to) {
             Some(_) => view.with_exchange(partition, to),
-            None => view.with_heir(Place::Data(partition), to),
+            None => view.with_handoff(Place::Data(partition), to),
         }
     }
 

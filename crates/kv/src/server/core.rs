@@ -95,7 +95,7 @@ pub(super) struct Core<B: Backend> {
     outgoing: Vec<Outgoing>,
     waiting: Vec<BinaryHeap<Reverse<Waiting>>>,
     /// Of the partitions when their answers were last looked at.
-    tenures: Vec<u32>,
+    terms: Vec<u32>,
     order: u64,
     spreads: HashMap<Ticket, Spread>,
     parked: Parking,
@@ -121,7 +121,7 @@ impl<B: Backend> Core<B> {
         Self {
             index,
             waiting: Vec::new(),
-            tenures: Vec::new(),
+            terms: Vec::new(),
             outgoing: outgoing.collect(),
             backend,
             engine,
@@ -234,13 +234,13 @@ impl<B: Backend> Core<B> {
         self.order += 1;
         if self.waiting.len() <= partition {
             self.waiting.resize_with(partition + 1, BinaryHeap::new);
-            self.tenures.resize(partition + 1, 0);
+            self.terms.resize(partition + 1, 0);
         }
-        let tenure = self.backend.tenure(partition);
+        let term = self.backend.term(partition);
         *self.held.of(&ticket) += answer.len();
         self.waiting[partition].push(Reverse(Waiting {
             xid,
-            tenure,
+            term,
             order: self.order,
             ticket,
             answer,
@@ -502,9 +502,9 @@ impl<B: Backend> Core<B> {
             if self.waiting[index].is_empty() {
                 continue;
             }
-            let tenure = self.backend.tenure(index);
-            if mem::replace(&mut self.tenures[index], tenure) != tenure {
-                self.give_up(index, tenure);
+            let term = self.backend.term(index);
+            if mem::replace(&mut self.terms[index], term) != term {
+                self.give_up(index, term);
             }
             let committed = self.backend.partition(index).committed_xid();
             while let Some(Reverse(first)) = self.waiting[index].peek() {
@@ -520,11 +520,11 @@ impl<B: Backend> Core<B> {
         }
     }
 
-    /// Tells those who wait for operations of another tenure that nobody knows what came of them.
-    fn give_up(&mut self, index: usize, tenure: u32) {
+    /// Tells those who wait for operations of another term that nobody knows what came of them.
+    fn give_up(&mut self, index: usize, term: u32) {
         let all = mem::take(&mut self.waiting[index]);
         for Reverse(mut waiting) in all.into_sorted_vec() {
-            if waiting.tenure == tenure {
+            if waiting.term == term {
                 self.waiting[index].push(Reverse(waiting));
                 continue;
             }

@@ -82,7 +82,7 @@ fn a_partition_that_was_recovered_before_the_others_were_lost_is_protected_again
     assert!(matches!(view.partitions[0], Partition::Home(_)), "{view:?}");
     let is_full = |parity: &Parity| matches!(parity, Parity::Full { .. });
     assert!(view.parities.iter().all(is_full), "{view:?}");
-    assert!((0..2).all(|slot| !view.is_spoilt(slot)));
+    assert!((0..2).all(|slot| !view.is_stale(slot)));
     group.store(0, 20..25);
     group.audit();
 

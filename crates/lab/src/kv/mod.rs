@@ -106,7 +106,7 @@ impl Options {
                 ..any
             },
             // Processes that leave, to others that are there or to a parity.
-            Planted::LeaseKept | Planted::HeirOutdated => Self {
+            Planted::LeaseKept | Planted::HandoffOutdated => Self {
                 focus: Some(Focus::Leaving),
                 ..any
             },

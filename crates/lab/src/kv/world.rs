@@ -378,8 +378,8 @@ impl World {
         }
         self.log(|| {
             format!(
-                "view {} by {by}: {:?} {:?}, heir {:?}, let go {:b}",
-                view.number, view.partitions, view.parities, view.heir, view.let_go
+                "view {} by {by}: {:?} {:?}, handoff {:?}, let go {:b}",
+                view.number, view.partitions, view.parities, view.handoff, view.let_go
             )
         });
         if let Some(exchange) = self.view().exchange() {

@@ -451,7 +451,7 @@ fn a_node_that_is_not_registered_serves_while_its_group_is_whole_and_refuses_whe
             let loss = owner.lane.loss(index, b"set a 0 0 1\r\nx\r\n");
             let is_refused = loss.is_some_and(|loss| loss.ends_with(b"nothing was done\r\n"));
             if is_refused == refuses && (refuses || owner.lane.may_serve(index)) {
-                assert_eq!(owner.lane.tenure(index) == 0, refuses);
+                assert_eq!(owner.lane.term(index) == 0, refuses);
                 return;
             }
             assert!(Instant::now() < deadline, "{loss:?}");

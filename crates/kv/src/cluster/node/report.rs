@@ -106,8 +106,8 @@ pub struct GroupReport {
     #[serde(default)]
     pub joining_bytes: u64,
     /// Who takes a place over from a node that leaves.
-    #[serde(default)]
-    pub heir: Option<HeirReport>,
+    #[serde(default, rename = "heir")]
+    pub handoff: Option<HandoffReport>,
     /// Partitions that this node took over lately, oldest first.
     #[serde(default)]
     pub takeovers: Vec<TakeoverReport>,
@@ -133,7 +133,7 @@ pub struct PlaceReport {
 
 /// Who takes a place over.
 #[derive(Clone, Debug, Eq, PartialEq, Serialize, Deserialize)]
-pub struct HeirReport {
+pub struct HandoffReport {
     /// Number of the slot, data first.
     pub slot: usize,
     /// Who.
@@ -206,16 +206,16 @@ impl GroupReport {
             }
         });
         let memory = member.memory();
-        let heir = view.heir.map(|heir| HeirReport {
-            slot: match heir.place {
+        let handoff = view.handoff.map(|handoff| HandoffReport {
+            slot: match handoff.place {
                 Place::Data(index) => index,
                 Place::Parity(slot) => view.partitions.len() + slot,
             },
-            node: NodeId(heir.process.node),
+            node: NodeId(handoff.process.node),
         });
         Self {
             joining_bytes: member.joining_bytes(),
-            heir,
+            handoff,
             group,
             view: view.number,
             encoded: {

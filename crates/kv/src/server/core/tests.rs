@@ -32,7 +32,7 @@ struct Slow {
     owner: Owner,
     committed: Xid,
     is_closed: bool,
-    tenure: u32,
+    term: u32,
     /// How many stretches it has without an item, and how many of them were looked at.
     stretches: u64,
     walked: Cell<u64>,
@@ -117,7 +117,7 @@ impl Place {
             owner: Owner::alone(KeyHasher::new([7; 16]), 1 << 20, Bound::NONE),
             committed: 0,
             is_closed: false,
-            tenure: 0,
+            term: 0,
             stretches: 0,
             walked: Cell::new(0),
         };
@@ -167,8 +167,8 @@ impl Backend for Place {
         self.loss
     }
 
-    fn tenure(&self, _index: usize) -> u32 {
-        self.partition.tenure
+    fn term(&self, _index: usize) -> u32 {
+        self.partition.term
     }
 
     fn forward(&mut self, node: u32, ticket: Ticket, text: &[u8]) {
@@ -403,7 +403,7 @@ fn a_node_that_does_not_read_its_answers_is_not_served_more() {
 fn who_waits_when_the_partition_changes_hands_is_told_that_nobody_knows() {
     let mut bench = Bench::new();
     bench.say("set a 0 0 1\r\nx\r\nmn\r\n");
-    bench.core.backend.partition.tenure = 7;
+    bench.core.backend.partition.term = 7;
     let said = bench.read();
     assert_eq!(
         said,

@@ -337,8 +337,8 @@ impl World {
                 self.report.views = self.report.views.max(view.number);
                 self.log(|| {
                     format!(
-                        "{me} has view {group}/{}: {:?} {:?}, heir {:?}, refuses {refused:?}",
-                        view.number, view.partitions, view.parities, view.heir
+                        "{me} has view {group}/{}: {:?} {:?}, handoff {:?}, refuses {refused:?}",
+                        view.number, view.partitions, view.parities, view.handoff
                     )
                 });
             }

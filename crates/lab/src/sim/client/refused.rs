@@ -98,7 +98,7 @@ impl Client {
     /// A write has ended: judges what failed beside it.
     pub(super) fn judge_suspects(&mut self, write: u64) -> Vec<Trouble> {
         let model = &self.model;
-        let explains = |(first, count)| model.has_spoilt(write, first, count);
+        let explains = |(first, count)| model.made_unreadable(write, first, count);
         self.suspects.end_write(write, explains)
     }
 }

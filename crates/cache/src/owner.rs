@@ -52,7 +52,7 @@ pub use record::{BadRecord, HOSTS_MAX, Record};
 pub use region::{Access, Copy, Entry, Stage};
 use region::{Contents, Region};
 pub use relocation::{ANSWER_LIMIT, FILLS_AHEAD};
-pub use roster::Standing;
+pub use roster::HostSummary;
 use standstill::Recording;
 
 use crate::planted::{Planted, is_planted};

@@ -7,8 +7,8 @@
 //! Invariant: a slab's window is registered once, when its memory is fresh, and revoked
 //! before `Unmapped` is sent.
 
-mod homing;
 mod leaving;
+mod reclaim;
 mod service;
 mod status;
 mod stocking;
@@ -105,7 +105,7 @@ struct Session {
     version: u8,
     /// Fills asked for and not answered.
     fills: usize,
-    /// What it could bring home to this host's own machine; `None`: it is not on it.
+    /// What it could reclaim to this host's own machine; `None`: it is not on it.
     away_bytes: Option<u64>,
     /// Cleared when the session ends.
     wanted: Arc<AtomicBool>,

@@ -15,7 +15,7 @@ use cenote_pool::control::{Drain, HostStatus};
 use cenote_pool::ledger::{Demand, Handover};
 
 use crate::cache_threads::{CacheThreads, Owners, answer_call};
-use crate::daemon::{Daemon, Inherited, Inheritance, Outcome, Parts, Watch, inherit};
+use crate::daemon::{Daemon, Inheritance, Inherited, Outcome, Parts, Watch, inherit};
 use crate::fill::{self, Filler, Reach};
 use crate::keeper;
 use crate::machine::Machine;
@@ -62,7 +62,14 @@ impl Stepped {
         gauge: Option<Gauge>,
     ) -> Result<Self> {
         let outward = (connector, client);
-        Self::assemble(config, Inherited::default(), listener, outward, clock, gauge)
+        Self::assemble(
+            config,
+            Inherited::default(),
+            listener,
+            outward,
+            clock,
+            gauge,
+        )
     }
 
     /// As [`Stepped::start`], with the slabs that an earlier process of this host had lent, whose windows

@@ -62,7 +62,7 @@ pub struct Report {
     pub violations: Vec<Violation>,
     /// Of the faults, changes of k.
     #[serde(skip)]
-    pub recuts: u64,
+    pub restripes: u64,
     /// Pages that volumes brought to another cut, as far as their owners lived to tell.
     #[serde(skip)]
     pub pages_moved: u64,
@@ -163,7 +163,7 @@ fn summary(options: &Options, world: &World, started: Instant) -> Report {
         rot: (options.weights.rot > 0).then_some(rot),
         trace_hash: format!("{:016x}", world.trace_hash()),
         violations: world.violations.clone(),
-        recuts: world.recuts,
+        restripes: world.restripes,
         pages_moved: sum(client::Client::pages_moved),
         arrows_hit: world.arrows_hit,
         slabs_returned: sum(|client| client.tally.slabs_returned),

@@ -189,7 +189,7 @@ fn assert_kept_reshaped(volumes: &[(&str, u64)]) {
     }
 }
 
-/// Pages are cut anew, in either direction, while they are written and read, among all other faults:
+/// Pages are restriped, in either direction, while they are written and read, among all other faults:
 /// owners end in between, and the next ones go on or go back.
 #[test]
 fn volumes_whose_pages_are_cut_anew_keep_every_promise() {
@@ -208,10 +208,10 @@ fn assert_cut_anew_kept(volumes: &[(&str, Option<&str>, u64)]) {
         .iter()
         .map(|&(scheme, mode, seed)| assert_kept_cut_anew(scheme, mode, seed));
     let moved: u64 = moved.sum();
-    assert!(moved > 300, "{moved} pages were cut anew");
+    assert!(moved > 300, "{moved} pages were restriped");
 }
 
-/// How many pages were cut anew.
+/// How many pages were restriped.
 fn assert_kept_cut_anew(scheme: &str, mode: Option<&str>, seed: u64) -> u64 {
     println!("{scheme}, seed {seed}");
     let options = Options {
@@ -221,14 +221,14 @@ fn assert_kept_cut_anew(scheme: &str, mode: Option<&str>, seed: u64) -> u64 {
         ..changing(
             seed,
             Weights {
-                recut: 60,
+                restripe: 60,
                 ..Weights::all()
             },
         )
     };
     let report = assert_kept(&options);
     assert!(report.page_ops > 1000 && report.faults > 50, "{report:?}");
-    assert!(report.recuts > 10, "{report:?}");
+    assert!(report.restripes > 10, "{report:?}");
     report.pages_moved
 }
 
@@ -243,12 +243,12 @@ fn orders_for_other_cuts_that_come_together_are_obeyed() {
         ..changing(
             1_463_498_837,
             Weights {
-                recut: 60,
+                restripe: 60,
                 ..Weights::all()
             },
         )
     };
-    assert!(assert_kept(&options).recuts > 10);
+    assert!(assert_kept(&options).restripes > 10);
 }
 
 /// Owners end in the middle of writes and hosts before and after them, never more than a stripe survives: each
@@ -350,7 +350,7 @@ fn assert_rot_healed(seeds: [u64; 2]) {
     }
 }
 
-/// Splits of either side rot while pages are cut anew: what is read is right or an error.
+/// Splits of either side rot while pages are restriped: what is read is right or an error.
 #[test]
 fn splits_that_rot_while_pages_are_cut_anew_are_found() {
     let (mut rotten, mut moved) = (0, 0);
@@ -367,13 +367,13 @@ fn splits_that_rot_while_pages_are_cut_anew_are_found() {
             ..changing(
                 seed,
                 Weights {
-                    recut: 60,
+                    restripe: 60,
                     ..Weights::all()
                 },
             )
         };
         let report = assert_kept(&options.rotting());
-        assert!(report.recuts > 5, "{report:?}");
+        assert!(report.restripes > 5, "{report:?}");
         rotten += report.rot.expect("splits rot").rotten_splits;
         moved += report.pages_moved;
     }

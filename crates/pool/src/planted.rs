@@ -169,6 +169,6 @@ mistakes! {
         /// A write that the disk alone was to take, and refused, takes the page from its slabs.
         ClearBitRefused = "clear-bit-refused",
         /// A page counts as on all its slabs while one of them is away.
-        MarkWhileStranded = "mark-while-stranded",
+        MarkWhileUnreachable = "mark-while-unreachable",
     }
 }

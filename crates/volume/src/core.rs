@@ -13,15 +13,15 @@ use crate::claims::Claims;
 use crate::directory::{Directory, Session, WORKERS_MAX};
 use crate::extents::{ByExtent, EXTENTS_MAX, Side};
 use crate::flights::Flights;
-use crate::homing::Spare;
 use crate::integrity::{Integrity, Tags};
 use crate::layout::Layout;
 use crate::marks::{Marks, Soundness};
-use crate::mover::Mover;
-use crate::recuts::Recuts;
+use crate::migrator::Migrator;
+use crate::restripe_orders::RestripeOrders;
 use crate::scheme::{Codes, Cut};
 use crate::scrub::Scrub;
 use crate::sides::Sides;
+use crate::spare::Spare;
 use crate::timings::Timings;
 use crate::wake::Wake;
 use crate::{PAGE_BYTES, Resilience};
@@ -57,8 +57,8 @@ pub struct Core {
     pub counters: Counters,
     pub integrity: Integrity,
     pub scrub: Scrub,
-    pub mover: Mover,
-    pub recuts: Recuts,
+    pub migrator: Migrator,
+    pub restripe_orders: RestripeOrders,
     pub timings: Timings,
     /// How fast slabs may be rebuilt.
     pub pace: Pace,
@@ -177,7 +177,7 @@ impl Core {
         let most = extent_counts.iter().copied().max().unwrap_or(0);
         let slabs = fit(slabs.min(EXTENTS_MAX).max(most));
         Self {
-            recuts: Recuts::new(Cut::of(scheme), &sides),
+            restripe_orders: RestripeOrders::new(Cut::of(scheme), &sides),
             sides,
             codes,
             size_bytes: AtomicU64::new(size_bytes),
@@ -202,7 +202,7 @@ impl Core {
             wake,
             counters: Counters::default(),
             scrub: Scrub::default(),
-            mover: Mover::default(),
+            migrator: Migrator::default(),
             integrity: Integrity::new(host_count, tags),
             timings: Timings::default(),
             return_max,
@@ -250,11 +250,11 @@ impl Core {
 
     /// An extent has lost a data split of these pages: those of it that are doubtful are torn. Others may
     /// be whole on the other side.
-    pub fn condemn(&self, extent: usize, pages: Range<u64>) {
+    pub fn tear_doubtful(&self, extent: usize, pages: Range<u64>) {
         let side = Side::of(extent);
         for page in self.marks.doubtful_pages(pages.start, pages.end) {
             if self.sides.side_of(page) == side {
-                self.marks.condemn(page, page + 1);
+                self.marks.tear_doubtful(page, page + 1);
             }
         }
     }

@@ -17,7 +17,7 @@ use serde::Serialize;
 use crate::directory::HostIndex;
 
 pub use protection::{Protection, SealKey, SealKeyError};
-pub use rates::{ErrorRates, Limits, Standing};
+pub use rates::{ErrorRates, Limits, Reputation};
 pub use sealing::NUMBER_BLOCK;
 pub use tags::{Tag, Tags, TagsError};
 

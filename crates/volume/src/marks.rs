@@ -381,7 +381,7 @@ impl Marks {
         let page = listed.page;
         if listed.is_committed {
             self.doubt(page);
-            self.condemn(page, page + 1);
+            self.tear_doubtful(page, page + 1);
         } else if !listed.is_fresh {
             self.doubt(page);
         } else {
@@ -434,7 +434,7 @@ impl Marks {
     }
 
     /// A data split of these pages is lost: what is doubtful among them is torn.
-    pub fn condemn(&self, from: u64, end: u64) {
+    pub fn tear_doubtful(&self, from: u64, end: u64) {
         for page in self.doubtful_pages(from, end) {
             // In this order a reader sees it as one or the other.
             self.torn.insert(page);

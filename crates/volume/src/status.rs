@@ -8,7 +8,7 @@ use crate::PAGE_BYTES;
 use crate::control::Control;
 use crate::directory::{MemberState, Stripe};
 use crate::extents::{Side, index_of};
-use crate::integrity::{IntegrityStatus, Standing};
+use crate::integrity::{IntegrityStatus, Reputation};
 use crate::scrub::ScrubStatus;
 use crate::timings::{Latency, SpreadValues, TimingValues};
 
@@ -87,7 +87,7 @@ pub struct ChangeStatus {
     pub extents_done: usize,
     /// Mapped extents.
     pub extents: usize,
-    /// Of what these hold, or of all that is to be cut anew, what is as it is to be.
+    /// Of what these hold, or of all that is to be restriped, what is as it is to be.
     pub bytes_done: u64,
     /// All of that.
     pub bytes: u64,
@@ -170,7 +170,8 @@ pub struct HostState {
     /// Slabs that it would still lend.
     pub slabs_free: u32,
     /// What its errors make of it.
-    pub standing: Standing,
+    #[serde(rename = "standing")]
+    pub reputation: Reputation,
     /// Splits of it that were found wrong.
     pub wrong_splits: u64,
 }
@@ -213,7 +214,7 @@ pub struct CounterValues {
     pub slabs_rebuilt: u64,
     /// Slabs moved to another host because theirs wanted them back.
     pub slabs_moved: u64,
-    /// Pages cut anew for another k.
+    /// Pages restriped for another k.
     pub pages_moved: u64,
     /// Slabs given up because their pages are in the backing store.
     pub slabs_dropped: u64,

@@ -75,7 +75,7 @@ pub struct Volume {
     domain_count: usize,
     is_kept: bool,
     // Whether k can change: somebody would know which pages are where.
-    may_recut: bool,
+    may_restripe: bool,
 }
 
 /// Its threads; none once it has ended.
@@ -84,7 +84,7 @@ struct Running {
     control: Option<JoinHandle<()>>,
     queues: Vec<JoinHandle<()>>,
     scrubber: Option<JoinHandle<()>>,
-    mover: Option<JoinHandle<()>>,
+    migrator: Option<JoinHandle<()>>,
 }
 
 impl Volume {
@@ -128,7 +128,7 @@ impl Volume {
     ) -> Result<Self, VolumeError> {
         let volume = Self::open_with(config, Some(kept), None, connector)?;
         if volume.core.sides.is_mixed() || volume.core.layout().cut() != Cut::of(volume.scheme()) {
-            volume.start_mover()?;
+            volume.start_migrator()?;
         }
         volume.redo()?;
         volume.mend()?;
@@ -261,10 +261,10 @@ impl Volume {
         })?;
         let layout = Layout::new(Cut::of(scheme), slab_bytes);
         let pages = pages_of(layout, size_bytes_max);
-        let mut may_recut = true;
+        let mut may_restripe = true;
         let (marks, tags, sides, journal) = match with.kept {
             Some((kept, left)) => {
-                may_recut = kept.sides.is_some();
+                may_restripe = kept.sides.is_some();
                 let counts = PageCount {
                     now: pages_of(layout, config.size_bytes),
                     max: pages,
@@ -336,7 +336,7 @@ impl Volume {
             size_bytes_max,
             domain_count,
             is_kept,
-            may_recut,
+            may_restripe,
         };
         Ok(Assembled {
             volume,
@@ -468,12 +468,12 @@ impl Volume {
             control,
             queues,
             scrubber,
-            mover,
+            migrator,
         } = std::mem::take(&mut *self.running());
         self.core.scrub.end();
-        self.core.mover.end();
+        self.core.migrator.end();
         // First: their workers may wait for the control thread.
-        for helper in scrubber.into_iter().chain(mover) {
+        for helper in scrubber.into_iter().chain(migrator) {
             if helper.join().is_err() {
                 tracing::error!("a thread of the volume ended by itself");
             }

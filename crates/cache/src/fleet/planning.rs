@@ -8,7 +8,7 @@ use cenote_fabric::Time;
 
 use super::{Action, Demand, Fleet, Held, KeptMachine, MACHINES_MAX, Order, Phase, Stage};
 use crate::market::{Allocation, Catalogue, Holding, Need, Price, Share};
-use crate::owner::{HostIndex, Standing};
+use crate::owner::{HostIndex, HostSummary};
 use crate::providers::Wish;
 
 /// What is copied in a second when a cache moves, for the guess of what a move costs. Arbitrary, on the low side.
@@ -21,14 +21,14 @@ impl Fleet {
     pub(super) fn plan(
         &mut self,
         now: Time,
-        standing: &dyn Fn(HostIndex) -> Standing,
+        summary: &dyn Fn(HostIndex) -> HostSummary,
         demand: Demand,
     ) {
         if demand.regions == 0 {
             return;
         }
         let wanted = self.wanted(demand);
-        let counted = |one: &&Held| is_counted(one, standing);
+        let counted = |one: &&Held| is_counted(one, summary);
         let counted: Vec<&KeptMachine> = self
             .machines
             .values()
@@ -47,13 +47,13 @@ impl Fleet {
                 host,
                 is_surplus,
                 ..
-            } => !is_surplus && (!was_up || !standing(host).is_up),
+            } => !is_surplus && (!was_up || !summary(host).is_up),
             Phase::Releasing { .. } => false,
         };
         if self.machines.values().any(is_coming) {
             return;
         }
-        if let Some(order) = self.dearest_unneeded(standing, demand) {
+        if let Some(order) = self.dearest_unneeded(summary, demand) {
             let one = self.machines.get_mut(&order).expect("it was found");
             if let Phase::Used {
                 host, is_surplus, ..
@@ -105,7 +105,7 @@ impl Fleet {
         &self,
         order: Order,
         domain: &str,
-        standing: &dyn Fn(HostIndex) -> Standing,
+        summary: &dyn Fn(HostIndex) -> HostSummary,
         demand: Demand,
     ) -> bool {
         let Some(one) = self.machines.get(&order) else {
@@ -116,7 +116,7 @@ impl Fleet {
             return false;
         }
         let others = self.machines.values();
-        let others = others.filter(|of| of.kept.order != order && is_counted(of, standing));
+        let others = others.filter(|of| of.kept.order != order && is_counted(of, summary));
         let mut machines: Vec<&KeptMachine> = others.map(|of| &of.kept).collect();
         let without = self.holds(&machines, demand);
         let mut here = one.kept.clone();
@@ -250,13 +250,13 @@ impl Fleet {
     /// machine for which many small ones are to go, and the move would begin anew at each look.
     fn dearest_unneeded(
         &self,
-        standing: &dyn Fn(HostIndex) -> Standing,
+        summary: &dyn Fn(HostIndex) -> HostSummary,
         demand: Demand,
     ) -> Option<Order> {
         let counted = self
             .machines
             .values()
-            .filter(|one| is_counted(one, standing));
+            .filter(|one| is_counted(one, summary));
         let mut rest = self.aim.clone();
         let ranked = counted.map(|one| {
             let kept = &one.kept;
@@ -373,7 +373,7 @@ struct Unneeded {
 const ROOM: &str = "machines";
 
 /// Whether a machine's room counts: it is used or comes, and stays.
-fn is_counted(one: &Held, standing: &dyn Fn(HostIndex) -> Standing) -> bool {
+fn is_counted(one: &Held, summary: &dyn Fn(HostIndex) -> HostSummary) -> bool {
     match one.phase {
         Phase::Ordered => true,
         Phase::Used {
@@ -382,7 +382,7 @@ fn is_counted(one: &Held, standing: &dyn Fn(HostIndex) -> Standing) -> bool {
             is_surplus,
             ..
         } => {
-            let there = standing(host);
+            let there = summary(host);
             !(is_surplus || there.is_leaving || was_up && there.has_ended)
         }
         Phase::Releasing { .. } => false,

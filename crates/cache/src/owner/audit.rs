@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::Owner;
-use super::region::{Access, Copy, Standing, Task};
+use super::region::{Access, Copy, CopyState, Task};
 use crate::planted::{Planted, is_planted};
 
 #[cfg(test)]
@@ -52,7 +52,7 @@ impl Owner {
                 "region {index}: retires in {:?}",
                 region.stage()
             );
-            let stays = |copy: &&Copy| copy.standing == Standing::Current;
+            let stays = |copy: &&Copy| copy.state == CopyState::Current;
             let staying = region.copies.iter().filter(stays);
             let domains: BTreeSet<u32> = staying
                 .clone()

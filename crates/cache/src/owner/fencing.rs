@@ -17,7 +17,7 @@ use cenote_pool::control::Window;
 
 use super::clients::{ClientNumber, Role};
 use super::hosts::HostIndex;
-use super::region::{Access, Contents, Copy, Fencing, Purpose, Standing, Target, Task};
+use super::region::{Access, Contents, Copy, CopyState, Fencing, Purpose, Target, Task};
 use super::relocation::{ANSWER_LIMIT, PAUSE};
 use super::{Action, Owner};
 use crate::planted::{Planted, is_planted};
@@ -244,7 +244,7 @@ impl Owner {
             let region = &mut self.regions[renewing.region];
             let copies = region.copies.iter_mut().chain(&mut region.retiring);
             for copy in copies.filter(|copy| copy.host == host) {
-                copy.standing = Standing::Unlearned;
+                copy.state = CopyState::Unlearned;
             }
             if matches!(&region.task, Task::Fencing(_)) {
                 let target = region.new_copy().cloned();

@@ -9,7 +9,7 @@ use cenote_fabric::Time;
 use cenote_pool::control::{Refusal, Window};
 
 use super::hosts::HostIndex;
-use super::region::{Access, Contents, Copy, Placing, Purpose, Region, Standing, Target, Task};
+use super::region::{Access, Contents, Copy, CopyState, Placing, Purpose, Region, Target, Task};
 use super::relocation::PAUSE;
 use super::{Action, Owner, SlabOf};
 use crate::planted::{Planted, is_planted};
@@ -62,7 +62,7 @@ impl Owner {
     }
 
     pub(super) fn is_wanted_back(&self, copy: &Copy) -> bool {
-        copy.standing == Standing::WantedBack || self.hosts[copy.host].is_leaving()
+        copy.state == CopyState::WantedBack || self.hosts[copy.host].is_leaving()
     }
 
     /// Regions at rest that lack something, most urgent first.
@@ -177,7 +177,7 @@ impl Owner {
         for (index, region) in self.regions.iter_mut().enumerate() {
             for copy in &mut region.copies {
                 if copy.host == host && !copy.is_unlearned() && copy.windows.contains(&window) {
-                    copy.standing = Standing::WantedBack;
+                    copy.state = CopyState::WantedBack;
                     used = Some(index);
                 }
             }

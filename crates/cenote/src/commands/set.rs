@@ -19,7 +19,7 @@ use crate::volumes::{Question, Spec, Volumes};
 #[group(id = "change", required = true, multiple = true, args = ["scheme", "mode", "delta"])]
 pub struct Wish {
     /// The scheme: rs:8+3 of an rs:8+2, mirror:3 of a mirror:2. With another K, as rs:4+2 of an rs:8+2, all
-    /// pages are cut anew
+    /// pages are restriped
     #[arg(long, value_name = "SCHEME")]
     pub scheme: Option<String>,
     #[command(flatten)]

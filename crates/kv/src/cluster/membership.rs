@@ -145,7 +145,7 @@ impl Membership {
     }
 
     /// Whether this node is registered for sure: `lease` is that of a registration that stands by now
-    /// ([`Standing`](super::standing::Standing)). What it was told before it was told of that it has taken up.
+    /// ([`RegistrationLease`](super::registration_lease::RegistrationLease)). What it was told before it was told of that it has taken up.
     #[must_use]
     pub fn is_registered(&self, lease: Option<LeaseId>) -> bool {
         lease.is_some_and(|lease| self.own == Own::With(lease))

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::config::{DocumentError, Registration};
 use super::etcd::{EtcdError, LeaseId, Swap};
-use super::standing::Standing;
+use super::registration_lease::RegistrationLease;
 use super::store::Store;
 use crate::planted::{Planted, is_planted};
 
@@ -53,18 +53,22 @@ pub struct Registrar {
     key: String,
     registration: Registration,
     lease: Option<LeaseId>,
-    standing: Arc<Standing>,
+    registration_lease: Arc<RegistrationLease>,
 }
 
 impl Registrar {
     /// One that has registered nothing yet.
     #[must_use]
-    pub fn new(key: String, registration: Registration, standing: Arc<Standing>) -> Self {
+    pub fn new(
+        key: String,
+        registration: Registration,
+        registration_lease: Arc<RegistrationLease>,
+    ) -> Self {
         Self {
             key,
             registration,
             lease: None,
-            standing,
+            registration_lease,
         }
     }
 
@@ -99,7 +103,7 @@ impl Registrar {
         }
         if let Some(lease) = self.lease {
             if store.renew(lease)? {
-                self.standing.renew(lease, until(now));
+                self.registration_lease.renew(lease, until(now));
                 return Ok(Turned::Kept);
             }
             tracing::warn!(key = self.key, "the registration is gone: register anew");
@@ -115,7 +119,7 @@ impl Registrar {
         }
         written?;
         self.lease = Some(lease);
-        self.standing.renew(lease, until(now));
+        self.registration_lease.renew(lease, until(now));
         Ok(Turned::Written)
     }
 

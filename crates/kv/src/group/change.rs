@@ -24,7 +24,9 @@ impl View {
             .take_if(|handoff| is_exchange || is_dead(handoff.process));
         for (slot, parity) in view.parities.iter_mut().enumerate() {
             if is_gone(parity) {
-                let handoff = view.handoff.take_if(|handoff| handoff.place == Place::Parity(slot));
+                let handoff = view
+                    .handoff
+                    .take_if(|handoff| handoff.place == Place::Parity(slot));
                 *parity = handoff.map_or(Parity::Vacant, |handoff| Parity::Joining {
                     process: handoff.process,
                     since: handoff.since,

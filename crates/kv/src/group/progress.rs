@@ -49,7 +49,9 @@ impl Member {
                 continue;
             }
             let is_whole = owned.owner.missing_units() == 0;
-            let handoff = view.handoff.filter(|handoff| handoff.place == Place::Data(*index));
+            let handoff = view
+                .handoff
+                .filter(|handoff| handoff.place == Place::Data(*index));
             match view.partitions[*index] {
                 Partition::Recovering(slot)
                     if !is_whole && view.is_stale(slot) && owned.lets_go() =>

@@ -339,7 +339,10 @@ fn an_owner_that_leaves_is_succeeded_with_all_values_and_nobody_waits() {
         .parting(0, Some(process(4)))
         .expect("there is a spare");
     let handoff = view.handoff.expect("it is to succeed");
-    assert_eq!((handoff.place, handoff.process), (Place::Data(0), process(4)));
+    assert_eq!(
+        (handoff.place, handoff.process),
+        (Place::Data(0), process(4))
+    );
     assert_eq!(view.owner(0), Some(process(0)), "it serves until then");
     group.adopt(&view);
     // What changes meanwhile the handoff target has, too.

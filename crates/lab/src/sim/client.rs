@@ -98,8 +98,8 @@ pub struct Client {
     /// Extents that were whole, and when the directory was looked at for them.
     whole: BTreeMap<usize, LastWhole>,
     whole_epoch: u64,
-    /// Its pages were cut anew, or are to be.
-    has_recut: bool,
+    /// Its pages were restriped, or are to be.
+    is_restriped: bool,
     buffers: Buffers,
     /// Writes that the last owner did not end, to be redone before anything else, ...
     redoing: Vec<Redo>,
@@ -206,7 +206,7 @@ impl Client {
             torn_of: BTreeMap::new(),
             whole: BTreeMap::new(),
             whole_epoch: 0,
-            has_recut: false,
+            is_restriped: false,
             buffers: Buffers::default(),
             redoing: Vec::new(),
             mending: Vec::new(),

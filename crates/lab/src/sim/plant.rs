@@ -174,7 +174,7 @@ pub fn planted(name: &str, seed: u64) -> Options {
             },
             ..tiny
         },
-        // Pages are cut anew over slow links while clients end, and few are written again.
+        // Pages are restriped over slow links while clients end, and few are written again.
         "skip-side-mark" => Options {
             workers: 1,
             hosts: 12,
@@ -183,7 +183,7 @@ pub fn planted(name: &str, seed: u64) -> Options {
             gentle_percent: 100,
             fault_pause: Duration::from_millis(150),
             weights: Weights {
-                recut: 10,
+                restripe: 10,
                 delay: 12,
                 lose: 2,
                 replace_client: 8,
@@ -191,7 +191,7 @@ pub fn planted(name: &str, seed: u64) -> Options {
             },
             ..tiny
         },
-        // Pages are cut anew all the time, while others write them, hosts go and clients end.
+        // Pages are restriped all the time, while others write them, hosts go and clients end.
         "move-over-newer" | "forget-sides" => Options {
             workers: 3,
             hosts: 12,
@@ -199,7 +199,7 @@ pub fn planted(name: &str, seed: u64) -> Options {
             rate: 2000,
             gentle_percent: 100,
             weights: Weights {
-                recut: 10,
+                restripe: 10,
                 delay: 4,
                 crash: 2,
                 lose: 2,
@@ -386,7 +386,7 @@ pub fn planted(name: &str, seed: u64) -> Options {
             ..small.backed()
         },
         // Hosts are replaced while disks refuse things.
-        "keep-bit-away" | "keep-bit-failed" | "clear-bit-refused" | "mark-while-stranded" => {
+        "keep-bit-away" | "keep-bit-failed" | "clear-bit-refused" | "mark-while-unreachable" => {
             Options {
                 workers: 3,
                 hosts: 6,

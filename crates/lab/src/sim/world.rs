@@ -42,7 +42,7 @@ pub struct World {
     pub steps: u64,
     pub faults: u64,
     /// Of those, changes of k.
-    pub recuts: u64,
+    pub restripes: u64,
     /// And splits that rotted.
     pub rotten_splits: u64,
     /// No request may fail: no stripe has lost more than r.
@@ -129,7 +129,7 @@ impl World {
             random,
             steps: 0,
             faults: 0,
-            recuts: 0,
+            restripes: 0,
             rotten_splits: 0,
             is_gentle: true,
             troubles: Troubles::new(options.hosts, options.clients),

@@ -1,7 +1,7 @@
 mod cluster;
 mod ends;
 mod leases;
-mod standing;
+mod stalls;
 
 use std::collections::HashMap;
 

@@ -67,7 +67,7 @@ impl Control {
         if self.core.backing.is_some() && !self.is_opening() {
             self.map_the_hot();
             self.drop_the_cold();
-            self.come_home(now);
+            self.reclaim_idle(now);
         }
     }
 

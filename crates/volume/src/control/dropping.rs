@@ -8,7 +8,7 @@
 //!
 //! `DRAINED -> MAPPED` when the disk refused a page meanwhile: what bits stand are as true as those of slabs
 //! that were away (decision 47). So until DONE the directory keeps the stripe among those that leave: a host
-//! that is replaced has its slab stranded and asked for, one that is lost has none there any more, and the
+//! that is replaced has its slab unreachable, and asked for, one that is lost has none there any more, and the
 //! next owner finds it in the journal.
 //!
 //! Invariants: I3, after DONE no verb touches the slab; I4 is the host's; an extent is not mapped
@@ -215,7 +215,7 @@ impl Control {
         // Before their hosts free them.
         self.record();
         // What comes back nobody knows any more.
-        for slab in stripe.stranded.into_iter().flatten() {
+        for slab in stripe.unreachable.into_iter().flatten() {
             self.compare_books(slab.host);
         }
         let now = self.now();

@@ -2,7 +2,7 @@
 //!
 //! Invariant: the watermark is never past a page that was not filled without a write beside it. So it moves
 //! only in the epoch in which the fence behind it comes down, and only as far as the gate was closed in
-//! time (`easing`).
+//! time (`backoff`).
 
 use std::sync::atomic::Ordering;
 
@@ -27,7 +27,7 @@ impl Control {
         let layout = self.core.layout_of(extent);
         let (pages, split_bytes) = (layout.extent_end(), layout.cut().split_bytes() as u64);
         let now = self.now();
-        let step = self.repairs[at].ease.of(self.pacing.step());
+        let step = self.repairs[at].backoff.of(self.pacing.step());
         let chunk = (step.fill_bytes * u64::from(step.fills)).div_ceil(split_bytes);
         let end = start
             .saturating_add(u32::try_from(chunk).expect("small"))

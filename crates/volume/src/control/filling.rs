@@ -4,7 +4,7 @@
 //! A chunk is one fill or, when nobody else asks for anything, several at once: the target goes from
 //! one to the next without a round trip. It carries them out in order, and a chunk that failed is
 //! asked for again when all of them have been answered: no fill of an earlier try is
-//! under way beside one of a later. What a write went into meanwhile is begun again (`easing`).
+//! under way beside one of a later. What a write went into meanwhile is begun again (`backoff`).
 
 use std::time::Duration;
 
@@ -133,14 +133,14 @@ impl Control {
             let Some(replaced) = replaced.filter(|member| member.state == MemberState::Live) else {
                 return self.abandon(at);
             };
-            is_blind = self.is_condemned(replaced.session.host);
+            is_blind = self.is_excluded(replaced.session.host);
             let sources = usable(split).then(|| source(COPY_SOURCE, replaced));
             (COPY, sources.into_iter().collect::<Vec<Source>>())
         } else {
             if split < k && k > 1 && !is_trial {
                 // A write of the chunk may have ended unknown since the repair began.
                 let pages = base + u64::from(start)..base + u64::from(end);
-                self.core.condemn(extent, pages);
+                self.core.tear_doubtful(extent, pages);
             }
             let scheme = stripe.cut.with_parities(stripe.parities());
             let others = stripe.members.iter().enumerate();

@@ -276,7 +276,7 @@ impl Control {
                 slabs_total: host.slabs_total,
             })
             .collect();
-        self.avoid_condemned(all)
+        self.avoid_excluded(all)
     }
 
     /// Takes over a new connection to a host, of which every worker has an endpoint.

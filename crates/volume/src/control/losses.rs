@@ -49,8 +49,8 @@ impl Control {
             if self.find_repair(extent).is_some() {
                 continue;
             }
-            if stripe.has_stranded() {
-                self.give_up_stranded(extent);
+            if stripe.has_unreachable() {
+                self.give_up_unreachable(extent);
             }
             let pages = self.core.layout_of(extent).extent_end();
             let epoch = self.core.directory.publish_stripe(extent, |stripe| {
@@ -81,7 +81,7 @@ impl Control {
 
     /// An extent was unmapped because it was lost. One that was mapped ahead is not to be without slabs for long.
     pub(super) fn note_reclaimed(&mut self, extent: usize) {
-        if self.core.mapped_ahead.load(Ordering::Acquire) && !self.is_crossing() {
+        if self.core.mapped_ahead.load(Ordering::Acquire) && !self.is_restriping() {
             self.losses.unmapped.insert(extent);
         }
     }

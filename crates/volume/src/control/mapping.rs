@@ -31,7 +31,7 @@ pub(super) struct Acquire {
 pub(super) enum Purpose {
     Map,
     Repair,
-    /// A stranded slab comes back.
+    /// An unreachable slab comes back.
     Return {
         birth: u64,
     },

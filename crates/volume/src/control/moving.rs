@@ -92,7 +92,7 @@ impl Control {
     /// Starts to move the first few slabs that are wanted back.
     pub(super) fn start_moves(&mut self, now: Time) {
         self.wanted.0.retain(|_, asked| now.since(asked.at) < FADES);
-        if (self.wanted.0.is_empty() && !self.has_condemned()) || self.is_opening() {
+        if (self.wanted.0.is_empty() && !self.has_excluded()) || self.is_opening() {
             return;
         }
         let snapshot = self.core.directory.snapshot();
@@ -105,7 +105,7 @@ impl Control {
                 continue;
             };
             let (session, window) = (member.session, pool_window(&member.window.descriptor));
-            if stripe.has_stranded() {
+            if stripe.has_unreachable() {
                 // Where the disk has its pages, who wants memory back does not wait for another host.
                 if self.may_drop(extent) {
                     self.begin_drop(extent);
@@ -147,7 +147,7 @@ impl Control {
                 let window = pool_window(&member.window.descriptor);
                 let host = member.session.host;
                 member.state == MemberState::Live
-                    && (self.wanted.contains(host, &window) || self.is_condemned(host))
+                    && (self.wanted.contains(host, &window) || self.is_excluded(host))
             })
     }
 
@@ -168,7 +168,7 @@ impl Control {
         candidates.retain(|candidate| {
             let host = &self.hosts[candidate.host];
             let stays =
-                !self.wanted.is_leaving(candidate.host) && !self.is_condemned(candidate.host);
+                !self.wanted.is_leaving(candidate.host) && !self.is_excluded(candidate.host);
             now >= host.no_repairs_until && stays
         });
         self.place_replacement(extent, &held, &candidates)

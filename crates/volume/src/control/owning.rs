@@ -1,10 +1,10 @@
 //! Owning a volume that outlives its owners, and taking back slabs that missed nothing.
 //!
-//! A slab is **stranded** when it holds current data and cannot be reached: its connection went
+//! A slab is **unreachable** when it holds current data and cannot be reached: its connection went
 //! when no more than k of its stripe were left, or after its host had said that another process
 //! takes its place (decision 57), or it is named in the journal that an earlier owner left. Its
 //! host is asked for it by its birth on the next connection (`RETAKE`); a host that has been
-//! started anew knows nothing of it. While a slab of a stripe is stranded no write is acknowledged
+//! started anew knows nothing of it. While a slab of a stripe is unreachable no write is acknowledged
 //! there, but by a backing store, which has it alone then (decision 61). Once at least k are back,
 //! the others are waited for a while and then given up.
 //!
@@ -30,7 +30,7 @@ use super::mapping::{Acquire, Purpose};
 use super::{Control, Granted, pool_window};
 use crate::VolumeError;
 use crate::core::Mapping;
-use crate::directory::{HostIndex, Member, MemberState, Stranded, Stripe};
+use crate::directory::{HostIndex, Member, MemberState, Stripe, Unreachable};
 use crate::extents::Side;
 use crate::journal::Image;
 
@@ -44,9 +44,9 @@ pub(super) enum Ownership {
     Asked {
         request: u64,
     },
-    /// Confirmed, or nothing to confirm; slabs that are stranded there are being asked for.
+    /// Confirmed, or nothing to confirm; slabs that are unreachable there are being asked for.
     Retaking,
-    /// All that was stranded there is asked for.
+    /// All that was unreachable there is asked for.
     Owned,
 }
 
@@ -76,7 +76,7 @@ const ABSENT_MAX: Duration = FAILURE_TIMEOUT.saturating_mul(2);
 const PRESENT_MAX: Duration = LEASE.saturating_add(Duration::from_secs(5));
 
 impl Control {
-    /// Makes what the journal names stranded, to be taken back as hosts are reached.
+    /// Makes what the journal names unreachable, to be taken back as hosts are reached.
     pub(super) fn inherit(
         &mut self,
         image: &Image,
@@ -97,16 +97,16 @@ impl Control {
             let stripe = found.entry(extent).or_insert_with(|| Stripe {
                 cut: self.core.layout_of(extent).cut(),
                 members: vec![None; members],
-                stranded: vec![None; members],
+                unreachable: vec![None; members],
                 ..Stripe::default()
             });
             // The last owner ended while the scheme changed: the extent has slabs to give up.
             let splits = members.max(usize::from(split) + 1).max(stripe.splits());
             stripe.members.resize(splits, None);
-            stripe.stranded.resize(splits, None);
+            stripe.unreachable.resize(splits, None);
             // A host that is no longer of the cluster is one that never answers.
             if let Some(&host) = index_of.get(held.host.as_str()) {
-                stripe.stranded[usize::from(split)] = Some(Stranded {
+                stripe.unreachable[usize::from(split)] = Some(Unreachable {
                     host,
                     birth: held.birth,
                 });
@@ -150,7 +150,7 @@ impl Control {
         self.record.is_some()
     }
 
-    /// A connection is up: what is stranded there comes back, once the volume is owned there.
+    /// A connection is up: what is unreachable there comes back, once the volume is owned there.
     pub(super) fn begin_owning(&mut self, host: HostIndex) {
         if self.is_kept() {
             self.ask_to_own(host);
@@ -207,7 +207,7 @@ impl Control {
         self.hosts[host].ownership = Ownership::Unknown { ask_at };
     }
 
-    /// Every slab that is stranded at the host has been asked for.
+    /// Every slab that is unreachable at the host has been asked for.
     fn end_retaking(&mut self, host: HostIndex) {
         self.hosts[host].ownership = Ownership::Owned;
         if self.is_kept() {
@@ -219,7 +219,7 @@ impl Control {
         self.compare_books(host);
     }
 
-    /// Asks a host for slabs that are stranded there, as long as any is left: some at a time. Called again
+    /// Asks a host for slabs that are unreachable there, as long as any is left: some at a time. Called again
     /// when it has answered, or time has passed.
     pub(super) fn retake(&mut self, host: HostIndex) {
         if self.hosts[host].ownership != Ownership::Retaking || !self.hosts[host].is_up() {
@@ -243,8 +243,8 @@ impl Control {
         let mut asked = Vec::new();
         // One more, which says that it is not the last.
         for (extent, stripe) in snapshot.stripes() {
-            let stranded = stripe.stranded.iter().enumerate();
-            let here = stranded.filter_map(|(split, slab)| {
+            let unreachable = stripe.unreachable.iter().enumerate();
+            let here = unreachable.filter_map(|(split, slab)| {
                 slab.filter(|slab| slab.host == host)
                     .map(|slab| (extent, split, slab.birth))
             });
@@ -273,7 +273,7 @@ impl Control {
         self.hosts[host].ownership != Ownership::Owned || self.acquires.values().any(returns)
     }
 
-    /// A stranded slab is back: it takes its place again as it was.
+    /// An unreachable slab is back: it takes its place again as it was.
     pub(super) fn return_granted(&mut self, acquire: &Acquire, birth: u64, granted: Granted) {
         let (extent, split) = (acquire.extent, acquire.member);
         let Granted { session, window } = granted;
@@ -285,11 +285,11 @@ impl Control {
             state: MemberState::Live,
         });
         self.core.directory.publish_stripe(extent, |stripe| {
-            let is_awaited = stripe.stranded.get(split).is_some_and(|slab| {
+            let is_awaited = stripe.unreachable.get(split).is_some_and(|slab| {
                 slab.is_some_and(|slab| slab.host == session.host && slab.birth == birth)
             });
             if is_awaited {
-                stripe.stranded[split] = None;
+                stripe.unreachable[split] = None;
                 stripe.members[split] = member.take();
                 stripe.is_out_of_reach &= !stripe.is_there();
             }
@@ -307,13 +307,13 @@ impl Control {
         }
     }
 
-    /// A stranded slab could not be reached this time.
+    /// An unreachable slab could not be reached this time.
     pub(super) fn return_failed(&mut self, acquire: &Acquire) {
         let ask_at = self.now().after(ASK_AGAIN);
         self.hosts[acquire.session.host].ownership = Ownership::Unknown { ask_at };
     }
 
-    /// A host that answered does not have a stranded slab any more: it was started anew, or has freed it.
+    /// A host that answered does not have an unreachable slab any more: it was started anew, or has freed it.
     pub(super) fn return_refused(&mut self, acquire: &Acquire, birth: u64) {
         let (extent, split, host) = (acquire.extent, acquire.member, acquire.session.host);
         self.core.directory.publish(|next| {
@@ -321,11 +321,11 @@ impl Control {
             let Some(stripe) = next.stripe_mut(extent) else {
                 return false;
             };
-            let awaited = stripe.stranded.get(split).copied().flatten();
+            let awaited = stripe.unreachable.get(split).copied().flatten();
             let is_awaited = awaited.is_some_and(|slab| (slab.host, slab.birth) == (host, birth));
             if is_awaited {
                 let stripe = Arc::make_mut(stripe);
-                stripe.stranded[split] = None;
+                stripe.unreachable[split] = None;
                 stripe.changed_in = epoch;
             }
             is_awaited
@@ -345,10 +345,10 @@ impl Control {
             self.retake(host);
         }
         let snapshot = self.core.directory.snapshot();
-        let stranded = |stripe: &Stripe| stripe.has_stranded();
+        let unreachable = |stripe: &Stripe| stripe.has_unreachable();
         let mapped = snapshot.extents.numbered();
         let waiting: Vec<usize> = mapped
-            .filter(|(_, stripe)| stripe.as_deref().is_some_and(stranded))
+            .filter(|(_, stripe)| stripe.as_deref().is_some_and(unreachable))
             .map(|(extent, _)| extent)
             .collect();
         self.waits
@@ -360,10 +360,10 @@ impl Control {
             let stripe = snapshot.extents[extent].as_deref().expect("just seen");
             if stripe.is_past_hope() {
                 // Nothing is to be gained by those that may come back.
-                self.give_up_stranded(extent);
+                self.give_up_unreachable(extent);
                 continue;
             }
-            let hosts = stripe.stranded.iter().flatten().map(|slab| slab.host);
+            let hosts = stripe.unreachable.iter().flatten().map(|slab| slab.host);
             let is_present = hosts.clone().any(|host| self.answers(host, now));
             // From the others, or from the disk.
             let is_readable = stripe.is_there() || is_backed;
@@ -391,7 +391,7 @@ impl Control {
                 continue;
             }
             if is_readable {
-                self.give_up_stranded(extent);
+                self.give_up_unreachable(extent);
             } else {
                 unreachable.extend(hosts);
             }
@@ -424,7 +424,7 @@ impl Control {
             .extents
             .iter()
             .flatten()
-            .any(|stripe| stripe.has_stranded())
+            .any(|stripe| stripe.has_unreachable())
         {
             self.end_opening(Ok(()));
         }
@@ -445,8 +445,8 @@ impl Control {
         self.hosts[host].is_up() && !self.hosts[host].is_silent(now)
     }
 
-    /// Writes go on without what is stranded.
-    pub(super) fn give_up_stranded(&mut self, extent: usize) {
+    /// Writes go on without what is unreachable.
+    pub(super) fn give_up_unreachable(&mut self, extent: usize) {
         let mut gone = Vec::new();
         self.core.directory.publish(|next| {
             let epoch = next.epoch;
@@ -454,7 +454,7 @@ impl Control {
                 return false;
             };
             let stripe = Arc::make_mut(stripe);
-            gone = std::mem::take(&mut stripe.stranded);
+            gone = std::mem::take(&mut stripe.unreachable);
             stripe.changed_in = epoch;
             true
         });
@@ -483,7 +483,7 @@ impl Control {
             if let Some(tags) = &self.core.integrity.tags {
                 tags.enter_owner();
             }
-            self.condemn_all();
+            self.tear_all_doubtful();
             // What was not taken back is known to be lost now.
             self.record();
             // An owner may have ended between a reclaim and its note in the journal.
@@ -500,13 +500,13 @@ impl Control {
     }
 
     /// Doubtful pages that lack a data split cannot be read any more.
-    fn condemn_all(&mut self) {
+    fn tear_all_doubtful(&mut self) {
         let snapshot = self.core.directory.snapshot();
         for (extent, stripe) in snapshot.extents.numbered() {
             if let Some(stripe) = stripe {
                 let data = (1_u64 << stripe.cut.k()) - 1;
                 if stripe.readable() & data != data {
-                    self.condemn(extent);
+                    self.tear_doubtful(extent);
                 }
                 self.core.mapping_ended(extent, Mapping::Idle);
             }
@@ -514,10 +514,10 @@ impl Control {
     }
 
     /// A data split of the extent is lost, and may be decoded from what remains.
-    pub(super) fn condemn(&self, extent: usize) {
+    pub(super) fn tear_doubtful(&self, extent: usize) {
         // Copies do not depend on each other.
         if self.core.layout_of(extent).cut().k() > 1 {
-            self.core.condemn(extent, self.core.pages(extent));
+            self.core.tear_doubtful(extent, self.core.pages(extent));
         }
     }
 }

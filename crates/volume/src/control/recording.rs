@@ -255,7 +255,7 @@ impl Control {
 
 /// The slabs of a stripe with current data: split, host and birth.
 fn current_slabs(stripe: &Stripe) -> Vec<(u8, HostIndex, u64)> {
-    let splits = 0..stripe.splits().max(stripe.stranded.len());
+    let splits = 0..stripe.splits().max(stripe.unreachable.len());
     let slab = |split: usize| {
         let member = stripe
             .members
@@ -265,9 +265,9 @@ fn current_slabs(stripe: &Stripe) -> Vec<(u8, HostIndex, u64)> {
             .and_then(Option::as_ref)
             .filter(|member| member.state == MemberState::Live)
             .map(|member| (member.session.host, member.birth));
-        let stranded = stripe.stranded.get(split).copied().flatten();
-        let stranded = stranded.map(|slab| (slab.host, slab.birth));
-        let (host, birth) = live.or(stranded)?;
+        let unreachable = stripe.unreachable.get(split).copied().flatten();
+        let unreachable = unreachable.map(|slab| (slab.host, slab.birth));
+        let (host, birth) = live.or(unreachable)?;
         Some((number_of_split(split), host, birth))
     };
     splits.filter_map(slab).collect()

@@ -23,8 +23,8 @@ use cenote_fabric::Time;
 use cenote_pool::control::Window;
 use cenote_pool::planted::{Planted, is_planted};
 
+use super::backoff::Backoff;
 use super::dropping::Flush;
-use super::easing::Ease;
 use super::filling::{Fills, PAUSE};
 use super::mapping::Purpose;
 use super::pacing::Load;
@@ -59,7 +59,7 @@ pub(super) struct Repair {
     /// What lets writes into it.
     pub gate: Arc<Gate>,
     /// What came of the chunks before.
-    pub ease: Ease,
+    pub backoff: Backoff,
     /// Slab bytes of the chunk that are filled.
     pub filled_bytes: u64,
     /// Most pages that are filled at a time, while sources disagree somewhere in the chunk.
@@ -115,7 +115,7 @@ impl Repair {
             pauses: 0,
             chunk: 0,
             gate: Arc::new(Gate::new(Duration::ZERO)),
-            ease: Ease::default(),
+            backoff: Backoff::default(),
             filled_bytes: 0,
             pages_max: u32::MAX,
             pages_after: u32::MAX,
@@ -199,7 +199,7 @@ impl Control {
             pace.limit.load(Ordering::Relaxed),
             pace.yields.load(Ordering::Relaxed),
         );
-        let rebuilds = !self.repairs.is_empty() || self.crossing.is_out();
+        let rebuilds = !self.repairs.is_empty() || self.restripe.is_out();
         self.pacing.handle_load(now, load, rebuilds);
     }
 
@@ -308,7 +308,7 @@ impl Control {
             let Some(stripe) = &snapshot.extents[extent] else {
                 continue;
             };
-            if stripe.has_stranded() {
+            if stripe.has_unreachable() {
                 continue;
             }
             if !stripe.is_there() || self.find_repair(extent).is_some() {
@@ -352,7 +352,7 @@ impl Control {
         let Granted { session, window } = granted;
         let moves = self.repairs[at].moves();
         if split < self.core.layout_of(extent).cut().k() && !moves {
-            self.condemn(extent);
+            self.tear_doubtful(extent);
         }
         tracing::info!(extent, split, moves, host = %self.hosts[session.host].config.name, "regeneration starts");
         self.core.directory.publish_stripe(extent, |stripe| {

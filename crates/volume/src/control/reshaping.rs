@@ -1,4 +1,4 @@
-//! Changing a volume's mode, delta and number of parities while it is in use. Another k: `crossing`.
+//! Changing a volume's mode, delta and number of parities while it is in use. Another k: `restripe`.
 //!
 //! Mode and delta are of the directory's epoch: whoever enters the next one goes by the new ones, and
 //! who is in an older one ends by the old. The number of splits is each extent's own. One that is to
@@ -62,7 +62,7 @@ impl Control {
         }
         let (from, to) = (before.scheme(), resilience.scheme());
         tracing::info!(%from, %to, mode = %resilience.mode(), delta = resilience.delta(), "the volume's resilience changes");
-        self.begin_crossing(to);
+        self.begin_restripe(to);
         // Before anybody has pages to code in a stripe of that shape.
         self.core.codes.with(Cut::of(to), to.r());
         self.placer = Placer::new(self.placement, to, &self.hosts);
@@ -140,7 +140,7 @@ impl Control {
     }
 
     /// Pages are on their way to another cut: a change, of whoever began it.
-    pub(super) fn note_crossing(&mut self) {
+    pub(super) fn note_restripe(&mut self) {
         let sides = &self.core.sides;
         let from = sides.scheme(sides.target().other());
         let epoch = self.core.directory.epoch();
@@ -180,8 +180,8 @@ impl Control {
             return;
         };
         let mut stripes = snapshot.extents.iter().flatten();
-        let is_over = !self.is_crossing()
-            && !self.is_to_cross()
+        let is_over = !self.is_restriping()
+            && !self.is_to_restripe()
             && self.core.directory.is_settled(change.epoch)
             && self.reshaping.surplus.is_empty()
             && stripes.all(|stripe| lacking(stripe, stripe.splits()) == 0);
@@ -262,7 +262,7 @@ fn lacking(stripe: &Stripe, splits: usize) -> u64 {
 
 /// Whether a stripe may get so many splits now.
 fn fits(stripe: &Stripe, splits: usize, is_stuck: bool) -> bool {
-    if stripe.moved.is_some() || stripe.has_stranded() {
+    if stripe.moved.is_some() || stripe.has_unreachable() {
         return false;
     }
     let kept = (stripe.readable() & ((1 << splits) - 1)).count_ones() as usize;

@@ -5,7 +5,7 @@ use crate::sides::Sides;
 const PAGES: u64 = 1000;
 
 /// Written pages 0 to 7 of a volume that is on its way from rs:8+2 to rs:2+1; 4 to 7 are there.
-pub fn crossing() -> Core {
+pub fn restriping() -> Core {
     let scheme = |text: &str| -> crate::Scheme { text.parse().unwrap() };
     let slab_bytes = 1 << 16;
     let shape = Shape {
@@ -38,18 +38,18 @@ fn soundness(core: &Core) -> [Soundness; 8] {
 #[test]
 fn an_extent_that_lost_a_split_tears_only_pages_that_it_has() {
     use Soundness::{Doubtful, Torn};
-    let core = crossing();
+    let core = restriping();
     let (old, new) = (Side::First.extent(0), Side::Second.extent(0));
-    core.condemn(old, 2..8);
+    core.tear_doubtful(old, 2..8);
     let [d, t] = [Doubtful, Torn];
     assert_eq!(soundness(&core), [d, d, t, t, d, d, d, d]);
-    core.condemn(new, 0..6);
+    core.tear_doubtful(new, 0..6);
     assert_eq!(soundness(&core), [d, d, t, t, t, t, d, d]);
 }
 
 #[test]
 fn a_page_whose_splits_disagree_is_torn_only_where_it_is() {
-    let core = crossing();
+    let core = restriping();
     let (old, new) = (Side::First.extent(0), Side::Second.extent(0));
     for page in 0..8 {
         core.marks.heal(page);
@@ -73,7 +73,7 @@ fn a_page_whose_splits_disagree_is_torn_only_where_it_is() {
 
 #[test]
 fn an_extent_holds_what_is_on_its_side() {
-    let core = crossing();
+    let core = restriping();
     let (old, new) = (Side::First.extent(0), Side::Second.extent(0));
     assert_eq!((core.held_count(old), core.held_count(new)), (4, 4));
     assert_eq!(

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::{Volume, check_size, start};
 use crate::core::Mapping;
-use crate::{MarksError, VolumeError, mover, scrub};
+use crate::{MarksError, VolumeError, migrator, scrub};
 
 impl Volume {
     /// Maps every extent now, so that no later write waits for a host to grant memory. From
@@ -104,13 +104,13 @@ impl Volume {
     }
 
     /// Memory that this machine has to spare now, as a host on it says; 0: none, or no host says
-    /// so. Pages may come home to as much.
+    /// so. Pages may be reclaimed into as much.
     #[must_use]
     pub fn spare_bytes(&self) -> u64 {
         self.core.spare.bytes((self.core.clock)())
     }
 
-    /// Says how much a front end has in this volume that it could bring home: hosts on this
+    /// Says how much a front end has in this volume that it could reclaim: hosts on this
     /// machine leave room for that before they prepare slabs for others.
     pub fn note_away(&self, bytes: u64) {
         self.core.spare.note_away(bytes);
@@ -139,15 +139,17 @@ impl Volume {
     }
 
     /// Has a thread that moves pages, from the first change of k on.
-    pub(super) fn start_mover(&self) -> Result<(), VolumeError> {
+    pub(super) fn start_migrator(&self) -> Result<(), VolumeError> {
         let mut running = self.running();
         // Without a thread of its own the volume's caller steps it (`Stepped`).
         let is_stepped = running.control.is_none();
-        if is_stepped || running.mover.is_some() || self.core.closed.load(Ordering::Acquire) {
+        if is_stepped || running.migrator.is_some() || self.core.closed.load(Ordering::Acquire) {
             return Ok(());
         }
         let (core, worker) = (Arc::clone(&self.core), self.worker()?);
-        running.mover = Some(start("cenote-mover", move || mover::run(&core, worker))?);
+        running.migrator = Some(start("cenote-migrator", move || {
+            migrator::run(&core, worker)
+        })?);
         Ok(())
     }
 

@@ -207,7 +207,10 @@ impl Worker {
     /// # Panics
     /// If [`super::REQUESTS_MAX`] are in flight.
     pub(crate) fn submit_move(&mut self, pages: Range<u64>) -> u16 {
-        let request = self.free_requests.pop().expect("a mover asks for little");
+        let request = self
+            .free_requests
+            .pop()
+            .expect("a migrator asks for little");
         self.start(request, Slot::moving(&pages));
         request
     }

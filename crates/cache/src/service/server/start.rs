@@ -95,13 +95,13 @@ impl Server {
         });
         let hosts = image.hosts_in(&config.hosts);
         check(&settings, &hosts)?;
-        let standing = |number: usize| match &config.supply {
+        let listed = |number: usize| match &config.supply {
             Supply::Cluster(_) => listed(&hosts[number], &config.hosts),
             Supply::Market(_) if image.has_machine(number) => Listed::There,
             // It was emptied before its machine was given back.
             Supply::Market(_) => Listed::Displaced,
         };
-        let standings: Vec<Listed> = (0..hosts.len()).map(standing).collect();
+        let all_listed: Vec<Listed> = (0..hosts.len()).map(listed).collect();
         image.hosts = hosts.iter().map(kept).collect();
         let waker = Waker::new()?;
         let no_thread =
@@ -158,7 +158,7 @@ impl Server {
         if !leadership.holds(now) {
             manager.begin_suspended(now);
         }
-        for (host, listed) in standings.into_iter().enumerate() {
+        for (host, listed) in all_listed.into_iter().enumerate() {
             match listed {
                 Listed::There => {}
                 Listed::NoMore => manager.keep_out(host),

@@ -259,12 +259,12 @@ fn pressure_gauges(pressure: &PressureStatus) -> Vec<Metric> {
         ),
         bytes(
             "cenote_host_reclaim",
-            "Memory that pages of clients on this machine may come home to now",
+            "Memory that pages of clients on this machine may be reclaimed into now",
             pressure.reclaim_bytes,
         ),
         bytes(
             "cenote_host_clients_away",
-            "What clients on this machine have on hosts and could bring home",
+            "What clients on this machine have on hosts and could reclaim",
             pressure.away_bytes,
         ),
     ]

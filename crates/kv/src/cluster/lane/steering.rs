@@ -21,7 +21,7 @@ impl Lane {
         if since < REFUSE_EVERY_NS {
             return true;
         }
-        let lease = self.shared.standing.lease_at(now);
+        let lease = self.shared.registration_lease.lease_at(now);
         if since >= STILL_NS && !self.membership.is_registered(lease) {
             return false;
         }
@@ -32,7 +32,7 @@ impl Lane {
     /// Looks anew at what this node refuses. It comes when what has arrived is taken, and before any of it is
     /// answered.
     pub(super) fn refuse(&mut self, now: u64) {
-        let lease = self.shared.standing.lease_at(now);
+        let lease = self.shared.registration_lease.lease_at(now);
         let is_due = now.saturating_sub(self.refused_at) >= REFUSE_EVERY_NS;
         if self.membership.is_registered(lease) && !is_due {
             return;

@@ -88,7 +88,7 @@ impl Turned {
         let homes = vec![vec![1, 0]];
         let shared = Shared::new(NodeId(node), REGION_BYTES, homes, registration, vec![bell]);
         let shared = Arc::new(shared);
-        shared.standing.renew(LEASE, u64::MAX);
+        shared.registration_lease.renew(LEASE, u64::MAX);
         shared.order(
             0,
             Order::Node {
@@ -459,7 +459,7 @@ fn a_node_that_is_not_registered_serves_while_its_group_is_whole_and_refuses_whe
     };
     until(&mut owner, &mut parity, false);
     // Its registration runs out, by its own count, and is told to be gone.
-    owner.shared.standing.renew(LEASE, 0);
+    owner.shared.registration_lease.renew(LEASE, 0);
     until(&mut owner, &mut parity, false);
     let gone = |node| Order::Node {
         node,
@@ -471,7 +471,7 @@ fn a_node_that_is_not_registered_serves_while_its_group_is_whole_and_refuses_whe
     until(&mut owner, &mut parity, true);
     // Registered with another lease: not before it has been told of that, and of all before.
     let other = LeaseId(8);
-    owner.shared.standing.renew(other, u64::MAX);
+    owner.shared.registration_lease.renew(other, u64::MAX);
     for _ in 0..SOME {
         owner.turn();
     }
@@ -501,13 +501,13 @@ fn a_node_that_stood_still_looks_whether_it_was_counted_out_before_it_serves() {
     owner
         .lane
         .link_down(NodeId(0), now, &mut asks, &mut answers);
-    owner.shared.standing.renew(LEASE, 0);
+    owner.shared.registration_lease.renew(LEASE, 0);
     owner.lane.refused_at = now_ns() - 10_000_000;
     assert!(!owner.lane.may_serve(index));
     assert!(owner.lane.loss(index, b"get a\r\n").is_some());
 
     // No backup says whether others have gone on without it.
-    owner.shared.standing.renew(LEASE, u64::MAX);
+    owner.shared.registration_lease.renew(LEASE, u64::MAX);
     let without = view.without(|process| process.node == 0);
     owner.adopt(&without.expect("it was in it"));
     let deadline = Instant::now() + PATIENCE;
@@ -515,7 +515,7 @@ fn a_node_that_stood_still_looks_whether_it_was_counted_out_before_it_serves() {
         assert!(Instant::now() < deadline, "it is not served");
         owner.turn();
     }
-    owner.shared.standing.renew(LEASE, 0);
+    owner.shared.registration_lease.renew(LEASE, 0);
     owner.lane.refused_at = 0;
     assert!(!owner.lane.may_serve(index), "nothing was heard");
     owner.turn();

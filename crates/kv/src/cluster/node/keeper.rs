@@ -48,8 +48,9 @@ impl Keeper {
         shared: &Arc<Shared>,
     ) -> Result<Self, RegistrarError> {
         let (etcd, shared) = (etcd.clone(), Arc::clone(shared));
-        let standing = Arc::clone(&shared.standing);
-        let mut registrar = Registrar::new(place.node(node), registration.clone(), standing);
+        let registration_lease = Arc::clone(&shared.registration_lease);
+        let mut registrar =
+            Registrar::new(place.node(node), registration.clone(), registration_lease);
         registrar.turn(&etcd, now_ns(), true)?;
         let is_replaced = Arc::new(AtomicBool::new(false));
         let is_written_anew = Arc::new(AtomicBool::new(false));

@@ -16,7 +16,7 @@ use super::super::config::{NodeState, Registration};
 use super::super::detector::Detector;
 use super::super::lane::Order;
 use super::super::links::Links;
-use super::super::standing::Standing;
+use super::super::registration_lease::RegistrationLease;
 use super::super::steward::Wish;
 use super::report::{ChangeReport, GroupReport, NodeReport, PeerReport, PeerState};
 use super::times::AgreedReport;
@@ -72,7 +72,7 @@ pub(in super::super) struct Shared {
     parting: Mutex<Vec<Parting>>,
     started: Instant,
     /// Until when the node's registration stands.
-    pub(in super::super) standing: Arc<Standing>,
+    pub(in super::super) registration_lease: Arc<RegistrationLease>,
     /// By lane: the milliseconds after the start at which it last turned.
     turned_ms: Vec<AtomicU64>,
     /// By lane: for what content of etcd its groups' reports are.
@@ -102,7 +102,7 @@ impl Shared {
             strangers: Mutex::new(vec![Counts::default(); bells.len()]),
             parting: Mutex::new(vec![Parting::Begun; bells.len()]),
             ends_soon: AtomicBool::default(),
-            standing: Arc::default(),
+            registration_lease: Arc::default(),
             turned_ms: bells.iter().map(|_| AtomicU64::default()).collect(),
             seeds: bells.iter().map(|_| AtomicU64::default()).collect(),
             bells,

@@ -16,8 +16,8 @@ use cenote_kv::cluster::config::{
 use cenote_kv::cluster::detector::{Action, Cause, Detector, Settings, State};
 use cenote_kv::cluster::membership::{Membership, Refused, Registered};
 use cenote_kv::cluster::registrar::{RENEWAL, Registrar, RegistrarError, Turned};
+use cenote_kv::cluster::registration_lease::RegistrationLease;
 use cenote_kv::cluster::seeding::Testimony;
-use cenote_kv::cluster::standing::Standing;
 use cenote_kv::cluster::steering::{Situation, Steering};
 use cenote_kv::cluster::steward::{Notice, Steward, Wish};
 use cenote_kv::cluster::store::Store as _;
@@ -61,7 +61,7 @@ pub(super) enum Fate {
 pub(super) struct Node {
     pub(super) me: Process,
     registrar: Registrar,
-    standing: Arc<Standing>,
+    registration_lease: Arc<RegistrationLease>,
     keep_due: u64,
     watch: Watch,
     steward: Steward,
@@ -119,8 +119,12 @@ impl Node {
             incarnation,
             state: NodeState::Up,
         };
-        let standing = Arc::new(Standing::default());
-        let mut registrar = Registrar::new(place.node(id), registration, Arc::clone(&standing));
+        let registration_lease = Arc::new(RegistrationLease::default());
+        let mut registrar = Registrar::new(
+            place.node(id),
+            registration,
+            Arc::clone(&registration_lease),
+        );
         registrar.turn(&store, now, true).ok()?;
         let count = shape.k + shape.m;
         let planned = u32::try_from(count).expect("few nodes");
@@ -144,7 +148,7 @@ impl Node {
         Some(Self {
             me,
             registrar,
-            standing,
+            registration_lease,
             keep_due: now + RENEWAL_NS,
             watch: Watch::default(),
             steward: Steward::new(me, place, Arc::new(config), &names, plan, marks[1]),
@@ -226,7 +230,7 @@ impl Node {
     pub(super) fn lane_turn(&mut self, heard: Vec<(Process, Packet)>, orders: usize, at: Moment) {
         self.turned_at = at.ns;
         self.take_orders(orders, at);
-        let lease = self.standing.lease_at(at.ns);
+        let lease = self.registration_lease.lease_at(at.ns);
         for seat in &mut self.seats {
             seat.refused = match seat.member.view() {
                 Some(view) => self.membership.refused(view, lease),

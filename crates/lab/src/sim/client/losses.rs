@@ -63,7 +63,7 @@ impl Client {
             }
             let (extent, whole) = self.torn_of[&page].clone();
             // One that is on its way to another cut may have been lost where it was before.
-            let whole = whole.filter(|_| !self.has_recut);
+            let whole = whole.filter(|_| !self.is_restriped);
             trouble.push(Trouble::Lost(Loss {
                 page,
                 extent,

@@ -98,14 +98,14 @@ impl Client {
     }
 
     /// Has the volume's pages cut otherwise; false where they are on their way between two others.
-    pub fn recut(&mut self, resilience: Resilience) -> bool {
+    pub fn restripe(&mut self, resilience: Resilience) -> bool {
         let Some(volume) = &self.volume else {
             return false;
         };
         match volume.volume().set_resilience(resilience) {
             Ok(()) => {
                 self.plan.resilience = resilience;
-                self.has_recut = true;
+                self.is_restriped = true;
                 true
             }
             Err(VolumeError::Cut { .. }) => false,

@@ -3,7 +3,7 @@
 use std::sync::Mutex;
 
 use super::*;
-use crate::directory::{Directory, Stranded};
+use crate::directory::{Directory, Unreachable};
 use crate::journal::{Identity, Image, Log};
 use crate::{Resilience, Scheme};
 
@@ -84,10 +84,10 @@ fn directory() -> Directory {
 fn map(directory: &Directory, extent: usize, birth: Option<u64>) {
     directory.publish(|next| {
         next.extents[extent] = birth.map(|birth| {
-            let slab = Stranded { host: 3, birth };
+            let slab = Unreachable { host: 3, birth };
             Arc::new(Stripe {
                 members: vec![None],
-                stranded: vec![Some(slab)],
+                unreachable: vec![Some(slab)],
                 ..Stripe::default()
             })
         });

@@ -290,7 +290,7 @@ impl Worker {
             return false;
         }
         let stripe = stripe_of(&self.views, &self.ops[at]).filter(|stripe| {
-            let is_whole = !stripe.has_stranded() || is_planted(Planted::MarkWhileStranded);
+            let is_whole = !stripe.has_unreachable() || is_planted(Planted::MarkWhileUnreachable);
             stripe.is_there() && !stripe.fence.contains(index) && is_whole
         });
         let Some(members) = stripe.map(|stripe| self.required(stripe, index)) else {
@@ -367,7 +367,7 @@ impl Worker {
     fn may_reach_slabs(&mut self, op: u16) -> bool {
         self.enter(op);
         let stripe = stripe_of(&self.views, &self.ops[usize::from(op)]);
-        stripe.is_some_and(|stripe| stripe.is_there() || stripe.has_stranded())
+        stripe.is_some_and(|stripe| stripe.is_there() || stripe.has_unreachable())
     }
 
     /// A disk queue that has ended refuses everything.

@@ -164,7 +164,7 @@ impl Worker {
         let snapshot = self.epoch.known();
         let stripe = snapshot.extents.get(self.ops[usize::from(op)].extent);
         let stripe = stripe.and_then(Option::as_deref);
-        let is_awaited = stripe.is_some_and(Stripe::has_stranded);
+        let is_awaited = stripe.is_some_and(Stripe::has_unreachable);
         let is_gone = stripe.is_none_or(|stripe| !stripe.is_there());
         let is_over = error == IoError::Corrupt || (error == IoError::Lost && is_gone);
         if is_awaited || !is_over {
@@ -208,5 +208,5 @@ impl Worker {
 /// Whether pages come to a stripe from one that may be: every split is there, and none is awaited.
 fn is_whole(stripe: &Stripe) -> bool {
     let all = (1 << stripe.splits()) - 1;
-    stripe.readable() & all == all && !stripe.has_stranded()
+    stripe.readable() & all == all && !stripe.has_unreachable()
 }

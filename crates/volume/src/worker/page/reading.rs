@@ -156,7 +156,7 @@ impl Worker {
         let stripe = stripe.and_then(Option::as_deref);
         let stripe = stripe.filter(|stripe| stripe.cut == state.cut);
         stripe.is_some_and(|stripe| {
-            stripe.is_awaited() || (stripe.is_there() && stripe.has_stranded())
+            stripe.is_awaited() || (stripe.is_there() && stripe.has_unreachable())
         })
     }
 

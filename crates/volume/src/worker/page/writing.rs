@@ -81,7 +81,7 @@ impl Worker {
                 .note((self.core.clock)().since(since));
         }
         let stripe = stripe_of(&self.views, &self.ops[at]).expect("just seen");
-        if is_backed && (!stripe.is_there() || stripe.has_stranded()) {
+        if is_backed && (!stripe.is_there() || stripe.has_unreachable()) {
             return self.store_alone(op);
         }
         if !stripe.is_there() {
@@ -114,8 +114,8 @@ impl Worker {
             return false;
         };
         let awaits_slabs = match self.core.backing {
-            Some(_) => stripe.has_stranded() && self.is_only_on_slabs(op),
-            None => stripe.has_stranded() && stripe.is_there(),
+            Some(_) => stripe.has_unreachable() && self.is_only_on_slabs(op),
+            None => stripe.has_unreachable() && stripe.is_there(),
         };
         if stripe.fence.contains(self.ops[at].index) {
             let now = (self.core.clock)();
@@ -215,9 +215,9 @@ impl Worker {
             // The disk needs no slab to come back.
             let is_backed = self.core.backing.is_some();
             let goes_on =
-                |stripe: &&Stripe| stripe.is_there() && !(is_backed && stripe.has_stranded());
+                |stripe: &&Stripe| stripe.is_there() && !(is_backed && stripe.has_unreachable());
             let Some(stripe) = stripe.filter(goes_on) else {
-                let is_held = stripe.is_some_and(Stripe::has_stranded);
+                let is_held = stripe.is_some_and(Stripe::has_unreachable);
                 if is_backed && !(is_held && self.is_only_on_slabs(op)) {
                     return self.await_disk(op);
                 }
@@ -230,7 +230,7 @@ impl Worker {
             let acked = self.ops[at].acked & same;
             let missing = self.required(stripe, self.ops[at].index) & !acked;
             let is_fenced = stripe.fence.contains(self.ops[at].index);
-            if stripe.has_stranded() || (missing != 0 && is_fenced) {
+            if stripe.has_unreachable() || (missing != 0 && is_fenced) {
                 return self.hold(op);
             }
             self.ops[at].acked = acked;

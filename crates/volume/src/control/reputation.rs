@@ -1,7 +1,7 @@
 //! What follows from the errors of hosts: who is doubted, who is avoided, whose slabs go.
 //!
 //! Workers count what they find wrong (`integrity`); once per tick that is weighed
-//! (`integrity::rates`). The slabs of a condemned host are moved like those of one that is drained,
+//! (`integrity::rates`). The slabs of an excluded host are moved like those of one that is drained,
 //! but rebuilt from others where these suffice, since its bytes are what is doubted.
 
 use cenote_fabric::Time;
@@ -9,16 +9,16 @@ use cenote_pool::placement::Candidate;
 
 use super::Control;
 use crate::directory::{HostIndex, Stripe};
-use crate::integrity::{ErrorRates, Limits, Standing, WHOLE_BLAME};
+use crate::integrity::{ErrorRates, Limits, Reputation, WHOLE_BLAME};
 
 /// The hosts' error rates, and what was counted up to now.
-pub(super) struct Standings {
+pub(super) struct Reputations {
     rates: ErrorRates,
     /// Per host: splits named, and blame.
     seen: Vec<(u64, u64)>,
 }
 
-impl Standings {
+impl Reputations {
     pub fn new(host_count: usize, now: Time) -> Self {
         Self {
             rates: ErrorRates::new(Limits::default(), host_count, now),
@@ -29,24 +29,24 @@ impl Standings {
 
 impl Control {
     /// Weighs what hosts were blamed for since the last time.
-    pub(super) fn tend_standings(&mut self, now: Time) {
+    pub(super) fn tend_reputations(&mut self, now: Time) {
         let integrity = &self.core.integrity;
-        let mut errors = Vec::with_capacity(self.standings.seen.len());
-        for (host, seen) in self.standings.seen.iter_mut().enumerate() {
+        let mut errors = Vec::with_capacity(self.reputations.seen.len());
+        for (host, seen) in self.reputations.seen.iter_mut().enumerate() {
             let count = (integrity.wrong_splits(host), integrity.blame(host));
             let (named, blamed) = (count.0 - seen.0, count.1 - seen.1);
             errors.push((named as f64, blamed as f64 / WHOLE_BLAME as f64));
             *seen = count;
         }
-        for (host, standing) in self.standings.rates.update(now, &errors) {
-            integrity.set_suspicious(host, standing != Standing::Trusted);
+        for (host, reputation) in self.reputations.rates.update(now, &errors) {
+            integrity.set_suspicious(host, reputation != Reputation::Trusted);
             let name = &self.hosts[host].config.name;
-            match standing {
-                Standing::Trusted => tracing::info!(host = %name, "host is trusted again"),
-                Standing::Suspicious => {
+            match reputation {
+                Reputation::Trusted => tracing::info!(host = %name, "host is trusted again"),
+                Reputation::Suspicious => {
                     tracing::warn!(host = %name, "host sends wrong bytes: reads that touch it compare more");
                 }
-                Standing::Condemned => {
+                Reputation::Excluded => {
                     tracing::warn!(host = %name, "host sends too many wrong bytes: its slabs are rebuilt elsewhere");
                     self.repair_retry = Time(0);
                 }
@@ -55,26 +55,23 @@ impl Control {
     }
 
     /// How a host stands.
-    pub(super) fn standing(&self, host: HostIndex) -> Standing {
-        self.standings.rates.standing(host)
+    pub(super) fn reputation(&self, host: HostIndex) -> Reputation {
+        self.reputations.rates.reputation(host)
     }
 
-    pub(super) fn is_condemned(&self, host: HostIndex) -> bool {
-        self.standing(host) == Standing::Condemned
+    pub(super) fn is_excluded(&self, host: HostIndex) -> bool {
+        self.reputation(host) == Reputation::Excluded
     }
 
     /// Whether any host is to lose its slabs.
-    pub(super) fn has_condemned(&self) -> bool {
-        (0..self.hosts.len()).any(|host| self.is_condemned(host))
+    pub(super) fn has_excluded(&self) -> bool {
+        (0..self.hosts.len()).any(|host| self.is_excluded(host))
     }
 
-    /// Without condemned hosts, as long as a stripe finds its domains without them.
-    pub(super) fn avoid_condemned(&self, candidates: Vec<Candidate>) -> Vec<Candidate> {
+    /// Without excluded hosts, as long as a stripe finds its domains without them.
+    pub(super) fn avoid_excluded(&self, candidates: Vec<Candidate>) -> Vec<Candidate> {
         let all = candidates.iter();
-        let others: Vec<Candidate> = all
-            .filter(|c| !self.is_condemned(c.host))
-            .cloned()
-            .collect();
+        let others: Vec<Candidate> = all.filter(|c| !self.is_excluded(c.host)).cloned().collect();
         let mut domains: Vec<u32> = others.iter().map(|candidate| candidate.domain).collect();
         domains.sort_unstable();
         domains.dedup();
@@ -93,7 +90,7 @@ impl Control {
             .as_ref()
             .map(|member| member.session.host);
         let others = stripe.readable() & !(1 << split);
-        host.is_some_and(|host| self.is_condemned(host))
+        host.is_some_and(|host| self.is_excluded(host))
             && others.count_ones() as usize >= stripe.cut.k() + usize::from(self.is_tagged())
     }
 }

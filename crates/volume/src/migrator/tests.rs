@@ -1,10 +1,10 @@
 use super::*;
-use crate::core::tests::crossing;
+use crate::core::tests::restriping;
 use crate::extents::Side;
 
 #[test]
 fn written_pages_are_asked_for_and_the_others_go_by_their_bit() {
-    let core = crossing();
+    let core = restriping();
     let mut run = Run::new(2..20);
     assert_eq!(run.advance(&core), Some(2..8));
     assert_eq!(core.sides.side_of(2), Side::First, "that is the request's");
@@ -19,7 +19,7 @@ fn written_pages_are_asked_for_and_the_others_go_by_their_bit() {
 
 #[test]
 fn what_could_not_be_moved_is_told() {
-    let core = crossing();
+    let core = restriping();
     let mut run = Run::new(0..9);
     assert!(run.advance(&core).is_some());
     run.handle_moved(false);
@@ -39,7 +39,7 @@ fn what_could_not_be_moved_is_told() {
 /// More than a worker has operations for.
 #[test]
 fn a_request_is_not_longer_than_a_worker_is_wide() {
-    let core = crossing();
+    let core = restriping();
     for page in 8..RUN_PAGES + 8 {
         core.marks.written.insert(page);
     }

@@ -1,4 +1,4 @@
-//! Another k of a volume that is in use: its pages are cut anew, and nobody who reads or writes notices.
+//! Another k of a volume that is in use: its pages are restriped, and nobody who reads or writes notices.
 
 mod support;
 
@@ -196,7 +196,7 @@ fn protected_pages_keep_their_tags_and_seals() {
     }
 }
 
-/// A reader is told that it cannot be right, and the mover looks at all there is.
+/// A reader is told that it cannot be right, and the migrator looks at all there is.
 #[test]
 fn a_wrong_split_that_can_be_told_is_not_lost_with_the_old_cut() {
     let cluster = Cluster::start(7, Transport::Shm, 64 << 20, SLAB);

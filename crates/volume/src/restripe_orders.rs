@@ -15,7 +15,7 @@ use crate::scheme::Cut;
 use crate::sides::Sides;
 
 /// The orders for other cuts of one volume.
-pub struct Recuts(Mutex<Orders>);
+pub struct RestripeOrders(Mutex<Orders>);
 
 /// What was asked for.
 #[derive(Clone, Copy, Debug)]
@@ -27,7 +27,7 @@ pub struct Orders {
     pending: u32,
 }
 
-impl Recuts {
+impl RestripeOrders {
     /// Of a volume that is to be cut as `wanted`, and whose pages are where `sides` says.
     pub fn new(wanted: Cut, sides: &Sides) -> Self {
         let target = sides.target();
@@ -92,14 +92,14 @@ mod tests {
         Cut::of(format!("rs:{k}+2").parse().unwrap())
     }
 
-    fn recuts(k: usize) -> Recuts {
+    fn restripe_orders(k: usize) -> RestripeOrders {
         let scheme = format!("rs:{k}+2").parse().unwrap();
-        Recuts::new(cut(k), &Sides::new(Side::First, scheme, 1 << 16, 1000))
+        RestripeOrders::new(cut(k), &Sides::new(Side::First, scheme, 1 << 16, 1000))
     }
 
     /// Sends an order for k, if it is admitted.
-    fn ask(recuts: &Recuts, k: usize, at_rest: Option<usize>) -> bool {
-        let (mut orders, at_rest) = (recuts.lock(), at_rest.map(cut));
+    fn ask(restripe_orders: &RestripeOrders, k: usize, at_rest: Option<usize>) -> bool {
+        let (mut orders, at_rest) = (restripe_orders.lock(), at_rest.map(cut));
         let is_admitted = orders.admit(cut(k), at_rest);
         if is_admitted {
             orders.note_sent(cut(k), at_rest);
@@ -109,38 +109,41 @@ mod tests {
 
     #[test]
     fn a_third_k_waits_until_the_second_was_obeyed() {
-        let recuts = recuts(8);
-        assert!(ask(&recuts, 2, Some(8)));
-        assert!(!ask(&recuts, 4, Some(8)), "the order may begin any moment");
-        recuts.note_obeyed();
-        assert!(!ask(&recuts, 4, Some(8)), "it could not begin yet");
-        assert!(!ask(&recuts, 4, None), "pages are on their way");
-        assert!(ask(&recuts, 4, Some(2)));
+        let restripe_orders = restripe_orders(8);
+        assert!(ask(&restripe_orders, 2, Some(8)));
+        assert!(
+            !ask(&restripe_orders, 4, Some(8)),
+            "the order may begin any moment"
+        );
+        restripe_orders.note_obeyed();
+        assert!(!ask(&restripe_orders, 4, Some(8)), "it could not begin yet");
+        assert!(!ask(&restripe_orders, 4, None), "pages are on their way");
+        assert!(ask(&restripe_orders, 4, Some(2)));
     }
 
     #[test]
     fn a_change_that_is_taken_back_before_it_began_admits_no_third_until_that_was_heard() {
-        let recuts = recuts(8);
-        assert!(ask(&recuts, 2, Some(8)) && ask(&recuts, 8, Some(8)));
-        assert!(!ask(&recuts, 4, Some(8)));
-        recuts.note_obeyed();
-        assert!(!ask(&recuts, 4, None), "the first of them began");
-        recuts.note_obeyed();
-        assert!(!ask(&recuts, 4, None), "and is on its way back");
-        assert!(ask(&recuts, 2, None) && ask(&recuts, 8, None));
-        (0..2).for_each(|_| recuts.note_obeyed());
-        assert!(ask(&recuts, 4, Some(8)));
+        let restripe_orders = restripe_orders(8);
+        assert!(ask(&restripe_orders, 2, Some(8)) && ask(&restripe_orders, 8, Some(8)));
+        assert!(!ask(&restripe_orders, 4, Some(8)));
+        restripe_orders.note_obeyed();
+        assert!(!ask(&restripe_orders, 4, None), "the first of them began");
+        restripe_orders.note_obeyed();
+        assert!(!ask(&restripe_orders, 4, None), "and is on its way back");
+        assert!(ask(&restripe_orders, 2, None) && ask(&restripe_orders, 8, None));
+        (0..2).for_each(|_| restripe_orders.note_obeyed());
+        assert!(ask(&restripe_orders, 4, Some(8)));
     }
 
     #[test]
     fn what_the_last_owner_left_in_the_middle_is_two() {
         let sides = Sides::new(Side::First, "rs:8+2".parse().unwrap(), 1 << 16, 1000);
         // Its file says another k than its journal.
-        let recuts = Recuts::new(cut(2), &sides);
-        assert!(!ask(&recuts, 4, Some(8)) && ask(&recuts, 8, Some(8)));
+        let restripe_orders = RestripeOrders::new(cut(2), &sides);
+        assert!(!ask(&restripe_orders, 4, Some(8)) && ask(&restripe_orders, 8, Some(8)));
         sides.prepare().unwrap();
         sides.begin(cut(4));
-        let recuts = Recuts::new(cut(4), &sides);
-        assert!(!ask(&recuts, 2, None) && ask(&recuts, 8, None));
+        let restripe_orders = RestripeOrders::new(cut(4), &sides);
+        assert!(!ask(&restripe_orders, 2, None) && ask(&restripe_orders, 8, None));
     }
 }

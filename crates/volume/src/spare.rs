@@ -1,4 +1,4 @@
-//! Memory that the client's own machine has to spare, and what the volume could bring home to it.
+//! Memory that the client's own machine has to spare, and what the volume could reclaim to it.
 //!
 //! The control thread notes what a host of this machine says (RECLAIM); a front end that can take
 //! its pages back reads it, and says how many it has away. An offer fades by itself.
@@ -28,7 +28,7 @@ impl Spare {
         self.until.store(now.after(FADES).0, Ordering::Release);
     }
 
-    /// What may come home now; 0: nothing.
+    /// What may be reclaimed now; 0: nothing.
     pub fn bytes(&self, now: Time) -> u64 {
         if now.0 < self.until.load(Ordering::Acquire) {
             self.bytes.load(Ordering::Relaxed)
@@ -42,12 +42,12 @@ impl Spare {
         self.offers.load(Ordering::Relaxed)
     }
 
-    /// The front end has so much on hosts that it could bring home.
+    /// The front end has so much on hosts that it could reclaim.
     pub fn note_away(&self, bytes: u64) {
         self.away_bytes.store(bytes, Ordering::Relaxed);
     }
 
-    /// As noted last; 0 where no front end brings anything home.
+    /// As noted last; 0 where no front end reclaims anything.
     pub fn away_bytes(&self) -> u64 {
         self.away_bytes.load(Ordering::Relaxed)
     }

@@ -10,9 +10,9 @@ use super::etcd::LeaseId;
 
 /// See the [module](self). Times in nanoseconds of the clock that leases use.
 #[derive(Debug, Default)]
-pub struct Standing(Mutex<Option<(LeaseId, u64)>>);
+pub struct RegistrationLease(Mutex<Option<(LeaseId, u64)>>);
 
-impl Standing {
+impl RegistrationLease {
     /// The registration goes with this lease, and stands until then.
     pub fn renew(&self, lease: LeaseId, until: u64) {
         *self.held() = Some((lease, until));

@@ -1,11 +1,11 @@
-//! Pages that come home by themselves when this machine has memory to spare (RECLAIM).
+//! Pages that are reclaimed by themselves when this machine has memory to spare (RECLAIM).
 //!
 //! All of them or none: Linux gives up slots of a swap area for good by `swapoff` alone. So the
 //! area is turned off as soon as what is out fits into what is to spare, with a margin, and on
 //! again, empty, at once. Reading ahead (`MADV_WILLNEED`) would leave the slots in use and hold
 //! every page twice.
 //!
-//! Invariants: nothing comes home that a control group has no room for, since the kernel would kill
+//! Invariants: nothing is reclaimed that a control group has no room for, since the kernel would kill
 //! for it; it stops when there is less to spare than what is left; the area is off for
 //! no longer than it takes to turn it on. Paper: \[hydra22\] section 4.2.
 
@@ -26,26 +26,26 @@ const LOOK_AGAIN: Duration = Duration::from_secs(2);
 /// Longest that clients of the server wait for one attempt; the next goes on where it ended.
 const SLICE: Duration = Duration::from_secs(5);
 
-/// What came home so far, and when to look again.
+/// What was reclaimed so far, and when to look again.
 #[derive(Debug, Default)]
-pub(super) struct Homing {
+pub(super) struct Reclaim {
     rests_until: Option<Instant>,
-    homecomings: u64,
-    home_bytes: u64,
+    reclaims: u64,
+    reclaimed_bytes: u64,
     cut: u64,
     /// What stood in the way last, so that it is said once.
     complaint: String,
 }
 
-/// Whether `used_bytes` may come home to `spare_bytes`.
+/// Whether `used_bytes` may be reclaimed into `spare_bytes`.
 fn fits(used_bytes: u64, spare_bytes: u64) -> bool {
     let margin = (used_bytes / MARGIN_SHARE).max(MARGIN_BYTES);
     let needed = used_bytes.checked_add(margin);
     used_bytes > 0 && needed.is_some_and(|bytes| bytes <= spare_bytes)
 }
 
-impl Homing {
-    /// Says what is out, and brings it home if that may be. Blocks for [`SLICE`] at most;
+impl Reclaim {
+    /// Says what is out, and reclaims it if that may be. Blocks for [`SLICE`] at most;
     /// `is_called` ends it before.
     pub fn tend(&mut self, device: &mut Device, disk: &dyn Disk, is_called: impl Fn() -> bool) {
         if !device.is_on() {
@@ -72,16 +72,16 @@ impl Homing {
         }
         self.complaint.clear();
         self.rests_until = Some(now + REST);
-        let home = device.bring_home(|left_bytes| {
+        let home = device.reclaim(|left_bytes| {
             left_bytes <= disk.spare_bytes() && now.elapsed() < SLICE && !is_called()
         });
         let left_bytes = device.used_bytes().unwrap_or(0);
-        self.home_bytes += used_bytes.saturating_sub(left_bytes);
+        self.reclaimed_bytes += used_bytes.saturating_sub(left_bytes);
         match home {
             // Cut when the last page had come is whole.
             Ok(is_whole) if is_whole || left_bytes == 0 => {
-                self.homecomings += 1;
-                tracing::info!(bytes = used_bytes, took = ?now.elapsed(), "every page came home");
+                self.reclaims += 1;
+                tracing::info!(bytes = used_bytes, took = ?now.elapsed(), "every page was reclaimed");
             }
             Ok(_) => {
                 self.cut += 1;
@@ -89,7 +89,7 @@ impl Homing {
                 if disk.spare_bytes() >= left_bytes && left_bytes < used_bytes {
                     self.rests_until = None;
                 }
-                tracing::info!(bytes = left_bytes, "pages that did not come home");
+                tracing::info!(bytes = left_bytes, "pages that were not reclaimed");
             }
             Err(error) => self.complain(format!("turn swap on again: {error}")),
         }
@@ -99,9 +99,9 @@ impl Homing {
     /// What a status says of it.
     pub fn told(&self) -> Status {
         Status {
-            homecomings: self.homecomings,
-            home_bytes: self.home_bytes,
-            homecomings_cut: self.cut,
+            reclaims: self.reclaims,
+            reclaimed_bytes: self.reclaimed_bytes,
+            reclaims_cut: self.cut,
             ..Status::default()
         }
     }

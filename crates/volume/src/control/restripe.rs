@@ -7,7 +7,7 @@
 //! of the other:
 //!
 //! `PREPARING` (the target's extents are mapped, whole, settled and in the journal) `-> MOVING` (chunk by
-//! chunk, by the mover's thread) `-> LEAVING` (the old extents, which hold nothing any more, are given back
+//! chunk, by the migrator's thread) `-> LEAVING` (the old extents, which hold nothing any more, are given back
 //! as any empty ones are: `reclaim`) `-> ` the next unit. After the last the volume has one side.
 //!
 //! Invariants: no chunk is moved while something lost can be rebuilt; at most one unit is on both sides; a
@@ -30,7 +30,7 @@ use crate::{PAGE_BYTES, Scheme};
 
 /// How far the pages are.
 #[derive(Default)]
-pub(super) struct Crossing {
+pub(super) struct Restripe {
     stage: Stage,
     /// First page of the unit.
     unit: u64,
@@ -38,7 +38,7 @@ pub(super) struct Crossing {
     begin_at: Time,
     /// When the one that is under way goes on.
     retry_at: Time,
-    /// Whether the mover is at a chunk, or about to be.
+    /// Whether the migrator is at a chunk, or about to be.
     is_out: bool,
 }
 
@@ -53,8 +53,8 @@ enum Stage {
     Leaving,
 }
 
-impl Crossing {
-    /// Looks at every unit from the first on. What the mover is at it ends.
+impl Restripe {
+    /// Looks at every unit from the first on. What the migrator is at it ends.
     fn begin_again(&mut self) {
         *self = Self {
             is_out: self.is_out,
@@ -71,7 +71,7 @@ impl Crossing {
 impl Control {
     /// Has pages go where they are cut as `to` says, if they are not there. What cannot be done now is tried
     /// again by itself.
-    pub(super) fn begin_crossing(&mut self, to: Scheme) {
+    pub(super) fn begin_restripe(&mut self, to: Scheme) {
         let sides = &self.core.sides;
         let now = sides.target();
         if sides.layout(now).cut() != Cut::of(to) {
@@ -82,7 +82,7 @@ impl Control {
             } else if sides.layout(now.other()).cut() == Cut::of(to) {
                 // Back to where they came from.
                 sides.turn(now.other());
-                self.crossing.begin_again();
+                self.restripe.begin_again();
             } else {
                 // Two are there, and nobody was to ask for a third: it begins when that is over.
                 return;
@@ -96,7 +96,7 @@ impl Control {
     fn lay_out(&mut self, to: Scheme) -> bool {
         let side = self.core.sides.target().other();
         if let Err(error) = self.core.sides.prepare() {
-            tracing::error!(%error, "no room to note which pages are cut anew");
+            tracing::error!(%error, "no room to note which pages are restriped");
             return false;
         }
         if !self.record_side(side, Some(shape_of(to))) {
@@ -114,18 +114,18 @@ impl Control {
         });
         sides.set_parities(side, to.r());
         sides.begin(layout.cut());
-        self.crossing.begin_again();
+        self.restripe.begin_again();
         true
     }
 
     /// Whether pages are to go where the volume's scheme has them, and have not begun to.
-    pub(super) fn is_to_cross(&self) -> bool {
+    pub(super) fn is_to_restripe(&self) -> bool {
         let scheme = self.core.resilience().scheme();
         self.core.layout().cut() != Cut::of(scheme)
     }
 
     /// Whether pages are on their way to the other side.
-    pub(super) fn is_crossing(&self) -> bool {
+    pub(super) fn is_restriping(&self) -> bool {
         self.core.sides.is_mixed()
     }
 
@@ -133,7 +133,7 @@ impl Control {
     pub(super) fn pages_moved(&self) -> Option<(u64, u64)> {
         let (sides, written) = (&self.core.sides, &self.core.marks.written);
         let count = self.core.page_count();
-        let done = match (self.is_crossing(), self.is_to_cross()) {
+        let done = match (self.is_restriping(), self.is_to_restripe()) {
             (true, _) => sides.count_on(sides.target(), written, 0, count),
             (false, true) => 0,
             (false, false) => return None,
@@ -143,33 +143,33 @@ impl Control {
 
     /// When there is something to do for it again; `None`: something else says so.
     pub(super) fn crosses_at(&self) -> Option<Time> {
-        let waits = self.is_crossing() && self.crossing.retry_at > Time(0);
-        waits.then_some(self.crossing.retry_at)
+        let waits = self.is_restriping() && self.restripe.retry_at > Time(0);
+        waits.then_some(self.restripe.retry_at)
     }
 
     /// Goes on as far as it goes.
-    pub(super) fn step_crossing(&mut self) {
+    pub(super) fn step_restripe(&mut self) {
         let now = self.now();
         if self.is_opening() {
             return;
         }
-        if self.is_to_cross() && now >= self.crossing.begin_at {
-            self.crossing.begin_at = now.after(PAUSE);
-            self.begin_crossing(self.core.resilience().scheme());
+        if self.is_to_restripe() && now >= self.restripe.begin_at {
+            self.restripe.begin_at = now.after(PAUSE);
+            self.begin_restripe(self.core.resilience().scheme());
         }
-        if !self.is_crossing() {
+        if !self.is_restriping() {
             return;
         }
-        self.note_crossing();
-        if let Some(is_whole) = self.core.mover.answer() {
-            self.crossing.is_out = false;
+        self.note_restripe();
+        if let Some(is_whole) = self.core.migrator.answer() {
+            self.restripe.is_out = false;
             self.end_moved(is_whole, now);
         }
-        if now < self.crossing.retry_at {
+        if now < self.restripe.retry_at {
             return;
         }
-        self.crossing.retry_at = now.after(PAUSE);
-        match self.crossing.stage.clone() {
+        self.restripe.retry_at = now.after(PAUSE);
+        match self.restripe.stage.clone() {
             Stage::Preparing => self.prepare_unit(now),
             Stage::Moving { is_asked: true, .. } => {}
             Stage::Moving { chunk, .. } => self.move_from(chunk.start, now),
@@ -196,9 +196,9 @@ impl Control {
         let old = target.other();
         let snapshot = self.core.directory.snapshot();
         let unit = loop {
-            let unit = self.unit_from(self.crossing.unit);
+            let unit = self.unit_from(self.restripe.unit);
             if unit.is_empty() {
-                return self.end_crossing(&snapshot);
+                return self.end_restripe(&snapshot);
             }
             let mut extents = self.extents_of(old, &unit);
             let is_mapped = extents.any(|extent| snapshot.extents[extent].is_some());
@@ -206,7 +206,7 @@ impl Control {
             if is_mapped || sides.next_on(old, unit.start, unit.end).is_some() {
                 break unit;
             }
-            self.crossing.unit = unit.end.min(count);
+            self.restripe.unit = unit.end.min(count);
         };
         // Of what the disk has nothing is copied: the target is mapped when it is busy.
         let copies = self.core.backing.is_none();
@@ -234,7 +234,7 @@ impl Control {
     /// Whether a stripe is whole, and the next owner would find all of it.
     fn takes_pages(&self, stripe: &Stripe) -> bool {
         let all = (1 << stripe.splits()) - 1;
-        let is_whole = stripe.readable() & all == all && !stripe.has_stranded();
+        let is_whole = stripe.readable() & all == all && !stripe.has_unreachable();
         let changed_in = stripe.changed_in;
         let is_known =
             self.core.directory.is_settled(changed_in) && self.core.is_journaled(changed_in);
@@ -243,12 +243,12 @@ impl Control {
 
     /// Has the next chunk of the unit moved, in the pace of repairs.
     fn move_from(&mut self, first: u64, now: Time) {
-        let unit = self.unit_from(self.crossing.unit);
+        let unit = self.unit_from(self.restripe.unit);
         let old = self.core.sides.target().other();
         let Some(first) = self.core.sides.next_on(old, first, unit.end) else {
             // Earlier ones may have been left behind.
             let is_done = self.core.sides.next_on(old, unit.start, unit.end).is_none();
-            self.crossing.stage = if is_done {
+            self.restripe.stage = if is_done {
                 Stage::Leaving
             } else {
                 Stage::Preparing
@@ -260,16 +260,16 @@ impl Control {
         };
         let chunk = self.chunk_from(first, unit.end);
         let waits = self.pacing.waits_until(now);
-        let is_asked = self.rebuilding() == 0 && waits.is_none() && !self.crossing.is_out;
+        let is_asked = self.rebuilding() == 0 && waits.is_none() && !self.restripe.is_out;
         if is_asked {
             let written = self.core.marks.written.count(chunk.start, chunk.end);
             self.pacing.note_chunk(now, written * PAGE_BYTES as u64);
-            self.core.mover.ask(chunk.clone());
-            self.crossing.is_out = true;
+            self.core.migrator.ask(chunk.clone());
+            self.restripe.is_out = true;
         } else if let Some(until) = waits {
-            self.crossing.retry_at = until.min(now.after(PAUSE));
+            self.restripe.retry_at = until.min(now.after(PAUSE));
         }
-        self.crossing.stage = Stage::Moving { chunk, is_asked };
+        self.restripe.stage = Stage::Moving { chunk, is_asked };
     }
 
     /// Pages from `first` on of which as many hold something as are copied at a time.
@@ -281,42 +281,42 @@ impl Control {
         first..written.map_or(end, |written| (written + pages).min(end))
     }
 
-    /// The mover has answered.
+    /// The migrator has answered.
     fn end_moved(&mut self, is_whole: bool, now: Time) {
-        let Stage::Moving { chunk, .. } = self.crossing.stage.clone() else {
+        let Stage::Moving { chunk, .. } = self.restripe.stage.clone() else {
             return;
         };
         if is_whole {
             return self.move_from(chunk.end, now);
         }
         // Some extent may not be whole any more: it is looked at from the beginning.
-        self.crossing.stage = Stage::Preparing;
-        self.crossing.retry_at = now.after(PAUSE);
+        self.restripe.stage = Stage::Preparing;
+        self.restripe.retry_at = now.after(PAUSE);
     }
 
     /// All of the unit is on the target: waits for its old extents to be given back.
     fn leave_unit(&mut self) {
-        let unit = self.unit_from(self.crossing.unit);
+        let unit = self.unit_from(self.restripe.unit);
         let snapshot = self.core.directory.snapshot();
         let mut old = self.extents_of(self.core.sides.target().other(), &unit);
         if old.any(|extent| snapshot.extents[extent].is_some()) {
             self.core.discarded.store(true, Ordering::Release);
             return;
         }
-        self.crossing.stage = Stage::Preparing;
-        self.crossing.unit = unit.end;
-        self.crossing.retry_at = self.now();
+        self.restripe.stage = Stage::Preparing;
+        self.restripe.unit = unit.end;
+        self.restripe.retry_at = self.now();
     }
 
     /// Nothing is left on the old side, unless a unit was passed by while it was written to.
-    fn end_crossing(&mut self, snapshot: &Snapshot) {
+    fn end_restripe(&mut self, snapshot: &Snapshot) {
         let old = self.core.sides.target().other();
         let mut mapped = snapshot.extents.numbered();
         let is_mapped = mapped.any(|(extent, stripe)| Side::of(extent) == old && stripe.is_some());
         let is_left = self.core.sides.next_on(old, 0, self.core.page_count());
-        self.crossing.begin_again();
+        self.restripe.begin_again();
         // A page may be on its way back from a change that was taken back.
-        let is_busy = self.crossing.is_out
+        let is_busy = self.restripe.is_out
             || is_mapped
             || is_left.is_some()
             || self.jobs.keys().any(|&extent| Side::of(extent) == old)
@@ -332,6 +332,6 @@ impl Control {
         self.core.sides.end();
         // Extents were kept that lost all they had meanwhile.
         self.core.discarded.store(true, Ordering::Release);
-        tracing::info!(scheme = %self.core.resilience().scheme(), "all pages are cut anew");
+        tracing::info!(scheme = %self.core.resilience().scheme(), "all pages are restriped");
     }
 }

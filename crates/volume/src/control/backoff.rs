@@ -18,7 +18,7 @@ use super::pacing::Step;
 use crate::fence::Gate;
 
 /// Slab bytes of a chunk after one was void, before it is halved.
-const EASED_BYTES: u64 = 128 << 10;
+const BACKED_OFF_BYTES: u64 = 128 << 10;
 /// Chunks that are void before writes are to wait for one.
 const FREE: u32 = 3;
 /// How long they wait for the first that they are to wait for: several times what it takes.
@@ -30,18 +30,18 @@ const _: () = assert!(PATIENCE.as_micros() << (MOST - FREE) > 8_000_000);
 
 /// What the latest chunks of one repair came to.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Ease {
+pub(super) struct Backoff {
     /// How many were void, less those that were not.
     void: u32,
 }
 
-impl Ease {
+impl Backoff {
     /// What the next chunk is to be, where it could be `step`.
     pub fn of(self, step: Step) -> Step {
         match self.void {
             0 => step,
             void => Step {
-                fill_bytes: step.fill_bytes.min(EASED_BYTES) >> void.min(FREE),
+                fill_bytes: step.fill_bytes.min(BACKED_OFF_BYTES) >> void.min(FREE),
                 fills: 1,
                 ..step
             },
@@ -67,7 +67,7 @@ impl Ease {
 impl Control {
     /// The gate of a repair's next chunk.
     pub(super) fn open_gate(&mut self, at: usize) -> Arc<Gate> {
-        let gate = Arc::new(Gate::new(self.repairs[at].ease.patience()));
+        let gate = Arc::new(Gate::new(self.repairs[at].backoff.patience()));
         self.repairs[at].gate = Arc::clone(&gate);
         gate
     }
@@ -86,7 +86,7 @@ impl Control {
     pub(super) fn judge_chunk(&mut self, at: usize) -> bool {
         let repair = &mut self.repairs[at];
         let is_void = !repair.gate.close() && !is_planted(Planted::KeepVoid);
-        repair.ease.note(is_void);
+        repair.backoff.note(is_void);
         let bytes = std::mem::take(&mut repair.filled_bytes);
         let counters = &self.core.counters;
         if is_void {
@@ -110,42 +110,52 @@ mod tests {
 
     #[test]
     fn chunks_that_are_void_get_smaller_and_then_writes_wait_for_them() {
-        let mut ease = Ease::default();
-        assert_eq!((ease.of(STEP), ease.patience()), (STEP, Duration::ZERO));
+        let mut backoff = Backoff::default();
+        assert_eq!(
+            (backoff.of(STEP), backoff.patience()),
+            (STEP, Duration::ZERO)
+        );
         for kib in [64, 32, 16] {
-            assert_eq!(ease.patience(), Duration::ZERO, "writes wait for nothing");
-            ease.note(true);
-            let step = ease.of(STEP);
+            assert_eq!(
+                backoff.patience(),
+                Duration::ZERO,
+                "writes wait for nothing"
+            );
+            backoff.note(true);
+            let step = backoff.of(STEP);
             assert_eq!((step.fill_bytes, step.fills), (kib << 10, 1));
         }
-        assert_eq!(ease.patience(), PATIENCE);
-        ease.note(true);
-        assert_eq!(ease.patience(), PATIENCE * 2);
-        assert_eq!(ease.of(STEP).fill_bytes, 16 << 10, "no smaller");
+        assert_eq!(backoff.patience(), PATIENCE);
+        backoff.note(true);
+        assert_eq!(backoff.patience(), PATIENCE * 2);
+        assert_eq!(backoff.of(STEP).fill_bytes, 16 << 10, "no smaller");
     }
 
     #[test]
     fn chunks_that_are_not_take_it_back_step_by_step() {
-        let mut ease = Ease::default();
-        (0..100).for_each(|_| ease.note(true));
+        let mut backoff = Backoff::default();
+        (0..100).for_each(|_| backoff.note(true));
         assert!(
-            ease.patience() > Duration::from_secs(8),
+            backoff.patience() > Duration::from_secs(8),
             "any target is done by then"
         );
-        (0..MOST).for_each(|_| ease.note(false));
-        assert_eq!((ease.of(STEP), ease.patience()), (STEP, Duration::ZERO));
-        ease.note(false);
-        assert_eq!(ease.of(STEP), STEP);
+        (0..MOST).for_each(|_| backoff.note(false));
+        assert_eq!(
+            (backoff.of(STEP), backoff.patience()),
+            (STEP, Duration::ZERO)
+        );
+        backoff.note(false);
+        assert_eq!(backoff.of(STEP), STEP);
     }
 
     #[test]
     fn what_is_small_already_is_halved_from_there() {
-        let mut ease = Ease::default();
-        ease.note(true);
+        let mut backoff = Backoff::default();
+        backoff.note(true);
         let small = Step {
             fill_bytes: 32 << 10,
             ..STEP
         };
-        assert_eq!(ease.of(small).fill_bytes, 16 << 10);
+        assert_eq!(backoff.of(small).fill_bytes, 16 << 10);
     }
 }

@@ -4,7 +4,7 @@
 //! nothing by their bit alone, the others by page operations (`worker::page::moved`). What it could not
 //! do of a chunk is done when that is asked for again.
 //!
-//! [`Run`] decides what is next, without thread or clock; [`run`] drives it on a thread, [`Moving`]
+//! [`Run`] decides what is next, without thread or clock; [`run`] drives it on a thread, [`SteppedMigrator`]
 //! where its caller does the steps.
 //!
 //! Concurrency: one order and one answer, under a lock; the control thread is woken by the answer.
@@ -18,9 +18,9 @@ use crate::PAGE_BYTES;
 use crate::core::Core;
 use crate::worker::Worker;
 
-/// What the mover is to do, and how the last chunk ended.
+/// What the migrator is to do, and how the last chunk ended.
 #[derive(Default)]
-pub struct Mover {
+pub struct Migrator {
     orders: Mutex<Orders>,
     bell: Condvar,
 }
@@ -35,12 +35,12 @@ struct Orders {
 /// Pages of one request: what a worker has operations for.
 const RUN_PAGES: u64 = crate::worker::OPS_MAX as u64;
 
-impl Mover {
+impl Migrator {
     fn orders(&self) -> MutexGuard<'_, Orders> {
         self.orders.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has these pages moved; the answer is taken by [`Mover::answer`].
+    /// Has these pages moved; the answer is taken by [`Migrator::answer`].
     pub fn ask(&self, pages: Range<u64>) {
         self.orders().chunk = Some(pages);
         self.bell.notify_all();
@@ -77,15 +77,15 @@ impl Mover {
     }
 }
 
-/// The mover's thread.
+/// The migrator's thread.
 pub fn run(core: &Core, mut worker: Worker) {
-    while let Some(chunk) = core.mover.wait() {
+    while let Some(chunk) = core.migrator.wait() {
         let mut run = Run::new(chunk);
         while let Some(pages) = run.advance(core) {
             let is_moved = worker.move_pages(pages).is_ok();
             run.handle_moved(is_moved);
         }
-        core.mover.tell(run.is_whole);
+        core.migrator.tell(run.is_whole);
         core.wake.wake();
     }
 }
@@ -152,15 +152,15 @@ fn pass_empty(core: &Core, page: u64) -> bool {
     is_empty
 }
 
-/// A mover that its caller steps.
-pub struct Moving {
+/// A migrator that its caller steps.
+pub struct SteppedMigrator {
     worker: Worker,
     run: Option<Run>,
     /// The request under way.
     request: Option<u16>,
 }
 
-impl Moving {
+impl SteppedMigrator {
     pub fn new(worker: Worker) -> Self {
         Self {
             worker,
@@ -174,7 +174,7 @@ impl Moving {
         loop {
             let run = match &mut self.run {
                 Some(run) => run,
-                None => match core.mover.orders().chunk.take() {
+                None => match core.migrator.orders().chunk.take() {
                     Some(chunk) => self.run.insert(Run::new(chunk)),
                     None => {
                         // What it read and does not wait for any more comes in.
@@ -193,7 +193,7 @@ impl Moving {
             match run.advance(core) {
                 Some(pages) => self.request = Some(self.worker.submit_move(pages)),
                 None => {
-                    core.mover.tell(run.is_whole);
+                    core.migrator.tell(run.is_whole);
                     self.run = None;
                     return true;
                 }

@@ -10,7 +10,7 @@ use cenote_pool::control::Reply;
 use super::Daemon;
 
 impl Daemon {
-    /// A client says where it runs and what it could bring home.
+    /// A client says where it runs and what it could reclaim.
     pub(super) fn note_place(&mut self, peer: PeerId, machine: u128, away_bytes: u64) {
         let is_local = self.machine != 0 && machine == self.machine;
         if let Some(session) = self.sessions.get_mut(&peer) {
@@ -18,7 +18,7 @@ impl Daemon {
         }
     }
 
-    /// What clients of this machine could bring home, as they said last.
+    /// What clients of this machine could reclaim, as they said last.
     pub(super) fn away_bytes(&self) -> u64 {
         let said = self
             .sessions
@@ -29,9 +29,9 @@ impl Daemon {
 
     /// Tells the clients of this machine what it has to spare. All are told the same: each takes
     /// what fits, and the next sample counts it.
-    pub(super) fn offer_home(&mut self) {
-        let homing = self.watch.as_ref().and_then(|watch| watch.homing.as_ref());
-        let bytes = homing.map_or(0, |homing| homing.offer().bytes);
+    pub(super) fn offer_reclaim(&mut self) {
+        let reclaim = self.watch.as_ref().and_then(|watch| watch.reclaim.as_ref());
+        let bytes = reclaim.map_or(0, |reclaim| reclaim.offer().bytes);
         if bytes == 0 {
             return;
         }

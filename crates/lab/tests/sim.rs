@@ -350,7 +350,7 @@ fn assert_rot_healed(seeds: [u64; 2]) {
     }
 }
 
-/// Splits of either side rot while pages are restriped: what is read is right or an error.
+/// Splits of either layout rot while pages are restriped: what is read is right or an error.
 #[test]
 fn splits_that_rot_while_pages_are_cut_anew_are_found() {
     let (mut rotten, mut moved) = (0, 0);

@@ -147,11 +147,11 @@ mistakes! {
         /// As many parities are made of a page as the volume's scheme has, not its extent.
         EncodeByScheme = "encode-by-scheme",
         /// A page counts as moved to its new cut before every member has it.
-        SkipSideMark = "skip-side-mark",
+        SkipLayoutBit = "skip-layout-bit",
         /// A page is moved to its new cut while others write it.
         MoveOverNewer = "move-over-newer",
         /// The next owner looks for every page where it was before the change of k began.
-        ForgetSides = "forget-sides",
+        ForgetLayouts = "forget-layouts",
         /// An extent that lost more than it survives stays lost.
         LeaveLost = "leave-lost",
         /// An extent is given up when it can lose nothing more, and not only when it has.

@@ -262,7 +262,7 @@ const FREE: u64 = u64::MAX;
 const IDLE: u64 = u64::MAX - 1;
 
 impl Directory {
-    /// With room for so many extents of each side.
+    /// With room for so many extents of each layout.
     pub fn new(extent_counts: [usize; 2], resilience: Resilience, awaits_silent: bool) -> Self {
         let snapshot = Snapshot {
             epoch: 1,

@@ -1,4 +1,4 @@
-//! What brings pages to a volume's other side, chunk by chunk as the control thread says.
+//! What brings pages to a volume's other layout, chunk by chunk as the control thread says.
 //!
 //! It has a worker of its own, begun with the first change of k, and does a chunk at a time: pages that hold
 //! nothing by their bit alone, the others by page operations (`worker::page::moved`). What it could not
@@ -135,10 +135,10 @@ fn page_end(core: &Core) -> u64 {
     core.size_bytes.load(Ordering::Acquire) / PAGE_BYTES as u64
 }
 
-/// Has a page that holds nothing be on the side where it is to be; false when somebody is at it.
+/// Has a page that holds nothing be in the layout where it is to be; false when somebody is at it.
 fn pass_empty(core: &Core, page: u64) -> bool {
-    let target = core.sides.target();
-    if core.sides.side_of(page) == target {
+    let target = core.layouts.target();
+    if core.layouts.id_of(page) == target {
         return true;
     }
     if !core.claims.try_claim(page) {
@@ -146,7 +146,7 @@ fn pass_empty(core: &Core, page: u64) -> bool {
     }
     let is_empty = !core.marks.written.contains(page);
     if is_empty {
-        core.sides.pass(page, target);
+        core.layouts.pass(page, target);
     }
     core.claims.release(page);
     is_empty

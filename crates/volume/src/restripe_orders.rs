@@ -3,7 +3,7 @@
 //!
 //! Whoever asks is not the control thread, which carries an order out later, and not always at once: its
 //! journal may be full. A third k is admitted when every order was carried out and all pages are cut as the
-//! last one says. Until then the two sides, the orders under way and the volume's file name two between them,
+//! last one says. Until then the two layouts, the orders under way and the volume's file name two between them,
 //! so an owner may end at any time, and the next one finds what it knows.
 //!
 //! Concurrency: any thread, under a lock that is held while an order is sent. The control thread takes it as
@@ -11,8 +11,8 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use crate::layouts::Layouts;
 use crate::scheme::Cut;
-use crate::sides::Sides;
 
 /// The orders for other cuts of one volume.
 pub struct RestripeOrders(Mutex<Orders>);
@@ -28,14 +28,16 @@ pub struct Orders {
 }
 
 impl RestripeOrders {
-    /// Of a volume that is to be cut as `wanted`, and whose pages are where `sides` says.
-    pub fn new(wanted: Cut, sides: &Sides) -> Self {
-        let target = sides.target();
-        let now = match sides.is_mixed() {
+    /// Of a volume that is to be cut as `wanted`, and whose pages are where `layouts` says.
+    pub fn new(wanted: Cut, layouts: &Layouts) -> Self {
+        let target = layouts.target();
+        let now = match layouts.is_mixed() {
             true => vec![target, target.other()],
             false => vec![target],
         };
-        let mut now = now.into_iter().map(|side| sides.layout(side).cut());
+        let mut now = now
+            .into_iter()
+            .map(|layout_id| layouts.layout(layout_id).cut());
         Self(Mutex::new(Orders {
             last: wanted,
             other: now.find(|&cut| cut != wanted),
@@ -57,7 +59,7 @@ impl RestripeOrders {
 
 impl Orders {
     /// Whether the volume can be asked for this cut now. `at_rest`: how all of its pages are cut, if they are
-    /// on one side.
+    /// in one layout.
     pub fn admit(&self, cut: Cut, at_rest: Option<Cut>) -> bool {
         cut == self.last || self.other(at_rest).is_none_or(|other| other == cut)
     }
@@ -86,7 +88,7 @@ impl Orders {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::extents::Side;
+    use crate::extents::LayoutId;
 
     fn cut(k: usize) -> Cut {
         Cut::of(format!("rs:{k}+2").parse().unwrap())
@@ -94,7 +96,10 @@ mod tests {
 
     fn restripe_orders(k: usize) -> RestripeOrders {
         let scheme = format!("rs:{k}+2").parse().unwrap();
-        RestripeOrders::new(cut(k), &Sides::new(Side::First, scheme, 1 << 16, 1000))
+        RestripeOrders::new(
+            cut(k),
+            &Layouts::new(LayoutId::First, scheme, 1 << 16, 1000),
+        )
     }
 
     /// Sends an order for k, if it is admitted.
@@ -137,13 +142,13 @@ mod tests {
 
     #[test]
     fn what_the_last_owner_left_in_the_middle_is_two() {
-        let sides = Sides::new(Side::First, "rs:8+2".parse().unwrap(), 1 << 16, 1000);
+        let layouts = Layouts::new(LayoutId::First, "rs:8+2".parse().unwrap(), 1 << 16, 1000);
         // Its file says another k than its journal.
-        let restripe_orders = RestripeOrders::new(cut(2), &sides);
+        let restripe_orders = RestripeOrders::new(cut(2), &layouts);
         assert!(!ask(&restripe_orders, 4, Some(8)) && ask(&restripe_orders, 8, Some(8)));
-        sides.prepare().unwrap();
-        sides.begin(cut(4));
-        let restripe_orders = RestripeOrders::new(cut(4), &sides);
+        layouts.prepare().unwrap();
+        layouts.begin(cut(4));
+        let restripe_orders = RestripeOrders::new(cut(4), &layouts);
         assert!(!ask(&restripe_orders, 2, None) && ask(&restripe_orders, 8, None));
     }
 }

@@ -7,7 +7,7 @@ use serde::Serialize;
 use crate::PAGE_BYTES;
 use crate::control::Control;
 use crate::directory::{MemberState, Stripe};
-use crate::extents::{Side, index_of};
+use crate::extents::{LayoutId, index_of};
 use crate::integrity::{IntegrityStatus, Reputation};
 use crate::scrub::ScrubStatus;
 use crate::timings::{Latency, SpreadValues, TimingValues};
@@ -250,14 +250,14 @@ impl Control {
             .map(|extent| extent.hosts.iter().flatten().count())
             .sum();
         let lent_bytes = slabs as u64 * self.slab_bytes();
-        let layout_bytes = |side: Side| {
-            let pages = core.sides.layout(side).extent_pages();
+        let layout_bytes = |layout_id: LayoutId| {
+            let pages = core.layouts.layout(layout_id).extent_pages();
             let count = snapshot.extents.numbered();
-            let mapped =
-                count.filter(|(extent, stripe)| Side::of(*extent) == side && stripe.is_some());
+            let mapped = count
+                .filter(|(extent, stripe)| LayoutId::of(*extent) == layout_id && stripe.is_some());
             mapped.count() as u64 * pages * PAGE_BYTES as u64
         };
-        let mapped_bytes = Side::BOTH.into_iter().map(layout_bytes).sum::<u64>();
+        let mapped_bytes = LayoutId::BOTH.into_iter().map(layout_bytes).sum::<u64>();
         // The bitmap: one bit per page of the mapped range.
         let tags = core.integrity.status().tag_bytes;
         let tables =

@@ -80,7 +80,7 @@ pub struct Stepped {
     control: Control,
     queues: Vec<DiskQueue>,
     opened: Option<Opened>,
-    /// Once pages are on two sides.
+    /// Once pages are in two layouts.
     migrator: Option<SteppedMigrator>,
 }
 
@@ -204,11 +204,11 @@ impl Stepped {
         is_open
     }
 
-    /// Moves pages on that are on their way to the volume's other side; whether the control side has
+    /// Moves pages on that are on their way to the volume's other layout; whether the control side has
     /// to look.
     fn step_migrator(&mut self) -> bool {
         let core = Arc::clone(self.control.shared());
-        if self.migrator.is_none() && self.opened.is_none() && core.sides.is_mixed() {
+        if self.migrator.is_none() && self.opened.is_none() && core.layouts.is_mixed() {
             self.migrator = self.worker().ok().map(SteppedMigrator::new);
         }
         self.migrator
@@ -322,7 +322,7 @@ impl Stepped {
     /// The extent that a page is in now.
     #[must_use]
     pub fn extent_of(&self, page: u64) -> usize {
-        self.control.core().sides.locate(page).extent
+        self.control.core().layouts.locate(page).extent
     }
 
     /// The page that is at `index` of an extent now.

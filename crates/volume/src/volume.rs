@@ -17,15 +17,15 @@ use crate::backing::{Backing, DiskQueue, Store};
 use crate::control::{Command, Control, Dialer, HostConfig, Link, Parts, Threads};
 use crate::core::{Core, Shape, pages_of};
 use crate::directory::WorkerEpoch;
-use crate::extents::{EXTENTS_MAX, Side};
+use crate::extents::{EXTENTS_MAX, LayoutId};
 use crate::flights::Flights;
 use crate::integrity::Tags;
 use crate::journal::Image;
 use crate::kept::Kept;
 use crate::layout::Layout;
+use crate::layouts::Layouts;
 use crate::marks::{Marks, MarksError, PageCount, Unfinished};
 use crate::scheme::Cut;
-use crate::sides::Sides;
 use crate::status::VolumeStatus;
 use crate::wake::Wake;
 use crate::worker::{Worker, slots_of};
@@ -127,7 +127,8 @@ impl Volume {
         connector: Arc<dyn Connector>,
     ) -> Result<Self, VolumeError> {
         let volume = Self::open_with(config, Some(kept), None, connector)?;
-        if volume.core.sides.is_mixed() || volume.core.layout().cut() != Cut::of(volume.scheme()) {
+        if volume.core.layouts.is_mixed() || volume.core.layout().cut() != Cut::of(volume.scheme())
+        {
             volume.start_migrator()?;
         }
         volume.redo()?;
@@ -262,22 +263,22 @@ impl Volume {
         let layout = Layout::new(Cut::of(scheme), slab_bytes);
         let pages = pages_of(layout, size_bytes_max);
         let mut may_restripe = true;
-        let (marks, tags, sides, journal) = match with.kept {
+        let (marks, tags, layouts, journal) = match with.kept {
             Some((kept, left)) => {
-                may_restripe = kept.sides.is_some();
+                may_restripe = kept.layouts.is_some();
                 let counts = PageCount {
                     now: pages_of(layout, config.size_bytes),
                     max: pages,
                 };
-                let (marks, tags, sides, journal) =
+                let (marks, tags, layouts, journal) =
                     kept.begin(&config, slab_bytes, counts, left)?;
-                (marks, tags, sides, Some(journal))
+                (marks, tags, layouts, Some(journal))
             }
             None => {
                 let marks = Marks::anonymous(pages).map_err(MarksError::Io)?;
                 let tags = Tags::anonymous(&config.protection, config.id, pages)?;
-                let sides = Sides::new(Side::First, scheme, slab_bytes, pages);
-                (marks, tags, sides, None)
+                let layouts = Layouts::new(LayoutId::First, scheme, slab_bytes, pages);
+                (marks, tags, layouts, None)
             }
         };
         let (store, queues) = match with.backing {
@@ -292,7 +293,7 @@ impl Volume {
             None => (None, Vec::new()),
         };
         let shape = Shape {
-            sides,
+            layouts,
             resilience: config.resilience,
             slab_bytes,
             size_bytes: config.size_bytes,

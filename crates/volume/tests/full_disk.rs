@@ -48,7 +48,7 @@ impl SmallDisk {
         let path = |kind| self.path.join(format!("volume.{kind}"));
         let kept = Kept::in_files(&path("journal"), &path("pages"), &path("images"));
         let kept = kept.and_then(|kept| kept.with_tags(&path("tags")));
-        kept.and_then(|kept| kept.with_sides(&path("sides")))
+        kept.and_then(|kept| kept.with_layouts(&path("sides")))
             .unwrap()
     }
 

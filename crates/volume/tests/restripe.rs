@@ -284,7 +284,7 @@ fn a_change_that_finds_no_room_is_taken_back() {
 fn kept_volume(cluster: &Cluster, scheme: &str) -> Result<Volume, VolumeError> {
     let kept = cluster.kept();
     let kept = kept
-        .with_sides(&cluster.path().join("volume.sides"))
+        .with_layouts(&cluster.path().join("volume.sides"))
         .unwrap();
     Volume::open_kept(cluster.config(scheme, SIZE), kept, cluster.connector())
 }
@@ -327,7 +327,7 @@ fn the_next_owner_goes_on_with_a_change_or_goes_back() {
             }
             assert_pages(&volume, PAGES, 2);
             volume.detach();
-            // And the one after that finds one side, whichever it is.
+            // And the one after that finds one layout, whichever it is.
             let volume = kept_volume(&cluster, scheme).unwrap();
             assert_pages(&volume, PAGES, 2);
         }

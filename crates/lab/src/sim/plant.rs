@@ -175,7 +175,7 @@ pub fn planted(name: &str, seed: u64) -> Options {
             ..tiny
         },
         // Pages are restriped over slow links while clients end, and few are written again.
-        "skip-side-mark" => Options {
+        "skip-layout-bit" => Options {
             workers: 1,
             hosts: 12,
             slabs_per_host: Some(24),
@@ -192,7 +192,7 @@ pub fn planted(name: &str, seed: u64) -> Options {
             ..tiny
         },
         // Pages are restriped all the time, while others write them, hosts go and clients end.
-        "move-over-newer" | "forget-sides" => Options {
+        "move-over-newer" | "forget-layouts" => Options {
             workers: 3,
             hosts: 12,
             slabs_per_host: Some(24),

@@ -12,7 +12,7 @@ use cenote_pool::control::{Request, SlabActivity, Window};
 
 use super::{Control, pool_window};
 use crate::directory::HostIndex;
-use crate::extents::{ByExtent, Side};
+use crate::extents::{ByExtent, LayoutId};
 
 /// Smoothed activity of every extent.
 pub(super) struct Activity {
@@ -28,7 +28,7 @@ const PERIOD: Duration = Duration::from_secs(1);
 impl Activity {
     /// Of those that are in a table.
     pub fn new<T>(extents: &ByExtent<T>, now: Time) -> Self {
-        let counts = Side::BOTH.map(|side| extents.count(side));
+        let counts = LayoutId::BOTH.map(|layout_id| extents.count(layout_id));
         Self {
             averages: ByExtent::new(counts, || 0.0),
             sampled: now,

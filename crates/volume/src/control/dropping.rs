@@ -27,7 +27,7 @@ use super::repair::{Repair, Stage};
 use super::{Control, pool_window};
 use crate::core::Mapping;
 use crate::directory::Stripe;
-use crate::extents::Side;
+use crate::extents::LayoutId;
 
 /// What an extent waits for on its way to the disk.
 pub(super) struct Flush {
@@ -62,9 +62,9 @@ impl Control {
         })
     }
 
-    /// Whether a page of an extent's range is in that extent, and not on the volume's other side.
+    /// Whether a page of an extent's range is in that extent, and not in the volume's other layout.
     fn is_of(&self, extent: usize, page: u64) -> bool {
-        self.core.sides.side_of(page) == Side::of(extent)
+        self.core.layouts.id_of(page) == LayoutId::of(extent)
     }
 
     /// Whether the disk has ended every write that the slabs of an extent have.
@@ -103,7 +103,7 @@ impl Control {
         self.repairs.push(repair);
     }
 
-    /// No slab of the extent has its pages any more. Those on the other side may be in slabs of that. One
+    /// No slab of the extent has its pages any more. Those in the other layout may be in slabs of that. One
     /// that goes there meanwhile is read from the disk until it is written next.
     pub(super) fn clear_bits(&self, extent: usize) {
         let pages = self.core.pages(extent);

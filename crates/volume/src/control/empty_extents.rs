@@ -7,7 +7,7 @@ use super::repair::{Repair, Stage};
 use super::{Control, pool_window};
 use crate::core::Mapping;
 use crate::directory::Stripe;
-use crate::extents::Side;
+use crate::extents::LayoutId;
 use crate::fence::Fence;
 
 impl Control {
@@ -19,7 +19,8 @@ impl Control {
                 continue;
             };
             // What is mapped for pages that are yet to come stays, unless it is lost.
-            let is_target = self.is_restriping() && Side::of(extent) == self.core.sides.target();
+            let is_target =
+                self.is_restriping() && LayoutId::of(extent) == self.core.layouts.target();
             let is_awaiting = is_target && stripe.is_there();
             if is_awaiting || self.core.holds(extent) {
                 continue;

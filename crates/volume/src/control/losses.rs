@@ -19,7 +19,7 @@ use super::repair::{Repair, Stage};
 use crate::PAGE_BYTES;
 use crate::core::Mapping;
 use crate::directory::Stripe;
-use crate::extents::Side;
+use crate::extents::LayoutId;
 use crate::fence::Fence;
 
 /// Extents that were lost, and are to be mapped again by themselves.
@@ -94,14 +94,14 @@ impl Control {
             return;
         }
         let (snapshot, core) = (self.core.directory.snapshot(), &self.core);
-        let target = core.sides.target();
+        let target = core.layouts.target();
         let is_wanted = |&extent: &usize| {
             let is_mapped = snapshot.extents.get(extent).is_none_or(Option::is_some);
-            !is_mapped && Side::of(extent) == target
+            !is_mapped && LayoutId::of(extent) == target
         };
         unmapped.retain(is_wanted);
         let next: Vec<usize> = unmapped.iter().copied().take(AGAIN_PER_TICK).collect();
-        if self.candidates(now).len() < self.core.sides.scheme(target).members() {
+        if self.candidates(now).len() < self.core.layouts.scheme(target).members() {
             return;
         }
         for extent in next {

@@ -31,7 +31,7 @@ use super::{Control, Granted, pool_window};
 use crate::VolumeError;
 use crate::core::Mapping;
 use crate::directory::{HostIndex, Member, MemberState, Stripe, Unreachable};
-use crate::extents::Side;
+use crate::extents::LayoutId;
 use crate::journal::Image;
 
 /// How far a host has confirmed that this client owns the volume.
@@ -88,8 +88,8 @@ impl Control {
             .enumerate()
             .map(|(index, host)| (host.config.name.as_str(), index))
             .collect();
-        let sides = &self.core.sides;
-        let members_of = |extent: usize| sides.scheme(Side::of(extent)).members();
+        let layouts = &self.core.layouts;
+        let members_of = |extent: usize| layouts.scheme(LayoutId::of(extent)).members();
         let mut found: BTreeMap<usize, Stripe> = BTreeMap::new();
         for (&(extent, split), held) in &image.held {
             let extent = extent as usize;

@@ -16,7 +16,7 @@ use super::Control;
 use super::hosts::Host;
 use crate::Scheme;
 use crate::directory::HostIndex;
-use crate::extents::Side;
+use crate::extents::LayoutId;
 
 /// What chooses hosts for a volume.
 pub(super) enum Placer {
@@ -133,7 +133,7 @@ impl Control {
         candidates: &[Candidate],
         held: &[HostIndex],
     ) -> Vec<Candidate> {
-        let most = power_max(self.core.sides.scheme(Side::of(extent)));
+        let most = power_max(self.core.layouts.scheme(LayoutId::of(extent)));
         let admits = |host: &Host| {
             let others = || held.iter().map(|&held| &self.hosts[held]);
             let shares = |other: &Host| host.power.is_some() && other.power == host.power;

@@ -21,7 +21,7 @@ use cenote_pool::planted::{Planted, is_planted};
 
 use super::Control;
 use crate::directory::{HostIndex, Member, MemberState, Snapshot, Stripe};
-use crate::extents::Side;
+use crate::extents::LayoutId;
 use crate::journal::{At, Held, Journal, Shape};
 use crate::status::JournalStatus;
 
@@ -126,14 +126,14 @@ impl Record {
         is_written
     }
 
-    /// Notes that a side is about to be there, or not to be.
-    fn write_side(&mut self, now: Time, side: Side, shape: Option<Shape>) -> bool {
-        let side = side as u8;
-        let before = self.journal.wanted().sides[usize::from(side)];
-        self.journal.set_side(side, shape);
+    /// Notes that a layout is about to be there, or not to be.
+    fn write_layout(&mut self, now: Time, layout_id: LayoutId, shape: Option<Shape>) -> bool {
+        let layout_id = layout_id as u8;
+        let before = self.journal.wanted().layouts[usize::from(layout_id)];
+        self.journal.set_layout(layout_id, shape);
         let is_written = self.write(now);
         if !is_written {
-            self.journal.set_side(side, before);
+            self.journal.set_layout(layout_id, before);
         }
         is_written
     }
@@ -212,14 +212,14 @@ impl Control {
         record.write_ahead(now, at, Held { host, birth })
     }
 
-    /// Notes that a side is there, or is not any more; false when that is to be tried again. It may not
+    /// Notes that a layout is there, or is not any more; false when that is to be tried again. It may not
     /// be: the change may be taken back meanwhile.
-    pub(super) fn record_side(&mut self, side: Side, shape: Option<Shape>) -> bool {
+    pub(super) fn record_layout(&mut self, layout_id: LayoutId, shape: Option<Shape>) -> bool {
         let now = self.now();
         let Some(record) = &mut self.record else {
             return true;
         };
-        record.write_side(now, side, shape)
+        record.write_layout(now, layout_id, shape)
     }
 
     /// Notes that the volume holds nothing any more; false when the next owner would look for it.

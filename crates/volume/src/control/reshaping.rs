@@ -27,7 +27,7 @@ use super::placing::Placer;
 use super::repair::REPAIRS_MAX;
 use super::{Control, pool_window};
 use crate::directory::{HostIndex, Session, Snapshot, Stripe};
-use crate::extents::Side;
+use crate::extents::LayoutId;
 use crate::scheme::Cut;
 use crate::status::ChangeStatus;
 use crate::{PAGE_BYTES, Resilience, Scheme};
@@ -76,13 +76,13 @@ impl Control {
 
     /// Gives extents the splits that the volume's scheme has, where nothing else goes on.
     pub(super) fn reshape(&mut self, now: Time) {
-        let target = self.core.sides.target();
-        let scheme = self.core.sides.scheme(target);
+        let target = self.core.layouts.target();
+        let scheme = self.core.layouts.scheme(target);
         let snapshot = self.core.directory.snapshot();
         let mapped = snapshot.extents.numbered();
         let misfits: Vec<(usize, &Stripe)> = mapped
             // The others are left as they are.
-            .filter(|&(extent, _)| Side::of(extent) == target)
+            .filter(|&(extent, _)| LayoutId::of(extent) == target)
             .filter_map(|(extent, stripe)| Some((extent, stripe.as_deref()?)))
             .filter(|(_, stripe)| stripe.splits() != scheme.members())
             .collect();
@@ -141,8 +141,8 @@ impl Control {
 
     /// Pages are on their way to another cut: a change, of whoever began it.
     pub(super) fn note_restripe(&mut self) {
-        let sides = &self.core.sides;
-        let from = sides.scheme(sides.target().other());
+        let layouts = &self.core.layouts;
+        let from = layouts.scheme(layouts.target().other());
         let epoch = self.core.directory.epoch();
         self.reshaping.change.get_or_insert(Change { from, epoch });
     }

@@ -1,4 +1,4 @@
-//! Bringing a volume's pages to its other side, where they are cut otherwise: the change of k in use.
+//! Bringing a volume's pages to its other layout, where they are cut otherwise: the change of k in use.
 //!
 //! Of a volume with a backing store nothing is copied: its pages are read from there until they are written
 //! next, and extents of the target are mapped as they become busy.
@@ -8,9 +8,9 @@
 //!
 //! `PREPARING` (the target's extents are mapped, whole, settled and in the journal) `-> MOVING` (chunk by
 //! chunk, by the migrator's thread) `-> LEAVING` (the old extents, which hold nothing any more, are given back
-//! as any empty ones are: `reclaim`) `-> ` the next unit. After the last the volume has one side.
+//! as any empty ones are: `empty_extents`) `-> ` the next unit. After the last the volume has one layout.
 //!
-//! Invariants: no chunk is moved while something lost can be rebuilt; at most one unit is on both sides; a
+//! Invariants: no chunk is moved while something lost can be rebuilt; at most one unit is in both layouts; a
 //! change that cannot go on waits, the volume serves, and it can be taken back.
 //! Decision 32.
 
@@ -23,7 +23,7 @@ use super::Control;
 use super::filling::PAUSE;
 use crate::core::Mapping;
 use crate::directory::{Snapshot, Stripe};
-use crate::extents::Side;
+use crate::extents::LayoutId;
 use crate::kept::shape_of;
 use crate::scheme::Cut;
 use crate::{PAGE_BYTES, Scheme};
@@ -72,48 +72,48 @@ impl Control {
     /// Has pages go where they are cut as `to` says, if they are not there. What cannot be done now is tried
     /// again by itself.
     pub(super) fn begin_restripe(&mut self, to: Scheme) {
-        let sides = &self.core.sides;
-        let now = sides.target();
-        if sides.layout(now).cut() != Cut::of(to) {
-            if !sides.is_mixed() {
+        let layouts = &self.core.layouts;
+        let now = layouts.target();
+        if layouts.layout(now).cut() != Cut::of(to) {
+            if !layouts.is_mixed() {
                 if !self.lay_out(to) {
                     return;
                 }
-            } else if sides.layout(now.other()).cut() == Cut::of(to) {
+            } else if layouts.layout(now.other()).cut() == Cut::of(to) {
                 // Back to where they came from.
-                sides.turn(now.other());
+                layouts.turn(now.other());
                 self.restripe.begin_again();
             } else {
                 // Two are there, and nobody was to ask for a third: it begins when that is over.
                 return;
             }
         }
-        let sides = &self.core.sides;
-        sides.set_parities(sides.target(), to.r());
+        let layouts = &self.core.layouts;
+        layouts.set_parities(layouts.target(), to.r());
     }
 
-    /// Lays out the other side, once the next owner would know.
+    /// Lays out the other layout, once the next owner would know.
     fn lay_out(&mut self, to: Scheme) -> bool {
-        let side = self.core.sides.target().other();
-        if let Err(error) = self.core.sides.prepare() {
+        let layout_id = self.core.layouts.target().other();
+        if let Err(error) = self.core.layouts.prepare() {
             tracing::error!(%error, "no room to note which pages are restriped");
             return false;
         }
-        if !self.record_side(side, Some(shape_of(to))) {
+        if !self.record_layout(layout_id, Some(shape_of(to))) {
             return false;
         }
-        let sides = &self.core.sides;
-        let layout = sides.layout_with(Cut::of(to));
-        let count = usize::try_from(layout.extents_of(sides.page_count()));
+        let layouts = &self.core.layouts;
+        let layout = layouts.layout_with(Cut::of(to));
+        let count = usize::try_from(layout.extents_of(layouts.page_count()));
         let count = count.expect("checked before");
         // Before anybody finds a page there.
         self.core.codes.with(layout.cut(), to.r());
         self.core.directory.publish(|next| {
-            next.extents.resize(side, count, || None);
+            next.extents.resize(layout_id, count, || None);
             true
         });
-        sides.set_parities(side, to.r());
-        sides.begin(layout.cut());
+        layouts.set_parities(layout_id, to.r());
+        layouts.begin(layout.cut());
         self.restripe.begin_again();
         true
     }
@@ -124,17 +124,17 @@ impl Control {
         self.core.layout().cut() != Cut::of(scheme)
     }
 
-    /// Whether pages are on their way to the other side.
+    /// Whether pages are on their way to the other layout.
     pub(super) fn is_restriping(&self) -> bool {
-        self.core.sides.is_mixed()
+        self.core.layouts.is_mixed()
     }
 
     /// Of the pages that hold data, how many are where they are to be; `None`: none is on its way.
     pub(super) fn pages_moved(&self) -> Option<(u64, u64)> {
-        let (sides, written) = (&self.core.sides, &self.core.marks.written);
+        let (layouts, written) = (&self.core.layouts, &self.core.marks.written);
         let count = self.core.page_count();
         let done = match (self.is_restriping(), self.is_to_restripe()) {
-            (true, _) => sides.count_on(sides.target(), written, 0, count),
+            (true, _) => layouts.count_in(layouts.target(), written, 0, count),
             (false, true) => 0,
             (false, false) => return None,
         };
@@ -179,20 +179,21 @@ impl Control {
 
     /// The pages of the unit that begins at `first`.
     fn unit_from(&self, first: u64) -> Range<u64> {
-        let pages = Side::BOTH.map(|side| self.core.sides.layout(side).extent_pages());
+        let pages =
+            LayoutId::BOTH.map(|layout_id| self.core.layouts.layout(layout_id).extent_pages());
         first..(first + pages[0].max(pages[1])).min(self.core.page_count())
     }
 
-    /// Extents of a side that pages are in.
-    fn extents_of(&self, side: Side, pages: &Range<u64>) -> Range<usize> {
-        let sides = &self.core.sides;
-        let first = sides.place_on(side, pages.start).extent;
-        first..sides.place_on(side, pages.end - 1).extent + 1
+    /// Extents of a layout that pages are in.
+    fn extents_of(&self, layout_id: LayoutId, pages: &Range<u64>) -> Range<usize> {
+        let layouts = &self.core.layouts;
+        let first = layouts.locate_in(layout_id, pages.start).extent;
+        first..layouts.locate_in(layout_id, pages.end - 1).extent + 1
     }
 
-    /// Finds the next unit that has something on the old side, and has the target's extents mapped.
+    /// Finds the next unit that has something in the old layout, and has the target's extents mapped.
     fn prepare_unit(&mut self, now: Time) {
-        let (target, count) = (self.core.sides.target(), self.core.page_count());
+        let (target, count) = (self.core.layouts.target(), self.core.page_count());
         let old = target.other();
         let snapshot = self.core.directory.snapshot();
         let unit = loop {
@@ -202,8 +203,8 @@ impl Control {
             }
             let mut extents = self.extents_of(old, &unit);
             let is_mapped = extents.any(|extent| snapshot.extents[extent].is_some());
-            let sides = &self.core.sides;
-            if is_mapped || sides.next_on(old, unit.start, unit.end).is_some() {
+            let layouts = &self.core.layouts;
+            if is_mapped || layouts.next_in(old, unit.start, unit.end).is_some() {
                 break unit;
             }
             self.restripe.unit = unit.end.min(count);
@@ -244,10 +245,14 @@ impl Control {
     /// Has the next chunk of the unit moved, in the pace of repairs.
     fn move_from(&mut self, first: u64, now: Time) {
         let unit = self.unit_from(self.restripe.unit);
-        let old = self.core.sides.target().other();
-        let Some(first) = self.core.sides.next_on(old, first, unit.end) else {
+        let old = self.core.layouts.target().other();
+        let Some(first) = self.core.layouts.next_in(old, first, unit.end) else {
             // Earlier ones may have been left behind.
-            let is_done = self.core.sides.next_on(old, unit.start, unit.end).is_none();
+            let is_done = self
+                .core
+                .layouts
+                .next_in(old, unit.start, unit.end)
+                .is_none();
             self.restripe.stage = if is_done {
                 Stage::Leaving
             } else {
@@ -298,7 +303,7 @@ impl Control {
     fn leave_unit(&mut self) {
         let unit = self.unit_from(self.restripe.unit);
         let snapshot = self.core.directory.snapshot();
-        let mut old = self.extents_of(self.core.sides.target().other(), &unit);
+        let mut old = self.extents_of(self.core.layouts.target().other(), &unit);
         if old.any(|extent| snapshot.extents[extent].is_some()) {
             self.core.discarded.store(true, Ordering::Release);
             return;
@@ -308,28 +313,29 @@ impl Control {
         self.restripe.retry_at = self.now();
     }
 
-    /// Nothing is left on the old side, unless a unit was passed by while it was written to.
+    /// Nothing is left in the old layout, unless a unit was passed by while it was written to.
     fn end_restripe(&mut self, snapshot: &Snapshot) {
-        let old = self.core.sides.target().other();
+        let old = self.core.layouts.target().other();
         let mut mapped = snapshot.extents.numbered();
-        let is_mapped = mapped.any(|(extent, stripe)| Side::of(extent) == old && stripe.is_some());
-        let is_left = self.core.sides.next_on(old, 0, self.core.page_count());
+        let is_mapped =
+            mapped.any(|(extent, stripe)| LayoutId::of(extent) == old && stripe.is_some());
+        let is_left = self.core.layouts.next_in(old, 0, self.core.page_count());
         self.restripe.begin_again();
         // A page may be on its way back from a change that was taken back.
         let is_busy = self.restripe.is_out
             || is_mapped
             || is_left.is_some()
-            || self.jobs.keys().any(|&extent| Side::of(extent) == old)
+            || self.jobs.keys().any(|&extent| LayoutId::of(extent) == old)
             || self
                 .repairs
                 .iter()
-                .any(|repair| Side::of(repair.extent) == old);
+                .any(|repair| LayoutId::of(repair.extent) == old);
         let is_known = self.core.directory.is_settled(snapshot.epoch)
             && self.core.is_journaled(snapshot.epoch);
-        if is_busy || !is_known || !self.record_side(old, None) {
+        if is_busy || !is_known || !self.record_layout(old, None) {
             return;
         }
-        self.core.sides.end();
+        self.core.layouts.end();
         // Extents were kept that lost all they had meanwhile.
         self.core.discarded.store(true, Ordering::Release);
         tracing::info!(scheme = %self.core.resilience().scheme(), "all pages are restriped");

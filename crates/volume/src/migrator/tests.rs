@@ -1,20 +1,24 @@
 use super::*;
 use crate::core::tests::restriping;
-use crate::extents::Side;
+use crate::extents::LayoutId;
 
 #[test]
 fn written_pages_are_asked_for_and_the_others_go_by_their_bit() {
     let core = restriping();
     let mut run = Run::new(2..20);
     assert_eq!(run.advance(&core), Some(2..8));
-    assert_eq!(core.sides.side_of(2), Side::First, "that is the request's");
+    assert_eq!(
+        core.layouts.id_of(2),
+        LayoutId::First,
+        "that is the request's"
+    );
     run.handle_moved(true);
     assert_eq!(run.advance(&core), None);
     assert!(run.is_whole);
     for page in 8..20 {
-        assert_eq!(core.sides.side_of(page), Side::Second);
+        assert_eq!(core.layouts.id_of(page), LayoutId::Second);
     }
-    assert_eq!(core.sides.side_of(20), Side::First);
+    assert_eq!(core.layouts.id_of(20), LayoutId::First);
 }
 
 #[test]
@@ -29,9 +33,9 @@ fn what_could_not_be_moved_is_told() {
     let mut run = Run::new(10..14);
     assert_eq!(run.advance(&core), None);
     assert!(!run.is_whole, "somebody writes one of them");
-    let sides = [10, 11, 12, 13].map(|page| core.sides.side_of(page));
+    let layouts = [10, 11, 12, 13].map(|page| core.layouts.id_of(page));
     assert_eq!(
-        sides.map(|side| side == Side::Second),
+        layouts.map(|layout_id| layout_id == LayoutId::Second),
         [true, true, false, true]
     );
 }

@@ -43,12 +43,12 @@ impl Volume {
 
     /// Whether pages can be cut so while the volume is in use.
     fn is_cut_to(&self, to: Scheme, orders: &Orders) -> bool {
-        let (sides, cut) = (&self.core.sides, Cut::of(to));
-        if !self.may_restripe || !sides.fits(cut) {
+        let (layouts, cut) = (&self.core.layouts, Cut::of(to));
+        if !self.may_restripe || !layouts.fits(cut) {
             return false;
         }
-        let extents = sides.layout_with(cut).extents_of(sides.page_count());
-        extents <= EXTENTS_MAX && orders.admit(cut, sides.at_rest())
+        let extents = layouts.layout_with(cut).extents_of(layouts.page_count());
+        extents <= EXTENTS_MAX && orders.admit(cut, layouts.at_rest())
     }
 
     /// Expects something else of hosts from now on, while requests go on. Operations that are under
@@ -72,7 +72,7 @@ impl Volume {
         let mut orders = self.core.restripe_orders.lock();
         self.check(resilience, &orders)?;
         self.command(Command::Reshape(resilience))?;
-        orders.note_sent(cut, self.core.sides.at_rest());
+        orders.note_sent(cut, self.core.layouts.at_rest());
         Ok(())
     }
 }

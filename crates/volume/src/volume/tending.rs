@@ -30,7 +30,7 @@ impl Volume {
         let mut extent = 0;
         let mut layout = self.core.layout();
         while extent < wanted {
-            let side = self.core.sides.target();
+            let layout_id = self.core.layouts.target();
             if self.core.layout() != layout {
                 // Its pages are to be cut otherwise: whoever moves them maps what they go to.
                 layout = self.core.layout();
@@ -38,7 +38,7 @@ impl Volume {
                 continue;
             }
             let snapshot = self.core.directory.snapshot();
-            let stripe = snapshot.extents.get(side.extent(extent));
+            let stripe = snapshot.extents.get(layout_id.extent(extent));
             if stripe.is_some_and(Option::is_some) {
                 extent += 1;
                 mapped += 1;
@@ -49,7 +49,7 @@ impl Volume {
             // A few at a time keep every host busy.
             let ahead = extent..wanted.min(extent + 8);
             let states: Vec<Mapping> = ahead
-                .map(|extent| self.core.want(side.extent(extent)))
+                .map(|extent| self.core.want(layout_id.extent(extent)))
                 .collect();
             if states[0] == Mapping::Refused || moved.elapsed() > PATIENCE {
                 self.core.mapped_ahead.store(false, Ordering::Release);

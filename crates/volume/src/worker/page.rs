@@ -44,7 +44,7 @@ use super::Worker;
 use super::requests::{Chunk, Kind};
 use crate::backing::Token;
 use crate::directory::Session;
-use crate::extents::Side;
+use crate::extents::LayoutId;
 use crate::integrity::Tag;
 use crate::scheme::Cut;
 use crate::{IoError, Mode};
@@ -118,10 +118,10 @@ pub(super) struct PageOp {
     parities: u8,
     // Whether it reads for nobody, to find what is wrong.
     is_scrub: bool,
-    // Whether it brings its page to the volume's other side, ...
+    // Whether it brings its page to the volume's other layout, ...
     is_move: bool,
     // ... which is this.
-    to: Side,
+    to: LayoutId,
     // Whether what it read first was wrong, so that it reads all there is.
     is_wider: bool,
 }

@@ -45,7 +45,7 @@ pub(super) enum Kind {
     Discard,
     /// Reads pages that hold data for nobody, to find splits that are wrong.
     Scrub,
-    /// Brings pages to the volume's other side.
+    /// Brings pages to the volume's other layout.
     Move,
     /// Writes a page that the last owner was writing.
     Redo,
@@ -194,7 +194,7 @@ impl Worker {
         result
     }
 
-    /// Brings pages to the side where they are to be.
+    /// Brings pages to the layout where they are to be.
     ///
     /// # Errors
     /// Some are where they were, and may be tried again.

@@ -128,7 +128,7 @@ fn what_a_failed_attempt_wanted_is_forgotten_with_the_directory() {
 }
 
 #[test]
-fn a_slab_or_a_side_that_was_not_noted_is_not_noted_later() {
+fn a_slab_or_a_layout_that_was_not_noted_is_not_noted_later() {
     for how in REFUSALS {
         let (disk, directory) = (Disk::default(), directory());
         let mut record = record(&disk);
@@ -142,7 +142,7 @@ fn a_slab_or_a_side_that_was_not_noted_is_not_noted_later() {
         };
         assert!(!record.write_ahead(turn(1), (0, 0), held));
         let shape = Some(Shape { k: 4, r: 2 });
-        assert!(!record.write_side(turn(2), Side::Second, shape));
+        assert!(!record.write_layout(turn(2), LayoutId::Second, shape));
         disk.refuse(Refusal::None);
         assert!(note(&mut record, &directory, turn(3)));
         assert_eq!(disk.says(), before, "{how:?}");

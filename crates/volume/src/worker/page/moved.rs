@@ -1,7 +1,7 @@
-//! Moving a page to the volume's other side: read where it is, written where it is to be.
+//! Moving a page to the volume's other layout: read where it is, written where it is to be.
 //!
 //! `Parked -> Merging (claimed; the old stripe is read and judged) -> Writing (the new one) -> (done)`.
-//! What goes wrong ends the try and gives the page back as it was: the bit that says its side is set last,
+//! What goes wrong ends the try and gives the page back as it was: the bit that says its layout is set last,
 //! when every member of the new stripe has acknowledged. The page is on nobody's list of pages in
 //! flight, for it is whole where its bit says; whoever rebuilds the new stripe's slabs does not count it
 //! as theirs until then (`Core::held`).
@@ -19,7 +19,7 @@ use super::State;
 use super::epoch::stripe_of;
 use crate::IoError;
 use crate::directory::Stripe;
-use crate::layout::Place;
+use crate::layout::PageLocation;
 use crate::marks::Soundness;
 use crate::worker::Worker;
 
@@ -27,17 +27,17 @@ impl Worker {
     /// Looks where the operation's page is: again whenever it begins, for it may have moved.
     pub(super) fn locate(&mut self, op: u16) {
         let state = &mut self.ops[usize::from(op)];
-        let Place { extent, index, cut } = self.core.sides.locate(state.page);
+        let PageLocation { extent, index, cut } = self.core.layouts.locate(state.page);
         (state.extent, state.index, state.cut) = (extent, index, cut);
     }
 
     pub(super) fn begin_move(&mut self, op: u16) {
         let page = self.ops[usize::from(op)].page;
         // Once: a change that is taken back meanwhile has another.
-        let to = self.core.sides.target();
+        let to = self.core.layouts.target();
         self.ops[usize::from(op)].to = to;
         // Nobody else moves it.
-        if self.core.sides.side_of(page) == to {
+        if self.core.layouts.id_of(page) == to {
             return self.finish(op, Ok(()));
         }
         if !is_planted(Planted::MoveOverNewer) {
@@ -99,7 +99,7 @@ impl Worker {
         self.ops[at].wrong = 0;
         self.leave(op);
         let (to, page) = (self.ops[at].to, self.ops[at].page);
-        let Place { extent, index, cut } = self.core.sides.place_on(to, page);
+        let PageLocation { extent, index, cut } = self.core.layouts.locate_in(to, page);
         let state = &mut self.ops[at];
         (state.extent, state.index, state.cut) = (extent, index, cut);
         self.enter(op);
@@ -113,7 +113,7 @@ impl Worker {
         let members = self.required(stripe, index);
         let state = &mut self.ops[at];
         (state.state, state.acked, state.failed) = (State::Writing, 0, false);
-        if is_planted(Planted::SkipSideMark) {
+        if is_planted(Planted::SkipLayoutBit) {
             self.pass_over(op);
         }
         self.scatter(op, members);
@@ -157,7 +157,7 @@ impl Worker {
         self.park(op);
     }
 
-    /// The page could not be read. Where that is for good it is an error on its new side, as it was on
+    /// The page could not be read. Where that is for good it is an error in its new layout, as it was in
     /// its old one; else the next try may read it.
     pub(super) fn end_unmovable(&mut self, op: u16, error: IoError) {
         let page = self.ops[usize::from(op)].page;
@@ -190,7 +190,7 @@ impl Worker {
         if is_open && pages.remote.contains(page) {
             return self.finish(op, Err(IoError::Disk));
         }
-        // In this order: on its new side no slab has it.
+        // In this order: in its new layout no slab has it.
         pages.remote.remove(page);
         self.pass_over(op);
         let counters = &self.core.counters;
@@ -198,10 +198,10 @@ impl Worker {
         self.finish(op, Ok(()));
     }
 
-    /// From here on the page is on the side where it is to be. Under its claim.
+    /// From here on the page is in the layout where it is to be. Under its claim.
     fn pass_over(&self, op: u16) {
         let state = &self.ops[usize::from(op)];
-        self.core.sides.pass(state.page, state.to);
+        self.core.layouts.pass(state.page, state.to);
     }
 }
 

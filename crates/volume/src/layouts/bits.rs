@@ -1,4 +1,4 @@
-//! A bit per page that says its side: in a file that outlives the process, or in memory.
+//! A bit per page that says its layout: in a file that outlives the process, or in memory.
 //!
 //! The file begins with what it is, whose, and of which life of the machine, as that of the marks does.
 //! The layout is told in `docs/protocols/journal.md`.
@@ -11,10 +11,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use cenote_durable::allocate;
 use memmap2::{MmapOptions, MmapRaw};
 
-use crate::extents::Side;
+use crate::extents::LayoutId;
 use crate::marks::{Bitmap, MarksError, Words, begin_file, description};
 
-/// The side of each page: a bit, set for the second.
+/// The layout of each page: a bit, set for the second.
 pub struct Bits {
     words: Words,
 }
@@ -84,24 +84,24 @@ impl Bits {
 
     /// Where a page is.
     #[inline]
-    pub fn side_of(&self, page: u64) -> Side {
-        Side::BOTH[(self.word(page).load(Ordering::Acquire) >> (page % 64) & 1) as usize]
+    pub fn id_of(&self, page: u64) -> LayoutId {
+        LayoutId::BOTH[(self.word(page).load(Ordering::Acquire) >> (page % 64) & 1) as usize]
     }
 
-    /// The page is on a side from here on.
-    pub fn set(&self, page: u64, side: Side) {
+    /// The page is in a layout from here on.
+    pub fn set(&self, page: u64, layout_id: LayoutId) {
         let bit = 1 << (page % 64);
-        match side {
-            Side::First => self.word(page).fetch_and(!bit, Ordering::AcqRel),
-            Side::Second => self.word(page).fetch_or(bit, Ordering::AcqRel),
+        match layout_id {
+            LayoutId::First => self.word(page).fetch_and(!bit, Ordering::AcqRel),
+            LayoutId::Second => self.word(page).fetch_or(bit, Ordering::AcqRel),
         };
     }
 
-    /// All pages are on a side.
-    pub fn fill(&self, side: Side) {
-        let value = match side {
-            Side::First => 0,
-            Side::Second => u64::MAX,
+    /// All pages are in a layout.
+    pub fn fill(&self, layout_id: LayoutId) {
+        let value = match layout_id {
+            LayoutId::First => 0,
+            LayoutId::Second => u64::MAX,
         };
         for word in self.words.as_slice() {
             // Most are so already, and an untouched page of zeros takes no memory.
@@ -111,16 +111,16 @@ impl Bits {
         }
     }
 
-    /// Marked pages of a side in `from..end`.
-    pub fn count_on(&self, side: Side, marked: &Bitmap, from: u64, end: u64) -> u64 {
+    /// Marked pages of a layout in `from..end`.
+    pub fn count_in(&self, layout_id: LayoutId, marked: &Bitmap, from: u64, end: u64) -> u64 {
         let mut total = 0;
         let mut page = from;
         while page < end {
             let next = (page / 64 + 1) * 64;
             let value = self.word(page).load(Ordering::Relaxed);
-            let on = match side {
-                Side::First => !value,
-                Side::Second => value,
+            let on = match layout_id {
+                LayoutId::First => !value,
+                LayoutId::Second => value,
             };
             let mut both = on & marked.word(page) & (u64::MAX << (page % 64));
             if next > end {
@@ -132,14 +132,14 @@ impl Bits {
         total
     }
 
-    /// The first page at or after `from` and before `end` that is on a side.
-    pub fn next_on(&self, side: Side, from: u64, end: u64) -> Option<u64> {
+    /// The first page at or after `from` and before `end` that is in a layout.
+    pub fn next_in(&self, layout_id: LayoutId, from: u64, end: u64) -> Option<u64> {
         let mut page = from;
         while page < end {
             let value = self.word(page).load(Ordering::Acquire);
-            let on = match side {
-                Side::First => !value,
-                Side::Second => value,
+            let on = match layout_id {
+                LayoutId::First => !value,
+                LayoutId::Second => value,
             };
             let wanted = on & (u64::MAX << (page % 64));
             if wanted != 0 {

@@ -16,7 +16,7 @@
 //! Paper: \[redy22\] section 6. Decision 92.
 
 mod kept;
-mod planning;
+mod planner;
 #[cfg(test)]
 mod tests;
 

@@ -25,7 +25,7 @@ mod clients;
 mod fencing;
 mod hosts;
 mod life;
-mod planning;
+mod planner;
 mod record;
 mod region;
 mod relocation;
@@ -91,7 +91,7 @@ pub const OWN_REQUEST: u64 = 1;
 pub const REGIONS_MAX: u32 = 1 << 16;
 
 /// What a slab is for. On its host it is extent `region * slabs_per_region + slab` of a volume that
-/// is the cache, and member 0 of that: see [`cenote_pool::ledger::Place`]. A host has no two slabs
+/// is the cache, and member 0 of that: see [`cenote_pool::ledger::StripeMember`]. A host has no two slabs
 /// of one place.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct SlabOf {

@@ -7,11 +7,11 @@
 //! Invariant: a slab's window is registered once, when its memory is fresh, and revoked
 //! before `Unmapped` is sent.
 
-mod leaving;
+mod departure;
 mod reclaim;
 mod service;
+mod slab_stock;
 mod status;
-mod stocking;
 mod watch;
 
 use std::collections::BTreeMap;
@@ -28,10 +28,10 @@ use cenote_fabric::{
 use cenote_pool::control::{Counters, FillResult, Window};
 use cenote_pool::ledger::{Handover, LEASE, Ledger, Limits, ORPHAN_LIFE, SlabIndex, TICK};
 use cenote_pool::pressure::Room;
-use leaving::Leaving;
-pub use leaving::{End, Inheritance};
-pub(crate) use leaving::{Inherited, open as inherit};
-use stocking::Stocking;
+use departure::Leaving;
+pub use departure::{End, Inheritance};
+pub(crate) use departure::{Inherited, open as inherit};
+use slab_stock::Stocking;
 pub(crate) use watch::Watch;
 
 use crate::cache_threads::{CacheThreads, Owners};

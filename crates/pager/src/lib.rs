@@ -31,7 +31,7 @@ pub use pages::{Action, Pages, WRITES_MAX};
 #[cfg(feature = "planted")]
 pub use planted::plant;
 pub use planted::{MISTAKES, Planted};
-pub use queues::{Place, Queues};
+pub use queues::{EvictionQueue, Queues};
 pub use region::{RESIDENT_MIN_BYTES, Region, RegionConfig, RegionError, RegionStatus};
 pub use served::{Keeper, SERVED_RESIDENT_MIN_BYTES, Served};
 pub use stream::{RUN_MAX, Run, Streams};

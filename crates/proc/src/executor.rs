@@ -30,8 +30,8 @@ use crate::message::{Data, Fetch, Moved, Need, Refused};
 use crate::planted::{self, Planted};
 use crate::table::Clock;
 use crate::{
-    CacheId, ClientId, Machine, Outcome, Place, Request, Response, Slot, Status, Stores, Table,
-    Trap,
+    CacheId, ClientId, Machine, Outcome, RegionLocation, Request, Response, Slot, Status, Stores,
+    Table, Trap,
 };
 use accounts::Accounts;
 use parked::{Parked, Wait, Waiting};
@@ -236,7 +236,7 @@ impl Executor {
             return false;
         };
         let is_known = table.agrees(index, &slot);
-        let is_back = matches!(slot.place, Place::Here { .. });
+        let is_back = matches!(slot.place, RegionLocation::Here { .. });
         let is_news = table.set(index, slot);
         if is_news && is_back {
             self.successors.remove(&cache);

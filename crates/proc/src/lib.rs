@@ -32,4 +32,4 @@ pub use procedures::{Access, Grants, Procedures, Registry, RegistryError};
 pub use request::{
     CacheId, ClientId, Outcome, ProcedureId, Request, Response, State, Status, Trap,
 };
-pub use table::{Local, Machine, Place, Slot, Stores, Table};
+pub use table::{Local, Machine, RegionLocation, Slot, Stores, Table};

@@ -33,8 +33,8 @@ pub use medium::{FileMedium, Medium, ModelMedium, PmMedium};
 pub use planted::plant;
 pub use planted::{MISTAKES, Planted};
 pub use pool::{
-    Allocation, Batch, Cleaned, Condition, Group, Landing, Located, Place, Pool, PoolConfig,
-    Recovered, Settled, Source, StoreError, Taking, Version,
+    Allocation, Batch, Cleaned, Condition, Group, Landing, Located, Pool, PoolConfig, Recovered,
+    Settled, Source, StoreError, Taking, Version, VersionLocation,
 };
 pub use protocol::{INLINE_BYTES_MAX, Malformed, Refusal, SHARD_COUNT_MAX};
 pub use server::{Figures, ServeError, Server, ServerConfig, ServerParts, shard_of};

@@ -14,7 +14,7 @@
 //! Paper: eFactory, section on PUT, hybrid GET and recovery.
 
 mod backlog;
-mod cleaning;
+mod cleaner;
 mod group;
 mod lookup;
 mod places;
@@ -39,12 +39,12 @@ use crate::planted::{Planted, is_planted};
 use crate::schemes::Named;
 
 use backlog::{Backlog, Pending, Waiting};
-use cleaning::Cleaning;
+use cleaner::Cleaning;
 use lookup::{Found, Object};
 
-pub use cleaning::{Batch, Cleaned};
+pub use cleaner::{Batch, Cleaned};
 pub use group::{Group, Settled, Taking};
-pub use lookup::{Located, Place};
+pub use lookup::{Located, VersionLocation};
 pub use recovery::Recovered;
 pub use version::{Allocation, Condition, Landing, PoolConfig, Source, StoreError, Version};
 
@@ -329,7 +329,7 @@ impl<M: Medium> Pool<M> {
     ///
     /// # Errors
     /// [`StoreError::Io`], [`StoreError::Key`].
-    pub fn settle_newest(&mut self, key: &[u8]) -> Result<Option<Place>, StoreError> {
+    pub fn settle_newest(&mut self, key: &[u8]) -> Result<Option<VersionLocation>, StoreError> {
         let mut below = u64::MAX;
         loop {
             match self.locate(key, below)? {
@@ -346,7 +346,7 @@ impl<M: Medium> Pool<M> {
 
     /// The bytes at a place that was just located.
     #[must_use]
-    pub fn version(&self, place: Place) -> Version {
+    pub fn version(&self, place: VersionLocation) -> Version {
         let mut value = vec![0; place.value_bytes as usize];
         self.medium.read(place.value_at, &mut value);
         Version {
@@ -357,7 +357,7 @@ impl<M: Medium> Pool<M> {
 
     /// Whether the value at a place that was just located is what was announced.
     #[must_use]
-    pub fn is_right(&self, place: Place) -> bool {
+    pub fn is_right(&self, place: VersionLocation) -> bool {
         self.is_whole(place.at)
     }
 

@@ -11,29 +11,29 @@ mod activity;
 mod awaiting;
 mod backoff;
 mod books;
-mod closing;
-mod compared;
+mod comparison;
 mod dialer;
-mod dropping;
 mod empty_extents;
 mod endpoints;
-mod fencing;
-mod filling;
+mod fill;
 mod hosts;
+mod journal_record;
 mod losses;
 mod mapping;
 mod mending;
-mod moving;
-mod owning;
-mod pacing;
-mod placing;
+mod ownership;
+mod pace;
+mod placement;
 mod progress;
 mod reclaim;
-mod recording;
 mod repair;
+mod repair_fence;
 mod reputation;
-mod reshaping;
+mod reshape;
 mod restripe;
+mod shutdown;
+mod slab_drops;
+mod slab_moves;
 
 use std::collections::BTreeMap;
 use std::os::fd::RawFd;
@@ -55,20 +55,20 @@ use crate::status::{CounterValues, HostState, VolumeStatus};
 use crate::{Resilience, VolumeError};
 use activity::Activity;
 use awaiting::Reach;
-use closing::Closing;
 use endpoints::{Equipped, Opening};
 use hosts::{Arrival, Host};
+use journal_record::Record;
 use losses::Losses;
 use mapping::{Acquire, MapJob};
 use mending::Mender;
-use moving::Wanted;
-use pacing::Pacing;
-use placing::Placer;
-use recording::Record;
+use pace::Pacing;
+use placement::Placer;
 use repair::Repair;
 use reputation::Reputations;
-use reshaping::Reshaping;
+use reshape::Reshaping;
 use restripe::Restripe;
+use shutdown::Closing;
+use slab_moves::Wanted;
 
 pub use dialer::{Dialer, Greeted, Greeting, Link, Threads, dial};
 pub use hosts::HostConfig;
@@ -162,7 +162,7 @@ pub struct Control {
     commands: Receiver<Command>,
     closing: Option<Closing>,
     record: Option<Record>,
-    opening: Option<owning::Opening>,
+    opening: Option<ownership::Opening>,
     // Extents that can be read while slabs of theirs are awaited, and since when.
     waits: BTreeMap<usize, Time>,
     // Extents that cannot be read while slabs of theirs are awaited.

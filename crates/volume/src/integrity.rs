@@ -5,9 +5,9 @@
 //!
 //! Concurrency: atomics alone. The page path reads one word while nobody is suspicious.
 
+mod encryption;
 mod protection;
 mod rates;
-mod sealing;
 mod tags;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -16,9 +16,9 @@ use serde::Serialize;
 
 use crate::directory::HostIndex;
 
+pub use encryption::NUMBER_BLOCK;
 pub use protection::{Protection, SealKey, SealKeyError};
 pub use rates::{ErrorRates, Limits, Reputation};
-pub use sealing::NUMBER_BLOCK;
 pub use tags::{Tag, Tags, TagsError};
 
 /// Blame of one host for one page is counted in this unit, so that it can be shared out.

@@ -62,7 +62,7 @@ pub use status::{
     LatencyStatus, RepairStatus, VolumeStatus,
 };
 pub use stepped::{Relocation, RelocationStage, Seat, Stepped, Whole};
-pub use timings::{Latency, SpreadValues, TimingValues};
+pub use timings::{HistogramValues, Latency, TimingValues};
 pub use volume::{RETURN_MAX, Volume, VolumeConfig};
 pub use worker::{REQUESTS_MAX, Switches, Work, Worker};
 pub use workers::{WorkerGuard, Workers};

@@ -1,7 +1,7 @@
 //! What brings pages to a volume's other layout, chunk by chunk as the control thread says.
 //!
 //! It has a worker of its own, begun with the first change of k, and does a chunk at a time: pages that hold
-//! nothing by their bit alone, the others by page operations (`worker::page::moved`). What it could not
+//! nothing by their bit alone, the others by page operations (`worker::page::migration`). What it could not
 //! do of a chunk is done when that is asked for again.
 //!
 //! [`Run`] decides what is next, without thread or clock; [`run`] drives it on a thread, [`SteppedMigrator`]

@@ -10,7 +10,7 @@ use crate::directory::{MemberState, Stripe};
 use crate::extents::{LayoutId, index_of};
 use crate::integrity::{IntegrityStatus, Reputation};
 use crate::scrub::ScrubStatus;
-use crate::timings::{Latency, SpreadValues, TimingValues};
+use crate::timings::{HistogramValues, Latency, TimingValues};
 
 /// A volume at one moment. Sizes in bytes.
 #[derive(Clone, Debug, Serialize)]
@@ -105,7 +105,7 @@ pub struct RepairStatus {
     /// From there until the slab that it replaced was given back.
     pub leave: TimingValues,
     /// Writes that waited for a chunk that was being rebuilt, and how long.
-    pub fence_waits: SpreadValues,
+    pub fence_waits: HistogramValues,
     /// Writes that went into such a chunk at once.
     pub fence_passes: u64,
     /// Chunks that were rebuilt once more because a write went into them.

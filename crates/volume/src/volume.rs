@@ -1,8 +1,8 @@
 //! A volume: opened once per owner, shared by its workers.
 
 mod changing;
-mod dialled;
-mod tending;
+mod dialer;
+mod maintenance;
 
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, sync_channel};
@@ -30,7 +30,7 @@ use crate::status::VolumeStatus;
 use crate::wake::Wake;
 use crate::worker::{Worker, slots_of};
 use crate::{PAGE_BYTES, Protection, Resilience, Scheme, VolumeError};
-use dialled::Dialled;
+use dialer::Dialled;
 
 /// What a volume is to be.
 #[derive(Clone, Debug)]

@@ -35,14 +35,14 @@ pub struct Lets {
 }
 
 /// Slab, offset, end and number: parts of the same bytes stand together, in their order.
-type Place = (usize, u64, u64, u64);
+type PartKey = (usize, u64, u64, u64);
 
 /// See the module's text. Parts are named by numbers that grow with each submission.
 #[derive(Debug, Default)]
 pub struct Queue {
     /// Parts that have not ended.
-    reads: BTreeSet<Place>,
-    writes: BTreeSet<Place>,
+    reads: BTreeSet<PartKey>,
+    writes: BTreeSet<PartKey>,
     /// At least the longest of them.
     longest: u64,
     ready_reads: BTreeSet<u64>,
@@ -185,7 +185,7 @@ impl Queue {
         }
     }
 
-    fn places(&mut self, is_write: bool) -> &mut BTreeSet<Place> {
+    fn places(&mut self, is_write: bool) -> &mut BTreeSet<PartKey> {
         match is_write {
             true => &mut self.writes,
             false => &mut self.reads,
@@ -193,13 +193,13 @@ impl Queue {
     }
 }
 
-fn place(number: u64, span: Span) -> Place {
+fn place(number: u64, span: Span) -> PartKey {
     (span.slab, span.offset, span.offset + span.len_bytes, number)
 }
 
 /// The newest part before `number` that shares bytes with its span. No part is longer than
 /// `longest`.
-fn newest(parts: &BTreeSet<Place>, number: u64, span: Span, longest: u64) -> Option<u64> {
+fn newest(parts: &BTreeSet<PartKey>, number: u64, span: Span, longest: u64) -> Option<u64> {
     let (slab, offset, end, _) = place(number, span);
     let mut from = (slab, offset.saturating_sub(longest), 0, 0);
     let mut newest = None;

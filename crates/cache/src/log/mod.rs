@@ -42,7 +42,7 @@ pub mod tiers;
 pub use checkpoint::{Checkpoint, Commit, Image};
 pub use compaction::Compacted;
 pub use error::Error;
-pub use index::Place;
+pub use index::BucketTag;
 pub use pending::{Completion, Ticket};
 pub use record::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 pub use session::{Answer, Session};

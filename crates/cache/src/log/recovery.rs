@@ -85,7 +85,7 @@ impl Store {
     }
 
     /// Puts an address in front of its chain unless a newer one is there.
-    fn install(&self, place: super::index::Place, address: u64) -> Result<(), Error> {
+    fn install(&self, place: super::index::BucketTag, address: u64) -> Result<(), Error> {
         let entry = self
             .index
             .find_or_add(place)

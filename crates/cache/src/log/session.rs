@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::error::Error;
-use super::index::Place;
+use super::index::BucketTag;
 use super::memory::Locked;
 use super::pending::{Completion, Found, Kind, Operation, Pending, Ticket};
 use super::planted::{Planted, is_planted};
@@ -130,7 +130,7 @@ impl Session {
         value: &mut Vec<u8>,
     ) {
         let store = &*self.store;
-        let mut places = [Place { bucket: 0, tag: 0 }; BATCH];
+        let mut places = [BucketTag { bucket: 0, tag: 0 }; BATCH];
         let mut fronts = [0; BATCH];
         for (place, key) in places.iter_mut().zip(keys) {
             *place = store.place(key.as_ref());

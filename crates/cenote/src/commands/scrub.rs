@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::failure::{DONE, NOT_WHOLE};
 use crate::place::Which;
 use crate::progress::{self, Left};
-use crate::serving::{End, Serving};
+use crate::volume_server::{End, Serving};
 use crate::volumes::{Question, Volumes};
 
 /// How often the owner is asked how far it is.

@@ -7,7 +7,7 @@ use cenote_volume::{Mode, Resilience, Scheme};
 use serde_json::Value;
 
 use super::volume::check_scheme;
-use crate::expected::{Expected, usual_delta};
+use crate::expectations::{Expected, usual_delta};
 use crate::failure::{DONE, Failure};
 use crate::place::Which;
 use crate::progress::{self, Left};

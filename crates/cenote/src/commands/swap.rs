@@ -26,9 +26,9 @@ use crate::limits::{CAP_SYS_ADMIN, Capabilities};
 use crate::place::{Loaded, Which};
 use crate::process::Identity;
 use crate::progress::{self, Left};
-use crate::serving::{End, Serving, WhichVolume};
 use crate::size::Size;
 use crate::volume_metrics::VolumeMetrics;
+use crate::volume_server::{End, Serving, WhichVolume};
 use crate::watch::Watch;
 
 /// `swap` and what follows it.

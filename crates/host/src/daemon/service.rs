@@ -8,7 +8,7 @@ use cenote_fabric::{Event, Hello, PeerId, Region, Rights, WindowId};
 use cenote_pool::control::{
     Drain, FillResult, HELD_SLABS_MAX, Reply, Request, VERSION_OLDEST, Window, version_of,
 };
-use cenote_pool::ledger::{Action, Place, SlabIndex};
+use cenote_pool::ledger::{Action, SlabIndex, StripeMember};
 use cenote_pool::planted::{Planted, is_planted};
 
 use super::{Daemon, Memory, Outcome, Session, to_wire};
@@ -215,7 +215,7 @@ impl Daemon {
                     now,
                     client,
                     request,
-                    Place {
+                    StripeMember {
                         volume,
                         extent,
                         member,
@@ -270,7 +270,7 @@ impl Daemon {
                 member,
                 birth,
             } => {
-                let place = Place {
+                let place = StripeMember {
                     volume,
                     extent,
                     member,

@@ -6,7 +6,7 @@
 use bytes::BytesMut;
 
 use super::NodeId;
-use super::config::{DocumentError, NodeState, Place, Registration};
+use super::config::{DocumentError, DocumentKeys, NodeState, Registration};
 use super::etcd::{Entry, Etcd, Swap};
 use super::seeding::raised;
 use super::store::Store;
@@ -52,7 +52,7 @@ pub struct Sight<'a> {
     pub is_heard: &'a dyn Fn(Process) -> bool,
 }
 
-impl Place {
+impl DocumentKeys {
     /// Takes one step towards a group in which nothing is lost.
     ///
     /// # Errors

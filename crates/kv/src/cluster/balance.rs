@@ -4,7 +4,7 @@
 //! nothing has changed anywhere for some time one partition goes from a node to one that owns at least two less, then
 //! the next after the same pause. Each such step makes the difference of the two smaller, so none is ever undone. All
 //! nodes decide the same from the same views and registrations; the owner that is to give claims its turn by
-//! compare-and-swap ([`Place::turn`](super::config::Place::turn)), so that two never begin at once.
+//! compare-and-swap ([`DocumentKeys::turn`](super::config::DocumentKeys::turn)), so that two never begin at once.
 //!
 //! Pure: [`next`] decides, [`Balance`] says when. Invariant: nothing begins while a group is not whole, a place is
 //! with a node that is not registered as up, or something has changed within [`QUIET`].

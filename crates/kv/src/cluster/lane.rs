@@ -11,8 +11,8 @@
 mod bounds;
 mod changing;
 mod classes;
-mod forwarding;
-mod leaving;
+mod departure;
+mod forwarder;
 mod orders;
 mod posting;
 mod steering;
@@ -48,8 +48,8 @@ pub(super) use crate::server::now_ns;
 use crate::server::{Asker, Backend, Batch, ClassFigures, FIRST_TOKEN, Figures, Route, Ticket};
 use bounds::LinkBounds;
 use changing::Changing;
-use forwarding::Forwarding;
-use leaving::Goodbye;
+use departure::Goodbye;
+use forwarder::Forwarding;
 pub(super) use orders::Order;
 use posting::{Outbox, Way};
 
@@ -436,10 +436,10 @@ impl Backend for Lane {
         let (seat, partition) = self.place(index);
         let seat = &self.seats[seat];
         if let Some(why) = seat.refused.of(partition) {
-            return Some(forwarding::refusal(why, text));
+            return Some(forwarder::refusal(why, text));
         }
         let view = seat.member.view()?;
-        view.is_lost(partition).then(|| forwarding::loss(text))
+        view.is_lost(partition).then(|| forwarder::loss(text))
     }
 
     fn is_here(&self, index: usize) -> bool {

@@ -31,7 +31,7 @@ pub use times::{AgreedReport, TakeoverReport};
 use super::NodeId;
 use super::ask;
 use super::config::{
-    ClusterConfig, DocumentError, KeyFingerprint, NodeState, Place, Registration, VERSION,
+    ClusterConfig, DocumentError, DocumentKeys, KeyFingerprint, NodeState, Registration, VERSION,
 };
 use super::detector::{Detector, Settings, State};
 use super::etcd::{Credentials, Etcd, EtcdError, LeaseId, Tls, Watch};
@@ -227,7 +227,7 @@ struct Node {
     etcd: Etcd,
     key: ClusterKey,
     config: Arc<ClusterConfig>,
-    place: Place,
+    place: DocumentKeys,
     registration: Registration,
     keeper: Keeper,
     watch: Watch,
@@ -263,7 +263,7 @@ impl Node {
             config.credentials.clone(),
             config.tls.as_ref(),
         )?;
-        let place = Place::of(&config.cluster)?;
+        let place = DocumentKeys::of(&config.cluster)?;
         let cluster = Arc::new(place.read_config(&etcd)?);
         if KeyFingerprint::of(&config.key, &config.cluster) != cluster.key {
             return Err(NodeError::Key(config.cluster.clone()));
@@ -517,7 +517,7 @@ fn random() -> Result<u64, NodeError> {
 /// By group: the nodes of the plan, data first.
 fn plan(
     numbers: &[(NodeId, String)],
-    place: &Place,
+    place: &DocumentKeys,
     config: &ClusterConfig,
 ) -> Result<Vec<Vec<NodeId>>, NodeError> {
     let malformed = || DocumentError::Malformed {

@@ -14,7 +14,7 @@ use super::membership::Membership;
 use crate::group::awaiting::Awaited;
 use crate::group::member::Member;
 use crate::group::process::Process;
-use crate::group::progress::{Leave, Place};
+use crate::group::progress::{GroupSlot, Leave};
 use crate::group::view::View;
 
 /// How long who comes later in the view leaves the word to who comes before.
@@ -217,8 +217,8 @@ impl Steering {
             let k = view.partitions.len();
             let next = member.propose(at.now, at.leave, |place| {
                 let home = match place {
-                    Place::Data(index) => at.homes.get(index),
-                    Place::Parity(slot) => at.homes.get(k + slot),
+                    GroupSlot::Data(index) => at.homes.get(index),
+                    GroupSlot::Parity(slot) => at.homes.get(k + slot),
                 };
                 self.pick(spares, home.copied(), at.now)
             });

@@ -16,7 +16,7 @@ use bytes::{Bytes, BytesMut};
 use super::NodeId;
 use super::backoff::Backoff;
 use super::balance::{self, Balance, HandOver};
-use super::config::{ClusterConfig, NodeState, Place, Registration, Scheme};
+use super::config::{ClusterConfig, DocumentKeys, NodeState, Registration, Scheme};
 use super::etcd::{Change, Entry, LeaseId, Listing, Swap};
 use super::seeding::{Ask, Seeding};
 use super::store::Store;
@@ -88,7 +88,7 @@ pub(super) struct Known {
 /// See the [module](self).
 pub struct Steward {
     pub(super) me: Process,
-    pub(super) place: Place,
+    pub(super) place: DocumentKeys,
     pub(super) config: Arc<ClusterConfig>,
     /// By group: the nodes of the plan, data first.
     plan: Vec<Vec<NodeId>>,
@@ -110,7 +110,7 @@ impl Steward {
     #[must_use]
     pub fn new(
         me: Process,
-        place: Place,
+        place: DocumentKeys,
         config: Arc<ClusterConfig>,
         names: &[(NodeId, String)],
         plan: Vec<Vec<NodeId>>,

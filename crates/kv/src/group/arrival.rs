@@ -9,7 +9,7 @@ use super::operation::Effect;
 use super::parity::{Parity, Stream};
 use super::process::Process;
 use super::replica::{Diverged, Xid};
-use super::view::{self, Partition, Place, View};
+use super::view::{self, GroupSlot, Partition, View};
 use crate::memory::region::Region;
 use crate::planted::{Planted, is_planted};
 
@@ -31,7 +31,7 @@ impl Arrival {
             // A parity is told as one: see `exchange`.
             (_, Some(handoff))
                 if handoff.process == me
-                    && handoff.place == Place::Data(partition)
+                    && handoff.place == GroupSlot::Data(partition)
                     && view.slot_of(me).is_none() =>
             {
                 (handoff.since, true)
@@ -62,7 +62,7 @@ impl Arrival {
                 self.region.is_some() && !view.parities.iter().any(is_later)
             }
             Partition::Home(_) => view.handoff.is_some_and(|handoff| {
-                let place = Place::Data(self.partition);
+                let place = GroupSlot::Data(self.partition);
                 (handoff.place, handoff.process, handoff.since) == (place, me, self.since)
             }),
             Partition::Recovering(_) | Partition::Lost => false,

@@ -1,7 +1,7 @@
 //! Which view may follow a view. Each function gives the next one, or nothing where it does not apply.
 
 use super::process::Process;
-use super::view::{Handoff, Parity, Partition, Place, Scheme, View};
+use super::view::{GroupSlot, Handoff, Parity, Partition, Scheme, View};
 
 impl View {
     fn next(&self) -> Self {
@@ -26,7 +26,7 @@ impl View {
             if is_gone(parity) {
                 let handoff = view
                     .handoff
-                    .take_if(|handoff| handoff.place == Place::Parity(slot));
+                    .take_if(|handoff| handoff.place == GroupSlot::Parity(slot));
                 *parity = handoff.map_or(Parity::Vacant, |handoff| Parity::Joining {
                     process: handoff.process,
                     since: handoff.since,
@@ -146,7 +146,7 @@ impl View {
     }
 
     /// A process from outside begins to take a place over. Nothing is missing anywhere.
-    pub fn with_handoff(&self, place: Place, process: Process) -> Option<Self> {
+    pub fn with_handoff(&self, place: GroupSlot, process: Process) -> Option<Self> {
         if !self.is_whole() || !self.is_calm() || self.has(process) {
             return None;
         }
@@ -168,7 +168,7 @@ impl View {
         self.slot_of(parity)?;
         let mut view = self.next();
         view.handoff = Some(Handoff {
-            place: Place::Data(partition),
+            place: GroupSlot::Data(partition),
             process: parity,
             since: view.number,
         });
@@ -189,8 +189,8 @@ impl View {
             since,
         } = view.handoff.take()?;
         match place {
-            Place::Data(index) => view.partitions[index] = Partition::Home(process),
-            Place::Parity(slot) => view.parities[slot] = Parity::Full { process, since },
+            GroupSlot::Data(index) => view.partitions[index] = Partition::Home(process),
+            GroupSlot::Parity(slot) => view.parities[slot] = Parity::Full { process, since },
         }
         Some(view)
     }

@@ -8,7 +8,7 @@ use super::process::Process;
 use super::view::{self, Partition, View};
 use crate::planted::{Planted, is_planted};
 
-pub use super::view::Place;
+pub use super::view::GroupSlot;
 
 /// Whether a process gives its places up, to whoever is there for them.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -29,7 +29,7 @@ impl Member {
         &mut self,
         now: u64,
         leave: Leave,
-        spare: impl Fn(Place) -> Option<Process>,
+        spare: impl Fn(GroupSlot) -> Option<Process>,
     ) -> Option<View> {
         let view = self.view.clone()?;
         self.propose_for_partitions(&view, now, &spare)
@@ -41,7 +41,7 @@ impl Member {
         &mut self,
         view: &View,
         now: u64,
-        spare: &impl Fn(Place) -> Option<Process>,
+        spare: &impl Fn(GroupSlot) -> Option<Process>,
     ) -> Option<View> {
         for (index, owned) in &mut self.owners {
             // Who comes after it waits for nobody: no lease from before may be left.
@@ -51,7 +51,7 @@ impl Member {
             let is_whole = owned.owner.missing_units() == 0;
             let handoff = view
                 .handoff
-                .filter(|handoff| handoff.place == Place::Data(*index));
+                .filter(|handoff| handoff.place == GroupSlot::Data(*index));
             match view.partitions[*index] {
                 Partition::Recovering(slot)
                     if !is_whole && view.is_stale(slot) && owned.lets_go() =>
@@ -59,7 +59,7 @@ impl Member {
                     return view.with_given_up(*index);
                 }
                 Partition::Recovering(_) if is_whole && view.is_calm() => {
-                    if let Some(process) = spare(Place::Data(*index)) {
+                    if let Some(process) = spare(GroupSlot::Data(*index)) {
                         return view.with_arriving(*index, process);
                     }
                 }
@@ -87,7 +87,7 @@ impl Member {
     fn propose_for_parities(
         &self,
         view: &View,
-        spare: &impl Fn(Place) -> Option<Process>,
+        spare: &impl Fn(GroupSlot) -> Option<Process>,
     ) -> Option<View> {
         if self.parity.is_some()
             && matches!(
@@ -112,7 +112,7 @@ impl Member {
         let vacant =
             (0..view.parities.len()).filter(|slot| view.parities[*slot] == view::Parity::Vacant);
         vacant
-            .filter_map(|slot| Some((slot, spare(Place::Parity(slot))?)))
+            .filter_map(|slot| Some((slot, spare(GroupSlot::Parity(slot))?)))
             .find_map(|(slot, process)| view.with_joining(slot, process))
     }
 
@@ -122,13 +122,13 @@ impl Member {
         view: &View,
         now: u64,
         leave: Leave,
-        spare: &impl Fn(Place) -> Option<Process>,
+        spare: &impl Fn(GroupSlot) -> Option<Process>,
     ) -> Option<View> {
         if leave == Leave::No || !view.has(self.me) {
             return None;
         }
-        let data = self.owners.keys().map(|index| Place::Data(*index));
-        let parity = view.slot_of(self.me).map(Place::Parity);
+        let data = self.owners.keys().map(|index| GroupSlot::Data(*index));
+        let parity = view.slot_of(self.me).map(GroupSlot::Parity);
         let mut places = data.chain(parity);
         match places.find_map(|place| Some((place, spare(place)?))) {
             Some((place, process)) if view.is_whole() => return view.with_handoff(place, process),
@@ -159,7 +159,7 @@ impl Member {
         }
         match view.slot_of(to) {
             Some(_) => view.with_exchange(partition, to),
-            None => view.with_handoff(Place::Data(partition), to),
+            None => view.with_handoff(GroupSlot::Data(partition), to),
         }
     }
 

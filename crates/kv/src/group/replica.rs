@@ -57,7 +57,7 @@ pub enum Diverged {
     },
     /// Its place is not free, or what it frees is.
     #[error("operation {xid} at {address:#x}: {source}")]
-    Place {
+    GroupSlot {
         /// Its number.
         xid: Xid,
         /// The place.
@@ -265,7 +265,7 @@ impl Replica {
                 entry.address = self.allocator.allocate(bytes).unwrap_or(entry.address);
             } else {
                 let carved = self.allocator.carve(entry.address, bytes);
-                carved.map_err(|source| Diverged::Place {
+                carved.map_err(|source| Diverged::GroupSlot {
                     xid,
                     address: entry.address,
                     source,
@@ -279,7 +279,7 @@ impl Replica {
 
     fn free(&mut self, xid: Xid, old: &Entry) -> Result<(), Diverged> {
         let freed = self.allocator.free(old.address, u64::from(old.value_bytes));
-        freed.map_err(|source| Diverged::Place {
+        freed.map_err(|source| Diverged::GroupSlot {
             xid,
             address: old.address,
             source,

@@ -44,7 +44,7 @@ pub struct View {
 
 /// A place in a group.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Place {
+pub enum GroupSlot {
     /// That of a partition's data process.
     Data(usize),
     /// That of a parity.
@@ -56,7 +56,7 @@ pub enum Place {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Handoff {
     /// The place that it is to have.
-    pub place: Place,
+    pub place: GroupSlot,
     /// Who.
     pub process: Process,
     /// The view in which it came.
@@ -203,8 +203,8 @@ impl View {
             _ => None,
         };
         let is_told = |handoff: &Handoff| match handoff.place {
-            Place::Data(index) => index == partition,
-            Place::Parity(_) => true,
+            GroupSlot::Data(index) => index == partition,
+            GroupSlot::Parity(_) => true,
         };
         let exchange = self.exchange();
         let handoff = match exchange {
@@ -257,7 +257,7 @@ impl View {
     /// The owner and the parity that are to change places: the handoff target of a partition is a parity.
     pub fn exchange(&self) -> Option<Exchange> {
         let handoff = self.handoff?;
-        let Place::Data(partition) = handoff.place else {
+        let GroupSlot::Data(partition) = handoff.place else {
             return None;
         };
         let Partition::Home(owner) = self.partitions[partition] else {
@@ -288,7 +288,7 @@ impl View {
             return Some((slot, Parity::Joining { process, since }));
         }
         let handoff = self.handoff.filter(|handoff| handoff.process == process)?;
-        let Place::Parity(slot) = handoff.place else {
+        let GroupSlot::Parity(slot) = handoff.place else {
             return None;
         };
         let since = handoff.since;

@@ -41,7 +41,7 @@ const UNKNOWN: &[u8] = b"SERVER_ERROR partition changed hands, outcome unknown\r
 
 /// A request of which several have a part: partitions here, other nodes.
 #[derive(Default)]
-struct Spread {
+struct FanOut {
     /// Parts that are not answered.
     left: usize,
     /// The last error of one.
@@ -97,7 +97,7 @@ pub(super) struct Core<B: Backend> {
     /// Of the partitions when their answers were last looked at.
     terms: Vec<u32>,
     order: u64,
-    spreads: HashMap<Ticket, Spread>,
+    spreads: HashMap<Ticket, FanOut>,
     parked: Parking,
     held: Held,
     pub(super) stopwatch: Stopwatch,
@@ -361,10 +361,10 @@ impl<B: Backend> Core<B> {
         let at = u32::try_from(at).unwrap_or(u32::MAX);
         let owners = self.backend.owners();
         // What comes back from a node that owns nothing any more is a part that is waited for already.
-        let spread = self.spreads.entry(ticket).or_insert(Spread {
+        let spread = self.spreads.entry(ticket).or_insert(FanOut {
             left: 1,
             owners,
-            ..Spread::default()
+            ..FanOut::default()
         });
         let mut flushed = mem::take(&mut spread.flushed);
         let mut waits = Vec::new();

@@ -20,7 +20,7 @@ use cenote_kv::group::message::{Message, UNIT_BYTES};
 use cenote_kv::group::owner::{Change, Refusal};
 use cenote_kv::group::process::Process;
 use cenote_kv::group::progress::Leave;
-use cenote_kv::group::view::{Parity, Partition, Place, Scheme, View};
+use cenote_kv::group::view::{GroupSlot, Parity, Partition, Scheme, View};
 use cenote_kv::group::wire::encode;
 use cenote_kv::memory::key_hash::{KeyHasher, place_hash};
 
@@ -341,7 +341,7 @@ fn an_owner_that_leaves_is_succeeded_with_all_values_and_nobody_waits() {
     let handoff = view.handoff.expect("it is to succeed");
     assert_eq!(
         (handoff.place, handoff.process),
-        (Place::Data(0), process(4))
+        (GroupSlot::Data(0), process(4))
     );
     assert_eq!(view.owner(0), Some(process(0)), "it serves until then");
     group.adopt(&view);

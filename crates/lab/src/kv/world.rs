@@ -13,7 +13,7 @@ use cenote_kv::planted::{Planted, is_planted};
 
 use super::client::Client;
 use super::mood::{Focus, Mood};
-use super::network::{Lane, Network, WAYS};
+use super::network::{Channel, Network, WAYS};
 use super::seen::Seen;
 use super::trouble::Doom;
 use super::{Options, Report, judge};
@@ -257,13 +257,13 @@ impl World {
         }
         for Outgoing { to, view, message } in messages {
             if self.members.contains_key(&to) {
-                let lane = (from, to, self.way_of(&message));
-                if lane.2 > 0 {
-                    self.delay(lane);
-                    self.post_again(lane, view, &message);
+                let channel = (from, to, self.way_of(&message));
+                if channel.2 > 0 {
+                    self.delay(channel);
+                    self.post_again(channel, view, &message);
                 }
                 let is_settle = matches!(message, Message::Settle { .. });
-                self.network.post(lane, view, &message);
+                self.network.post(channel, view, &message);
                 // Where it hurts most: what the other has may be other than what is kept.
                 if is_settle && !self.is_quiet && self.random.percent(self.mood.unsettling / 2) {
                     self.network.part(from, to);
@@ -273,13 +273,13 @@ impl World {
     }
 
     /// Values that were asked for twice come twice, the second time when others have come since.
-    fn post_again(&mut self, (from, to, way): Lane, view: u32, message: &Message) {
+    fn post_again(&mut self, (from, to, way): Channel, view: u32, message: &Message) {
         let is_asked = matches!(message, Message::Pulled { .. } | Message::Solved { .. });
         if is_asked && !self.is_quiet && self.random.percent(25) {
-            let lane = (from, to, 1 + way % (WAYS - 1));
+            let channel = (from, to, 1 + way % (WAYS - 1));
             let until = self.now + self.random.below(2 * PATIENCE_NS);
-            self.network.slow_down(lane, until);
-            self.network.post(lane, view, message);
+            self.network.slow_down(channel, until);
+            self.network.post(channel, view, message);
         }
     }
 
@@ -298,16 +298,16 @@ impl World {
     }
 
     fn deliver(&mut self) {
-        let Some(lane) = self.network.pick(&mut self.random, self.now) else {
+        let Some(channel) = self.network.pick(&mut self.random, self.now) else {
             return;
         };
-        let (from, to, _) = lane;
+        let (from, to, _) = channel;
         if self.network.becomes_aware(to, from) {
             self.connect(to, from);
         }
         // A few at a time, as a socket gives them.
         for _ in 0..=self.random.below(4) {
-            let Some((number, message)) = self.network.take(lane) else {
+            let Some((number, message)) = self.network.take(channel) else {
                 return;
             };
             let now = self.now;

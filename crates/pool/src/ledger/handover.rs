@@ -15,7 +15,7 @@ use crate::planted::{Planted, is_planted};
 
 use super::leases::Lease;
 use super::owners::Owner;
-use super::{Grant, Ledger, Limits, Place, Slab, SlabIndex};
+use super::{Grant, Ledger, Limits, Slab, SlabIndex, StripeMember};
 
 /// First bytes of a handover, with its version. Another version is refused, not guessed at.
 const MAGIC_1: u64 = u64::from_le_bytes(*b"cnteho\x01\0");
@@ -141,7 +141,7 @@ impl Ledger {
             } = slab.held;
             ledger.slabs[index] = Slab::Mapped(Grant {
                 client: slab.client,
-                place: Place {
+                place: StripeMember {
                     volume,
                     extent,
                     member,

@@ -9,7 +9,7 @@
 
 use std::time::Duration;
 
-use super::{Action, Grant, Ledger, Place, Slab, SlabIndex};
+use super::{Action, Grant, Ledger, Slab, SlabIndex, StripeMember};
 use crate::control::{Refusal, Reply, Window};
 use crate::planted::{Planted, is_planted};
 
@@ -161,7 +161,7 @@ impl Ledger {
         now: Duration,
         client: u128,
         request: u64,
-        place: Place,
+        place: StripeMember,
         birth: u64,
     ) {
         self.leases.renew(now, client);

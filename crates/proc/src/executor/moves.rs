@@ -8,7 +8,7 @@ use super::{Action, Executor, Ready};
 use crate::message::{Data, Fetch, Moved, Need, Refusal, Refused};
 use crate::planted::{self, Planted};
 use crate::procedures::is_size;
-use crate::{CacheId, Machine, Place, Request, Status};
+use crate::{CacheId, Machine, RegionLocation, Request, Status};
 
 /// What a machine does with a request that names a region and its generation.
 enum Route {
@@ -43,7 +43,7 @@ impl Executor {
         };
         let generation = slot.generation;
         let to = match &slot.place {
-            Place::At(to) if *to != self.me => *to,
+            RegionLocation::At(to) if *to != self.me => *to,
             _ => return self.parked.put(waiting, Wait::Map { index }),
         };
         match need {
@@ -112,13 +112,13 @@ impl Executor {
         };
         match &slot.place {
             _ if slot.generation < generation => Route::Early,
-            Place::Here { .. } | Place::Leaving { .. } => Route::Serve,
+            RegionLocation::Here { .. } | RegionLocation::Leaving { .. } => Route::Serve,
             // The sender has the same word, and yet sent it here.
-            Place::At(_) if slot.generation == generation => Route::Stale,
-            Place::At(to) if !forwarded || planted::is(Planted::ForwardTwice) => {
+            RegionLocation::At(_) if slot.generation == generation => Route::Stale,
+            RegionLocation::At(to) if !forwarded || planted::is(Planted::ForwardTwice) => {
                 Route::Onward(*to, slot.generation)
             }
-            Place::At(_) | Place::Nowhere => Route::Stale,
+            RegionLocation::At(_) | RegionLocation::Nowhere => Route::Stale,
         }
     }
 

@@ -8,7 +8,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::mounted::{self, Mounted};
+use super::mount_table::{self, Mounted};
 
 /// Begins what `mount` shows as the source.
 pub(super) const SOURCE: &str = "cenote:";
@@ -54,8 +54,8 @@ impl MountPoint {
             source,
         };
         let absolute = std::path::absolute(path).map_err(os)?;
-        let found = match mounted::look(&absolute) {
-            Err(error) if mounted::is_dead(&error) => {
+        let found = match mount_table::look(&absolute) {
+            Err(error) if mount_table::is_dead(&error) => {
                 if !is_ours(&absolute) || detach(&absolute).is_err() {
                     return Err(PointError::Stale(absolute));
                 }
@@ -102,13 +102,13 @@ fn is_ours(path: &Path) -> bool {
 /// Where a file system was mounted, and how to find it when a folder above was renamed since. Keeps
 /// nothing open: the mount would be in use.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct MountRecord {
     path: PathBuf,
     /// `None` where the system does not tell.
     device: Option<Vec<u8>>,
 }
 
-impl Place {
+impl MountRecord {
     /// Of what has just been mounted at `path`.
     pub(super) fn new(path: PathBuf) -> Self {
         let all = Mounted::all();

@@ -14,7 +14,7 @@ use std::time::Duration;
 use cenote_pool::planted::{Planted, is_planted};
 
 use super::Control;
-use super::pacing::Step;
+use super::pace::Step;
 use crate::fence::Gate;
 
 /// Slab bytes of a chunk after one was void, before it is halved.

@@ -19,7 +19,7 @@ use cenote_fabric::Time;
 use cenote_pool::control::{HELD_SLABS_MAX, HeldSlab, Request, Window};
 use cenote_pool::planted::{Planted, is_planted};
 
-use super::owning::Ownership;
+use super::ownership::Ownership;
 use super::{Control, pool_window};
 use crate::directory::{HostIndex, Member};
 

@@ -13,7 +13,7 @@ use super::awaiting::AWAITED_MAX;
 use super::books::Listing;
 use super::dialer::{Link, spoken};
 use super::endpoints::Equipped;
-use super::owning::Ownership;
+use super::ownership::Ownership;
 use super::{Control, pool_window};
 use crate::directory::{HostIndex, Session};
 

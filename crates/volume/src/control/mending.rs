@@ -1,6 +1,6 @@
 //! Pages of a protected volume that are looked through while their slabs are rebuilt.
 //!
-//! Hosts have no tags. Where what a slab is rebuilt from disagrees (`compared`), or may be wrong without
+//! Hosts have no tags. Where what a slab is rebuilt from disagrees (`comparison`), or may be wrong without
 //! showing, the repair lets writers into its chunk, has the pages read whole, judged by their tags and
 //! healed here, as a scrub does, and then goes on. A page that no k of its splits make is left to its tag.
 //!

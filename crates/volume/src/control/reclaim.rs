@@ -6,7 +6,7 @@
 //! then read from the backing store, into memory that the machine has.
 //!
 //! Invariants: an extent that is busy keeps its slabs, or it would ask for others at once; what
-//! the disk has refused is not given up (`dropping`).
+//! the disk has refused is not given up (`slab_drops`).
 //! Paper: \[hydra22\] section 4.2 (adaptive slab allocation).
 
 use std::sync::atomic::Ordering;

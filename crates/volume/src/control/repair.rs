@@ -7,7 +7,7 @@
 //! above it they are degraded, only inside the chunk do they wait. Reads go on throughout.
 //!
 //! The same fence and drain serve the reclaim of extents that were discarded whole, and slabs that
-//! are moved (`moving`): their copy is filled beside them, and takes their place when it is whole. In
+//! are moved (`slab_moves`): their copy is filled beside them, and takes their place when it is whole. In
 //! protected volumes a chunk is `MENDING` where its sources are doubted (`mending`).
 //!
 //! Invariants: H3, no write is acknowledged against the lost slab between fence and publish;
@@ -24,10 +24,10 @@ use cenote_pool::control::Window;
 use cenote_pool::planted::{Planted, is_planted};
 
 use super::backoff::Backoff;
-use super::dropping::Flush;
-use super::filling::{Fills, PAUSE};
+use super::fill::{Fills, PAUSE};
 use super::mapping::Purpose;
-use super::pacing::Load;
+use super::pace::Load;
+use super::slab_drops::Flush;
 use super::{Control, Granted, pool_window};
 use crate::directory::{HostIndex, Member, MemberState, Session, Snapshot};
 use crate::fence::{Fence, Gate};
@@ -293,7 +293,7 @@ impl Control {
     }
 
     /// Looks for stripes with a missing member and starts on a few: on those with the fewest left first, so
-    /// that what was lost comes before what an extent is to have besides (`reshaping`).
+    /// that what was lost comes before what an extent is to have besides (`reshape`).
     fn start_repairs(&mut self, now: Time) {
         let snapshot = self.core.directory.snapshot();
         if self.rebuilding() >= REPAIRS_MAX {

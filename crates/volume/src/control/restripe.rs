@@ -20,7 +20,7 @@ use std::sync::atomic::Ordering;
 use cenote_fabric::Time;
 
 use super::Control;
-use super::filling::PAUSE;
+use super::fill::PAUSE;
 use crate::core::Mapping;
 use crate::directory::{Snapshot, Stripe};
 use crate::extents::LayoutId;

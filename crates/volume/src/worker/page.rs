@@ -29,12 +29,12 @@ mod healed;
 mod judged;
 mod landed;
 mod late;
-mod moved;
-mod reading;
+mod migration;
+mod read;
 mod redone;
 mod tagged;
 mod verbs;
-mod writing;
+mod write;
 
 use std::sync::atomic::Ordering;
 

@@ -261,7 +261,7 @@ impl Worker {
         // Nobody polls when a write has returned: what was acknowledged early lands first.
         while !self.requests[at].is_over() || (self.landing > 0 && !is_read) {
             turns += 1;
-            let timeout = match (self.lanes.outstanding(), turns) {
+            let timeout = match (self.endpoints.outstanding(), turns) {
                 (0, ..SPINS) => Duration::ZERO,
                 (0, ..YIELDS) => {
                     std::thread::yield_now();

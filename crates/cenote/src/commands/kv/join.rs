@@ -13,7 +13,7 @@ use super::serving::Serving;
 use super::start::{Addresses, Starting};
 use crate::failure::{DONE, Failure};
 use crate::folder::Folder;
-use crate::listening::resolved;
+use crate::listen_addresses::resolved;
 use crate::process::Identity;
 use crate::signals;
 

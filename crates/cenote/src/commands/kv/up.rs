@@ -10,7 +10,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use cenote_fabric::WireProtection;
-use cenote_kv::cluster::config::{ClusterConfig, KeyFingerprint, Place, REGION_BYTES, Scheme};
+use cenote_kv::cluster::config::{
+    ClusterConfig, DocumentKeys, KeyFingerprint, REGION_BYTES, Scheme,
+};
 use cenote_kv::cluster::etcd::{Etcd, EtcdServer, ServerError};
 use cenote_kv::cluster::layout::Code;
 use cenote_kv::group::member::Service;
@@ -94,7 +96,7 @@ pub struct Args {
 pub fn run(args: &Args) -> Result<u8> {
     let stop = signals::on_stop(|| ())?;
     let mut config = config(args)?;
-    let place = Place::of(&args.cluster_name)?;
+    let place = DocumentKeys::of(&args.cluster_name)?;
     let dir = KvDir::create(&args.dir)?;
     let _lock = dir.lock()?;
     if let Some(known) = dir.known()?

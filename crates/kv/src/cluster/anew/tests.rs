@@ -31,8 +31,8 @@ fn all_of_a_group_begins_on_its_plan_and_on_others_for_those_that_are_missing() 
     assert!(matches!(few, Step::None(Anew::NoNode)));
 }
 
-fn place() -> Place {
-    Place::of("test").unwrap()
+fn place() -> DocumentKeys {
+    DocumentKeys::of("test").unwrap()
 }
 
 /// Registers a process; the revision of its key.

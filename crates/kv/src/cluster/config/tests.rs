@@ -101,7 +101,7 @@ fn a_registration_that_makes_no_sense_is_refused() {
 
 #[test]
 fn keys_of_registrations_read_back_and_others_do_not() {
-    let place = Place::of("c").unwrap();
+    let place = DocumentKeys::of("c").unwrap();
     let key = place.node(NodeId(7));
     assert_eq!(key, "/cenote/kv/c/node/00007");
     assert_eq!(place.node_of(&key), Some(NodeId(7)));
@@ -113,7 +113,7 @@ fn keys_of_registrations_read_back_and_others_do_not() {
     ] {
         assert_eq!(place.node_of(bad), None, "{bad}");
     }
-    assert!(Place::of("a/b").is_err());
+    assert!(DocumentKeys::of("a/b").is_err());
 }
 
 #[test]
@@ -124,7 +124,7 @@ fn a_cluster_is_founded_once_and_numbers_are_given_once() {
         other => other.unwrap(),
     };
     let etcd = Etcd::new(server.url(), None).unwrap();
-    let place = Place::of("c").unwrap();
+    let place = DocumentKeys::of("c").unwrap();
     let none = place.read_config(&etcd).unwrap_err();
     assert_eq!(none.to_string(), "there is no cluster c in etcd");
     place.found(&etcd, &config()).unwrap();

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use super::super::NodeId;
 use super::Lane;
-use super::forwarding::{Forwarding, Mark};
+use super::forwarder::{Forwarding, Mark};
 use crate::server::Batch;
 
 /// How long a former owner may take to pass on what it was sent. Longer than it takes to miss a node, to

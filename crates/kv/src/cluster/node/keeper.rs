@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use super::super::NodeId;
 use super::super::backoff::Backoff;
-use super::super::config::{Place, Registration};
+use super::super::config::{DocumentKeys, Registration};
 use super::super::etcd::Etcd;
 use super::super::lane::now_ns;
 use super::super::registrar::{RENEWAL, Registrar, RegistrarError, Turned};
@@ -42,7 +42,7 @@ impl Keeper {
     /// See [`RegistrarError`].
     pub(super) fn start(
         etcd: &Etcd,
-        place: &Place,
+        place: &DocumentKeys,
         node: NodeId,
         registration: &Registration,
         shared: &Arc<Shared>,

@@ -13,7 +13,7 @@ use super::times::{AgreedReport, Clock, TakeoverReport};
 use crate::group::member::Member;
 use crate::group::message::UNIT_BYTES;
 use crate::group::process::Process;
-use crate::group::view::{Parity, Partition, Place, View};
+use crate::group::view::{GroupSlot, Parity, Partition, View};
 use crate::group::wire::{decode_view, encode_view};
 
 /// How a node is.
@@ -208,8 +208,8 @@ impl GroupReport {
         let memory = member.memory();
         let handoff = view.handoff.map(|handoff| HandoffReport {
             slot: match handoff.place {
-                Place::Data(index) => index,
-                Place::Parity(slot) => view.partitions.len() + slot,
+                GroupSlot::Data(index) => index,
+                GroupSlot::Parity(slot) => view.partitions.len() + slot,
             },
             node: NodeId(handoff.process.node),
         });

@@ -6,7 +6,7 @@ use cenote_fabric::WireProtection;
 
 use super::*;
 use crate::cluster::config::{
-    ClusterConfig, KeyFingerprint, NodeState, Place, Registration, Scheme, VERSION,
+    ClusterConfig, DocumentKeys, KeyFingerprint, NodeState, Registration, Scheme, VERSION,
 };
 use crate::cluster::etcd::Change;
 use crate::cluster::steward::{Notice, Wish};
@@ -16,8 +16,8 @@ use crate::group::view;
 
 const SECOND_NS: u64 = 1_000_000_000;
 
-fn place() -> Place {
-    Place::of("test").unwrap()
+fn place() -> DocumentKeys {
+    DocumentKeys::of("test").unwrap()
 }
 
 fn process(node: u32) -> Process {

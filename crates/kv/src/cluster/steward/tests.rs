@@ -73,7 +73,7 @@ fn steward() -> Steward {
         node: 0,
         incarnation: 1,
     };
-    let place = Place::of("test").expect("a name");
+    let place = DocumentKeys::of("test").expect("a name");
     let plan = vec![vec![NodeId(0), NodeId(1)]];
     Steward::new(me, place, Arc::new(config), &[], plan, 7)
 }
@@ -87,7 +87,7 @@ fn register(steward: &mut Steward, node: u32) {
         incarnation: 1,
         state: NodeState::Up,
     };
-    let place = Place::of("test").expect("a name");
+    let place = DocumentKeys::of("test").expect("a name");
     steward.take(Change::Put(Entry {
         key: place.node(NodeId(node)),
         value: registration.to_bytes(),

@@ -12,7 +12,7 @@ use crate::group::operation::{Effect, Operation};
 use crate::group::process::Process;
 use crate::group::replica::Basis;
 use crate::group::view::{
-    Handoff, PARITIES_MAX, PARTITIONS_MAX, Parity, Partition, Place, Scheme, View,
+    GroupSlot, Handoff, PARITIES_MAX, PARTITIONS_MAX, Parity, Partition, Scheme, View,
 };
 use crate::memory::allocator::ALIGN_BYTES;
 use crate::memory::table::Entry;
@@ -42,8 +42,8 @@ pub(super) fn view() -> impl Strategy<Value = View> {
             let (k, m) = (partitions.len(), parities.len());
             let handoff = handoff.map(|((is_data, place), process, since)| Handoff {
                 place: match is_data || m == 0 {
-                    true => Place::Data(place % k),
-                    false => Place::Parity(place % m),
+                    true => GroupSlot::Data(place % k),
+                    false => GroupSlot::Parity(place % m),
                 },
                 process,
                 since,

@@ -5,7 +5,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use super::{NoMessage, fields::Reader};
 use crate::group::process::Process;
 use crate::group::view::{
-    Handoff, PARITIES_MAX, PARTITIONS_MAX, Parity, Partition, Place, Scheme, View,
+    GroupSlot, Handoff, PARITIES_MAX, PARTITIONS_MAX, Parity, Partition, Scheme, View,
 };
 
 /// Appends a view.
@@ -69,8 +69,8 @@ pub fn encode_view(view: &View, out: &mut BytesMut) {
             process,
             since,
         }) => match place {
-            Place::Data(index) => put_move(out, 1, index, process, since),
-            Place::Parity(slot) => put_move(out, 2, slot, process, since),
+            GroupSlot::Data(index) => put_move(out, 1, index, process, since),
+            GroupSlot::Parity(slot) => put_move(out, 2, slot, process, since),
         },
     }
     out.put_u32_le(view.let_go);
@@ -122,8 +122,8 @@ pub(super) fn view(from: &mut Reader) -> Result<View, NoMessage> {
 fn handoff(from: &mut Reader, k: usize, m: usize) -> Result<Option<Handoff>, NoMessage> {
     let place = match from.u8()? {
         0 => return Ok(None),
-        1 => Place::Data(slot(from, k)?),
-        2 => Place::Parity(slot(from, m)?),
+        1 => GroupSlot::Data(slot(from, k)?),
+        2 => GroupSlot::Parity(slot(from, m)?),
         _ => return Err(NoMessage::Field("handoff's place")),
     };
     Ok(Some(Handoff {

@@ -95,7 +95,7 @@ impl Partition for Slow {
 }
 
 /// A worker's partition, and other nodes that have such.
-struct Place {
+struct TestBackend {
     partition: Slow,
     nodes: Vec<u32>,
     is_given_away: bool,
@@ -111,7 +111,7 @@ struct Place {
     answers: Batch,
 }
 
-impl Place {
+impl TestBackend {
     fn new(nodes: Vec<u32>) -> Self {
         let partition = Slow {
             owner: Owner::alone(KeyHasher::new([7; 16]), 1 << 20, Bound::NONE),
@@ -136,7 +136,7 @@ impl Place {
     }
 }
 
-impl Backend for Place {
+impl Backend for TestBackend {
     type Partition = Slow;
 
     fn route(&self, _place: u32) -> Route {
@@ -209,7 +209,7 @@ impl Backend for Place {
 
 /// A worker without sockets, and one client of it.
 struct Bench {
-    core: Core<Place>,
+    core: Core<TestBackend>,
     session: Session,
 }
 
@@ -237,7 +237,7 @@ impl Bench {
 
     fn of(shared: Arc<Shared>, nodes: Vec<u32>) -> Self {
         Self {
-            core: Core::new(0, Place::new(nodes), shared),
+            core: Core::new(0, TestBackend::new(nodes), shared),
             session: Session::new(0, 0),
         }
     }
@@ -323,7 +323,11 @@ fn a_flush_waits_as_well() {
 }
 
 /// Gives what one worker has for the other to it.
-fn hand_over(from: &mut Core<Place>, to: &mut Core<Place>, mut each: impl FnMut(Ticket, &[u8])) {
+fn hand_over(
+    from: &mut Core<TestBackend>,
+    to: &mut Core<TestBackend>,
+    mut each: impl FnMut(Ticket, &[u8]),
+) {
     assert!(from.hand_over());
     let shared = Arc::clone(&to.shared);
     while let Some(message) = shared.workers[to.index].mailbox.receive() {
@@ -339,7 +343,7 @@ fn hand_over(from: &mut Core<Place>, to: &mut Core<Place>, mut each: impl FnMut(
 fn what_lies_elsewhere_leaves_less_room_to_clients() {
     let shared = shared(2);
     let mut bench = Bench::of(Arc::clone(&shared), Vec::new());
-    let mut other = Core::new(1, Place::new(Vec::new()), shared);
+    let mut other = Core::new(1, TestBackend::new(Vec::new()), shared);
     // Half of a worker's share is for answers.
     let max = usize::try_from(Settings::default().buffer_bytes).unwrap() / 2 / 2;
     let mut has_room = |elsewhere: usize, wanted| {
@@ -374,7 +378,7 @@ fn what_lies_elsewhere_leaves_less_room_to_clients() {
 fn a_node_that_does_not_read_its_answers_is_not_served_more() {
     let mut bench = Bench::new();
     bench.core.backend.answers_max = 10;
-    let serve = |core: &mut Core<Place>, slot, text: &[u8]| {
+    let serve = |core: &mut Core<TestBackend>, slot, text: &[u8]| {
         let asker = Asker::Node(3);
         let ticket = Ticket {
             asker,

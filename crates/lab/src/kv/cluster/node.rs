@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use cenote_fabric::WireProtection;
 use cenote_kv::cluster::NodeId;
 use cenote_kv::cluster::config::{
-    ClusterConfig, KeyFingerprint, NodeState, Place, Registration, Scheme, VERSION,
+    ClusterConfig, DocumentKeys, KeyFingerprint, NodeState, Registration, Scheme, VERSION,
 };
 use cenote_kv::cluster::detector::{Action, Cause, Detector, Settings, State};
 use cenote_kv::cluster::membership::{Membership, Refused, Registered};
@@ -355,8 +355,8 @@ impl Node {
     }
 }
 
-pub(super) fn place() -> Place {
-    Place::of("simulated").expect("a name")
+pub(super) fn place() -> DocumentKeys {
+    DocumentKeys::of("simulated").expect("a name")
 }
 
 fn name(node: u32) -> String {

@@ -48,8 +48,10 @@ impl Client {
         }
         // What a write that goes on will have made whole at its end is looked at then, also one that was
         // acknowledged and has not landed. Mostly nothing is torn, and this is looked at all the time.
-        let lanes = self.workers.iter().filter(|_| !torn.is_empty());
-        let landing: BTreeSet<u64> = lanes.flat_map(|lane| lane.worker.landing_pages()).collect();
+        let client_workers = self.workers.iter().filter(|_| !torn.is_empty());
+        let landing: BTreeSet<u64> = client_workers
+            .flat_map(|client_worker| client_worker.worker.landing_pages())
+            .collect();
         let torn = torn.into_iter().filter(|page| !landing.contains(page));
         let torn = torn.map(to_index);
         let is_left = |page: &usize| !self.model.is_being_written(page * SECTORS, SECTORS);

@@ -42,7 +42,7 @@ impl Worker {
         let acks = self.resilience(op).write_acks();
         let waits_for_all = acks >= self.splits(op);
         let is_waited_for = self.core.backing.is_some() || self.is_redo(op);
-        if waits_for_all || is_waited_for || self.lanes.complete_at_once() {
+        if waits_for_all || is_waited_for || self.endpoints.complete_at_once() {
             return;
         }
         self.copy_to_scratch(op);

@@ -26,7 +26,7 @@ impl Worker {
         };
         let offset = u64::from(op.index) * split_bytes as u64;
         for member in bits(splits).filter_map(|split| stripe.members[split].as_ref()) {
-            let Some(endpoint) = self.lanes.look(member.session) else {
+            let Some(endpoint) = self.endpoints.look(member.session) else {
                 continue;
             };
             match verb {
@@ -63,7 +63,7 @@ impl Worker {
                 data if data < k => page.wrapping_add(data * split_bytes),
                 parity => parities.wrapping_add((parity - k) * split_bytes),
             };
-            let Some((endpoint, at_once)) = self.lanes.get(member.session) else {
+            let Some((endpoint, at_once)) = self.endpoints.get(member.session) else {
                 self.queue.push(Completion {
                     token,
                     status: Status::Disconnected,

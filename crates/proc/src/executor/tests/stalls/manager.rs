@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::{
     ASK, Event, Host, LEASE, MACHINES, MILLISECOND, REGION, REGIONS, Step, Word, World, copy,
 };
-use crate::{Machine, Place, Slot};
+use crate::{Machine, RegionLocation, Slot};
 
 impl World {
     pub(super) fn expire(&mut self, host: usize) {
@@ -67,9 +67,11 @@ impl World {
         let row = &self.rows[index];
         let (memory, offset) = (Arc::clone(&row.memory).into(), 0);
         let place = match row.step {
-            _ if row.machine != machine => Place::At(Machine(u32::try_from(row.machine).unwrap())),
-            Step::Open => Place::Here { memory, offset },
-            _ => Place::Leaving { memory, offset },
+            _ if row.machine != machine => {
+                RegionLocation::At(Machine(u32::try_from(row.machine).unwrap()))
+            }
+            Step::Open => RegionLocation::Here { memory, offset },
+            _ => RegionLocation::Leaving { memory, offset },
         };
         Slot {
             generation: row.generation,

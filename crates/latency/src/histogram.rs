@@ -1,4 +1,4 @@
-//! How durations are spread: a histogram that many threads add to and one reads.
+//! How durations are histogram: a histogram that many threads add to and one reads.
 //!
 //! Buckets are an eighth of an octave wide, so a quantile is right within 12%. Adding is one
 //! relaxed increment.
@@ -16,7 +16,7 @@ const BUCKETS: usize = STEPS * OCTAVES;
 
 /// Durations since it was made.
 #[derive(Debug)]
-pub struct Spread {
+pub struct Histogram {
     buckets: [AtomicU64; BUCKETS],
     sum_ns: AtomicU64,
 }
@@ -27,7 +27,7 @@ pub struct Counts([u64; BUCKETS]);
 
 /// Of all so far.
 #[derive(Clone, Copy, Debug, Serialize)]
-pub struct SpreadValues {
+pub struct HistogramValues {
     /// So many.
     pub count: u64,
     /// Median, in microseconds.
@@ -43,7 +43,7 @@ pub struct SpreadValues {
 pub struct Latency {
     /// Its quantiles.
     #[serde(flatten)]
-    pub values: SpreadValues,
+    pub values: HistogramValues,
     /// All durations together, in nanoseconds.
     pub sum_ns: u64,
     /// Longest duration that a bucket takes, in nanoseconds, and how many are in it; in order, without
@@ -52,15 +52,15 @@ pub struct Latency {
 }
 
 impl Latency {
-    /// Of several spreads together: one of each thread, say.
-    pub fn of<'a>(spreads: impl IntoIterator<Item = &'a Spread>) -> Self {
+    /// Of several histograms together: one of each thread, say.
+    pub fn of<'a>(histograms: impl IntoIterator<Item = &'a Histogram>) -> Self {
         let mut all = Counts::default();
         let mut sum_ns = 0_u64;
-        for spread in spreads {
-            for (sum, bucket) in all.0.iter_mut().zip(&spread.buckets) {
+        for histogram in histograms {
+            for (sum, bucket) in all.0.iter_mut().zip(&histogram.buckets) {
                 *sum += bucket.load(Ordering::Relaxed);
             }
-            sum_ns = sum_ns.wrapping_add(spread.sum_ns.load(Ordering::Relaxed));
+            sum_ns = sum_ns.wrapping_add(histogram.sum_ns.load(Ordering::Relaxed));
         }
         let buckets = all.0.iter().enumerate();
         let buckets = buckets.filter(|(_, count)| **count > 0);
@@ -84,7 +84,7 @@ impl Latency {
     }
 }
 
-impl Default for Spread {
+impl Default for Histogram {
     fn default() -> Self {
         Self {
             buckets: [const { AtomicU64::new(0) }; BUCKETS],
@@ -99,7 +99,7 @@ impl Default for Counts {
     }
 }
 
-impl Spread {
+impl Histogram {
     /// Adds one.
     pub fn note(&self, took: Duration) {
         self.note_alike(took, 1);
@@ -122,7 +122,7 @@ impl Spread {
     }
 
     /// Its quantiles.
-    pub fn values(&self) -> SpreadValues {
+    pub fn values(&self) -> HistogramValues {
         self.counts().values()
     }
 
@@ -133,10 +133,10 @@ impl Spread {
 }
 
 impl Counts {
-    fn values(&self) -> SpreadValues {
+    fn values(&self) -> HistogramValues {
         let counts = self;
         let micros = |quantile| counts.quantile(quantile).map_or(0.0, |nanos| nanos / 1e3);
-        SpreadValues {
+        HistogramValues {
             count: counts.total(),
             p50_us: micros(0.5),
             p99_us: micros(0.99),
@@ -201,13 +201,13 @@ mod tests {
 
     #[test]
     fn quantiles_are_of_what_came_since() {
-        let spread = Spread::default();
-        spread.note(Duration::from_secs(1));
-        let earlier = spread.counts();
+        let histogram = Histogram::default();
+        histogram.note(Duration::from_secs(1));
+        let earlier = histogram.counts();
         for micros in 1..=100 {
-            spread.note(Duration::from_micros(micros));
+            histogram.note(Duration::from_micros(micros));
         }
-        let since = spread.counts().since(&earlier);
+        let since = histogram.counts().since(&earlier);
         assert_eq!(since.total(), 100);
         let within = |quantile, micros: f64| {
             let ratio = since.quantile(quantile).unwrap() / (micros * 1e3);
@@ -217,17 +217,17 @@ mod tests {
         within(0.99, 99.0);
         within(1.0, 100.0);
         assert_eq!(Counts::default().quantile(0.5), None);
-        assert_eq!(spread.values().count, 101);
-        assert!(spread.values().max_us > 1e6);
+        assert_eq!(histogram.values().count, 101);
+        assert!(histogram.values().max_us > 1e6);
     }
 
     #[test]
     fn a_histogram_has_all_that_was_noted() {
-        let spread = Spread::default();
+        let histogram = Histogram::default();
         for micros in [1, 2, 2, 900, 5000] {
-            spread.note(Duration::from_micros(micros));
+            histogram.note(Duration::from_micros(micros));
         }
-        let latency = spread.latency();
+        let latency = histogram.latency();
         assert_eq!(latency.sum_ns, 5_905_000);
         assert_eq!(latency.values.count, 5);
         // The largest numbers of 10, 11, 20 and 23 bits: 1 us, 2 us, 1 ms and 8.4 ms, about.
@@ -238,7 +238,7 @@ mod tests {
 
     #[test]
     fn threads_together_have_what_each_noted() {
-        let (one, other) = (Spread::default(), Spread::default());
+        let (one, other) = (Histogram::default(), Histogram::default());
         one.note_alike(Duration::from_micros(3), 4);
         other.note(Duration::from_micros(3));
         other.note(Duration::from_micros(50));

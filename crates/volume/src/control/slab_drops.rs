@@ -4,7 +4,7 @@
 //! epoch in which it had slabs, so nobody sets a page's bit any more) `-> FLUSHED` (of the writes that its
 //! slabs acknowledged none is on its way to the disk) `-> ` bits cleared `-> DONE`.
 //! So ends an eviction, a slab that cooled down, and an extent whose hosts are lost; that one is not flushed
-//! first. Slabs whose hosts have said that they will be back are waited for (`owning`, decision 61).
+//! first. Slabs whose hosts have said that they will be back are waited for (`ownership`, decision 61).
 //!
 //! `DRAINED -> MAPPED` when the disk refused a page meanwhile: what bits stand are as true as those of slabs
 //! that were away (decision 47). So until DONE the directory keeps the stripe among those that leave: a host

@@ -1,5 +1,5 @@
 //! How long requests take: one of a few is timed, so that the control thread knows what its repairs
-//! cost the volume's users (`control::pacing`).
+//! cost the volume's users (`control::pace`).
 
 use super::Worker;
 use super::requests::Kind;

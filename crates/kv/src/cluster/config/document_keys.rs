@@ -13,11 +13,11 @@ use crate::planted::{Planted, is_planted};
 
 /// Where a cluster's documents are.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Place {
+pub struct DocumentKeys {
     cluster: String,
 }
 
-impl Place {
+impl DocumentKeys {
     /// Of the cluster of this name.
     ///
     /// # Errors

@@ -4,7 +4,7 @@ use serde::Serialize;
 
 /// Median, least and greatest of at least one number. In JSON, too, in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Spread {
+pub struct MedianRange {
     /// Of an even number of runs the mean of both in the middle.
     pub median: f64,
     /// The least.
@@ -13,7 +13,7 @@ pub struct Spread {
     pub high: f64,
 }
 
-impl Spread {
+impl MedianRange {
     /// Of the figures of all runs.
     ///
     /// # Panics
@@ -75,10 +75,10 @@ mod tests {
 
     #[test]
     fn the_median_is_in_the_middle() {
-        let odd = Spread::of(vec![3.0, 1.0, 2.0]);
+        let odd = MedianRange::of(vec![3.0, 1.0, 2.0]);
         assert_eq!((odd.median, odd.low, odd.high), (2.0, 1.0, 3.0));
-        assert_eq!(Spread::of(vec![1.0, 9.0, 2.0, 4.0]).median, 3.0);
-        assert_eq!(Spread::of(vec![7.0]).high, 7.0);
+        assert_eq!(MedianRange::of(vec![1.0, 9.0, 2.0, 4.0]).median, 3.0);
+        assert_eq!(MedianRange::of(vec![7.0]).high, 7.0);
     }
 
     #[test]

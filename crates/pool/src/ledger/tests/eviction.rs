@@ -5,7 +5,7 @@ mod rules;
 
 use super::*;
 use crate::control::SlabActivity;
-use crate::ledger::evicting::{ACTIVITY_WAIT, PATIENCE, UNANSWERED};
+use crate::ledger::eviction::{ACTIVITY_WAIT, PATIENCE, UNANSWERED};
 
 const START: Duration = Duration::from_secs(1000);
 
@@ -68,7 +68,7 @@ impl House {
     }
 
     fn map(&mut self, client: u128, extent: u32) {
-        let place = Place {
+        let place = StripeMember {
             volume: client,
             extent,
             member: 0,
@@ -515,7 +515,7 @@ fn who_waits_for_a_slab_is_refused_when_there_is_no_room_for_it_any_more() {
     let mut house = House::new(8, &[4]);
     // Three requests; the two prepared slabs serve two of them, the third waits for its memory.
     for extent in 10..13 {
-        let place = Place {
+        let place = StripeMember {
             volume: 0,
             extent,
             member: 0,

@@ -12,11 +12,11 @@ use cenote_volume::{
 };
 
 use crate::commands::volume::{check_scheme, check_size};
-use crate::expected::Expected;
+use crate::expectations::Expected;
 use crate::failure::Failure;
 use crate::place::Loaded;
-use crate::protected::Protected;
-use crate::scrubbing::Scrubbing;
+use crate::protection::Protected;
+use crate::scrub_rate::Scrubbing;
 use crate::shell::quoted;
 use crate::size::Size;
 use crate::volumes::{Owner, Question, Spec, UNNAMED, Volumes};

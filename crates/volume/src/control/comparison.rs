@@ -3,7 +3,7 @@
 //!
 //! k splits always form a code word: from survivors of which one is wrong a new split would be made
 //! that agrees with it, and the page would be wrong for good without anybody noticing (soundness Y4).
-//! So the new host gets more sources than it needs and compares them (`host::fill::compared`). Where
+//! So the new host gets more sources than it needs and compares them (`host::fill::comparison`). Where
 //! they disagree beyond what tells which are wrong, the steps become smaller until it is one page;
 //! that one is **torn**, an error until it is written whole.
 //!

@@ -7,7 +7,7 @@
 //! `PUBLISHED` (the copy takes the slab's place) `-> ` no worker is left in an older epoch
 //! `-> RETIRED` (the slab is unmapped, which tells its host that it is DONE).
 //!
-//! A stripe with a slab that is awaited is not copied from. With a disk behind it, it is dropped (`dropping`);
+//! A stripe with a slab that is awaited is not copied from. With a disk behind it, it is dropped (`slab_drops`);
 //! one that cannot be is declined.
 //!
 //! Invariants: at most one slab of a stripe moves at a time; no byte of a slab is given up before

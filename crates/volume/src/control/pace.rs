@@ -199,7 +199,7 @@ impl Pacing {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::timings::Spread;
+    use crate::timings::Histogram;
 
     const MIB: u64 = 1 << 20;
 
@@ -208,7 +208,7 @@ mod tests {
         pacing: Pacing,
         now: Time,
         pages: u64,
-        spreads: [Spread; 2],
+        histograms: [Histogram; 2],
     }
 
     impl Users {
@@ -217,7 +217,7 @@ mod tests {
                 pacing: Pacing::new(Time(0)),
                 now: Time(0),
                 pages: 0,
-                spreads: [Spread::default(), Spread::default()],
+                histograms: [Histogram::default(), Histogram::default()],
             }
         }
 
@@ -226,7 +226,7 @@ mod tests {
             self.now = self.now.after(SHORTEST);
             for index in 0..ENOUGH {
                 let micros = if index % 50 == 0 { slow_us } else { 1 };
-                self.spreads[0].note(Duration::from_micros(micros));
+                self.histograms[0].note(Duration::from_micros(micros));
             }
             self.pages += ENOUGH * 16;
             self.look(rebuilds);
@@ -235,7 +235,7 @@ mod tests {
         fn look(&mut self, rebuilds: bool) {
             let load = Load {
                 pages: self.pages,
-                timed: [self.spreads[0].counts(), self.spreads[1].counts()],
+                timed: [self.histograms[0].counts(), self.histograms[1].counts()],
             };
             self.pacing.handle_load(self.now, load, rebuilds);
         }
@@ -306,7 +306,7 @@ mod tests {
         users.window(10, true);
         let before = users.pacing.rate();
         for _ in 0..FEW - 1 {
-            users.spreads[0].note(Duration::from_millis(5));
+            users.histograms[0].note(Duration::from_millis(5));
         }
         users.pages += 1;
         users.now = users.now.after(LONGEST);

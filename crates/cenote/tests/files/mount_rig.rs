@@ -11,7 +11,7 @@ use crate::support::server::Server;
 use crate::support::{Ended, Folder, cenote};
 
 /// A cluster and a folder to mount in.
-pub struct Place {
+pub struct MountRig {
     pub folder: Folder,
     // Not below the cluster's folder, which is only this user's.
     pub point: tempfile::TempDir,
@@ -19,7 +19,7 @@ pub struct Place {
 
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
-impl Place {
+impl MountRig {
     /// Ten hosts; `None` where nothing can be mounted.
     pub fn new() -> Option<Self> {
         if !rustix::process::geteuid().is_root() {
@@ -91,7 +91,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for MountRig {
     fn drop(&mut self) {
         // Whatever a test that failed left there.
         let mut unmount = Command::new("umount");

@@ -149,7 +149,7 @@ impl Worker {
         let parities = members >> k << k;
         let encodes = k > 1 && parities != 0;
         self.prefetch(op, members, Verb::Write);
-        if encodes && self.switches.async_encode && !self.lanes.complete_at_once() {
+        if encodes && self.switches.async_encode && !self.endpoints.complete_at_once() {
             self.ops[usize::from(op)].pending = members | ENCODING;
             self.post(op, members & !parities, Verb::Write);
             return self.encode.push(op);

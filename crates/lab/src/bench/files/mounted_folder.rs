@@ -81,13 +81,13 @@ pub(super) enum Transport {
 }
 
 /// A mounted folder. Dropped from the mount down.
-pub(super) struct Place {
+pub(super) struct MountedFolder {
     mount: Mounted,
     // What is below it.
     _server: Option<Server>,
 }
 
-impl Place {
+impl MountedFolder {
     /// `cenote mount` of a volume on the cluster, by the transport of the kernel's requests that is
     /// asked for; which of them that is.
     pub(super) fn ours(

@@ -23,7 +23,7 @@ use cenote_pool::control::Window;
 use cenote_pool::placement::Candidate;
 use cenote_pool::planted::{Planted, is_planted};
 
-use super::placing::Placer;
+use super::placement::Placer;
 use super::repair::REPAIRS_MAX;
 use super::{Control, pool_window};
 use crate::directory::{HostIndex, Session, Snapshot, Stripe};

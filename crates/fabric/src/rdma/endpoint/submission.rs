@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use super::super::pair::{Act, Local, Request};
-use super::super::registered::{Registered, Span};
+use super::super::registration::{Registered, Span};
 use super::super::slots::{Slot, Verb};
 use super::{Answer, PIECE_BYTES, RdmaEndpoint, WORK_COUNT_MAX, Work};
 use crate::frame::Frame;

@@ -10,17 +10,17 @@ use cenote_pool::planted::{Planted, is_planted};
 use crate::directory::{HostIndex, Session};
 
 /// The endpoints of one worker.
-pub(super) struct Lanes {
-    lanes: Vec<Option<Lane>>,
+pub(super) struct Endpoints {
+    endpoints: Vec<Option<HostEndpoint>>,
     // Hosts with verbs that were posted but perhaps not sent.
     dirty: Vec<HostIndex>,
     // Hosts to hear next.
     ready: Vec<HostIndex>,
-    // Makes the system calls of several lanes in one; there is one once a lane has any to make.
+    // Makes the system calls of several endpoints in one; there is one once a endpoint has any to make.
     batch: Option<Batch>,
     epoll: OwnedFd,
     // Endpoints of replaced sessions that still owe completions.
-    retired: Vec<Lane>,
+    retired: Vec<HostEndpoint>,
     // Hosts in the order in which verbs were last sent to them.
     flushed: Vec<HostIndex>,
     swept: Time,
@@ -34,7 +34,7 @@ pub(super) struct Lanes {
     some_unwatched: bool,
 }
 
-struct Lane {
+struct HostEndpoint {
     session: Session,
     endpoint: Box<dyn Endpoint>,
     // What the epoll set watches for it; an endpoint with a full socket names another one.
@@ -55,7 +55,7 @@ const FLUSHED_MAX: usize = 256;
 /// Outstanding verbs are checked for the failure timeout at least this often.
 const SWEEP: Duration = Duration::from_millis(50);
 
-impl Lanes {
+impl Endpoints {
     pub fn new(host_count: usize) -> io::Result<Self> {
         // SAFETY: epoll_create1 takes no pointers; the result is checked before it is owned.
         let fd = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
@@ -65,7 +65,7 @@ impl Lanes {
         // SAFETY: the descriptor was just made and is owned by nobody else.
         let epoll = unsafe { OwnedFd::from_raw_fd(fd) };
         Ok(Self {
-            lanes: (0..host_count).map(|_| None).collect(),
+            endpoints: (0..host_count).map(|_| None).collect(),
             dirty: Vec::with_capacity(host_count),
             ready: Vec::with_capacity(host_count),
             batch: None,
@@ -83,7 +83,9 @@ impl Lanes {
 
     /// Drops every endpoint: nothing of theirs lands any more.
     pub fn close(&mut self) {
-        self.lanes.iter_mut().for_each(|lane| *lane = None);
+        self.endpoints
+            .iter_mut()
+            .for_each(|to_host| *to_host = None);
         self.retired.clear();
         self.dirty.clear();
         self.ready.clear();
@@ -121,14 +123,17 @@ impl Lanes {
             self.batch = Some(Batch::new());
         }
         let epoll = self.epoll.as_raw_fd();
-        let slot = &mut self.lanes[session.host];
+        let slot = &mut self.endpoints[session.host];
         if slot
             .as_ref()
-            .is_some_and(|lane| lane.session.number > session.number)
+            .is_some_and(|to_host| to_host.session.number > session.number)
         {
             return;
         }
-        if let Some(mut old) = slot.take().filter(|lane| lane.endpoint.outstanding() > 0) {
+        if let Some(mut old) = slot
+            .take()
+            .filter(|to_host| to_host.endpoint.outstanding() > 0)
+        {
             old.watch(epoll, None);
             if !is_planted(Planted::ForgetInFlight) {
                 self.retired.push(old);
@@ -139,7 +144,7 @@ impl Lanes {
         let fd = endpoint.fd();
         self.some_watched |= fd.is_some();
         self.some_unwatched |= fd.is_none();
-        let mut lane = Lane {
+        let mut to_host = HostEndpoint {
             session,
             endpoint,
             watched: None,
@@ -148,56 +153,56 @@ impl Lanes {
             completes_at_once,
             late: 0,
         };
-        lane.watch(epoll, fd);
-        *slot = Some(lane);
+        to_host.watch(epoll, fd);
+        *slot = Some(to_host);
     }
 
     /// The endpoint of exactly this session, and whether its verbs complete at once.
     #[inline]
     pub fn get(&mut self, session: Session) -> Option<(&mut dyn Endpoint, bool)> {
-        let lane = self.lanes[session.host]
+        let to_host = self.endpoints[session.host]
             .as_mut()
-            .filter(|lane| lane.session == session)?;
-        if !lane.dirty && !lane.completes_at_once {
-            lane.dirty = true;
+            .filter(|to_host| to_host.session == session)?;
+        if !to_host.dirty && !to_host.completes_at_once {
+            to_host.dirty = true;
             self.dirty.push(session.host);
         }
-        Some((&mut *lane.endpoint, lane.completes_at_once))
+        Some((&mut *to_host.endpoint, to_host.completes_at_once))
     }
 
     /// The host's endpoint, to look at or to give hints.
     #[inline]
     pub fn look(&self, session: Session) -> Option<&dyn Endpoint> {
-        self.lanes[session.host]
+        self.endpoints[session.host]
             .as_ref()
-            .map(|lane| &*lane.endpoint)
+            .map(|to_host| &*to_host.endpoint)
     }
 
     /// Has nothing land any more of a verb that was posted on this session.
     pub fn revoke(&mut self, session: Session, token: Token) {
-        let current = self.lanes[session.host].iter_mut();
-        let mut lanes = current.chain(&mut self.retired);
+        let current = self.endpoints[session.host].iter_mut();
+        let mut endpoints = current.chain(&mut self.retired);
         // Gone: all its verbs have completed.
-        if let Some(lane) = lanes.find(|lane| lane.session == session) {
-            lane.endpoint.revoke_landing(token);
+        if let Some(to_host) = endpoints.find(|to_host| to_host.session == session) {
+            to_host.endpoint.revoke_landing(token);
         }
     }
 
     /// Counts answers that nobody waits for any more.
     pub fn note_late(&mut self, session: Session, change: isize) {
-        let lane = self.lanes[session.host].as_mut();
-        if let Some(lane) = lane.filter(|lane| lane.session == session) {
-            lane.late = lane.late.saturating_add_signed(change);
+        let to_host = self.endpoints[session.host].as_mut();
+        if let Some(to_host) = to_host.filter(|to_host| to_host.session == session) {
+            to_host.late = to_host.late.saturating_add_signed(change);
         }
     }
 
     /// Whether the host owes such answers.
     pub fn owes_late(&self, session: Session) -> bool {
-        let lane = self.lanes[session.host].as_ref();
-        lane.is_some_and(|lane| lane.session == session && lane.late > 0)
+        let to_host = self.endpoints[session.host].as_ref();
+        to_host.is_some_and(|to_host| to_host.session == session && to_host.late > 0)
     }
 
-    /// Whether no lane ever has a verb on its way.
+    /// Whether no endpoint ever has a verb on its way.
     pub fn complete_at_once(&self) -> bool {
         self.all_at_once
     }
@@ -207,18 +212,22 @@ impl Lanes {
         let batch = self.batch.as_mut().filter(|batch| batch.is_on());
         let is_batched = batch.is_some() && self.dirty.len() > 1;
         if let Some(batch) = batch.filter(|_| is_batched) {
-            let dirty = self.lanes.iter_mut().flatten().filter(|lane| lane.dirty);
-            batch.flush(dirty.map(|lane| &mut *lane.endpoint), queue);
+            let dirty = self
+                .endpoints
+                .iter_mut()
+                .flatten()
+                .filter(|to_host| to_host.dirty);
+            batch.flush(dirty.map(|to_host| &mut *to_host.endpoint), queue);
             // In the order in which they were sent to: the last one is waited for.
             self.dirty.sort_unstable();
         }
         for host in self.dirty.drain(..) {
-            if let Some(lane) = &mut self.lanes[host] {
-                lane.dirty = false;
+            if let Some(to_host) = &mut self.endpoints[host] {
+                to_host.dirty = false;
                 if !is_batched {
-                    lane.endpoint.flush(queue);
+                    to_host.endpoint.flush(queue);
                 }
-                lane.watch_own(self.epoll.as_raw_fd());
+                to_host.watch_own(self.epoll.as_raw_fd());
                 if self.flushed.len() == FLUSHED_MAX {
                     self.flushed.clear();
                 }
@@ -240,21 +249,22 @@ impl Lanes {
         clock: fn() -> Time,
         queue: &mut CompletionQueue,
     ) -> Vec<Session> {
-        let owes = |lane: &Option<Lane>| {
-            lane.as_ref()
-                .is_some_and(|lane| lane.endpoint.outstanding() > 0)
+        let owes = |to_host: &Option<HostEndpoint>| {
+            to_host
+                .as_ref()
+                .is_some_and(|to_host| to_host.endpoint.outstanding() > 0)
         };
         while self
             .flushed
             .last()
-            .is_some_and(|&host| !owes(&self.lanes[host]))
+            .is_some_and(|&host| !owes(&self.endpoints[host]))
         {
             self.flushed.pop();
         }
         let last = self
             .flushed
             .last()
-            .and_then(|&host| self.lanes[host].as_ref()?.endpoint.fd());
+            .and_then(|&host| self.endpoints[host].as_ref()?.endpoint.fd());
         let Some(fd) = last else {
             return self.poll(timeout, clock, queue);
         };
@@ -280,7 +290,7 @@ impl Lanes {
         let mut dead = Vec::new();
         for at in 0..self.flushed.len() {
             let host = self.flushed[at];
-            if owes(&self.lanes[host]) {
+            if owes(&self.endpoints[host]) {
                 self.mark_ready(host);
             }
         }
@@ -289,10 +299,12 @@ impl Lanes {
         dead
     }
 
-    /// Verbs posted and not completed, over all lanes.
+    /// Verbs posted and not completed, over all endpoints.
     pub fn outstanding(&self) -> usize {
-        let lanes = self.lanes.iter().flatten().chain(&self.retired);
-        lanes.map(|lane| lane.endpoint.outstanding()).sum()
+        let endpoints = self.endpoints.iter().flatten().chain(&self.retired);
+        endpoints
+            .map(|to_host| to_host.endpoint.outstanding())
+            .sum()
     }
 
     /// Waits up to `timeout` for arrivals and handles them; returns the sessions found dead.
@@ -332,10 +344,13 @@ impl Lanes {
         dead
     }
 
-    /// Has [`Lanes::poll_ready`] hear this host.
+    /// Has [`Endpoints::poll_ready`] hear this host.
     fn mark_ready(&mut self, host: HostIndex) {
-        if let Some(lane) = self.lanes[host].as_mut().filter(|lane| !lane.ready) {
-            lane.ready = true;
+        if let Some(to_host) = self.endpoints[host]
+            .as_mut()
+            .filter(|to_host| !to_host.ready)
+        {
+            to_host.ready = true;
             self.ready.push(host);
         }
     }
@@ -345,15 +360,19 @@ impl Lanes {
         let batch = self.batch.as_mut().filter(|batch| batch.is_on());
         let is_batched = batch.is_some() && self.ready.len() > 1;
         if let Some(batch) = batch.filter(|_| is_batched) {
-            let ready = self.lanes.iter_mut().flatten().filter(|lane| lane.ready);
-            batch.poll(ready.map(|lane| &mut *lane.endpoint), now, queue);
+            let ready = self
+                .endpoints
+                .iter_mut()
+                .flatten()
+                .filter(|to_host| to_host.ready);
+            batch.poll(ready.map(|to_host| &mut *to_host.endpoint), now, queue);
         }
         for at in 0..self.ready.len() {
             let host = self.ready[at];
-            if let Some(lane) = &mut self.lanes[host] {
-                lane.ready = false;
+            if let Some(to_host) = &mut self.endpoints[host] {
+                to_host.ready = false;
                 if !is_batched {
-                    lane.endpoint.poll(now, queue);
+                    to_host.endpoint.poll(now, queue);
                 }
                 self.settle_lane(host, dead);
             }
@@ -361,27 +380,27 @@ impl Lanes {
         self.ready.clear();
     }
 
-    /// Looks at every lane that has no descriptor to wait for.
+    /// Looks at every endpoint that has no descriptor to wait for.
     fn poll_unwatched(&mut self, now: Time, queue: &mut CompletionQueue, dead: &mut Vec<Session>) {
-        for host in 0..self.lanes.len() {
-            let is_unwatched = |lane: &Lane| lane.watched.is_none();
-            if self.lanes[host].as_ref().is_some_and(is_unwatched) {
+        for host in 0..self.endpoints.len() {
+            let is_unwatched = |to_host: &HostEndpoint| to_host.watched.is_none();
+            if self.endpoints[host].as_ref().is_some_and(is_unwatched) {
                 self.poll_lane(host, now, queue, dead);
             }
         }
     }
 
-    /// Looks at every lane when the last time is long ago.
+    /// Looks at every endpoint when the last time is long ago.
     fn sweep(&mut self, now: Time, queue: &mut CompletionQueue, dead: &mut Vec<Session>) {
         if now.since(self.swept) >= SWEEP {
             self.swept = now;
-            for host in 0..self.lanes.len() {
+            for host in 0..self.endpoints.len() {
                 self.poll_lane(host, now, queue, dead);
             }
-            self.retired.retain_mut(|lane| {
-                lane.endpoint.flush(queue);
-                lane.endpoint.poll(now, queue);
-                lane.endpoint.outstanding() > 0
+            self.retired.retain_mut(|to_host| {
+                to_host.endpoint.flush(queue);
+                to_host.endpoint.poll(now, queue);
+                to_host.endpoint.outstanding() > 0
             });
         }
     }
@@ -393,34 +412,38 @@ impl Lanes {
         queue: &mut CompletionQueue,
         dead: &mut Vec<Session>,
     ) {
-        let Some(lane) = &mut self.lanes[host] else {
+        let Some(to_host) = &mut self.endpoints[host] else {
             return;
         };
-        lane.endpoint.poll(now, queue);
+        to_host.endpoint.poll(now, queue);
         self.settle_lane(host, dead);
     }
 
     /// Watches what the endpoint names after it was heard, or drops it when it is over.
     fn settle_lane(&mut self, host: HostIndex, dead: &mut Vec<Session>) {
-        let Some(lane) = &mut self.lanes[host] else {
+        let Some(to_host) = &mut self.endpoints[host] else {
             return;
         };
-        lane.watch_own(self.epoll.as_raw_fd());
-        if lane.endpoint.is_dead() && lane.endpoint.outstanding() == 0 {
-            dead.push(lane.session);
-            self.lanes[host] = None;
+        to_host.watch_own(self.epoll.as_raw_fd());
+        if to_host.endpoint.is_dead() && to_host.endpoint.outstanding() == 0 {
+            dead.push(to_host.session);
+            self.endpoints[host] = None;
         }
     }
 
     /// System calls made on the data path so far, waits included.
     pub fn system_calls(&self) -> u64 {
-        let lanes = self.lanes.iter().flatten().chain(&self.retired);
+        let endpoints = self.endpoints.iter().flatten().chain(&self.retired);
         let batched = self.batch.as_ref().map_or(0, Batch::system_calls);
-        self.waits + batched + lanes.map(|lane| lane.endpoint.system_calls()).sum::<u64>()
+        self.waits
+            + batched
+            + endpoints
+                .map(|to_host| to_host.endpoint.system_calls())
+                .sum::<u64>()
     }
 }
 
-impl Lane {
+impl HostEndpoint {
     /// Has the epoll set watch the descriptor that the endpoint names now.
     #[inline]
     fn watch_own(&mut self, epoll: RawFd) {

@@ -10,7 +10,7 @@ use cenote_fabric::Time;
 use cenote_pool::planted::{Planted, is_planted};
 
 use super::Control;
-use super::filling::PAUSE;
+use super::fill::PAUSE;
 use super::repair::{Repair, Stage};
 use crate::directory::MemberState;
 use crate::fence::Fence;

@@ -35,9 +35,9 @@ use bytes::{Bytes, BytesMut};
 use cenote_fabric::{RemoteWindow, Time};
 use cenote_pool::control::Window;
 
+use crate::injected_faults::{InjectedFault, is_injected};
 use crate::owner::{Access, Entry, HostIndex};
 use crate::path::{Completion, Failure, Full, Operation, Path, Token};
-use crate::planted::{Planted, is_planted};
 use patience::Patience;
 use piece::{Piece, PieceKind, Progress};
 use region::RegionView;

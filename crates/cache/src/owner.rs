@@ -55,7 +55,7 @@ pub use relocation::{ANSWER_LIMIT, FILLS_AHEAD};
 pub use roster::HostSummary;
 use standstill::Recording;
 
-use crate::planted::{Planted, is_planted};
+use crate::injected_faults::{InjectedFault, is_injected};
 
 /// What a cache is. Sizes in bytes.
 #[derive(Clone, Copy, Debug)]
@@ -570,7 +570,7 @@ impl Owner {
 
     /// Whether no client acts on an older generation of the region any more.
     fn is_known(&self, region: usize, now: Time) -> bool {
-        is_planted(Planted::NoBarrier)
+        is_injected(InjectedFault::NoBarrier)
             || now >= self.opens_at
                 && self
                     .clients
@@ -578,7 +578,7 @@ impl Owner {
     }
 
     fn unmap(&mut self, copy: &Copy) {
-        if is_planted(Planted::StaleServed) {
+        if is_injected(InjectedFault::StaleServed) {
             return;
         }
         for &window in &copy.windows {

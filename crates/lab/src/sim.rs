@@ -21,9 +21,9 @@ mod epoch;
 mod estate;
 mod faults;
 pub(crate) mod host;
+mod injection;
 mod model;
 mod options;
-mod plant;
 pub(crate) mod random;
 mod troubles;
 pub(crate) mod watched;
@@ -37,8 +37,8 @@ use serde::Serialize;
 
 use world::World;
 
+pub use injection::{fault_names, injected};
 pub use options::{Options, Weights, seal_key};
-pub use plant::{planted, plants};
 
 /// What a simulation found.
 #[derive(Clone, Debug, Serialize)]
@@ -128,7 +128,7 @@ pub fn run(options: &Options, mut progress: impl FnMut(&Report)) -> Result<Repor
     ensure!(options.rate > 0, "rate 0: nothing would happen");
     let started = Instant::now();
     let mut world = World::new(options);
-    let _planted = plant::plant(options, &world)?;
+    let _injected = injection::inject(options, &world)?;
     let mut report = summary(options, &world, started);
     while world.violations.is_empty() && world.net.now() < Time(0).after(options.duration) {
         if options

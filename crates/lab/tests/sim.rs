@@ -1,4 +1,4 @@
-//! The cluster simulator finds nothing, and the same every time. What is planted: `sim_plants`.
+//! The cluster simulator finds nothing, and the same every time. What is injected: `sim_injected`.
 //!
 //! Here each run has the same seeds. Fresh ones, and longer runs of the same, are in `long`.
 //!
@@ -395,7 +395,7 @@ fn a_slab_that_goes_for_two_reasons_is_given_back_once_its_window_is_closed() {
             lose: 12,
             ..Weights::default()
         },
-        ..sim::planted("early-clear", 1)
+        ..sim::injected("early-clear", 1)
     };
     assert_kept(&options);
 }

@@ -33,7 +33,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use crate::control::{Refusal, Reply, Window};
-use crate::planted::{Planted, is_planted};
+use crate::injected_faults::{InjectedFault, is_injected};
 use crate::pressure::Room;
 use eviction::{Asked, Evicting};
 pub use eviction::{Demand, EvictionCounts};
@@ -358,7 +358,7 @@ impl Ledger {
         for slab in taken {
             self.take_orphan(slab);
         }
-        if is_planted(Planted::EvictUnasked) {
+        if is_injected(InjectedFault::EvictUnasked) {
             let used = self.grants().next().map(|(slab, _)| slab);
             used.into_iter().for_each(|slab| self.retire(slab, false));
         }

@@ -18,10 +18,10 @@ pub mod batch;
 pub mod cluster;
 pub mod control;
 pub mod eviction;
+#[doc(hidden)]
+pub mod injected_faults;
 pub mod ledger;
 pub mod placement;
-#[doc(hidden)]
-pub mod planted;
 pub mod pressure;
 mod random;
 pub mod reclaim;

@@ -13,10 +13,10 @@
 
 pub mod client;
 pub mod executor;
+pub mod injected_faults;
 mod library;
 pub mod message;
 mod native;
-pub mod planted;
 mod procedures;
 pub mod remote;
 mod request;

@@ -15,7 +15,7 @@ use std::time::Duration;
 use cenote_fabric::{Dead, HeldWindow, Region, Time, Unwritten};
 use cenote_proc_sdk::{Fault, Memory};
 
-use crate::planted::{self, Planted};
+use crate::injected_faults::{self, InjectedFault};
 
 /// A machine of a cache.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
@@ -230,10 +230,10 @@ impl Table {
                 "a region's bytes are inside its memory"
             );
         }
-        let serves_old = planted::is(Planted::ServeOld)
+        let serves_old = injected_faults::is(InjectedFault::ServeOld)
             && same_owner(&known.place)
             && matches!(slot.place, RegionLocation::At(_));
-        if news && !serves_old || planted::is(Planted::OldWord) {
+        if news && !serves_old || injected_faults::is(InjectedFault::OldWord) {
             self.here -= usize::from(same_owner(&known.place));
             self.here += usize::from(same_owner(&slot.place));
             *known = slot;
@@ -407,7 +407,7 @@ impl Memory for Table {
         if !self.step_writes {
             return Err(Fault::Denied);
         }
-        if !planted::is(Planted::WriteLeaving) {
+        if !injected_faults::is(InjectedFault::WriteLeaving) {
             self.may_store(addr, source.len() as u64)?;
         }
         let mut changed = false;
@@ -427,7 +427,8 @@ impl Memory for Table {
                 Err(Unwritten::Nothing) => return Err(Fault::Elsewhere),
             }
             // Copied while the time was over, or before: nobody knows.
-            let is_unasked = planted::is(Planted::WriteLeaving) || planted::is(Planted::LateStore);
+            let is_unasked = injected_faults::is(InjectedFault::WriteLeaving)
+                || injected_faults::is(InjectedFault::LateStore);
             if self.is_too_late() && !is_unasked {
                 return Err(self.end_store(true));
             }

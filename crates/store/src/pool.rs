@@ -34,8 +34,8 @@ use crate::format::{
     VALUE_BYTES_MAX, Word, checksum,
 };
 use crate::index::Index;
+use crate::injected_faults::{InjectedFault, is_injected};
 use crate::medium::Medium;
-use crate::planted::{Planted, is_planted};
 use crate::schemes::Named;
 
 use backlog::{Backlog, Pending, Waiting};
@@ -464,7 +464,7 @@ impl<M: Medium> Pool<M> {
             value_bytes: value_bytes as u32,
             checksum,
             sequence,
-            previous_at: match is_planted(Planted::BackLinkNotSet) {
+            previous_at: match is_injected(InjectedFault::BackLinkNotSet) {
                 true => 0,
                 false => previous_at,
             },
@@ -480,7 +480,7 @@ impl<M: Medium> Pool<M> {
         self.write_header(at, header, key)?;
         self.tail += header.object_bytes();
         self.next_sequence += 1;
-        if self.named == Named::AtAllocation || is_planted(Planted::NamedTooEarly) {
+        if self.named == Named::AtAllocation || is_injected(InjectedFault::NamedTooEarly) {
             let word = Word::to(at, header.object_bytes(), self.space.epoch);
             if let Found::Entry { .. } = found {
                 self.index.set_word(slot, word);
@@ -522,7 +522,7 @@ impl<M: Medium> Pool<M> {
             medium.store(at + FLAG_AT, 0);
             medium.write(at + HEADER_BYTES, key);
             let range = at..at + HEADER_BYTES + key.len() as u64;
-            if is_planted(Planted::HeaderNotWrittenBack) {
+            if is_injected(InjectedFault::HeaderNotWrittenBack) {
                 return Ok(());
             }
             if !medium.is_quick() {

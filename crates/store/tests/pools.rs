@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex};
 
 use cenote_store::schemes::Named;
 use cenote_store::{
-    Cleaned, Condition, FileMedium, Landing, Medium as _, ModelMedium, Planted, Pool, PoolConfig,
-    Source, StoreError, plant,
+    Cleaned, Condition, FileMedium, InjectedFault, Landing, Medium as _, ModelMedium, Pool,
+    PoolConfig, Source, StoreError, inject,
 };
 
 const POOL_BYTES: usize = 40 << 10;
@@ -89,9 +89,9 @@ fn what_is_left_behind_the_end_of_the_log_does_not_come_back() {
 
 #[test]
 fn a_version_behind_the_end_that_counts_is_found() {
-    plant(Some(Planted::IncarnationIgnored));
+    inject(Some(InjectedFault::IncarnationIgnored));
     let found = left_behind_the_end();
-    plant(None);
+    inject(None);
     assert!(found.is_err());
 }
 

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use cenote_fabric::{Endpoint, Time};
-use cenote_pool::planted::{Planted, is_planted};
+use cenote_pool::injected_faults::{InjectedFault, is_injected};
 
 use crate::backing::Store;
 use crate::claims::Claims;
@@ -219,7 +219,7 @@ impl Core {
 
     /// Whether the next owner would know of every change up to this epoch.
     pub fn is_journaled(&self, epoch: u64) -> bool {
-        self.journaled.load(Ordering::Acquire) >= epoch || is_planted(Planted::JournalLate)
+        self.journaled.load(Ordering::Acquire) >= epoch || is_injected(InjectedFault::JournalLate)
     }
 
     /// Makes sure that what is known of the pages of so large a volume has room.

@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use cenote_fabric::{Generation, RemoteWindow};
 
-use cenote_pool::planted::{Planted, is_planted};
+use cenote_pool::injected_faults::{InjectedFault, is_injected};
 
 use crate::Resilience;
 use crate::extents::ByExtent;
@@ -147,7 +147,7 @@ impl Stripe {
     pub fn is_past_hope(&self) -> bool {
         let unreachable = self.unreachable.iter().flatten().count();
         let left = self.readable().count_ones() as usize + unreachable;
-        if is_planted(Planted::DespairEarly) && left < self.splits() {
+        if is_injected(InjectedFault::DespairEarly) && left < self.splits() {
             return left <= self.cut.k();
         }
         left < self.cut.k()

@@ -14,7 +14,7 @@ use std::io;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-use cenote_pool::planted::{Planted, is_planted};
+use cenote_pool::injected_faults::{InjectedFault, is_injected};
 
 use crate::Scheme;
 use crate::extents::{LayoutId, index_of};
@@ -103,7 +103,7 @@ impl Layouts {
         let bits = Bits::take_over(file, *volume, self.page_count)?;
         let bits = self.bits.get_or_init(|| bits);
         let layout_id = self.target().other();
-        if is_planted(Planted::ForgetLayouts) {
+        if is_injected(InjectedFault::ForgetLayouts) {
             bits.fill(layout_id);
         }
         self.lay_out(layout_id, Cut::of(other));

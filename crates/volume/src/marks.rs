@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use cenote_durable::{allocate, allocate_range};
-use cenote_pool::planted::{Planted, is_planted};
+use cenote_pool::injected_faults::{InjectedFault, is_injected};
 use memmap2::{MmapOptions, MmapRaw};
 
 mod bitmap;
@@ -200,7 +200,7 @@ impl Marks {
         let troubled = marks.doubtful.count(0, pages.max) + marks.torn.count(0, pages.max);
         marks.troubled.store(troubled, Ordering::Release);
         for slot in 0..IN_FLIGHT_MAX {
-            if !is_planted(Planted::ForgetListed) {
+            if !is_injected(InjectedFault::ForgetListed) {
                 marks.inherit(slot, are_left);
             }
         }
@@ -216,7 +216,7 @@ impl Marks {
         let is_redone = listed.is_imaged
             && are_images_left
             && (listed.is_committed || !listed.is_fresh)
-            && !is_planted(Planted::SkipRedo);
+            && !is_injected(InjectedFault::SkipRedo);
         if is_redone {
             self.written.insert(listed.page);
             self.resolve(Listed {
@@ -234,7 +234,7 @@ impl Marks {
         let slots = 0..IN_FLIGHT_MAX;
         let listed = slots.filter_map(|slot| Some((slot, self.list.entry(slot)?)));
         listed
-            .filter(|(_, listed)| listed.is_imaged && !is_planted(Planted::ForgetListed))
+            .filter(|(_, listed)| listed.is_imaged && !is_injected(InjectedFault::ForgetListed))
             .map(|(slot, listed)| Unfinished {
                 slot,
                 page: listed.page,
@@ -400,7 +400,7 @@ impl Marks {
     /// How the page may be read.
     #[inline]
     pub fn soundness(&self, page: u64) -> Soundness {
-        if self.troubled.load(Ordering::Acquire) == 0 || is_planted(Planted::MendByParity) {
+        if self.troubled.load(Ordering::Acquire) == 0 || is_injected(InjectedFault::MendByParity) {
             Soundness::Sound
         } else if self.torn.contains(page) {
             Soundness::Torn

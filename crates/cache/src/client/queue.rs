@@ -16,7 +16,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::planted::{Planted, is_planted};
+use crate::injected_faults::{InjectedFault, is_injected};
 
 /// The bytes of a part, and what it does with them.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -76,7 +76,7 @@ impl Queue {
         let ready = kinds
             .into_iter()
             .filter_map(|(is_let, of)| is_let.then_some(of));
-        let next = if is_planted(Planted::QueueReordered) {
+        let next = if is_injected(InjectedFault::QueueReordered) {
             let end = last.unwrap_or(u64::MAX);
             ready.filter_map(|of| of.range(..end).next_back()).max()
         } else {
@@ -153,7 +153,7 @@ impl Queue {
 
     fn wait_or_be_ready(&mut self, number: u64, span: Span) {
         match self.leader(number, span) {
-            Some(leader) if !is_planted(Planted::QueueReordered) => {
+            Some(leader) if !is_injected(InjectedFault::QueueReordered) => {
                 self.leaders.insert(number, leader);
                 self.followers.insert((leader, number), span);
             }

@@ -16,8 +16,8 @@ use std::sync::atomic::Ordering;
 
 use super::error::Error;
 use super::index::BucketTag;
+use super::injected_faults::{InjectedFault, is_injected};
 use super::pending::Completion;
-use super::planted::{Planted, is_planted};
 use super::record::{ADDRESS_END, word_at};
 use super::session::{Pause, Session};
 use super::store::{Secret, Store};
@@ -251,7 +251,7 @@ impl Session {
                     if store.tiers.range(tier).is_none_or(|held| held.end < end) {
                         return Ok(None);
                     }
-                    if is_planted(Planted::NoSync) {
+                    if is_injected(InjectedFault::NoSync) {
                         commit.stage = Stage::Done { end };
                         continue;
                     }
@@ -318,7 +318,7 @@ impl Session {
         if !store.epochs.is_past(epoch) {
             return Ok(None);
         }
-        let is_ahead = is_planted(Planted::IndexAhead);
+        let is_ahead = is_injected(InjectedFault::IndexAhead);
         if point.chains.is_none() && !is_ahead {
             point.chains = Some(chains_of(&store, point.begin));
         }

@@ -25,12 +25,12 @@ mod huge;
 mod index;
 #[cfg(test)]
 mod index_tests;
+pub mod injected_faults;
 mod latch;
 pub mod load;
 mod memory;
 mod page;
 mod pending;
-pub mod planted;
 mod record;
 mod recovery;
 mod session;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::error::Error;
 use super::fetch::{Fetch, Progress};
-use super::planted::{Planted, is_planted};
+use super::injected_faults::{InjectedFault, is_injected};
 use super::session::{Answer, Looked, Merged, Pause, Session, look};
 use super::store::Store;
 use super::tiers::{End, Inbox};
@@ -198,7 +198,7 @@ impl Session {
     fn judge(&mut self, operation: &mut Operation, fetch: Fetch) -> Result<Judged, Error> {
         let store = Arc::clone(&self.store);
         let record = fetch.fetched_record(&store).expect("it was checked");
-        let is_it = record.key == operation.key || is_planted(Planted::KeyUnchecked);
+        let is_it = record.key == operation.key || is_injected(InjectedFault::KeyUnchecked);
         let previous = record.link.previous();
         if !is_it && previous >= operation.found.first {
             operation.stage = Stage::Fetching(Fetch::record(&store, previous));
@@ -262,7 +262,7 @@ impl Session {
             match store.index.find(store.place(&operation.key)) {
                 Some(entry)
                     if entry.address() == operation.found.front
-                        || is_planted(Planted::CopyOverNewer) =>
+                        || is_injected(InjectedFault::CopyOverNewer) =>
                 {
                     store.append(&entry, &operation.key, value, false)
                 }
@@ -289,7 +289,7 @@ impl Session {
             .index
             .find_or_add(place)
             .map_err(|_| Error::IndexFull)?;
-        if entry.address() != operation.found.front && !is_planted(Planted::MergeOverNewer) {
+        if entry.address() != operation.found.front && !is_injected(InjectedFault::MergeOverNewer) {
             return Ok(false);
         }
         store.append(&entry, &operation.key, &self.merged, false)

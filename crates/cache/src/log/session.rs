@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use super::error::Error;
 use super::index::BucketTag;
+use super::injected_faults::{InjectedFault, is_injected};
 use super::memory::Locked;
 use super::pending::{Completion, Found, Kind, Operation, Pending, Ticket};
-use super::planted::{Planted, is_planted};
 use super::store::{Store, Traced};
 use super::tiers::{End, Inbox};
 
@@ -296,7 +296,7 @@ impl Session {
             return Ok(Merged::Again);
         }
         if let Some(old) = old
-            && !is_planted(Planted::NoSeal)
+            && !is_injected(InjectedFault::NoSeal)
         {
             old.seal();
         }
@@ -400,7 +400,7 @@ pub(super) fn look(
 
 /// From where on records change in place.
 fn in_place_from(store: &Store) -> u64 {
-    if is_planted(Planted::InPlaceReadOnly) {
+    if is_injected(InjectedFault::InPlaceReadOnly) {
         return 0;
     }
     store.addresses.read_only.load()

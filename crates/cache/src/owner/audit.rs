@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::Owner;
 use super::region::{Access, Copy, CopyState, Task};
-use crate::planted::{Planted, is_planted};
+use crate::injected_faults::{InjectedFault, is_injected};
 
 #[cfg(test)]
 thread_local! {
@@ -59,7 +59,7 @@ impl Owner {
                 .map(|copy| self.hosts[copy.host].domain)
                 .collect();
             assert!(
-                domains.len() == staying.count() || is_planted(Planted::SameDomain),
+                domains.len() == staying.count() || is_injected(InjectedFault::SameDomain),
                 "region {index}: two copies in one domain"
             );
         }

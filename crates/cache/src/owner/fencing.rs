@@ -20,7 +20,7 @@ use super::hosts::HostIndex;
 use super::region::{Access, Contents, Copy, CopyState, Fencing, Purpose, Target, Task};
 use super::relocation::{ANSWER_LIMIT, PAUSE};
 use super::{Action, Owner};
-use crate::planted::{Planted, is_planted};
+use crate::injected_faults::{InjectedFault, is_injected};
 
 /// Windows that a host is asked to renew at once: a client that goes leaves all regions doubtful,
 /// and a session takes only so many messages. Arbitrary.
@@ -39,7 +39,7 @@ impl Owner {
     /// Forgets clients whose lease is over, and doubts what they may have been writing to.
     pub(super) fn forget_clients(&mut self, now: Time) {
         let gone = self.clients.drop_silent(now);
-        if is_planted(Planted::CopiesDiverge) {
+        if is_injected(InjectedFault::CopiesDiverge) {
             return;
         }
         for gone in gone {
@@ -136,7 +136,7 @@ impl Owner {
         self.regions[region].task = Task::Fencing(Fencing { target, told });
         for copy in fenced {
             let host = copy.host;
-            if !self.hosts[host].is_up() || is_planted(Planted::NoFence) {
+            if !self.hosts[host].is_up() || is_injected(InjectedFault::NoFence) {
                 continue;
             }
             for (slab, &window) in copy.windows.iter().enumerate() {

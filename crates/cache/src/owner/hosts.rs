@@ -7,7 +7,7 @@ use cenote_pool::control::{HeldSlab, Window};
 
 use super::region::{Access, Copy, CopyState, Switching, Task};
 use super::{Action, Owner, SlabOf};
-use crate::planted::{Planted, is_planted};
+use crate::injected_faults::{InjectedFault, is_injected};
 
 /// Index of a host in the cluster's list.
 pub type HostIndex = usize;
@@ -227,7 +227,7 @@ impl Owner {
             match changed.retiring.pop() {
                 Some(former) => changed.copies.push(former),
                 None => {
-                    changed.losses += u32::from(!is_planted(Planted::LossUntold));
+                    changed.losses += u32::from(!is_injected(InjectedFault::LossUntold));
                     changed.fell_back_ms = 0;
                 }
             }
@@ -324,7 +324,7 @@ impl Owner {
             let domain = |copy: &Copy| self.hosts[copy.host].domain;
             if let [first, second] = &mut region.copies[..]
                 && domain(first) == domain(second)
-                && !is_planted(Planted::SameDomain)
+                && !is_injected(InjectedFault::SameDomain)
             {
                 second.state = match second.state {
                     CopyState::Unlearned => CopyState::Unlearned,

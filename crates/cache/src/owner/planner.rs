@@ -12,7 +12,7 @@ use super::hosts::HostIndex;
 use super::region::{Access, Contents, Copy, CopyState, Placing, Purpose, Region, Target, Task};
 use super::relocation::PAUSE;
 use super::{Action, Owner, SlabOf};
-use crate::planted::{Planted, is_planted};
+use crate::injected_faults::{InjectedFault, is_injected};
 
 /// Bytes of regions that get memory elsewhere before the first of them is stopped. Their copies follow
 /// each other then with nothing between them; the memory lies idle until its region's turn comes.
@@ -165,7 +165,7 @@ impl Owner {
                 && there.avoid_until <= now
                 && there.slabs_free() >= self.settings.slabs_per_region
                 && !used(host)
-                && (is_planted(Planted::SameDomain) || !domains.contains(&there.domain))
+                && (is_injected(InjectedFault::SameDomain) || !domains.contains(&there.domain))
         };
         let room = |&host: &HostIndex| (self.hosts[host].slabs_free(), usize::MAX - host);
         (0..self.hosts.len()).filter(fits).max_by_key(room)

@@ -3,7 +3,7 @@
 //!
 //! Group g is on lane g mod lanes, on every node. A request for a key of another lane goes to that
 //! worker, one for another node's partition over the link of its lane. Nothing here blocks: what
-//! has to be agreed on in etcd is [wished](super::node::Wish) for, and comes back as an [`Order`].
+//! has to be agreed on in etcd is [proposed](super::node::Proposal), and comes back as an [`Order`].
 //!
 //! Invariant: all of a group's messages between two nodes are on one link, in order; when one cannot be
 //! taken the link is broken, and both sides begin anew.

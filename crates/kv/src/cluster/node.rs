@@ -18,7 +18,7 @@ use std::time::{Duration, Instant, SystemTime};
 use cenote_fabric::ClusterKey;
 use mio::net::TcpListener;
 
-pub(super) use super::steward::Wish;
+pub(super) use super::steward::Proposal;
 use keeper::Keeper;
 pub use report::{
     ChangeReport, GroupReport, HandoffReport, NodeReport, PartitionReport, PeerReport, PeerState,
@@ -381,8 +381,8 @@ impl Node {
             while let Some(change) = self.watch.poll() {
                 self.steward.take(change);
             }
-            for wish in self.shared.take_wishes() {
-                self.steward.wish(wish);
+            for proposal in self.shared.take_proposals() {
+                self.steward.propose(proposal);
             }
             let (key, cluster) = (&self.key, self.place.cluster());
             let ask = |steward: &Steward, process| testimony(steward, process, key, cluster);

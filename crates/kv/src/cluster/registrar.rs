@@ -10,7 +10,7 @@ use super::config::{DocumentError, Registration};
 use super::etcd::{EtcdError, LeaseId, Swap};
 use super::registration_lease::RegistrationLease;
 use super::store::Store;
-use crate::planted::{Planted, is_planted};
+use crate::injected_faults::{InjectedFault, is_injected};
 
 /// How long a registration stays when nobody renews it.
 pub const LEASE: Duration = Duration::from_secs(10);
@@ -98,7 +98,7 @@ impl Registrar {
         now: u64,
         serves: bool,
     ) -> Result<Turned, RegistrarError> {
-        if !serves && !is_planted(Planted::DeafLease) {
+        if !serves && !is_injected(InjectedFault::DeafLease) {
             return Ok(Turned::Left);
         }
         if let Some(lease) = self.lease {
@@ -132,7 +132,7 @@ impl Registrar {
                 expected = entry.mod_revision;
                 if let Ok(other) = Registration::parse(&self.key, &entry.value)
                     && other.incarnation > self.registration.incarnation
-                    && !is_planted(Planted::BlindClaim)
+                    && !is_injected(InjectedFault::BlindClaim)
                 {
                     return Err(RegistrarError::Replaced(self.registration.name.clone()));
                 }

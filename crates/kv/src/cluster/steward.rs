@@ -1,8 +1,8 @@
 //! A node's part in what is agreed on: views, who is registered, and what the store has of both.
 //!
-//! Pure but for the [`Store`]: it takes changes of the store ([`Steward::take`]) and wishes of the lanes, and says
+//! Pure but for the [`Store`]: it takes changes of the store ([`Steward::take`]) and proposals of the lanes, and says
 //! what the lanes are to be told ([`Notice`]). One key for each group has its view, changed by compare-and-swap. Until
-//! the outcome of a wish is known the group has no other.
+//! the outcome of a proposal is known the group has no other.
 //!
 //! Invariant: a group's first view is written by the first node of its plan, once, when all of the plan are
 //! registered, and never into a store that was [seeded](super::seeding) again: after that a group begins anew by command.
@@ -23,18 +23,18 @@ use super::store::Store;
 use crate::group::process::Process;
 use crate::group::view::{self, View};
 use crate::group::wire::{decode_view, encode_view};
-use crate::planted::{Planted, is_planted};
+use crate::injected_faults::{InjectedFault, is_injected};
 
 /// Between two tries to do what etcd does not have yet, in nanoseconds.
 const RETRY_NS: u64 = 50_000_000;
-/// The first pause, at the most, after etcd did not say what became of a wish ...
+/// The first pause, at the most, after etcd did not say what became of a proposal ...
 const RETRY_LEAST: Duration = Duration::from_millis(50);
 /// ... and all later ones: nothing fails over meanwhile.
 const RETRY_MOST: Duration = Duration::from_secs(1);
 
-/// A view that a lane wishes for.
+/// A view that a lane proposes.
 #[derive(Clone, Debug)]
-pub struct Wish {
+pub struct Proposal {
     /// Of which group.
     pub group: usize,
     /// The view.
@@ -50,10 +50,10 @@ pub enum Notice {
         group: usize,
         /// The view.
         view: Arc<View>,
-        /// It was wished for here.
+        /// It was proposed here.
         is_ours: bool,
     },
-    /// What was wished for was not agreed on, for sure.
+    /// What was proposed was not agreed on, for sure.
     Refused {
         /// For which group.
         group: usize,
@@ -96,7 +96,7 @@ pub struct Steward {
     /// Every node that was ever heard of, as it was last registered.
     pub(super) names: BTreeMap<NodeId, String>,
     pub(super) views: BTreeMap<usize, Known>,
-    wishes: BTreeMap<usize, Wish>,
+    proposals: BTreeMap<usize, Proposal>,
     retry_at: u64,
     backoff: Backoff,
     balance: Balance,
@@ -124,7 +124,7 @@ impl Steward {
             registered: BTreeMap::new(),
             names: names.iter().cloned().collect(),
             views: BTreeMap::new(),
-            wishes: BTreeMap::new(),
+            proposals: BTreeMap::new(),
             retry_at: 0,
             backoff: Backoff::new(RETRY_LEAST, RETRY_MOST, mark),
             balance: Balance::default(),
@@ -147,7 +147,7 @@ impl Steward {
     /// Whether something is to be tried again soon.
     #[must_use]
     pub fn is_busy(&self) -> bool {
-        !self.wishes.is_empty() || self.seeding.is_needed()
+        !self.proposals.is_empty() || self.seeding.is_needed()
     }
 
     /// Takes what the store says.
@@ -171,7 +171,7 @@ impl Steward {
     /// The store does not have a group's view any more.
     pub(super) fn view_is_gone(&mut self, group: usize) {
         if let Some(known) = self.views.get_mut(&group)
-            && !is_planted(Planted::LossUnseen)
+            && !is_injected(InjectedFault::LossUnseen)
         {
             (known.revision, known.instead) = (None, 0);
             self.seeding.doubt();
@@ -188,7 +188,7 @@ impl Steward {
             config.is_ok_and(|config| config != *self.config)
         });
         self.seeding.set_foreign(is_foreign);
-        if config.is_none() && !is_planted(Planted::LossUnseen) {
+        if config.is_none() && !is_injected(InjectedFault::LossUnseen) {
             self.seeding.doubt();
         }
         for group in self.views.keys().copied().collect::<Vec<_>>() {
@@ -323,9 +323,9 @@ impl Steward {
         }
     }
 
-    /// A lane wishes for a view.
-    pub fn wish(&mut self, wish: Wish) {
-        self.wishes.insert(wish.group, wish);
+    /// A lane proposes a view.
+    pub fn propose(&mut self, proposal: Proposal) {
+        self.proposals.insert(proposal.group, proposal);
         self.retry_at = 0;
     }
 
@@ -337,23 +337,23 @@ impl Steward {
         }
         let mut is_puzzled = false;
         self.begin_groups();
-        for group in self.wishes.keys().copied().collect::<Vec<_>>() {
-            let Some(wish) = self.wishes.remove(&group) else {
+        for group in self.proposals.keys().copied().collect::<Vec<_>>() {
+            let Some(proposal) = self.proposals.remove(&group) else {
                 continue;
             };
-            match self.grant(store, &wish) {
+            match self.grant(store, &proposal) {
                 Outcome::Decided => self.backoff.reset(),
                 Outcome::Puzzled => {
                     is_puzzled = true;
-                    self.wishes.insert(group, wish);
+                    self.proposals.insert(group, proposal);
                 }
                 Outcome::Unknown => {
-                    self.wishes.insert(group, wish);
+                    self.proposals.insert(group, proposal);
                     let pause = self.backoff.pause().as_nanos();
                     self.retry_at = now + u64::try_from(pause).expect("a short time");
                     return false;
                 }
-                Outcome::Held => drop(self.wishes.insert(group, wish)),
+                Outcome::Held => drop(self.proposals.insert(group, proposal)),
             }
         }
         self.seed(store, ask, now);
@@ -365,13 +365,13 @@ impl Steward {
     }
 
     /// Has a view agreed on, if it is the next one.
-    fn grant(&mut self, store: &impl Store, wish: &Wish) -> Outcome {
-        let group = wish.group;
-        let number = wish.view.number;
+    fn grant(&mut self, store: &impl Store, proposal: &Proposal) -> Outcome {
+        let group = proposal.group;
+        let number = proposal.view.number;
         let (revision, is_next) = match self.views.get(&group) {
             Some(known) => {
                 // The outcome was not known, and came with what the store told.
-                if *known.view == wish.view {
+                if *known.view == proposal.view {
                     return Outcome::Decided;
                 }
                 (known.revision, number == known.view.number + 1)
@@ -386,11 +386,11 @@ impl Steward {
             return Outcome::Held;
         };
         let mut bytes = BytesMut::new();
-        encode_view(&wish.view, &mut bytes);
+        encode_view(&proposal.view, &mut bytes);
         match store.swap(&self.place.view(group), revision, &bytes, None) {
             Ok(Swap::Done(revision)) => {
                 tracing::info!(group, view = number, "agreed");
-                self.stand(group, revision, wish.view.clone(), true);
+                self.stand(group, revision, proposal.view.clone(), true);
                 Outcome::Decided
             }
             Ok(Swap::Changed(Some(entry))) => {
@@ -398,7 +398,7 @@ impl Steward {
                 self.refuse(group, number)
             }
             // A key that was there is gone: the store has lost what it had.
-            Ok(Swap::Changed(None)) if !is_planted(Planted::LossUnseen) => {
+            Ok(Swap::Changed(None)) if !is_injected(InjectedFault::LossUnseen) => {
                 tracing::warn!(group, "etcd has no view of it any more");
                 Outcome::Puzzled
             }
@@ -477,10 +477,10 @@ impl Steward {
         for group in 0..self.plan.len() {
             let is_first = self.plan[group].first() == Some(&NodeId(self.me.node));
             if is_first
-                && !self.wishes.contains_key(&group)
+                && !self.proposals.contains_key(&group)
                 && let Some(view) = self.first_view(group)
             {
-                self.wishes.insert(group, Wish { group, view });
+                self.proposals.insert(group, Proposal { group, view });
             }
         }
     }
@@ -493,7 +493,7 @@ impl Steward {
         };
         let before = self.views.get(&group);
         if let Some(before) = before
-            && (!is_planted(Planted::BeginsByItself)
+            && (!is_injected(InjectedFault::BeginsByItself)
                 || before.view.processes().iter().any(is_registered))
         {
             return None;
@@ -521,7 +521,7 @@ impl Steward {
     }
 }
 
-/// What came of a wish.
+/// What came of a proposal.
 enum Outcome {
     /// It stands, or is refused.
     Decided,

@@ -18,8 +18,8 @@ use super::sending::LEASE_WAIT_NS;
 use super::settling::Settling;
 use super::units::Units;
 use super::view::{self, Partition, View};
+use crate::injected_faults::{InjectedFault, is_injected};
 use crate::memory::region::Region;
-use crate::planted::{Planted, is_planted};
 
 impl Member {
     /// Takes up a view, unless it is older than its own.
@@ -109,7 +109,7 @@ impl Member {
             parity.forget_attempts();
             parity.end_lost(view, is_joining);
             if since == self.parity_since {
-                if is_planted(Planted::SpentAsFull) && view.held_by(slot).is_none() {
+                if is_injected(InjectedFault::SpentAsFull) && view.held_by(slot).is_none() {
                     parity.count_as_full();
                 }
                 return;

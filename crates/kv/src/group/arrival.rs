@@ -10,8 +10,8 @@ use super::parity::{Parity, Stream};
 use super::process::Process;
 use super::replica::{Diverged, Xid};
 use super::view::{self, GroupSlot, Partition, View};
+use crate::injected_faults::{InjectedFault, is_injected};
 use crate::memory::region::Region;
-use crate::planted::{Planted, is_planted};
 
 /// See the [module](self).
 pub(super) struct Arrival {
@@ -73,7 +73,7 @@ impl Arrival {
     pub(super) fn apply(&mut self, stable: Xid) -> Result<(), Diverged> {
         while let Some((xid, operation)) = self.stream.next(stable) {
             if let (Some(region), Effect::Put(entry)) = (&self.region, operation.effect())
-                && !is_planted(Planted::HandoffOutdated)
+                && !is_injected(InjectedFault::HandoffOutdated)
             {
                 // Values behind what was told come with it.
                 let missing = self.stream.missing_bytes(region.bytes());

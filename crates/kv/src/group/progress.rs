@@ -6,7 +6,7 @@ use super::message::Lacks;
 use super::parity::{Parity, Stream};
 use super::process::Process;
 use super::view::{self, Partition, View};
-use crate::planted::{Planted, is_planted};
+use crate::injected_faults::{InjectedFault, is_injected};
 
 pub use super::view::GroupSlot;
 
@@ -76,7 +76,7 @@ impl Member {
                     return view.with_succession();
                 }
                 Partition::Migrating { .. } if is_whole => {
-                    return view.with_home(*index, is_planted(Planted::SpentAsFull));
+                    return view.with_home(*index, is_injected(InjectedFault::SpentAsFull));
                 }
                 _ => {}
             }
@@ -185,7 +185,7 @@ impl Owned {
     /// Takes no more operations, and once all are committed serves nothing at all until it is known
     /// who owns the partition next.
     fn lets_go(&mut self) -> bool {
-        if is_planted(Planted::HandOverUndrained) {
+        if is_injected(InjectedFault::HandOverUndrained) {
             return true;
         }
         self.is_leaving = true;
@@ -193,7 +193,7 @@ impl Owned {
         if !self.owner.is_drained() {
             return false;
         }
-        if !is_planted(Planted::LeaseKept) {
+        if !is_injected(InjectedFault::LeaseKept) {
             self.owner.give_up_lease();
         }
         true

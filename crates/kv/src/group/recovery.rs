@@ -21,10 +21,10 @@ use super::process::Process;
 use super::replica::Diverged;
 use super::sending::bytes_of;
 use super::view::{Partition, View};
+use crate::injected_faults::{InjectedFault, is_injected};
 use crate::memory::allocator::ALIGN_BYTES;
 use crate::memory::buffer::Buffer;
 use crate::memory::region::is_zero;
-use crate::planted::{Planted, is_planted};
 
 /// How long an attempt, or a question for units, may take before it is made anew.
 const PATIENCE_NS: u64 = 200_000_000;
@@ -265,7 +265,7 @@ impl Member {
             .recovering()
             .fold(0, |mask, (index, _)| mask | 1 << index);
         let is_agreed = self.recovery.ready & recovering == recovering
-            || is_planted(Planted::UnitsBeforeSettled);
+            || is_injected(InjectedFault::UnitsBeforeSettled);
         let rounds = &mut self.recovery.rounds;
         let is_busy = rounds.values().any(|round| round.run.meets(&run));
         if view.leader() != Some(self.me) || !is_agreed || is_busy || rounds.len() >= ROUNDS_MAX {

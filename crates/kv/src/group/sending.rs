@@ -4,9 +4,9 @@ use super::message::{Item, Lacks, Message, RUN_UNITS_MAX, Run, UNIT_BYTES};
 use super::owner::Owner;
 use super::process::Process;
 use super::replica::{Diverged, Xid};
+use crate::injected_faults::{InjectedFault, is_injected};
 use crate::memory::buffer::Buffer;
 use crate::memory::region::Region;
-use crate::planted::{Planted, is_planted};
 use bytes::Bytes;
 
 /// How long a parity's answer lets an owner serve reads, counted from when it was asked.
@@ -41,7 +41,7 @@ impl Owner {
         backup.sent = xid;
         backup.told = 0;
         backup.lacks = lacks;
-        if is_planted(Planted::JoinWithoutInFlight) && has_nothing {
+        if is_injected(InjectedFault::JoinWithoutInFlight) && has_nothing {
             backup.acked = last;
             backup.sent = last;
         }
@@ -83,7 +83,7 @@ impl Owner {
     /// The same, of who does not ask for any.
     pub(super) fn has_leave(&self, now: u64) -> bool {
         let is_granted = |at: u64| now.saturating_sub(at) < LEASE_NS;
-        is_planted(Planted::NoLease)
+        is_injected(InjectedFault::NoLease)
             || self
                 .backups
                 .iter()
@@ -132,7 +132,7 @@ impl Owner {
             let backup = &self.backups[index];
             let (first, end) = (backup.sent + 1, last.min(backup.acked + WINDOW));
             for xid in first..=end {
-                // What is not under way any more every backup has, but where a mistake is planted.
+                // What is not under way any more every backup has, but where a mistake is injected.
                 let Some(operation) = self.pending_operation(xid).cloned() else {
                     continue;
                 };
@@ -190,7 +190,7 @@ impl Owner {
             key: Bytes::copy_from_slice(key),
             entry,
         };
-        let skips = is_planted(Planted::JoinWithoutInFlight);
+        let skips = is_injected(InjectedFault::JoinWithoutInFlight);
         let at = if skips { last } else { self.replica.applied() };
         let message = Message::Items {
             partition: self.partition,

@@ -5,7 +5,7 @@
 //! ([`View::backups`]), and so does who counts when another takes over.
 
 use super::process::Process;
-use crate::planted::{Planted, is_planted};
+use crate::injected_faults::{InjectedFault, is_injected};
 
 /// Most partitions of a group: sets of them are 32 bits.
 pub const PARTITIONS_MAX: usize = 32;
@@ -333,7 +333,7 @@ impl View {
     /// can be recovered from it then.
     pub fn is_stale(&self, slot: usize) -> bool {
         let since = self.parities[slot].since();
-        let is_in = |begun: &u32| *begun > since && !is_planted(Planted::LostAsZero);
+        let is_in = |begun: &u32| *begun > since && !is_injected(InjectedFault::LostAsZero);
         self.scheme == Scheme::Coded && self.begun.iter().any(is_in)
     }
 

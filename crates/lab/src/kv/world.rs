@@ -8,8 +8,8 @@ use cenote_kv::group::message::{Message, UNIT_BYTES};
 use cenote_kv::group::process::Process;
 use cenote_kv::group::progress::Leave;
 use cenote_kv::group::view::View;
+use cenote_kv::injected_faults::{InjectedFault, is_injected};
 use cenote_kv::memory::key_hash::KeyHasher;
-use cenote_kv::planted::{Planted, is_planted};
 
 use super::client::Client;
 use super::mood::{Focus, Mood};
@@ -286,8 +286,10 @@ impl World {
     /// Values that are recovered or moved may come late: nothing depends on the order of their links.
     fn way_of(&mut self, message: &Message) -> u8 {
         let is_apart = match message {
-            Message::Units { .. } => is_planted(Planted::UnitsOvertake),
-            Message::Pulled { .. } => is_planted(Planted::UnitsOvertake) || self.mood.values_apart,
+            Message::Units { .. } => is_injected(InjectedFault::UnitsOvertake),
+            Message::Pulled { .. } => {
+                is_injected(InjectedFault::UnitsOvertake) || self.mood.values_apart
+            }
             Message::Solved { .. } => self.mood.values_apart,
             _ => false,
         };

@@ -57,7 +57,7 @@ pub struct Options {
     pub weights: Weights,
     /// Epochs of a hundred in which no stripe loses more than r.
     pub gentle_percent: u64,
-    /// A mistake to plant, by name; only in builds made for it.
+    /// A fault to inject, by name; only in builds made for it.
     pub plant: Option<String>,
 }
 

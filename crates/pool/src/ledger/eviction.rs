@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use crate::control::{Refusal, Reply, SlabActivity, Window};
 use crate::eviction;
-use crate::planted::{Planted, is_planted};
+use crate::injected_faults::{InjectedFault, is_injected};
 use crate::pressure::Room;
 
 use super::{Action, Grant, Ledger, Slab, SlabIndex};
@@ -282,7 +282,7 @@ impl Ledger {
 
     /// Slabs on their way back, of which no more are asked for in their stead (Z9).
     fn counted(&self, now: Duration) -> u32 {
-        if is_planted(Planted::AskTwice) {
+        if is_injected(InjectedFault::AskTwice) {
             return 0;
         }
         self.going(now)
@@ -394,7 +394,7 @@ impl Ledger {
             windows.push((grant.client, grant.window));
             self.evicting.counts.asked += 1;
         }
-        if is_planted(Planted::FreeBeforeDone) {
+        if is_injected(InjectedFault::FreeBeforeDone) {
             for (client, window) in &windows {
                 let slab = self.find(*client, *window).expect("it is asked back");
                 self.retire(slab, false);

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use crate::control::wire::{Reader, Writer};
 use crate::control::{ADDRESS_BYTES_MAX, Counters, HeldSlab, Malformed, NAME_BYTES_MAX};
-use crate::planted::{Planted, is_planted};
+use crate::injected_faults::{InjectedFault, is_injected};
 
 use super::leases::Lease;
 use super::owners::Owner;
@@ -77,7 +77,7 @@ impl Ledger {
     pub fn handover(&self, now: Duration) -> Handover {
         let mut grants: Vec<&Grant> = self.grants().map(|(_, grant)| grant).collect();
         grants.sort_by_key(|grant| grant.sequence);
-        if is_planted(Planted::ForgetSlab) {
+        if is_injected(InjectedFault::ForgetSlab) {
             grants.pop();
         }
         let clients = self.clients().filter(|(_, lease)| lease.slabs > 0);

@@ -10,9 +10,9 @@ use cenote_proc_sdk::procedures::{Echo, WalkList};
 use proptest::prelude::*;
 
 use super::*;
+use crate::injected_faults::{InjectedFault, inject};
 use crate::message::Message;
 use crate::message::tests::message;
-use crate::planted::{Planted, plant};
 use crate::{Access, Grants, ProcedureId, Procedures, RegionLocation, Registry};
 use cluster::Cluster;
 
@@ -30,21 +30,21 @@ fn every_request_is_answered_once_and_right_while_regions_move_and_machines_leav
 }
 
 #[test]
-fn every_planted_mistake_is_found() {
+fn every_injected_fault_is_found() {
     for mistake in [
-        Planted::WriteLeaving,
-        Planted::ServeOld,
-        Planted::OldWord,
-        Planted::ForwardTwice,
-        Planted::ForgetInactive,
-        Planted::LeaveInactive,
-        Planted::HalfData,
-        Planted::SleepOn,
-        Planted::AnswerTwice,
+        InjectedFault::WriteLeaving,
+        InjectedFault::ServeOld,
+        InjectedFault::OldWord,
+        InjectedFault::ForwardTwice,
+        InjectedFault::ForgetInactive,
+        InjectedFault::LeaveInactive,
+        InjectedFault::HalfData,
+        InjectedFault::SleepOn,
+        InjectedFault::AnswerTwice,
     ] {
-        plant(Some(mistake));
+        inject(Some(mistake));
         let found = complaint(0..300);
-        plant(None);
+        inject(None);
         let found = found.unwrap_or_else(|| panic!("{mistake:?} is not found"));
         println!("{mistake:?}: {found}");
     }

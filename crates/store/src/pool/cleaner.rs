@@ -27,8 +27,8 @@ use std::sync::Arc;
 use super::group::set_flag;
 use super::{Found, Object, Pool, Space, StoreError, Waiting};
 use crate::format::{Header, Kind, Word};
+use crate::injected_faults::{InjectedFault, is_injected};
 use crate::medium::Medium;
-use crate::planted::{Planted, is_planted};
 use crate::schemes::Named;
 
 /// How far it is.
@@ -110,7 +110,7 @@ impl<M: Medium> Batch<M> {
     /// # Errors
     /// Those of the medium.
     pub fn fence(&self) -> io::Result<()> {
-        match self.copies.is_empty() || is_planted(Planted::CopyUnfenced) {
+        match self.copies.is_empty() || is_injected(InjectedFault::CopyUnfenced) {
             true => Ok(()),
             false => self.medium.fence(),
         }
@@ -251,7 +251,7 @@ impl<M: Medium> Pool<M> {
         if cleaning.next_slot < entry_count {
             return Ok(Cleaned::Going);
         }
-        let is_deferred = cleaning.is_deferred && !is_planted(Planted::EmptiedTooEarly);
+        let is_deferred = cleaning.is_deferred && !is_injected(InjectedFault::EmptiedTooEarly);
         if is_deferred || !self.leave_behind() {
             let cleaning = self.cleaning_mut();
             (cleaning.next_slot, cleaning.is_deferred) = (0, false);
@@ -414,7 +414,7 @@ impl<M: Medium> Pool<M> {
             if self.is_durable(object.at) {
                 return match object.header.kind {
                     _ if active.contains(&object.at) => Plan::Keep,
-                    _ if waits && !is_planted(Planted::OldVersionCopied) => Plan::Wait,
+                    _ if waits && !is_injected(InjectedFault::OldVersionCopied) => Plan::Wait,
                     Kind::Value => Plan::Copy(Box::new(object)),
                     Kind::Deletion if self.may_be_followed(&object) => Plan::Wait,
                     Kind::Deletion if self.may_have_copied_before(&object.header) => {

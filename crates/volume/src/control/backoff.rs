@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use cenote_pool::planted::{Planted, is_planted};
+use cenote_pool::injected_faults::{InjectedFault, is_injected};
 
 use super::Control;
 use super::pace::Step;
@@ -85,7 +85,7 @@ impl Control {
     /// Ends the chunk: whether what was rebuilt of it counts.
     pub(super) fn judge_chunk(&mut self, at: usize) -> bool {
         let repair = &mut self.repairs[at];
-        let is_void = !repair.gate.close() && !is_planted(Planted::KeepVoid);
+        let is_void = !repair.gate.close() && !is_injected(InjectedFault::KeepVoid);
         repair.backoff.note(is_void);
         let bytes = std::mem::take(&mut repair.filled_bytes);
         let counters = &self.core.counters;

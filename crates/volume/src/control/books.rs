@@ -17,7 +17,7 @@ use std::collections::BTreeSet;
 
 use cenote_fabric::Time;
 use cenote_pool::control::{HELD_SLABS_MAX, HeldSlab, Request, Window};
-use cenote_pool::planted::{Planted, is_planted};
+use cenote_pool::injected_faults::{InjectedFault, is_injected};
 
 use super::ownership::Ownership;
 use super::{Control, pool_window};
@@ -185,7 +185,7 @@ impl Control {
             Page::Next(skip) => {
                 self.send(host, &Request::Held { skip });
             }
-            Page::Whole(_) if is_planted(Planted::ForgetHeld) => {}
+            Page::Whole(_) if is_injected(InjectedFault::ForgetHeld) => {}
             Page::Whole(listed) => self.compare(host, &listed),
             Page::Void => {}
         }

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use cenote_fabric::{Address, Endpoint, Error, FAILURE_TIMEOUT, Incoming, Opener, Result, Time};
 use cenote_pool::control::{Request, Window};
+use cenote_pool::injected_faults::{InjectedFault, is_injected};
 use cenote_pool::placement::{Candidate, Site};
-use cenote_pool::planted::{Planted, is_planted};
 
 use super::awaiting::AWAITED_MAX;
 use super::books::Listing;
@@ -371,7 +371,7 @@ impl Control {
     /// slabs by themselves. One that is not told finds out when the books are compared (`books`).
     pub(super) fn give_back(&mut self, session: Session, window: Window) {
         let host = session.host;
-        if is_planted(Planted::KeepSlabs) {
+        if is_injected(InjectedFault::KeepSlabs) {
             return;
         }
         if self.is_record_unknown() {

@@ -17,7 +17,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use cenote_fabric::Time;
-use cenote_pool::planted::{Planted, is_planted};
+use cenote_pool::injected_faults::{InjectedFault, is_injected};
 
 use super::Control;
 use crate::directory::{HostIndex, Member, MemberState, Snapshot, Stripe};
@@ -99,7 +99,7 @@ impl Record {
         let current = stripe.map(current_slabs).unwrap_or_default();
         for at in named {
             let is_current = current.iter().any(|&(split, ..)| at.1 == split);
-            if !is_current && !is_planted(Planted::KeepStale) {
+            if !is_current && !is_injected(InjectedFault::KeepStale) {
                 self.journal.set(at, None);
             }
         }

@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use cenote_fabric::Time;
 use cenote_pool::control::Window;
-use cenote_pool::planted::{Planted, is_planted};
+use cenote_pool::injected_faults::{InjectedFault, is_injected};
 
 use super::backoff::Backoff;
 use super::fill::{Fills, PAUSE};
@@ -215,7 +215,7 @@ impl Control {
             self.repair_retry = now.after(PAUSE);
             match self.core.backing {
                 Some(_) => self.drop_the_lost(),
-                None if is_planted(Planted::LeaveLost) => {}
+                None if is_injected(InjectedFault::LeaveLost) => {}
                 None => self.reclaim_the_lost(),
             }
             self.reshape(now);
@@ -231,7 +231,7 @@ impl Control {
         };
         match self.repairs[at].stage {
             Stage::Draining { epoch, start, end }
-                if self.core.directory.is_settled(epoch) || is_planted(Planted::NoDrain) =>
+                if self.core.directory.is_settled(epoch) || is_injected(InjectedFault::NoDrain) =>
             {
                 self.fill(at, start, end, now);
             }
@@ -247,7 +247,7 @@ impl Control {
                 session,
                 window,
             } if self.core.directory.is_settled(epoch)
-                || is_planted(Planted::GiveBackUnsettled) =>
+                || is_injected(InjectedFault::GiveBackUnsettled) =>
             {
                 let repair = self.repairs.swap_remove(at);
                 self.core.timings.leave.note(now.since(repair.began));
@@ -375,7 +375,7 @@ impl Control {
         repair.target = Some(session);
         let asked_at = std::mem::replace(&mut repair.began, now);
         self.core.timings.place.note(now.since(asked_at));
-        if is_planted(Planted::PublishEarly) {
+        if is_injected(InjectedFault::PublishEarly) {
             let pages = self.core.layout_of(extent).extent_end();
             return self.fence(at, pages);
         }

@@ -7,7 +7,7 @@
 use std::sync::atomic::Ordering;
 
 use cenote_fabric::Time;
-use cenote_pool::planted::{Planted, is_planted};
+use cenote_pool::injected_faults::{InjectedFault, is_injected};
 
 use super::Control;
 use super::fill::PAUSE;
@@ -58,7 +58,7 @@ impl Control {
             true => MemberState::Live,
             false => MemberState::Filling { watermark: start },
         };
-        let is_open = is_whole || waits.is_some() || is_planted(Planted::NoFence);
+        let is_open = is_whole || waits.is_some() || is_injected(InjectedFault::NoFence);
         let gate = self.open_gate(at);
         let fence = match is_open {
             true => Fence::default(),

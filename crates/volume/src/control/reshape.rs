@@ -20,8 +20,8 @@ use std::sync::Arc;
 
 use cenote_fabric::Time;
 use cenote_pool::control::Window;
+use cenote_pool::injected_faults::{InjectedFault, is_injected};
 use cenote_pool::placement::Candidate;
-use cenote_pool::planted::{Planted, is_planted};
 
 use super::placement::Placer;
 use super::repair::REPAIRS_MAX;
@@ -195,8 +195,8 @@ impl Control {
     pub(super) fn give_up_surplus(&mut self) {
         let core = Arc::clone(&self.core);
         let is_free = |surplus: &Surplus| {
-            let is_unused =
-                core.directory.is_settled(surplus.epoch) || is_planted(Planted::GiveBackUnsettled);
+            let is_unused = core.directory.is_settled(surplus.epoch)
+                || is_injected(InjectedFault::GiveBackUnsettled);
             is_unused && core.is_journaled(surplus.epoch)
         };
         let all = std::mem::take(&mut self.reshaping.surplus);

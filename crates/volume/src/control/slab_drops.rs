@@ -21,7 +21,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use cenote_fabric::Time;
-use cenote_pool::planted::{Planted, is_planted};
+use cenote_pool::injected_faults::{InjectedFault, is_injected};
 
 use super::repair::{Repair, Stage};
 use super::{Control, pool_window};
@@ -93,7 +93,7 @@ impl Control {
             return;
         };
         let mut repair = Repair::new(extent, 0, 0, Stage::Dropping { epoch }, self.now());
-        if is_planted(Planted::EarlyClear) {
+        if is_injected(InjectedFault::EarlyClear) {
             self.clear_bits(extent);
         }
         repair.flush = (!is_past_hope).then_some(Flush {
@@ -202,7 +202,7 @@ impl Control {
     /// Nobody works with the slabs any more, and nothing is lost with them.
     fn end_drop(&mut self, at: usize) {
         let extent = self.repairs.swap_remove(at).extent;
-        if !is_planted(Planted::EarlyClear) {
+        if !is_injected(InjectedFault::EarlyClear) {
             self.clear_bits(extent);
         }
         let mut stripe = Stripe::default();

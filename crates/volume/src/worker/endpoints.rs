@@ -5,7 +5,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::time::Duration;
 
 use cenote_fabric::{Batch, CompletionQueue, Endpoint, Time, Token};
-use cenote_pool::planted::{Planted, is_planted};
+use cenote_pool::injected_faults::{InjectedFault, is_injected};
 
 use crate::directory::{HostIndex, Session};
 
@@ -135,7 +135,7 @@ impl Endpoints {
             .filter(|to_host| to_host.endpoint.outstanding() > 0)
         {
             old.watch(epoll, None);
-            if !is_planted(Planted::ForgetInFlight) {
+            if !is_injected(InjectedFault::ForgetInFlight) {
                 self.retired.push(old);
             }
         }

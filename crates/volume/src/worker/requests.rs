@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use cenote_fabric::Time;
-use cenote_pool::planted::{Planted, is_planted};
+use cenote_pool::injected_faults::{InjectedFault, is_injected};
 
 use super::Worker;
 use crate::marks::Unfinished;
@@ -378,7 +378,7 @@ impl Worker {
                 return Progress::Deferred;
             }
             dropped += 1;
-            if !is_planted(Planted::LateBit) {
+            if !is_injected(InjectedFault::LateBit) {
                 self.core.marks.written.remove(page);
                 self.core.marks.heal(page);
                 self.forget_tag(page);

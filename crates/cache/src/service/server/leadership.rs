@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use cenote_fabric::{Time, Waker};
 
-use crate::service::planted::{Planted, is_planted};
+use crate::service::injected_faults::{InjectedFault, is_injected};
 
 /// Who keeps two managers of a cache apart.
 pub enum Claim {
@@ -78,7 +78,7 @@ impl Proof {
     #[must_use]
     pub fn holds(&self, now: Time) -> bool {
         let until = Time(self.0.until.load(Ordering::Relaxed));
-        now >= self.0.from && now < until || is_planted(Planted::UnprovenActs)
+        now >= self.0.from && now < until || is_injected(InjectedFault::UnprovenActs)
     }
 
     /// Whether it is over or will be soon, as nobody answered for half of [`PROOF_LEASE`].

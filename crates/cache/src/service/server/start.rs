@@ -13,9 +13,9 @@ use super::{FOUNDING, Journal, JournalError, Life, Record, Server, Terms};
 use crate::links::{Caller, HostConfig, Threads};
 use crate::manager::Manager;
 use crate::owner::{BadRecord, Owner, Settings};
+use crate::service::injected_faults::{InjectedFault, is_injected};
 use crate::service::journal::{Identity, Image, KeptHost, Listed, Log, listed};
 use crate::service::message::{ENTRY_SLABS_MAX, HOSTS_MAX, is_short};
-use crate::service::planted::{Planted, is_planted};
 
 /// What a manager needs.
 pub struct Config {
@@ -111,7 +111,7 @@ impl Server {
             BeginError::Refused(why) => StartError::Claim(why),
             BeginError::System(error) => no_thread(error),
         })?;
-        if !is_planted(Planted::EpochKept) {
+        if !is_injected(InjectedFault::EpochKept) {
             image.epoch = claimed;
         }
         let (epoch, record) = (image.epoch, image.record());

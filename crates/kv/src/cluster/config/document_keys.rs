@@ -9,7 +9,7 @@ use crate::cluster::layout::GROUPS_MAX;
 use crate::cluster::store::Store;
 use crate::group::view::View;
 use crate::group::wire::{NoMessage, decode_view};
-use crate::planted::{Planted, is_planted};
+use crate::injected_faults::{InjectedFault, is_injected};
 
 /// Where a cluster's documents are.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -165,7 +165,7 @@ impl DocumentKeys {
         let mut found = store.read(&key)?;
         loop {
             let (revision, last) = last_of(found)?;
-            if is_planted(Planted::BlindClaim) {
+            if is_injected(InjectedFault::BlindClaim) {
                 return Ok(floor.max(last + 1));
             }
             let next = floor.max(last + 1);

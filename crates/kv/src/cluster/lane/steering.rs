@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use super::super::config::NodeState;
 use super::super::membership::Refused;
-use super::super::node::Wish;
+use super::super::node::Proposal;
 use super::super::steering::Situation;
 use super::Lane;
 
@@ -71,7 +71,7 @@ impl Lane {
             }
             if let Some(view) = next {
                 let group = seat.group;
-                self.shared.wish(Wish { group, view });
+                self.shared.propose(Proposal { group, view });
             }
         }
     }

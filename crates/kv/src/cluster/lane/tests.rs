@@ -391,20 +391,20 @@ fn a_process_that_is_not_known_yet_is_not_taken_for_dead() {
         heard.inspect(|_| register(&owner, heard));
         for _ in 0..SOME {
             owner.turn();
-            let wishes = owner.shared.take_wishes();
-            assert!(wishes.is_empty(), "{heard:?}: {wishes:?}");
+            let proposals = owner.shared.take_proposals();
+            assert!(proposals.is_empty(), "{heard:?}: {proposals:?}");
         }
     }
     register(&owner, None);
     let deadline = Instant::now() + PATIENCE;
-    let wish = loop {
+    let proposal = loop {
         owner.turn();
-        if let Some(wish) = owner.shared.take_wishes().pop() {
-            break wish;
+        if let Some(proposal) = owner.shared.take_proposals().pop() {
+            break proposal;
         }
         assert!(Instant::now() < deadline, "it is gone and nobody says so");
     };
-    assert!(!wish.view.has(process(0)));
+    assert!(!proposal.view.has(process(0)));
 }
 
 #[test]
@@ -423,15 +423,15 @@ fn a_member_that_lives_and_acknowledges_nothing_is_given_up() {
         loop {
             owner.turn();
             parity.turn();
-            let wish = owner.shared.take_wishes().pop();
-            match (is_mute, wish) {
-                (true, Some(wish)) => {
-                    assert!(!wish.view.has(process(0)));
+            let proposal = owner.shared.take_proposals().pop();
+            match (is_mute, proposal) {
+                (true, Some(proposal)) => {
+                    assert!(!proposal.view.has(process(0)));
                     break;
                 }
                 (false, None) if xid(&owner) == (1, 1) => break,
                 (_, None) => assert!(Instant::now() < deadline, "{:?}", xid(&owner)),
-                (false, wish) => panic!("{wish:?}"),
+                (false, proposal) => panic!("{proposal:?}"),
             }
         }
     }

@@ -9,7 +9,7 @@ use crate::cluster::config::{
     ClusterConfig, DocumentKeys, KeyFingerprint, NodeState, Registration, Scheme, VERSION,
 };
 use crate::cluster::etcd::Change;
-use crate::cluster::steward::{Notice, Wish};
+use crate::cluster::steward::{Notice, Proposal};
 use crate::cluster::store::memory::Memory;
 use crate::group::member::Service;
 use crate::group::view;
@@ -128,7 +128,7 @@ fn what_was_listed_before_a_swap_of_our_own_is_no_loss() {
     // The watch lists, and is slow to tell. Meanwhile one group goes on and another begins.
     let stale = store.listing();
     for (group, view) in [(0, view(4)), (1, view(1))] {
-        steward.wish(Wish { group, view });
+        steward.propose(Proposal { group, view });
     }
     turn(&mut steward, &store, 2);
     steward.take(Change::Reset(stale));
@@ -137,7 +137,7 @@ fn what_was_listed_before_a_swap_of_our_own_is_no_loss() {
     assert!(!steward.is_busy());
     // And it goes on from there.
     steward.take_notices();
-    steward.wish(Wish {
+    steward.propose(Proposal {
         group: 0,
         view: view(5),
     });

@@ -102,7 +102,7 @@ fn a_store_that_does_not_answer_is_asked_ever_more_seldom() {
     register(&mut steward, 0);
     register(&mut steward, 1);
     let ask: Ask<'_> = &|_, _| None;
-    // Both of the plan are there: the first one wishes for the group's first view.
+    // Both of the plan are there: the first one proposes the group's first view.
     for turn in 0..20_000 {
         steward.turn(&away, ask, turn * MILLISECOND);
     }

@@ -19,7 +19,7 @@ use cenote_kv::cluster::registrar::{RENEWAL, Registrar, RegistrarError, Turned};
 use cenote_kv::cluster::registration_lease::RegistrationLease;
 use cenote_kv::cluster::seeding::Testimony;
 use cenote_kv::cluster::steering::{Situation, Steering};
-use cenote_kv::cluster::steward::{Notice, Steward, Wish};
+use cenote_kv::cluster::steward::{Notice, Proposal, Steward};
 use cenote_kv::cluster::store::Store as _;
 use cenote_kv::group::member::{Member, Shape};
 use cenote_kv::group::message::Message;
@@ -77,7 +77,7 @@ pub(super) struct Node {
     pub(super) stopped_until: u64,
     /// Where each node was last registered.
     pub(super) dials: BTreeMap<NodeId, u64>,
-    wishes: VecDeque<Wish>,
+    proposals: VecDeque<Proposal>,
     pub(super) out: Vec<(Process, Packet)>,
     /// Links that are to be broken.
     pub(super) resets: Vec<NodeId>,
@@ -160,7 +160,7 @@ impl Node {
             is_stuck: false,
             stopped_until: 0,
             dials: BTreeMap::new(),
-            wishes: VecDeque::new(),
+            proposals: VecDeque::new(),
             out: Vec::new(),
             resets: Vec::new(),
         })
@@ -199,8 +199,8 @@ impl Node {
         for change in self.watch.poll(&store, &place().prefix()) {
             self.steward.take(change);
         }
-        for wish in self.wishes.drain(..) {
-            self.steward.wish(wish);
+        for proposal in self.proposals.drain(..) {
+            self.steward.propose(proposal);
         }
         let ask = |_: &Steward, process| ask(process);
         if self.steward.turn(&store, &ask, now) {
@@ -276,7 +276,7 @@ impl Node {
                 instant: at.instant,
             };
             if let Some(view) = seat.steering.decide(&mut seat.member, &situation) {
-                self.wishes.push_back(Wish { group, view });
+                self.proposals.push_back(Proposal { group, view });
             }
             seat.member.tick(seconds, at.ns);
             seat.member.flush(at.ns, true);

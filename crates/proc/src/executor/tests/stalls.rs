@@ -18,8 +18,8 @@ use cenote_proc_sdk::{Away, BAD_ARGUMENT, Frame, Memory, Procedure, Verdict};
 
 use super::super::{Action, Executor, Limits, Run};
 use super::cluster::Add;
+use crate::injected_faults::{InjectedFault, inject};
 use crate::message::{Data, Fetch, Moved, Refused};
-use crate::planted::{Planted, plant};
 use crate::table::Clock;
 use crate::{
     Access, CacheId, ClientId, Grants, Machine, Outcome, ProcedureId, Procedures, Registry,
@@ -528,10 +528,14 @@ fn nothing_that_was_answered_is_lost_or_old_whoever_stands_still() {
 
 #[test]
 fn what_counts_too_long_is_found() {
-    for mistake in [Planted::LateLoad, Planted::LateStore, Planted::LateFetch] {
-        plant(Some(mistake));
+    for mistake in [
+        InjectedFault::LateLoad,
+        InjectedFault::LateStore,
+        InjectedFault::LateFetch,
+    ] {
+        inject(Some(mistake));
         let found = complaint(0..400);
-        plant(None);
+        inject(None);
         let found = found.unwrap_or_else(|| panic!("{mistake:?} is not found"));
         println!("{mistake:?}: {found}");
     }

@@ -18,7 +18,7 @@
 
 use std::sync::atomic::Ordering;
 
-use cenote_pool::planted::{Planted, is_planted};
+use cenote_pool::injected_faults::{InjectedFault, is_injected};
 
 use super::epoch::stripe_of;
 use super::{ENCODING, PageOp, State};
@@ -90,7 +90,7 @@ impl Worker {
         {
             return;
         }
-        if !is_planted(Planted::ForgetEarly) {
+        if !is_injected(InjectedFault::ForgetEarly) {
             self.core.marks.commit(self.list_slot(op));
         }
         self.ops[at].is_told = true;
@@ -98,7 +98,7 @@ impl Worker {
         // Who reads the page from now on is to know it; should this not be its end, it is torn.
         self.decide_tag(op);
         self.publish_landed(op);
-        if is_planted(Planted::ReleaseEarly) {
+        if is_injected(InjectedFault::ReleaseEarly) {
             self.unclaim(op);
         }
         self.core

@@ -10,7 +10,7 @@
 //!
 //! Paper: \[hydra22\] 4.1.2 (late binding), 4.1.4 (deregistering).
 
-use cenote_pool::planted::{Planted, is_planted};
+use cenote_pool::injected_faults::{InjectedFault, is_injected};
 
 use super::epoch::stripe_of;
 use super::verbs::{bits, token};
@@ -105,7 +105,7 @@ impl Worker {
         for split in bits(pending) {
             if let Some(member) = &stripe.members[split] {
                 self.endpoints.note_late(member.session, 1);
-                if !is_planted(Planted::LateSplitLands) {
+                if !is_injected(InjectedFault::LateSplitLands) {
                     self.endpoints.revoke(member.session, token(op, split));
                 }
             }
@@ -132,7 +132,7 @@ impl Worker {
         let next = self.free_ops.pop()?;
         let block = self.ops[usize::from(next)].block;
         // This one's place in the list is another's as soon as its last verb has ended.
-        let slot = match is_planted(Planted::ShareSlot) {
+        let slot = match is_injected(InjectedFault::ShareSlot) {
             true => self.ops[at].slot,
             false => self.own_slot(next),
         };

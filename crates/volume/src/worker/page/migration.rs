@@ -13,7 +13,7 @@
 use std::sync::atomic::Ordering;
 
 use cenote_fabric::order_stores;
-use cenote_pool::planted::{Planted, is_planted};
+use cenote_pool::injected_faults::{InjectedFault, is_injected};
 
 use super::State;
 use super::epoch::stripe_of;
@@ -40,7 +40,7 @@ impl Worker {
         if self.core.layouts.id_of(page) == to {
             return self.finish(op, Ok(()));
         }
-        if !is_planted(Planted::MoveOverNewer) {
+        if !is_injected(InjectedFault::MoveOverNewer) {
             if !self.claim_known(op) {
                 return self.park(op);
             }
@@ -113,7 +113,7 @@ impl Worker {
         let members = self.required(stripe, index);
         let state = &mut self.ops[at];
         (state.state, state.acked, state.failed) = (State::Writing, 0, false);
-        if is_planted(Planted::SkipLayoutBit) {
+        if is_injected(InjectedFault::SkipLayoutBit) {
             self.pass_over(op);
         }
         self.scatter(op, members);

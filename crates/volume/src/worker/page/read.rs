@@ -9,7 +9,7 @@
 
 use std::sync::atomic::Ordering;
 
-use cenote_pool::planted::{Planted, is_planted};
+use cenote_pool::injected_faults::{InjectedFault, is_injected};
 
 use super::State;
 use super::epoch::stripe_of;
@@ -52,7 +52,7 @@ impl Worker {
         self.enter(op);
         let k = self.cut(op).k();
         let mut readable = stripe_of(&self.views, &self.ops[at]).map_or(0, Stripe::readable);
-        if is_planted(Planted::DecodeStale) {
+        if is_injected(InjectedFault::DecodeStale) {
             readable = stripe_of(&self.views, &self.ops[at]).map_or(0, Stripe::present);
         }
         let Some(readable) = self.usable(op, readable) else {
@@ -125,7 +125,7 @@ impl Worker {
         if !self.judge(op) {
             return;
         }
-        if !self.is_unchanged(op) && !is_planted(Planted::TornRead) {
+        if !self.is_unchanged(op) && !is_injected(InjectedFault::TornRead) {
             self.count_repeat();
             if let Some(op) = self.detach(op) {
                 self.park(op);

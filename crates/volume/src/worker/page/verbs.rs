@@ -1,7 +1,7 @@
 //! Posting the verbs of an operation, and what their completions say.
 
 use cenote_fabric::{Completion, Status, Token};
-use cenote_pool::planted::{Planted, is_planted};
+use cenote_pool::injected_faults::{InjectedFault, is_injected};
 
 use super::State;
 use super::epoch::stripe_of;
@@ -121,7 +121,7 @@ impl Worker {
         if is_late {
             self.settle_late(op, split);
         }
-        if completion.status != Status::Ok && !is_planted(Planted::ErrorAsAck) {
+        if completion.status != Status::Ok && !is_injected(InjectedFault::ErrorAsAck) {
             self.ops[at].failed = true;
             self.mark_failed(op, split, completion.status);
         } else if !is_late {

@@ -11,7 +11,7 @@
 use std::sync::atomic::Ordering;
 
 use cenote_fabric::order_stores;
-use cenote_pool::planted::{Planted, is_planted};
+use cenote_pool::injected_faults::{InjectedFault, is_injected};
 
 use super::epoch::stripe_of;
 use super::verbs::Verb;
@@ -28,7 +28,7 @@ impl Worker {
         let at = usize::from(op);
         let page = self.ops[at].page;
         let claimed = self.core.claims.try_claim(page);
-        if !claimed && !is_planted(Planted::TwoWriters) {
+        if !claimed && !is_injected(InjectedFault::TwoWriters) {
             return self.park(op);
         }
         self.ops[at].claimed = claimed;
@@ -242,8 +242,8 @@ impl Worker {
         }
         let stripe =
             stripe_of(&self.views, &self.ops[at]).expect("a write works in a mapped extent");
-        let is_known =
-            self.core.directory.is_settled(stripe.changed_in) || is_planted(Planted::StaleSnapshot);
+        let is_known = self.core.directory.is_settled(stripe.changed_in)
+            || is_injected(InjectedFault::StaleSnapshot);
         if is_known && self.core.is_journaled(stripe.changed_in) {
             self.mark_remote(op);
             self.finish(op, Ok(()));
@@ -260,10 +260,10 @@ impl Worker {
     /// it, whatever the volume's scheme is by now.
     pub(super) fn required(&self, stripe: &Stripe, page: u32) -> u64 {
         let members = stripe.writable(page);
-        if is_planted(Planted::AckAtK) {
+        if is_injected(InjectedFault::AckAtK) {
             return members & ((1 << stripe.cut.k()) - 1);
         }
-        if is_planted(Planted::AheadOfStripe) {
+        if is_injected(InjectedFault::AheadOfStripe) {
             let scheme = self.epoch.known().resilience.scheme();
             return members & ((1 << scheme.members()) - 1);
         }

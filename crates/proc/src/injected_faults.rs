@@ -5,7 +5,7 @@
 /// A mistake that the rules of a move exist to prevent.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[non_exhaustive]
-pub enum Planted {
+pub enum InjectedFault {
     /// A procedure writes to a region while it is copied.
     WriteLeaving,
     /// A machine goes on with its own bytes of a region that went away (R2).
@@ -34,21 +34,21 @@ pub enum Planted {
 
 #[cfg(feature = "planted")]
 thread_local! {
-    static PLANTED: std::cell::Cell<Option<Planted>> = const { std::cell::Cell::new(None) };
+    static INJECTED: std::cell::Cell<Option<InjectedFault>> = const { std::cell::Cell::new(None) };
 }
 
 /// Makes one mistake from now on, on this thread; or none.
 #[cfg(feature = "planted")]
-pub fn plant(mistake: Option<Planted>) {
-    PLANTED.set(mistake);
+pub fn inject(mistake: Option<InjectedFault>) {
+    INJECTED.set(mistake);
 }
 
 #[cfg(feature = "planted")]
-pub(crate) fn is(mistake: Planted) -> bool {
-    PLANTED.get() == Some(mistake)
+pub(crate) fn is(mistake: InjectedFault) -> bool {
+    INJECTED.get() == Some(mistake)
 }
 
 #[cfg(not(feature = "planted"))]
-pub(crate) const fn is(_: Planted) -> bool {
+pub(crate) const fn is(_: InjectedFault) -> bool {
     false
 }

@@ -2,7 +2,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use cenote_cache::log::planted::{ALL, Planted, plant};
+use cenote_cache::log::injected_faults::{ALL, InjectedFault, inject};
 
 use crate::harness::{Conditions, Harness, Op};
 use crate::medium::Random;
@@ -18,18 +18,18 @@ fn outcome(seed: u64) -> Result<(), String> {
 }
 
 #[test]
-fn every_planted_mistake_is_found() {
+fn every_injected_fault_is_found() {
     let mut missed = Vec::new();
     for (name, mistake) in ALL {
-        plant(Some(mistake));
+        inject(Some(mistake));
         let found = match mistake {
             // It takes two threads.
-            Planted::NoSeal => (0..1000)
+            InjectedFault::NoSeal => (0..1000)
                 .find(|_| threads::count_with(Some(mistake), 2, 3000).is_err())
                 .map(|seed| (seed, "merges are lost".to_owned())),
             _ => (0..400).find_map(|seed| Some((seed, outcome(seed).err()?))),
         };
-        plant(None);
+        inject(None);
         match found {
             Some((seed, error)) => {
                 let line = error.lines().next().unwrap_or_default();

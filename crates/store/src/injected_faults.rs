@@ -1,8 +1,8 @@
-//! Mistakes planted on purpose, to prove that the crash tests find them.
+//! Mistakes injected on purpose, to prove that the crash tests find them.
 
-cenote_pool::mistakes! {
+cenote_pool::injected_faults! {
     /// A mistake that the order of writes, fences and checks exists to prevent.
-    enum Planted
+    enum InjectedFault
     /// Each of them, by the name that people use.
     const MISTAKES {
         /// The flag is set before the value is written back.

@@ -1,9 +1,9 @@
 //! Mistakes made on purpose, to prove that the simulator of caches finds them.
 //! See [`cenote_pool::mistakes`].
 
-cenote_pool::mistakes! {
+cenote_pool::injected_faults! {
     /// A mistake that the rules of the cache exist to prevent.
-    enum Planted
+    enum InjectedFault
     /// Every mistake, by the name that people use.
     const ALL {
         /// A client writes to a region that moves.

@@ -1,9 +1,9 @@
 //! Mistakes made on purpose, to prove that the simulator's checks find them.
 //! See [`cenote_pool::mistakes`].
 
-cenote_pool::mistakes! {
+cenote_pool::injected_faults! {
     /// A mistake that the rules of the group exist to prevent.
-    enum Planted
+    enum InjectedFault
     /// Every mistake of a group, by the name that people use.
     const ALL {
         /// A parity picks the place of a value itself when it applies the operation.

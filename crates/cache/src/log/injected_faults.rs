@@ -1,9 +1,9 @@
 //! Mistakes made on purpose, to prove that the tests of the log store find them.
 //! See [`cenote_pool::mistakes`].
 
-cenote_pool::mistakes! {
+cenote_pool::injected_faults! {
     /// A mistake that the rules of the log store exist to prevent.
-    enum Planted
+    enum InjectedFault
     /// Every mistake, by the name that people use.
     const ALL {
         /// A page waits for `commit_point + 1` tiers though fewer of them hold it.

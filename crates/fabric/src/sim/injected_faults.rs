@@ -7,7 +7,7 @@ use crate::windows::WindowTable;
 
 /// Which guarantees are broken.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub struct Planted {
+pub struct InjectedFaults {
     /// Bytes that were under way when their window was revoked land in the one that has its place
     /// now. The verb's status still tells the truth.
     pub lands_after_revoke: bool,
@@ -19,7 +19,7 @@ pub struct Planted {
     pub errors_count_as_acknowledged: bool,
 }
 
-impl Planted {
+impl InjectedFaults {
     /// The generation that a verb is held against.
     #[inline]
     pub(super) fn generation(self, table: &WindowTable, message: &Message) -> Generation {
@@ -36,7 +36,7 @@ impl Planted {
 
 impl Net {
     /// Breaks guarantees from here on.
-    pub fn plant(&self, planted: Planted) {
-        self.lock().planted = planted;
+    pub fn inject(&self, injected: InjectedFaults) {
+        self.lock().injected = injected;
     }
 }

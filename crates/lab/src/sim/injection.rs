@@ -1,30 +1,32 @@
-//! Mistakes that can be planted, by name: in the code's own crates, and in the network.
+//! Mistakes that can be injected, by name: in the code's own crates, and in the network.
 
 use std::time::Duration;
 
 use anyhow::{Result, bail};
-use cenote_fabric::sim::planted::Planted;
+use cenote_fabric::sim::injected_faults::InjectedFaults;
 use cenote_volume::{Mode, Placement, Protection};
 
 use super::world::World;
 use super::{Options, Weights};
 
-/// Every mistake that can be planted and that a checker sees in the cluster of [`planted`], by name.
+/// Every mistake that can be injected and that a checker sees in the cluster of [`injected`], by name.
 #[must_use]
-pub fn plants() -> Vec<&'static str> {
+pub fn fault_names() -> Vec<&'static str> {
     let fabric = FABRIC.iter().map(|(name, _)| *name);
-    let others = cenote_pool::planted::ALL.iter().map(|(name, _)| *name);
+    let others = cenote_pool::injected_faults::ALL
+        .iter()
+        .map(|(name, _)| *name);
     let all = others.chain(fabric);
     all.filter(|name| !UNSEEN.contains(name)).collect()
 }
 
 /// Not shown to be found: no cluster is known that leads to it (`give-back-unsettled`), or an assertion of the
-/// code comes first (`share-slot`). They can be planted by name.
+/// code comes first (`share-slot`). They can be injected by name.
 const UNSEEN: [&str; 2] = ["give-back-unsettled", "share-slot"];
 
 /// A small cluster whose load and faults lead to where the mistake `name` shows, often.
 #[must_use]
-pub fn planted(name: &str, seed: u64) -> Options {
+pub fn injected(name: &str, seed: u64) -> Options {
     let small = Options {
         seed,
         duration: Duration::from_secs(60),
@@ -430,58 +432,58 @@ pub fn planted(name: &str, seed: u64) -> Options {
 }
 
 /// Breaks a guarantee of the network.
-type Change = fn(&mut Planted);
+type Change = fn(&mut InjectedFaults);
 
 const FABRIC: [(&str, Change); 4] = [
-    ("lose-order", |planted| {
-        planted.loses_order = true;
+    ("lose-order", |injected| {
+        injected.loses_order = true;
     }),
-    ("land-after-revoke", |planted| {
-        planted.lands_after_revoke = true;
+    ("land-after-revoke", |injected| {
+        injected.lands_after_revoke = true;
     }),
-    ("old-generation", |planted| {
-        planted.accepts_old_generations = true;
+    ("old-generation", |injected| {
+        injected.accepts_old_generations = true;
     }),
-    ("fabric-error-as-ack", |planted| {
-        planted.errors_count_as_acknowledged = true;
+    ("fabric-error-as-ack", |injected| {
+        injected.errors_count_as_acknowledged = true;
     }),
 ];
 
-/// Plants what the options name; what it gives pulls it out again when it is dropped.
-pub fn plant(options: &Options, world: &World) -> Result<Plant> {
+/// Injects what the options name; what it gives takes it back when it is dropped.
+pub fn inject(options: &Options, world: &World) -> Result<Injection> {
     let Some(name) = options.plant.as_deref() else {
-        return Ok(Plant);
+        return Ok(Injection);
     };
     if let Some((_, change)) = FABRIC.iter().find(|(known, _)| *known == name) {
-        let mut planted = Planted::default();
-        change(&mut planted);
-        world.net.plant(planted);
-        return Ok(Plant);
+        let mut injected = InjectedFaults::default();
+        change(&mut injected);
+        world.net.inject(injected);
+        return Ok(Injection);
     }
-    let known = cenote_pool::planted::ALL
+    let known = cenote_pool::injected_faults::ALL
         .iter()
         .find(|(known, _)| *known == name);
     let Some(&(_, fault)) = known else {
-        bail!("plant {name:?}: known are {}", plants().join(", "));
+        bail!("inject {name:?}: known are {}", fault_names().join(", "));
     };
     #[cfg(feature = "planted")]
     {
-        cenote_pool::planted::plant(Some(fault));
-        Ok(Plant)
+        cenote_pool::injected_faults::inject(Some(fault));
+        Ok(Injection)
     }
     #[cfg(not(feature = "planted"))]
     {
         let _ = fault;
-        bail!("plant {name:?}: this build has no planted faults (feature `planted`)");
+        bail!("inject {name:?}: this build has no injected faults (feature `planted`)");
     }
 }
 
-/// What is planted in this thread, while it lives: an assertion may end the simulation as well.
-pub struct Plant;
+/// What is injected in this thread, while it lives: an assertion may end the simulation as well.
+pub struct Injection;
 
-impl Drop for Plant {
+impl Drop for Injection {
     fn drop(&mut self) {
         #[cfg(feature = "planted")]
-        cenote_pool::planted::plant(None);
+        cenote_pool::injected_faults::inject(None);
     }
 }

@@ -1,8 +1,8 @@
-//! Mistakes planted on purpose, to prove that the crash and model tests find them.
+//! Mistakes injected on purpose, to prove that the crash and model tests find them.
 
-cenote_pool::mistakes! {
+cenote_pool::injected_faults! {
     /// A mistake that the order of a file system's steps exists to prevent.
-    enum Planted
+    enum InjectedFault
     /// Each of them, by the name that people use.
     const MISTAKES {
         /// An extent that was given to a file stays on the list of free ones.

@@ -1,14 +1,14 @@
-//! Faults planted on purpose, to prove that the simulator's checks find them.
+//! Faults injected on purpose, to prove that the simulator's checks find them.
 
-/// Makes a list of mistakes that can be planted: an enum, names for people, and what asks and plants.
+/// Makes a list of mistakes that can be injected: an enum, names for people, and what asks and injects.
 ///
 /// Without the feature `planted` of the crate that calls it every question is answered "no" at
 /// compile time and the hooks vanish. With it one mistake at a time is chosen per thread, at run time.
 #[macro_export]
-macro_rules! mistakes {
+macro_rules! injected_faults {
     (
         $(#[$of:meta])*
-        enum $Planted:ident
+        enum $InjectedFault:ident
         $(
             $(#[$of_list:meta])*
             const $LIST:ident { $($(#[$of_one:meta])* $Mistake:ident = $name:literal,)* }
@@ -17,20 +17,20 @@ macro_rules! mistakes {
         $(#[$of])*
         #[derive(Clone, Copy, Debug, Eq, PartialEq)]
         #[non_exhaustive]
-        pub enum $Planted {
+        pub enum $InjectedFault {
             $($($(#[$of_one])* $Mistake,)*)*
         }
 
         $(
             $(#[$of_list])*
-            pub const $LIST: [(&str, $Planted); [$($name),*].len()] =
-                [$(($name, $Planted::$Mistake)),*];
+            pub const $LIST: [(&str, $InjectedFault); [$($name),*].len()] =
+                [$(($name, $InjectedFault::$Mistake)),*];
         )*
 
         /// Whether this thread's code is to make the mistake.
         #[inline(always)]
         #[must_use]
-        pub fn is_planted(mistake: $Planted) -> bool {
+        pub fn is_injected(mistake: $InjectedFault) -> bool {
             #[cfg(feature = "planted")]
             return CHOSEN.get() == Some(mistake);
             #[cfg(not(feature = "planted"))]
@@ -42,20 +42,20 @@ macro_rules! mistakes {
 
         /// Chooses the mistake of this thread.
         #[cfg(feature = "planted")]
-        pub fn plant(mistake: Option<$Planted>) {
+        pub fn inject(mistake: Option<$InjectedFault>) {
             CHOSEN.set(mistake);
         }
 
         #[cfg(feature = "planted")]
         thread_local! {
-            static CHOSEN: std::cell::Cell<Option<$Planted>> = const { std::cell::Cell::new(None) };
+            static CHOSEN: std::cell::Cell<Option<$InjectedFault>> = const { std::cell::Cell::new(None) };
         }
     };
 }
 
-mistakes! {
+injected_faults! {
     /// A mistake that this project's rules exist to prevent.
-    enum Planted
+    enum InjectedFault
     /// Every fault of this crate's users, by the name that people use.
     const ALL {
         /// A worker keeps using the directory that it knows while others acknowledge without a host.

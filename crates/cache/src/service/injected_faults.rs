@@ -4,9 +4,9 @@
 #[cfg(test)]
 mod tests;
 
-cenote_pool::mistakes! {
+cenote_pool::injected_faults! {
     /// A mistake that the rules of the service exist to prevent.
-    enum Planted
+    enum InjectedFault
     /// Every mistake, by the name that people use.
     #[cfg(test)]
     const ALL {

@@ -1,4 +1,4 @@
-//! The cluster simulator finds what is planted, in clusters that keep every promise without it.
+//! The cluster simulator finds what is injected, in clusters that keep every promise without it.
 
 use std::cell::Cell;
 use std::sync::Mutex;
@@ -7,13 +7,13 @@ use std::time::Duration;
 use cenote_lab::sim::{self, Options, Report};
 use cenote_lab::verdict::{Verdict, search};
 
-/// Seeds after which a planted mistake counts as not found. Each has a cluster of its own, small
-/// and with the load and the faults that lead to it: `sim::planted`.
-const PLANTED_SEEDS: u64 = 6;
+/// Seeds after which an injected fault counts as not found. Each has a cluster of its own, small
+/// and with the load and the faults that lead to it: `sim::injected`.
+const INJECTED_SEEDS: u64 = 6;
 
 #[test]
-fn every_planted_mistake_is_found_and_its_cluster_keeps_every_promise_without_it() {
-    let names = Mutex::new(sim::plants());
+fn every_injected_fault_is_found_and_its_cluster_keeps_every_promise_without_it() {
+    let names = Mutex::new(sim::fault_names());
     let missed = Mutex::new(Vec::new());
     let take = || names.lock().expect("no holder panics").pop();
     let look = || {
@@ -27,7 +27,7 @@ fn every_planted_mistake_is_found_and_its_cluster_keeps_every_promise_without_it
             }
         }
     };
-    // What is planted is planted in one thread.
+    // What is injected is injected in one thread.
     std::thread::scope(|scope| {
         scope.spawn(look);
         scope.spawn(look);
@@ -41,7 +41,7 @@ fn every_planted_mistake_is_found_and_its_cluster_keeps_every_promise_without_it
 fn find(name: &str) -> Result<(u64, String), String> {
     let found_after = Cell::new(Duration::ZERO);
     let faulty = |seed| {
-        let options = sim::planted(name, seed);
+        let options = sim::injected(name, seed);
         Verdict::of(|| {
             let report = simulate(&options);
             let violation = report.violations.into_iter().next()?;
@@ -53,11 +53,11 @@ fn find(name: &str) -> Result<(u64, String), String> {
         let options = Options {
             plant: None,
             duration: found_after.get(),
-            ..sim::planted(name, seed)
+            ..sim::injected(name, seed)
         };
         Verdict::of(|| Some(simulate(&options).violations.into_iter().next()?.what))
     };
-    search(1..=PLANTED_SEEDS, faulty, sound)
+    search(1..=INJECTED_SEEDS, faulty, sound)
 }
 
 fn simulate(options: &Options) -> Report {

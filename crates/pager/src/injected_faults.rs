@@ -1,8 +1,8 @@
-//! Mistakes planted on purpose, to prove that the model test finds them.
+//! Mistakes injected on purpose, to prove that the model test finds them.
 
-cenote_pool::mistakes! {
+cenote_pool::injected_faults! {
     /// A mistake that the rules of [`Pages`](crate::Pages) exist to prevent.
-    enum Planted
+    enum InjectedFault
     /// Each of them, by the name that people use.
     const MISTAKES {
         /// A page goes without a write although the program changed it.

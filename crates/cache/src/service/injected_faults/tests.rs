@@ -20,7 +20,7 @@ use crate::service::question::{Answer, Question};
 use crate::service::server::Proof;
 use crate::service::{Claim, Config, Server, Supply, Terms};
 
-type Check = fn(Option<Planted>) -> Result<(), String>;
+type Check = fn(Option<InjectedFault>) -> Result<(), String>;
 
 /// What each mistake is looked for with, from the quickest to the slowest.
 const CHECKS: [(&str, Check); 8] = [
@@ -38,13 +38,13 @@ const CHECKS: [(&str, Check); 8] = [
 ];
 
 /// The first promise that is broken.
-fn broken(planted: Option<Planted>) -> Option<String> {
-    plant(planted);
+fn broken(injected: Option<InjectedFault>) -> Option<String> {
+    inject(injected);
     let broken = CHECKS.iter().find_map(|(name, check)| {
-        let what = check(planted).err()?;
+        let what = check(injected).err()?;
         Some(format!("{name}: {what}"))
     });
-    plant(None);
+    inject(None);
     broken
 }
 
@@ -54,10 +54,10 @@ fn every_promise_is_kept() {
 }
 
 #[test]
-fn every_planted_mistake_is_found() {
+fn every_injected_fault_is_found() {
     let mut missed = Vec::new();
-    for (name, planted) in ALL {
-        match broken(Some(planted)) {
+    for (name, injected) in ALL {
+        match broken(Some(injected)) {
             Some(what) => println!("{name}: {what}"),
             None => missed.push(name),
         }
@@ -96,7 +96,7 @@ impl Durable for Disk {
     }
 }
 
-fn a_change_is_synced(_: Option<Planted>) -> Result<(), String> {
+fn a_change_is_synced(_: Option<InjectedFault>) -> Result<(), String> {
     let mut disk = Disk::default();
     append_to(&mut disk, b"one batch").map_err(|error| error.to_string())?;
     let survives = &disk.written[..disk.synced_bytes];
@@ -207,7 +207,7 @@ fn written() -> Result<(Memory, usize, Vec<Image>), String> {
     Ok((memory, begun_bytes, states))
 }
 
-fn a_journal_may_be_cut_anywhere(_: Option<Planted>) -> Result<(), String> {
+fn a_journal_may_be_cut_anywhere(_: Option<InjectedFault>) -> Result<(), String> {
     let (memory, begun_bytes, states) = written()?;
     let bytes = memory.state().0.clone();
     for cut in begun_bytes..=bytes.len() {
@@ -220,7 +220,7 @@ fn a_journal_may_be_cut_anywhere(_: Option<Planted>) -> Result<(), String> {
     Ok(())
 }
 
-fn the_next_manager_begins_with_all(_: Option<Planted>) -> Result<(), String> {
+fn the_next_manager_begins_with_all(_: Option<InjectedFault>) -> Result<(), String> {
     let memory = Memory::default();
     let begun = Journal::begin(Box::new(memory.clone()), fresh());
     let mut journal = begun.map_err(|error| error.to_string())?;
@@ -246,7 +246,7 @@ fn the_next_manager_begins_with_all(_: Option<Planted>) -> Result<(), String> {
     Ok(())
 }
 
-fn a_lease_waits_for_the_disk(_: Option<Planted>) -> Result<(), String> {
+fn a_lease_waits_for_the_disk(_: Option<InjectedFault>) -> Result<(), String> {
     let mut outbox = Outbox::default();
     outbox.grant(7);
     let mut said = 0;
@@ -257,7 +257,7 @@ fn a_lease_waits_for_the_disk(_: Option<Planted>) -> Result<(), String> {
     expect((sent, said), (Sent::Held, 0), "while the disk refuses")
 }
 
-fn each_client_has_its_budget(_: Option<Planted>) -> Result<(), String> {
+fn each_client_has_its_budget(_: Option<InjectedFault>) -> Result<(), String> {
     let mut allowance = Allowance::new(Time(1));
     let taken = (0..10_000)
         .filter(|_| allowance.take(Time(1), 0, 1))
@@ -268,7 +268,7 @@ fn each_client_has_its_budget(_: Option<Planted>) -> Result<(), String> {
     expect(taken < 1000, true, "answers that nobody reads are few")
 }
 
-fn nothing_is_begun_unproven(_: Option<Planted>) -> Result<(), String> {
+fn nothing_is_begun_unproven(_: Option<InjectedFault>) -> Result<(), String> {
     let proof = Proof::new(Time(10), Time(20));
     let held = [9, 10, 19, 20].map(|at| proof.holds(Time(at)));
     expect(held, [false, true, true, false], "proven from 10 to 20")
@@ -300,7 +300,7 @@ fn start(folder: &std::path::Path, key: &ClusterKey, memory: &Memory) -> Result<
     .map_err(|error| error.to_string())
 }
 
-fn each_manager_has_an_epoch_of_its_own(_: Option<Planted>) -> Result<(), String> {
+fn each_manager_has_an_epoch_of_its_own(_: Option<InjectedFault>) -> Result<(), String> {
     let folder = tempfile::tempdir().expect("a folder");
     let key = ClusterKey::generate().expect("random bytes");
     let memory = Memory::default();
@@ -311,7 +311,7 @@ fn each_manager_has_an_epoch_of_its_own(_: Option<Planted>) -> Result<(), String
     expect(epochs, vec![1, 2, 3], "epochs")
 }
 
-fn nobody_is_told_what_the_disk_refused(planted: Option<Planted>) -> Result<(), String> {
+fn nobody_is_told_what_the_disk_refused(injected: Option<InjectedFault>) -> Result<(), String> {
     let folder = tempfile::tempdir().expect("a folder");
     let key = ClusterKey::generate().expect("random bytes");
     let memory = Memory::default();
@@ -320,7 +320,7 @@ fn nobody_is_told_what_the_disk_refused(planted: Option<Planted>) -> Result<(), 
     let (stop, waker) = (Arc::new(AtomicBool::new(false)), server.waker());
     let stopped = Arc::clone(&stop);
     let thread = std::thread::spawn(move || {
-        plant(planted);
+        inject(injected);
         server.run(&stopped).map(drop)
     });
     let hello = Hello {

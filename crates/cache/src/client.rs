@@ -376,7 +376,7 @@ impl Client {
         let doubts_on = self.regions[region].is_late() && self.regions[region].is_readable();
         if doubts_on || self.regions[region].doubted_at == generation {
             // Told again, after another connection to the owner: it may not have heard of it. Or
-            // told anew, and nothing was fenced off.
+            // told again, and nothing was fenced off.
             self.regions[region].doubted_at = generation;
             self.doubt(region, generation);
         }

@@ -313,7 +313,7 @@ fn volume_counters(status: &VolumeStatus) -> Vec<Metric> {
         ),
         (
             "cenote_volume_healed_splits",
-            "Wrong splits that were written anew",
+            "Wrong splits that were written again",
             None,
             status.integrity.healed_splits,
         ),

@@ -26,7 +26,7 @@ use link::Link;
 use row::Row;
 
 /// A connection to a store, or to several that have copies of the same objects. Any thread may use it. One
-/// that breaks is made anew by the next request.
+/// that breaks is made again by the next request.
 pub struct Store {
     kind: Kind,
 }

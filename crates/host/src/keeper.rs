@@ -136,7 +136,7 @@ const RESERVE_BYTES: u64 = 64 << 20;
 
 /// Slabs whose memory goes to the next client as the last one left it, as if nothing made it zero.
 #[cfg(feature = "planted")]
-mod injected {
+mod injected_faults {
     use std::cell::RefCell;
 
     use cenote_fabric::Region;

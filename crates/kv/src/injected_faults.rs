@@ -45,7 +45,7 @@ cenote_pool::injected_faults! {
     const OF_NODES {
         /// A registration that has run out counts as a death, and what is lost by that is given up.
         ExpiryIsDeath = "expiry-is-death",
-        /// A group of whose view nobody is registered begins anew by itself, empty.
+        /// A group of whose view nobody is registered starts from scratch by itself, empty.
         BeginsByItself = "begins-by-itself",
         /// A node serves on, whatever became of its registration.
         NeverCloses = "never-closes",

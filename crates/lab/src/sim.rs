@@ -93,7 +93,7 @@ pub struct Rot {
     pub rotten_splits: u64,
     /// Splits that clients found wrong.
     pub wrong_splits: u64,
-    /// Of those, splits that were written anew.
+    /// Of those, splits that were written again.
     pub healed_splits: u64,
 }
 

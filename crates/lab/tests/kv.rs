@@ -144,7 +144,7 @@ fn verdict(options: &Options) -> Verdict {
 fn every_injected_fault_is_found() {
     let mut missed = Vec::new();
     for name in kv::fault_names() {
-        let injected = kv::injected_faults(name).expect("it is one of them");
+        let injected = kv::injected(name).expect("it is one of them");
         let faulty = |seed| verdict(&Options::suited(injected, seed));
         let sound = |seed| {
             verdict(&Options {

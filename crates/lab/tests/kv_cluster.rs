@@ -118,7 +118,7 @@ fn every_injected_fault_is_found() {
     };
     let mut missed = Vec::new();
     for name in cluster::fault_names() {
-        let injected = cluster::injected_faults(name).expect("it is one of them");
+        let injected = cluster::injected(name).expect("it is one of them");
         let faulty = |seed| verdict(&Options::suited(injected, seed));
         let sound = |seed| {
             verdict(&Options {

@@ -192,27 +192,27 @@ fn assert_kept_reshaped(volumes: &[(&str, u64)]) {
 /// Pages are restriped, in either direction, while they are written and read, among all other faults:
 /// owners end in between, and the next ones go on or go back.
 #[test]
-fn volumes_whose_pages_are_cut_anew_keep_every_promise() {
-    assert_cut_anew_kept(&CUT_ANEW[..2]);
+fn volumes_whose_pages_are_restriped_keep_every_promise() {
+    assert_restriped_kept(&RESTRIPES[..2]);
 }
 
-const CUT_ANEW: [(&str, Option<&str>, u64); 4] = [
+const RESTRIPES: [(&str, Option<&str>, u64); 4] = [
     ("rs:4+2", None, 1),
     ("rs:4+3", Some("correction"), 4),
     ("rs:2+1", None, 2),
     ("mirror:2", None, 3),
 ];
 
-fn assert_cut_anew_kept(volumes: &[(&str, Option<&str>, u64)]) {
+fn assert_restriped_kept(volumes: &[(&str, Option<&str>, u64)]) {
     let moved = volumes
         .iter()
-        .map(|&(scheme, mode, seed)| assert_kept_cut_anew(scheme, mode, seed));
+        .map(|&(scheme, mode, seed)| assert_kept_restriped(scheme, mode, seed));
     let moved: u64 = moved.sum();
     assert!(moved > 300, "{moved} pages were restriped");
 }
 
 /// How many pages were restriped.
-fn assert_kept_cut_anew(scheme: &str, mode: Option<&str>, seed: u64) -> u64 {
+fn assert_kept_restriped(scheme: &str, mode: Option<&str>, seed: u64) -> u64 {
     println!("{scheme}, seed {seed}");
     let options = Options {
         scheme: scheme.parse().expect("a valid scheme"),
@@ -352,7 +352,7 @@ fn assert_rot_healed(seeds: [u64; 2]) {
 
 /// Splits of either layout rot while pages are restriped: what is read is right or an error.
 #[test]
-fn splits_that_rot_while_pages_are_cut_anew_are_found() {
+fn splits_that_rot_while_pages_are_restriped_are_found() {
     let (mut rotten, mut moved) = (0, 0);
     for (protection, seed) in [
         (Protection::Checksum, 1),
@@ -380,7 +380,7 @@ fn splits_that_rot_while_pages_are_cut_anew_are_found() {
     assert!(rotten > 10 && moved > 100, "{rotten} rotted, {moved} moved");
 }
 
-/// A place is mapped anew while the slab that it had is given back: the host has taken the slab back for the
+/// A place is mapped again while the slab that it had is given back: the host has taken the slab back for the
 /// one reason when it hears of the other, and its window is still open.
 #[test]
 fn a_slab_that_goes_for_two_reasons_is_given_back_once_its_window_is_closed() {
@@ -512,9 +512,9 @@ mod long {
     }
 
     #[test]
-    fn volumes_whose_pages_are_cut_anew_keep_every_promise() {
-        assert_cut_anew_kept(&CUT_ANEW);
-        assert_kept_cut_anew("rs:4+2", Some("detection"), fresh_seed());
+    fn volumes_whose_pages_are_restriped_keep_every_promise() {
+        assert_restriped_kept(&RESTRIPES);
+        assert_kept_restriped("rs:4+2", Some("detection"), fresh_seed());
     }
 
     #[test]

@@ -72,7 +72,7 @@ injected_faults! {
         KeepVoid = "keep-void",
         /// A slab is published before it is filled.
         PublishEarly = "publish-early",
-        /// What is under way to a host is forgotten when the host is reached anew.
+        /// What is under way to a host is forgotten when the host is reached again.
         ForgetInFlight = "forget-in-flight",
         /// Splits of a slab that is still being filled are read.
         DecodeStale = "decode-stale",

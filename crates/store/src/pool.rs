@@ -5,7 +5,7 @@
 //! - a new version: header and key, then the index's word, in memory;
 //! - made durable: value, and all headers up to its own `|` told; the flag.
 //!
-//! So recovery gets to a version that is told by walking from header to header. The index is made anew
+//! So recovery gets to a version that is told by walking from header to header. The index is made again
 //! by that walk. A flag may follow with a later fence, or never: without it recovery verifies the value
 //! as the persister did, and finds it whole.
 //!

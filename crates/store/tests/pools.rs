@@ -303,7 +303,7 @@ fn a_deletion_that_becomes_durable_while_the_log_is_cleaned_deletes_what_was_cop
 }
 
 /// As above, for several keys, with the power cut after each step of the cleaning: the pool that is found
-/// then, and cleaned anew, has the same keys.
+/// then, and cleaned again, has the same keys.
 #[test]
 fn a_late_deletion_stays_one_wherever_the_power_is_cut_while_the_log_is_cleaned() {
     const KEYS: u64 = 12;

@@ -424,7 +424,7 @@ impl Control {
         let stopped_for = now.since(self.ticked);
         let frozen = stopped_for > TICK * 3;
         if frozen {
-            self.begin_waits_anew(now);
+            self.begin_waits_again(now);
         }
         self.ticked = now;
         if stopped_for > LEASE / 2 {

@@ -48,7 +48,7 @@ struct HostErrors {
 pub struct IntegrityCounters {
     /// Splits that were found wrong and named.
     pub wrong_splits: AtomicU64,
-    /// Of those, splits that were written anew.
+    /// Of those, splits that were written again.
     pub healed_splits: AtomicU64,
     /// Reads that were errors because splits disagreed.
     pub corrupt_reads: AtomicU64,
@@ -67,7 +67,7 @@ pub struct IntegrityStatus {
     pub is_sealed: bool,
     /// Splits that were found wrong and named.
     pub wrong_splits: u64,
-    /// Of those, splits that were written anew.
+    /// Of those, splits that were written again.
     pub healed_splits: u64,
     /// Reads that were errors because splits disagreed.
     pub corrupt_reads: u64,

@@ -130,7 +130,7 @@ pub enum JournalError {
     },
 }
 
-/// A journal is written anew when it is longer than this and four times what it has to say.
+/// A journal is written again when it is longer than this and four times what it has to say.
 const COMPACT_BYTES: u64 = 64 << 10;
 
 impl Journal {

@@ -95,7 +95,7 @@ impl Layouts {
     /// say, and go to where they are not all yet.
     ///
     /// # Errors
-    /// The file is not this volume's, or of before the machine was started anew.
+    /// The file is not this volume's, or of before the machine was started again.
     pub fn take_over(&self, other: Scheme) -> Result<(), MarksError> {
         let Some((file, volume)) = &self.file else {
             return Err(MarksError::Foreign);

@@ -90,7 +90,7 @@ pub enum MarksError {
     /// It is not this volume's.
     #[error("list of pages: it belongs to another volume, or to none")]
     Foreign,
-    /// The machine was started anew since: what was in memory and not in the file is gone.
+    /// The machine was started again since: what was in memory and not in the file is gone.
     #[error("list of pages: this machine was restarted since it was written")]
     Restarted,
 }

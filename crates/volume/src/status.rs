@@ -156,7 +156,7 @@ pub enum Health {
     /// Slabs are missing; every byte is readable.
     Degraded,
     /// More slabs are out of reach than the scheme survives; its pages are errors until hosts are back. Once
-    /// none can come back they are counted in `torn_pages`, and the extent is mapped anew.
+    /// none can come back they are counted in `torn_pages`, and the extent is mapped again.
     Lost,
 }
 

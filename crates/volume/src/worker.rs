@@ -241,7 +241,7 @@ impl Worker {
         self.endpoints.system_calls()
     }
 
-    /// Splits that [`Worker::scrub`] found wrong so far, and those of them that it wrote anew.
+    /// Splits that [`Worker::scrub`] found wrong so far, and those of them that it wrote again.
     pub(crate) fn scrubbed(&self) -> (u64, u64) {
         (self.guard.wrong_count, self.guard.healed_count)
     }

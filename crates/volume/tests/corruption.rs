@@ -81,7 +81,7 @@ fn correction_returns_what_was_written_and_heals_every_split() {
             let right = splits_of(&bytes, scheme("rs:4+3")).swap_remove(split as usize);
             rot(&right, 0);
             assert_eq!(read(&mut worker, index), Ok(bytes), "split {split}");
-            assert!(holds(&right), "split {split} is written anew");
+            assert!(holds(&right), "split {split} is written again");
         }
         assert_eq!(counts(&volume), (7, 7, 0));
     }

@@ -147,7 +147,7 @@ fn a_volume_has_room_for_its_files_or_is_not_opened() {
         write_all(&volume, 7);
         volume.detach();
         drop(volume);
-        // What the last one left has its room already; only the journal is written anew.
+        // What the last one left has its room already; only the journal is written again.
         disk.fill(PAGE_BYTES);
         let volume = open(&cluster, &disk, &protection).unwrap();
         assert_all(&volume, 7);

@@ -57,7 +57,7 @@ fn assert_is(volume: &Volume, scheme: &str) {
 }
 
 #[test]
-fn pages_are_cut_anew_and_survive_as_many_losses_as_promised() {
+fn pages_are_restriped_and_survive_as_many_losses_as_promised() {
     for transport in [Transport::Shm, Transport::Tcp] {
         for (from, to) in [
             ("rs:4+2", "rs:2+2"),

@@ -247,7 +247,7 @@ impl Fleet {
 
     /// The dearest of the machines without which the others hold the cache, and cost least: those that it
     /// moves to, or the best value. To give the dearest back whatever stays would give back the one large
-    /// machine for which many small ones are to go, and the move would begin anew at each look.
+    /// machine for which many small ones are to go, and the move would begin again at each look.
     fn dearest_unneeded(
         &self,
         summary: &dyn Fn(HostIndex) -> HostSummary,

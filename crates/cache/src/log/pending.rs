@@ -46,8 +46,8 @@ pub(super) struct Operation {
 enum Stage {
     /// A record of the chain is read.
     Fetching(Fetch),
-    /// The chain has changed: the key is to be looked up anew.
-    Anew,
+    /// The chain has changed: the key is to be looked up again.
+    Restart,
 }
 
 pub(super) enum Kind {
@@ -68,7 +68,7 @@ impl Operation {
     fn fetch(&mut self) -> Option<&mut Fetch> {
         match &mut self.stage {
             Stage::Fetching(fetch) => Some(fetch),
-            Stage::Anew => None,
+            Stage::Restart => None,
         }
     }
 }
@@ -165,7 +165,8 @@ impl Session {
     fn resume(&mut self, mut operation: Operation) -> Result<Resumed, Error> {
         let store = Arc::clone(&self.store);
         loop {
-            let Stage::Fetching(mut fetch) = std::mem::replace(&mut operation.stage, Stage::Anew)
+            let Stage::Fetching(mut fetch) =
+                std::mem::replace(&mut operation.stage, Stage::Restart)
             else {
                 match self.restart(&mut operation) {
                     Ok(Some(value)) => return Ok(Resumed::Ended(value)),
@@ -223,7 +224,7 @@ impl Session {
         }
     }
 
-    /// Does an operation anew. Its end, or `None` with another record to fetch.
+    /// Does an operation again. Its end, or `None` with another record to fetch.
     fn restart(&mut self, operation: &mut Operation) -> Result<Option<Option<Vec<u8>>>, Error> {
         let store = Arc::clone(&self.store);
         operation.found = match &operation.kind {

@@ -56,7 +56,7 @@ pub struct JournalFile {
 }
 
 /// Far above the journal of any cache: 2^16 regions take some 3 MiB, four times that before it is
-/// written anew.
+/// written again.
 const FILE_BYTES_MAX: u64 = 64 << 20;
 
 impl JournalFile {
@@ -359,7 +359,7 @@ pub enum JournalError {
     },
 }
 
-/// A journal is written anew when it is longer than this and four times what it has to say.
+/// A journal is written again when it is longer than this and four times what it has to say.
 const COMPACT_BYTES: u64 = 64 << 10;
 
 /// An open journal: what its file is to say, and what is known of what it says.

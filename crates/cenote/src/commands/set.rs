@@ -1,4 +1,4 @@
-//! `cenote volume set`: what a volume expects of its hosts, anew, also while it is in use.
+//! `cenote volume set`: what a volume expects of its hosts, changed also while it is in use.
 
 use std::time::Duration;
 

@@ -89,7 +89,7 @@ pub struct Rates {
 }
 
 impl Rates {
-    /// Between two countings; `None`: it was counted anew meanwhile, by another owner.
+    /// Between two countings; `None`: it was counted again meanwhile, by another owner.
     pub fn between(before: &Counted, after: &Counted) -> Option<Self> {
         let seconds = after.at.checked_sub(before.at)?.as_secs_f64();
         if seconds <= 0.0 {
@@ -235,7 +235,7 @@ impl History {
             }
             let seconds = at.saturating_sub(*then).as_secs_f64();
             // A partition that was silent meanwhile would add all that it ever did; one that lost its
-            // memory counts anew.
+            // memory counts again.
             let came = counted
                 .iter()
                 .filter_map(|(partition, count)| count.checked_sub(*before.get(partition)?));
@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn another_owner_counts_anew() {
+    fn another_owner_counts_again() {
         let before = counted(100, 1_000, &[(1_023, 50)]);
         assert_eq!(Rates::between(&before, &counted(110, 10, &[])), None);
         let fewer = counted(110, 2_000, &[(1_023, 49)]);

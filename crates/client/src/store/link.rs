@@ -1,4 +1,4 @@
-//! A connection to one store, on its thread: made anew after it broke, when something is asked.
+//! A connection to one store, on its thread: made again after it broke, when something is asked.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd as _, AsRawFd as _};

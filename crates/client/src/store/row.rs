@@ -73,7 +73,7 @@ impl Row {
         keys.map_err(|error| self.failed(error))
     }
 
-    /// A connection that ended is made anew by the next request.
+    /// A connection that ended is made again by the next request.
     fn failed(&mut self, error: CopiesError) -> Error {
         if matches!(error.error, CopyError::Client(ClientError::Lost(_))) {
             self.copies = None;

@@ -179,7 +179,7 @@ impl Directory {
     ) -> Result<(), WordRefusal> {
         let volume = opened.cache.0;
         if !self.owners.lent(client, volume) {
-            // What an owner said that has nothing here any more is told anew by nobody.
+            // What an owner said that has nothing here any more is told again by nobody.
             let known = inner.caches.get(&opened.cache);
             if known.is_some_and(|known| !self.owners.lent(known.owner, volume)) {
                 inner.close(opened.cache, &mut tell);

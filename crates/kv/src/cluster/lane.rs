@@ -6,7 +6,7 @@
 //! has to be agreed on in etcd is [proposed](super::node::Proposal), and comes back as an [`Order`].
 //!
 //! Invariant: all of a group's messages between two nodes are on one link, in order; when one cannot be
-//! taken the link is broken, and both sides begin anew.
+//! taken the link is broken, and both sides begin again.
 
 mod bounds;
 mod changing;

@@ -387,7 +387,7 @@ impl Node {
             let (key, cluster) = (&self.key, self.place.cluster());
             let ask = |steward: &Steward, process| testimony(steward, process, key, cluster);
             let is_puzzled = self.steward.turn(&self.etcd, &ask, now_ns());
-            if is_puzzled || self.keeper.take_written_anew() {
+            if is_puzzled || self.keeper.take_rewritten() {
                 self.watch.restart();
             }
             for notice in self.steward.take_notices() {

@@ -83,7 +83,7 @@ impl Registrar {
         self.lease
     }
 
-    /// Renews the registration or writes it anew; to be called every [`RENEWAL`]. `now` is the time before it,
+    /// Renews the registration or writes it again; to be called every [`RENEWAL`]. `now` is the time before it,
     /// in nanoseconds. A node that does not serve does not stay registered.
     ///
     /// A registration that has to be written again ran out, or went with all that the store had: a watch may have
@@ -106,7 +106,7 @@ impl Registrar {
                 self.registration_lease.renew(lease, until(now));
                 return Ok(Turned::Kept);
             }
-            tracing::warn!(key = self.key, "the registration is gone: register anew");
+            tracing::warn!(key = self.key, "the registration is gone: register again");
             self.lease = None;
         }
         let lease = store.grant(LEASE)?;

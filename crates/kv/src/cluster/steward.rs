@@ -5,7 +5,7 @@
 //! the outcome of a proposal is known the group has no other.
 //!
 //! Invariant: a group's first view is written by the first node of its plan, once, when all of the plan are
-//! registered, and never into a store that was [seeded](super::seeding) again: after that a group begins anew by command.
+//! registered, and never into a store that was [seeded](super::seeding) again: after that a group starts from scratch by command.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -53,7 +53,7 @@ impl Arrival {
 
     /// Whether it goes on in a view, or has come to its end there.
     pub(super) fn is_of(&self, view: &View, me: Process) -> bool {
-        // In a group that began anew everybody else came later.
+        // In a group that began again everybody else came later.
         let is_later = |parity: &view::Parity| matches!(parity, view::Parity::Full { since, .. } if *since > self.since);
         match view.partitions[self.partition] {
             Partition::Arriving { process, since, .. }

@@ -101,8 +101,8 @@ impl View {
         Some(view)
     }
 
-    /// A process begins a lost partition anew: it has nothing, and all others forget what they had of it.
-    pub fn with_anew(&self, partition: usize, process: Process) -> Option<Self> {
+    /// A process begins a lost partition again: it has nothing, and all others forget what they had of it.
+    pub fn with_reset(&self, partition: usize, process: Process) -> Option<Self> {
         if !self.is_lost(partition) || !self.is_calm() || self.has(process) {
             return None;
         }
@@ -248,7 +248,7 @@ impl View {
         Some(view)
     }
 
-    /// The new owner has all values. What the parity held is not parity: it joins anew.
+    /// The new owner has all values. What the parity held is not parity: it joins again.
     pub fn with_home(&self, partition: usize, stays_full: bool) -> Option<Self> {
         let Partition::Migrating { slot, process, .. } = self.partitions[partition] else {
             return None;

@@ -92,7 +92,7 @@ pub enum Partition {
         slot: usize,
         /// Who is to have it.
         process: Process,
-        /// The view in which it came: with another one it begins anew.
+        /// The view in which it came: with another one it starts from scratch.
         since: u32,
     },
     /// A new data process, which takes the values from the parity of the slot.
@@ -117,7 +117,7 @@ pub enum Parity {
     Joining {
         /// Who.
         process: Process,
-        /// The view in which it came: with another one it begins anew.
+        /// The view in which it came: with another one it starts from scratch.
         since: u32,
     },
     /// A process that has its parity whole, but for units that it recovers.

@@ -310,7 +310,7 @@ fn a_parity_takes_a_partition_over_and_gives_it_to_a_new_process() {
     group.adopt(&view);
     group.settle();
 
-    // With all values it is at home, and the parity that held them joins anew.
+    // With all values it is at home, and the parity that held them joins again.
     let view = group.proposal(4);
     assert_eq!(view.partitions[0], Partition::Home(process(4)));
     assert!(matches!(view.parities[0], Parity::Joining { .. }));

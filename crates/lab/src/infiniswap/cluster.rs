@@ -29,7 +29,7 @@ pub use self::report::{PAPER, Paper, csv, plot};
 pub struct Options {
     /// Decides everything that chance decides; run i has the seed plus i.
     pub seed: u64,
-    /// Clusters, each with its containers placed anew.
+    /// Clusters, each with its containers placed again.
     pub runs: u32,
     /// Machines of a cluster.
     pub machines: usize,

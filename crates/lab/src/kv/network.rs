@@ -19,7 +19,7 @@ pub(super) type Channel = (Process, Process, u8);
 #[derive(Default)]
 pub(super) struct Network {
     channels: BTreeMap<Channel, VecDeque<Sent>>,
-    /// Pairs whose link is broken and not made anew yet, the lesser process first.
+    /// Pairs whose link is broken and not made again yet, the lesser process first.
     broken: Vec<(Process, Process)>,
     /// Who has a new link to whom without knowing it: it is told before it takes anything from there.
     unaware: BTreeSet<(Process, Process)>,
@@ -84,7 +84,7 @@ impl Network {
         true
     }
 
-    /// A broken link that is to be made anew, the one that broke last.
+    /// A broken link that is to be made again, the one that broke last.
     pub(super) fn mend(&mut self) -> Option<(Process, Process)> {
         self.broken.pop()
     }

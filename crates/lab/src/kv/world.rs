@@ -59,7 +59,7 @@ pub(super) struct World {
     /// When time leaps for as long as anybody waits for units, in steps.
     pub(super) leap: Option<u64>,
     pub(super) is_quiet: bool,
-    /// More has died than the group bears: what is lost is to begin anew.
+    /// More has died than the group bears: what is lost is to start from scratch.
     pub(super) is_ruined: bool,
 }
 
@@ -424,7 +424,7 @@ impl World {
         };
         if self.is_ruined && present.lost() != 0 && self.random.percent(20) {
             let spare = spare(());
-            return self.begin_anew(spare);
+            return self.begin_reset(spare);
         }
         let member = self.members.get_mut(&process).expect("it is one of them");
         let mut next = member.propose(now, leave, |_| spare(()));

@@ -235,7 +235,7 @@ impl Client {
             .sum()
     }
 
-    /// Whether all hosts are connected and every extent is whole: one that was lost has been mapped anew, or
+    /// Whether all hosts are connected and every extent is whole: one that was lost has been mapped again, or
     /// is as it was before it was first written.
     pub fn is_settled(&mut self) -> bool {
         if self.is_opening || self.reopen_at.is_some() || self.is_mending() {
@@ -265,8 +265,8 @@ impl Client {
         self.volume.as_mut().is_some_and(|volume| {
             let status = volume.status();
             let k = |scheme: &str| scheme.parse::<Scheme>().map(Scheme::k).ok();
-            let is_cut_anew = |change: &ChangeStatus| k(&change.from) != k(&change.to);
-            status.change.as_ref().is_some_and(is_cut_anew)
+            let is_restriped = |change: &ChangeStatus| k(&change.from) != k(&change.to);
+            status.change.as_ref().is_some_and(is_restriped)
         })
     }
 

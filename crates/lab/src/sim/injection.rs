@@ -116,7 +116,7 @@ pub fn injected(name: &str, seed: u64) -> Options {
                 ..tiny
             }
         }
-        // Stripes lose more than they survive, and are mapped anew by writes of other pages of theirs: few
+        // Stripes lose more than they survive, and are mapped again by writes of other pages of theirs: few
         // writes, and many pages in an extent.
         "mend-by-parity" => Options {
             clients: 1,

@@ -5,7 +5,7 @@
 //!
 //! Checked: what is granted is zero, stands, and was never granted before; a client is told
 //! `Unmapped` only once its window is closed (I3, I4); a granted slab is taken back only when its
-//! client asked, mapped its place anew, or was silent for a lease; a process that takes another's place has
+//! client asked, mapped its place again, or was silent for a lease; a process that takes another's place has
 //! every slab that was lent; requests arrive in order. What clients give back it tells the network,
 //! whose witness looks for writes that arrive there nevertheless.
 

@@ -411,7 +411,7 @@ impl World {
         self.paused[self.node(actor).0 as usize]
     }
 
-    /// A client's process ends, and its next one starts: with the volume as it was left, or anew.
+    /// A client's process ends, and its next one starts: with the volume as it was left, or again.
     pub fn replace_client(&mut self, index: usize, is_new: bool) {
         let node = self.node(Actor::Client(index));
         self.steps += 1;

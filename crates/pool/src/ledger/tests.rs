@@ -436,7 +436,7 @@ proptest! {
     }
 }
 
-/// A place is asked for anew, which ends the slab that it had, and then that slab is given back as well.
+/// A place is asked for again, which ends the slab that it had, and then that slab is given back as well.
 #[test]
 fn a_slab_that_goes_already_is_given_back_once_its_window_is_closed() {
     let mut bench = Bench::new(false);

@@ -101,7 +101,7 @@ pub(super) struct Operation {
     oldest: [u8; 8],
 }
 
-/// Objects that are found changed so often in a row are asked for anew.
+/// Objects that are found changed so often in a row are asked for again.
 const TRIES_MAX: u32 = 64;
 
 impl Operation {

@@ -35,7 +35,7 @@ impl Reach {
     }
 
     /// The time that has passed does not count.
-    pub(super) fn begin_anew(&mut self) {
+    pub(super) fn begin_again(&mut self) {
         self.since.clear();
     }
 
@@ -103,13 +103,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn requests_wait_for_so_long_and_anew_once_their_extent_was_there() {
+    fn requests_wait_for_so_long_and_again_once_their_extent_was_there() {
         let mut reach = Reach::default();
         let (start, end) = (Time(5), Time(5).after(AWAITED_MAX));
         assert!(!reach.has_waited(3, start));
         assert!(!reach.has_waited(3, Time(end.0 - 1)) && reach.has_waited(3, end));
         assert!(!reach.has_waited(4, end), "each for itself");
-        reach.begin_anew();
+        reach.begin_again();
         assert!(!reach.has_waited(3, end));
     }
 }

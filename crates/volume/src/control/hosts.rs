@@ -491,7 +491,7 @@ impl Control {
     }
 
     /// This process was stopped: in that time no host could have come back.
-    pub(super) fn await_hosts_anew(&mut self, now: Time) {
+    pub(super) fn await_hosts_again(&mut self, now: Time) {
         for lost_at in self
             .hosts
             .iter_mut()

@@ -1,7 +1,7 @@
 //! Extents without a backing store of which fewer than k slabs are left, and none to come.
 //!
 //! `LOST -> FENCED` (writes wait) `-> DRAINED -> ` what it held is torn (`Core::lose`) `-> UNMAPPED`. From there
-//! on it is as one that was never mapped: the next write of a whole page maps it anew, and reads of pages that it
+//! on it is as one that was never mapped: the next write of a whole page maps it again, and reads of pages that it
 //! held are errors until each is written whole or discarded. Extents of a volume that is mapped ahead get
 //! slabs again as soon as there are hosts for all of them.
 //!
@@ -73,7 +73,7 @@ impl Control {
             tracing::error!(
                 extent,
                 lost_bytes,
-                "more hosts are lost than an extent survives: what it held is lost, and an error until it is written anew"
+                "more hosts are lost than an extent survives: what it held is lost, and an error until it is written again"
             );
         }
         true

@@ -4,7 +4,7 @@
 //! when no more than k of its stripe were left, or after its host had said that another process
 //! takes its place (decision 57), or it is named in the journal that an earlier owner left. Its
 //! host is asked for it by its birth on the next connection (`RETAKE`); a host that has been
-//! started anew knows nothing of it. While a slab of a stripe is unreachable no write is acknowledged
+//! started again knows nothing of it. While a slab of a stripe is unreachable no write is acknowledged
 //! there, but by a backing store, which has it alone then (decision 61). Once at least k are back,
 //! the others are waited for a while and then given up.
 //!
@@ -313,7 +313,7 @@ impl Control {
         self.hosts[acquire.session.host].ownership = Ownership::Unknown { ask_at };
     }
 
-    /// A host that answered does not have an unreachable slab any more: it was started anew, or has freed it.
+    /// A host that answered does not have an unreachable slab any more: it was started again, or has freed it.
     pub(super) fn return_refused(&mut self, acquire: &Acquire, birth: u64) {
         let (extent, split, host) = (acquire.extent, acquire.member, acquire.session.host);
         self.core.directory.publish(|next| {
@@ -431,13 +431,13 @@ impl Control {
     }
 
     /// This process was stopped: in that time no host could have answered it.
-    pub(super) fn begin_waits_anew(&mut self, now: Time) {
+    pub(super) fn begin_waits_again(&mut self, now: Time) {
         if let Some(opening) = &mut self.opening {
             opening.since = now;
         }
         self.waits.clear();
-        self.reach.begin_anew();
-        self.await_hosts_anew(now);
+        self.reach.begin_again();
+        self.await_hosts_again(now);
     }
 
     /// Whether the host is there to give slabs back.

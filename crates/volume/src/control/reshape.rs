@@ -8,7 +8,7 @@
 //! `ACTIVE -> ` dropped from the directory `-> DRAINED` (no worker is left in an older epoch, and the
 //! journal does not name them) `-> RETIRED` (unmapped).
 //!
-//! Row i of a code's parities is the same however many there are, so no page is written anew.
+//! Row i of a code's parities is the same however many there are, so no page is written again.
 //!
 //! Invariants: nobody expects of an extent what its scheme has not come to yet, for operations count
 //! the splits of their stripe; few extents grow at a time, and none while others have lost something;

@@ -86,7 +86,7 @@ pub enum TagsError {
     Key,
     /// Pages of too many owners are in it.
     #[error(
-        "pages of {OWNERS_MAX} owners are in the volume, each sealed by a key of its own: write some anew"
+        "pages of {OWNERS_MAX} owners are in the volume, each sealed by a key of its own: write some again"
     )]
     Owners,
 }

@@ -311,12 +311,12 @@ fn a_layout_is_named_only_where_it_is_not_the_usual() {
     assert_eq!(
         read.as_ref(),
         Some(next.wanted()),
-        "written anew it says the same"
+        "written again it says the same"
     );
 }
 
 #[test]
-fn a_long_journal_is_written_anew() {
+fn a_long_journal_is_rewritten() {
     let log = Disk::default();
     let mut journal = Journal::begin(Box::new(log.clone()), image()).unwrap();
     for birth in 0..10_000 {

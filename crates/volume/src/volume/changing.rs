@@ -1,4 +1,4 @@
-//! What an owner expects of hosts anew, of a volume that is in use.
+//! What an owner expects of hosts, changed for a volume that is in use.
 
 use std::collections::BTreeSet;
 

@@ -132,7 +132,7 @@ enum State {
     Free,
     Parked,
     Reading,
-    /// Its page was read, and splits of it that were wrong are written anew.
+    /// Its page was read, and splits of it that were wrong are written again.
     Healing,
     Merging,
     Writing,

@@ -131,7 +131,7 @@ impl Worker {
         ))
     }
 
-    /// Compares all that hosts hold of one page, and writes anew what is wrong of it.
+    /// Compares all that hosts hold of one page, and writes again what is wrong of it.
     ///
     /// # Errors
     /// `Corrupt`: it cannot be told what is right. As [`Worker::read`] besides.

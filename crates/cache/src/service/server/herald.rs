@@ -130,7 +130,7 @@ impl Herald {
         self.has_news = true;
     }
 
-    /// Takes the addresses of hosts. Where they are others, all hosts are told anew, as words name
+    /// Takes the addresses of hosts. Where they are others, all hosts are told again, as words name
     /// machines by their numbers.
     fn set_machines<'a>(&mut self, machines: impl Iterator<Item = &'a Address> + Clone) {
         let known = self.hosts.iter().map(|host| &host.address);

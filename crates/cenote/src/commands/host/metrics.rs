@@ -14,7 +14,7 @@ use crate::{ask, metrics};
 /// How long a scrape waits for the host's own answer.
 const SCRAPE_LIMIT: Duration = Duration::from_secs(1);
 
-/// Counters and gauges of a host, asked anew at each scrape by the protocol clients use.
+/// Counters and gauges of a host, asked again at each scrape by the protocol clients use.
 #[derive(Clone)]
 pub struct HostMetrics {
     pub address: String,

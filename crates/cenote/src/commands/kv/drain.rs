@@ -18,7 +18,7 @@ use crate::{progress, span};
 
 The node gives each of its places to a node that has none in the group and is not drained, while it is
 served. Where there is no such node, and nothing else is missing in the group, it gives the place up:
-the group goes on with one node fewer until one joins. A node that starts anew is not drained.
+the group goes on with one node fewer until one joins. A node that starts again is not drained.
 
 Exit code with --wait: 0: it has no place, and every place has a node; 3: it has none and some have
 nobody, or it still has some.")]

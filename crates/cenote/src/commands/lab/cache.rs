@@ -69,7 +69,7 @@ fn options(args: &Args, seed: u64) -> Result<Options> {
             bail!("this program was built without the feature injected")
         }
         Some(name) => {
-            let injected = cache::injected_faults(name).with_context(|| {
+            let injected = cache::injected(name).with_context(|| {
                 let known: Vec<&str> = cache::fault_names().collect();
                 format!(
                     "no mistake is called {name:?}: there are {}",

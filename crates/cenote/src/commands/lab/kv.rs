@@ -124,7 +124,7 @@ fn run_clusters(args: &Args) -> Result<u8> {
                 }
             },
             Some(name) => {
-                let injected = cluster::injected_faults(name);
+                let injected = cluster::injected(name);
                 let injected = injected.ok_or_else(|| unknown(name, cluster::fault_names()))?;
                 cluster::Options::suited(injected, seed)
             }
@@ -161,7 +161,7 @@ fn unknown(name: &str, known: impl Iterator<Item = &'static str>) -> anyhow::Err
 
 fn options(args: &Args, seed: u64) -> Result<Options> {
     if let Some(name) = &args.plant {
-        let Some(injected) = kv::injected_faults(name) else {
+        let Some(injected) = kv::injected(name) else {
             return Err(unknown(name, kv::fault_names()));
         };
         if cfg!(not(feature = "planted")) {

@@ -190,7 +190,7 @@ impl DocumentKeys {
         let key = self.incarnation(node);
         let mut found = store.read(&key)?;
         loop {
-            // What cannot be read is written anew.
+            // What cannot be read is written again.
             let revision = found.as_ref().map_or(0, |entry| entry.mod_revision);
             let last = last_of(found).map_or(0, |(_, last)| last);
             if last >= least {

@@ -36,7 +36,7 @@ impl Changing {
 
 impl Lane {
     /// Notes which partitions have another owner since it was last called. What has not been sent to the
-    /// former one is to ask anew.
+    /// former one is to ask again.
     pub(super) fn note_owners(&mut self, asks: &mut Batch, now: Instant) {
         let forwarding = &mut self.forwarding;
         let changing = &mut self.changing;

@@ -123,7 +123,7 @@ impl Forwarding {
         way.is_open = true;
     }
 
-    /// A node has nothing any more: what waits for it is to ask anew, and what was sent it passes on.
+    /// A node has nothing any more: what waits for it is to ask again, and what was sent it passes on.
     pub(super) fn let_go(&mut self, node: NodeId, asks: &mut Batch) {
         let way = self.nodes.entry(node).or_default();
         for asked in way.waiting.drain(..) {
@@ -217,7 +217,7 @@ impl Forwarding {
         Ok(())
     }
 
-    /// Whoever waits for a node that cannot be reached is to ask anew: another may be the owner by now. A
+    /// Whoever waits for a node that cannot be reached is to ask again: another may be the owner by now. A
     /// flush is for this node in any case, until it owns nothing.
     pub(super) fn take_waiting(&mut self, asks: &mut Batch) {
         for way in self.nodes.values_mut().filter(|way| !way.is_open) {

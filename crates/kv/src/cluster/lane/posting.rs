@@ -82,7 +82,7 @@ impl Lane {
             }
         }
         for node in broken {
-            tracing::warn!(%node, "it takes too little: begin anew");
+            tracing::warn!(%node, "it takes too little: begin again");
             self.links.reset(node, now, &mut self.events);
         }
     }

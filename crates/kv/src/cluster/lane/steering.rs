@@ -14,7 +14,7 @@ const REFUSE_EVERY_NS: u64 = 5_000_000;
 const STILL_NS: u64 = 100_000_000;
 
 impl Lane {
-    /// Looks anew at what it refuses before something is served. Whether that is known: a node that stood still
+    /// Looks again at what it refuses before something is served. Whether that is known: a node that stood still
     /// and may have been counted out since has to hear first who is gone.
     pub(super) fn knows_what_to_refuse(&mut self, now: u64) -> bool {
         let since = now.saturating_sub(self.refused_at);
@@ -29,7 +29,7 @@ impl Lane {
         true
     }
 
-    /// Looks anew at what this node refuses. It comes when what has arrived is taken, and before any of it is
+    /// Looks again at what this node refuses. It comes when what has arrived is taken, and before any of it is
     /// answered.
     pub(super) fn refuse(&mut self, now: u64) {
         let lease = self.shared.registration_lease.lease_at(now);

@@ -211,7 +211,7 @@ fn requests_wait_while_an_earlier_one_may_be_with_the_former_owner() {
             assert!(Instant::now() < deadline, "it does not come");
             owner.turn();
         }
-        // One more waits to be sent when the partition goes to another: it is to ask anew.
+        // One more waits to be sent when the partition goes to another: it is to ask again.
         front.lane.forward(1, ticket(2), b"get b\r\n");
         assert!(is_in_order(&front));
         let next = view.without(|dead| dead == process(1));
@@ -268,7 +268,7 @@ fn a_node_that_leaves_answers_what_was_sent_to_it_before_it_ends() {
     let asked = owner.asks.iter().next().map(|(ticket, _)| ticket);
     let asked = asked.expect("it was on its way");
 
-    // Another waits at the front, which learns from the owner that it is to ask anew.
+    // Another waits at the front, which learns from the owner that it is to ask again.
     front.lane.forward(1, ticket(2), b"get b\r\n");
     while owner.goodbyes() == 0 {
         assert!(Instant::now() < deadline, "no answer");

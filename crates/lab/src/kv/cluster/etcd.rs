@@ -58,7 +58,7 @@ impl Etcd {
         }
     }
 
-    /// All that it had is gone. A store that is made anew has another number, unless it is made by the same words.
+    /// All that it had is gone. A store that is made from scratch has another number, unless it is made by the same words.
     pub(super) fn lose(&mut self) {
         if self.random.percent(50) {
             self.cluster += 1;
@@ -75,7 +75,7 @@ impl Etcd {
         let gap = now - self.now;
         self.now = now;
         if !self.is_up {
-            // It grants every lease its full time anew when it is back; never less.
+            // It grants every lease its full time again when it is back; never less.
             self.leases
                 .values_mut()
                 .for_each(|(_, until)| *until += gap);

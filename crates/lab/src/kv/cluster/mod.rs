@@ -4,7 +4,7 @@
 //! links, clients and an [etcd] with leases, revisions, watches, cuts of its own and loss of its data are drawn
 //! from a seed.
 //!
-//! Checked at every step: no two processes cannot be told apart, none but one serves a partition, and none begins anew
+//! Checked at every step: no two processes cannot be told apart, none but one serves a partition, and none starts from scratch
 //! but by an operator. Checked when all is mended: the group is whole, and fails over again; what clients saw of each
 //! key is linearizable; what serves nothing is not registered; and etcd is not asked without end.
 

@@ -3,7 +3,7 @@
 //! No more processes end at once than the group bears, so nothing may be lost unless an operator says so.
 
 use cenote_kv::cluster::NodeId;
-use cenote_kv::cluster::anew::{Anew, Sight};
+use cenote_kv::cluster::reset::{Reset, Sight};
 use cenote_kv::group::process::Process;
 use cenote_kv::group::view::{Partition, Scheme, View};
 use cenote_kv::group::wire::decode_view;
@@ -138,7 +138,7 @@ impl World {
             }
         }
         self.mend();
-        // Without those that were cut off there may have been no node for all that had to begin anew.
+        // Without those that were cut off there may have been no node for all that had to start from scratch.
         if trouble == Trouble::GivenUp {
             self.go_on(10 * SECOND_NS);
             self.finish_operation();
@@ -424,13 +424,13 @@ impl World {
                 nothing: View::nothing(Scheme::Coded, self.options.k, self.options.m),
                 is_heard: &is_heard,
             };
-            let done = place().begin_anew(&self.operator(), group, &sight);
+            let done = place().begin_reset(&self.operator(), group, &sight);
             let before = self.view(group);
             match done.expect("it is up") {
-                Anew::Nothing | Anew::Lives(_) => return,
-                Anew::Begun { partition, .. } => self.given_up[group] |= 1 << partition,
-                Anew::AllBegun(_) => self.given_up[group] = u32::MAX,
-                Anew::GivenUp(gone) => {
+                Reset::Nothing | Reset::Lives(_) => return,
+                Reset::Begun { partition, .. } => self.given_up[group] |= 1 << partition,
+                Reset::AllBegun(_) => self.given_up[group] = u32::MAX,
+                Reset::GivenUp(gone) => {
                     let after = before.and_then(|view| view.without(|one| gone.contains(&one)));
                     // What is still recovered then cannot be told from what is lost.
                     let is_home = |partition: &Partition| matches!(partition, Partition::Home(_));
@@ -444,7 +444,7 @@ impl World {
                     }
                     self.log(|| format!("an operator gives {gone:?} up"));
                 }
-                Anew::Restored(_) | Anew::NoNode | Anew::NotCalm => {}
+                Reset::Restored(_) | Reset::NoNode | Reset::NotCalm => {}
             }
             self.go_on(SECOND_NS);
         }

@@ -51,7 +51,7 @@ pub(super) struct World {
     pub(super) starts: Vec<(u64, u32)>,
     pub(super) clients: Vec<Client>,
     pub(super) report: Report,
-    /// By group: the partitions that an operator had begin anew.
+    /// By group: the partitions that an operator had start from scratch.
     pub(super) given_up: Vec<u32>,
     /// Since when a group's view in etcd is not whole, or one of its processes not registered.
     unwell_since: Option<u64>,
@@ -427,7 +427,7 @@ impl World {
         let begun = self.view(group).map_or(1, |view| view.begun[partition]);
         if begun > 1 && self.given_up[group] >> partition & 1 == 0 {
             self.violate(format!(
-                "partition {group}/{partition} begins anew in view {begun} by itself"
+                "partition {group}/{partition} starts from scratch in view {begun} by itself"
             ));
         }
     }

@@ -3,7 +3,7 @@
 //! A page that is torn was lost, unless it was being written when a write of it ended unknown, or rotted. That
 //! takes more hosts in trouble than its extent survives, counted from when it was whole last before that:
 //! whatever else goes on, an extent that was whole and lost no more than r is not lost (`World::explain`). A
-//! page that a write is under way for may be told of after its extent was mapped anew, and is whole again.
+//! page that a write is under way for may be told of after its extent was mapped afresh, and is whole again.
 
 use std::collections::BTreeSet;
 

@@ -95,7 +95,7 @@ impl Worker {
     /// The page was read: writes it to its new stripe.
     pub(super) fn scatter_moved(&mut self, op: u16) {
         let at = usize::from(op);
-        // All of it is written anew, elsewhere.
+        // All of it is written again, elsewhere.
         self.ops[at].wrong = 0;
         self.leave(op);
         let (to, page) = (self.ops[at].to, self.ops[at].page);

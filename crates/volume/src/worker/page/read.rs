@@ -150,7 +150,7 @@ impl Worker {
     /// Whether slabs of the operation's stripe are out of reach, and what they hold may yet decide what the
     /// page is.
     pub(super) fn awaits_splits(&self, op: u16) -> bool {
-        // The newest: an operation that asked anew may have left its epoch.
+        // The newest: an operation that asked again may have left its epoch.
         let state = &self.ops[usize::from(op)];
         let stripe = self.epoch.known().extents.get(state.extent);
         let stripe = stripe.and_then(Option::as_deref);

@@ -30,7 +30,7 @@ pub(in crate::worker) struct Guard {
     numbers_end: u64,
     /// Splits that scrubbing found wrong, ...
     pub wrong_count: u64,
-    /// ... and wrote anew.
+    /// ... and wrote again.
     pub healed_count: u64,
 }
 

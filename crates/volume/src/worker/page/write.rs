@@ -85,7 +85,7 @@ impl Worker {
             return self.store_alone(op);
         }
         if !stripe.is_there() {
-            // Until slabs are back, or it is unmapped and mapped anew.
+            // Until slabs are back, or it is unmapped and mapped again.
             if stripe.is_awaited() || stripe.is_past_hope() {
                 return self.park(op);
             }
@@ -190,7 +190,7 @@ impl Worker {
         if self.ops[usize::from(op)].is_move {
             return self.scatter_moved(op);
         }
-        // All of the page is written anew.
+        // All of the page is written again.
         self.count_healed(op);
         self.merge(op);
         self.leave(op);

@@ -1,7 +1,7 @@
 //! Views that nobody of a group would ask for, since they take a loss for granted. An operator does.
 //!
 //! A process that is not registered may live, cut off from etcd: only whoever can see that it has ended may say
-//! that what it has is lost. Then what is lost begins anew, empty; all of the group, if nobody is left of it.
+//! that what it has is lost. Then what is lost starts from scratch, empty; all of the group, if nobody is left of it.
 
 use bytes::BytesMut;
 
@@ -16,7 +16,7 @@ use crate::group::wire::{decode_view, encode_view};
 
 /// What came of it.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub enum Anew {
+pub enum Reset {
     /// The group has lost nothing, or never began.
     Nothing,
     /// A node has this partition now, empty.
@@ -26,7 +26,7 @@ pub enum Anew {
         /// Who has it.
         process: Process,
     },
-    /// Nobody was left of the group: it has begun anew with these processes, data first.
+    /// Nobody was left of the group: it has started from scratch with these processes, data first.
     AllBegun(Vec<Process>),
     /// These processes count as ended: what only they had is lost.
     GivenUp(Vec<Process>),
@@ -57,12 +57,12 @@ impl DocumentKeys {
     ///
     /// # Errors
     /// See [`DocumentError`].
-    pub fn begin_anew(
+    pub fn begin_reset(
         &self,
         store: &impl Store,
         group: usize,
         sight: &Sight<'_>,
-    ) -> Result<Anew, DocumentError> {
+    ) -> Result<Reset, DocumentError> {
         let key = self.view(group);
         let mut found = store.read(&key)?;
         loop {
@@ -76,9 +76,9 @@ impl DocumentKeys {
                 (None, Some(latest)) => restore(latest),
                 // Its view was lost with etcd's data, and then all of its processes were.
                 (None, None) if store.read(&self.seed())?.is_some() => {
-                    all_anew(&sight.nothing, &spares(&nodes, None), sight.homes)
+                    reset_all(&sight.nothing, &spares(&nodes, None), sight.homes)
                 }
-                (None, None) => return Ok(Anew::Nothing),
+                (None, None) => return Ok(Reset::Nothing),
             };
             let (done, next) = match step {
                 Step::None(why) => return Ok(why),
@@ -159,27 +159,27 @@ impl DocumentKeys {
         let is_losing = |after: &View| after.lost() != view.lost();
         if let Some(next) = after.filter(is_losing) {
             if let Some(process) = gone.iter().find(|process| (sight.is_heard)(**process)) {
-                return Step::None(Anew::Lives(*process));
+                return Step::None(Reset::Lives(*process));
             }
             if !left.is_empty() {
-                return Step::To(Anew::GivenUp(gone), next);
+                return Step::To(Reset::GivenUp(gone), next);
             }
         }
         if left.is_empty() {
-            return all_anew(view, &spares(nodes, None), sight.homes);
+            return reset_all(view, &spares(nodes, None), sight.homes);
         }
         if view.lost() == 0 {
-            return Step::None(Anew::Nothing);
+            return Step::None(Reset::Nothing);
         }
         let partition = view.lost().trailing_zeros() as usize;
         let spares = spares(nodes, Some(view));
         let of_plan = |process: &&Process| sight.homes.get(partition) == Some(&process.node);
         let Some(process) = spares.iter().find(of_plan).or(spares.first()).copied() else {
-            return Step::None(Anew::NoNode);
+            return Step::None(Reset::NoNode);
         };
-        match view.with_anew(partition, process) {
-            Some(next) => Step::To(Anew::Begun { partition, process }, next),
-            None => Step::None(Anew::NotCalm),
+        match view.with_reset(partition, process) {
+            Some(next) => Step::To(Reset::Begun { partition, process }, next),
+            None => Step::None(Reset::NotCalm),
         }
     }
 
@@ -217,9 +217,9 @@ struct Registered {
 /// What is to be done.
 enum Step {
     /// Nothing, and why.
-    None(Anew),
+    None(Reset),
     /// This view is to be agreed on.
-    To(Anew, View),
+    To(Reset, View),
 }
 
 /// Processes that may take a place in a group and have none in its view.
@@ -233,8 +233,8 @@ fn spares(nodes: &[Registered], view: Option<&View>) -> Vec<Process> {
         .collect()
 }
 
-/// All of a group anew: on the nodes of the plan that are there, and others in place of those that are not.
-fn all_anew(before: &View, spares: &[Process], homes: &[u32]) -> Step {
+/// All of a group from scratch: on the nodes of the plan that are there, and others in place of those that are not.
+fn reset_all(before: &View, spares: &[Process], homes: &[u32]) -> Step {
     let mut others: Vec<Process> = spares.to_vec();
     others.retain(|process| !homes.contains(&process.node));
     let mut others = others.into_iter();
@@ -245,11 +245,11 @@ fn all_anew(before: &View, spares: &[Process], homes: &[u32]) -> Step {
         home.copied().or_else(|| others.next())
     });
     let Some(players) = slots.collect::<Option<Vec<Process>>>() else {
-        return Step::None(Anew::NoNode);
+        return Step::None(Reset::NoNode);
     };
     let (data, parities) = players.split_at(before.partitions.len());
     let next = View::beginning(before.number + 1, before.scheme, data, parities);
-    Step::To(Anew::AllBegun(players), next)
+    Step::To(Reset::AllBegun(players), next)
 }
 
 /// The view that an entry has.
@@ -263,7 +263,7 @@ fn view_of(entry: &Entry) -> Result<View, DocumentError> {
 /// The view that those who are left of a group have.
 fn restore(latest: &View) -> Step {
     let view = raised(latest);
-    Step::To(Anew::Restored(view.number), view)
+    Step::To(Reset::Restored(view.number), view)
 }
 
 #[cfg(test)]

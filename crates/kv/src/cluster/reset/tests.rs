@@ -17,7 +17,7 @@ fn all_of_a_group_begins_on_its_plan_and_on_others_for_those_that_are_missing() 
         &[process(2, 1)],
     );
     let spares = [process(1, 7), process(2, 8), process(5, 9)];
-    let Step::To(Anew::AllBegun(players), view) = all_anew(&before, &spares, &[0, 1, 2]) else {
+    let Step::To(Reset::AllBegun(players), view) = reset_all(&before, &spares, &[0, 1, 2]) else {
         panic!("there are enough");
     };
     assert_eq!(players, [process(5, 9), process(1, 7), process(2, 8)]);
@@ -27,8 +27,8 @@ fn all_of_a_group_begins_on_its_plan_and_on_others_for_those_that_are_missing() 
         since: 2,
     };
     assert_eq!(view.parities, [full]);
-    let few = all_anew(&before, &spares[..2], &[0, 1, 2]);
-    assert!(matches!(few, Step::None(Anew::NoNode)));
+    let few = reset_all(&before, &spares[..2], &[0, 1, 2]);
+    assert!(matches!(few, Step::None(Reset::NoNode)));
 }
 
 fn place() -> DocumentKeys {
@@ -87,13 +87,13 @@ fn a_view_that_is_older_than_the_nodes_own_is_no_word_of_the_group() {
         number: view.number + 2,
         ..view.clone()
     };
-    let done = place().begin_anew(&store, 0, &sight(Some(latest.clone())));
+    let done = place().begin_reset(&store, 0, &sight(Some(latest.clone())));
     let restored = raised(&latest);
-    assert_eq!(done.unwrap(), Anew::Restored(restored.number));
+    assert_eq!(done.unwrap(), Reset::Restored(restored.number));
     assert_eq!(written(&store), restored);
     // And it stands: the nodes' word is the older one now.
-    let done = place().begin_anew(&store, 0, &sight(Some(latest)));
-    assert_eq!(done.unwrap(), Anew::Nothing);
+    let done = place().begin_reset(&store, 0, &sight(Some(latest)));
+    assert_eq!(done.unwrap(), Reset::Nothing);
     assert_eq!(written(&store), restored);
 }
 
@@ -117,8 +117,8 @@ fn who_registers_just_before_it_would_be_given_up_is_not() {
                 register(store, *process);
             });
         });
-        let done = place().begin_anew(&store, 0, &sight(None)).unwrap();
-        assert_eq!(done, Anew::Nothing);
+        let done = place().begin_reset(&store, 0, &sight(None)).unwrap();
+        assert_eq!(done, Reset::Nothing);
         assert_eq!(written(&store), view);
     }
 }
@@ -131,6 +131,6 @@ fn a_later_process_of_who_is_given_up_holds_nothing_up() {
     for process in [all[0], process(1, 2), process(2, 2)] {
         register(&store, process);
     }
-    let done = place().begin_anew(&store, 0, &sight(None)).unwrap();
-    assert_eq!(done, Anew::GivenUp(all[1..].to_vec()));
+    let done = place().begin_reset(&store, 0, &sight(None)).unwrap();
+    assert_eq!(done, Reset::GivenUp(all[1..].to_vec()));
 }

@@ -88,7 +88,7 @@ pub(super) struct Known {
 /// See the [module](self).
 pub struct Steward {
     pub(super) me: Process,
-    pub(super) place: DocumentKeys,
+    pub(super) keys: DocumentKeys,
     pub(super) config: Arc<ClusterConfig>,
     /// By group: the nodes of the plan, data first.
     plan: Vec<Vec<NodeId>>,
@@ -110,7 +110,7 @@ impl Steward {
     #[must_use]
     pub fn new(
         me: Process,
-        place: DocumentKeys,
+        keys: DocumentKeys,
         config: Arc<ClusterConfig>,
         names: &[(NodeId, String)],
         plan: Vec<Vec<NodeId>>,
@@ -118,7 +118,7 @@ impl Steward {
     ) -> Self {
         Self {
             me,
-            place,
+            keys,
             config,
             plan,
             registered: BTreeMap::new(),
@@ -157,11 +157,11 @@ impl Steward {
             _ if self.seeding.is_foreign() => {}
             Change::Put(entry) => self.take_entry(&entry),
             Change::Deleted { key, .. } => {
-                if let Some(node) = self.place.node_of(&key) {
+                if let Some(node) = self.keys.node_of(&key) {
                     self.gone(node);
-                } else if let Some(group) = self.place.group_of(&key) {
+                } else if let Some(group) = self.keys.group_of(&key) {
                     self.view_is_gone(group);
-                } else if key == self.place.turn() {
+                } else if key == self.keys.turn() {
                     self.balance.turn = 0;
                 }
             }
@@ -179,10 +179,10 @@ impl Steward {
     }
 
     fn take_all(&mut self, listing: Listing) {
-        let place = self.place.clone();
+        let keys = self.keys.clone();
         let find = |key: &str| listing.entries.iter().find(|entry| entry.key == key);
         let has = |key: &str| find(key).is_some();
-        let config = find(&place.config());
+        let config = find(&keys.config());
         let is_foreign = config.is_some_and(|entry| {
             let config = ClusterConfig::parse(&entry.key, &entry.value);
             config.is_ok_and(|config| config != *self.config)
@@ -192,24 +192,24 @@ impl Steward {
             self.seeding.doubt();
         }
         for group in self.views.keys().copied().collect::<Vec<_>>() {
-            if is_foreign || !has(&place.view(group)) {
+            if is_foreign || !has(&keys.view(group)) {
                 self.view_is_gone(group);
             }
         }
         if is_foreign {
             return;
         }
-        if !has(&place.turn()) {
+        if !has(&keys.turn()) {
             self.balance.turn = 0;
         }
         let gone = self.registered.keys().copied();
-        let gone: Vec<NodeId> = gone.filter(|node| !has(&place.node(*node))).collect();
+        let gone: Vec<NodeId> = gone.filter(|node| !has(&keys.node(*node))).collect();
         gone.into_iter().for_each(|node| self.gone(node));
         let mut entries: Vec<&Entry> = listing.entries.iter().collect();
         entries.sort_by_key(|entry| self.turn_of(&entry.key));
         for entry in entries {
             // Its revision may be less than in the store before.
-            if let Some(group) = place.group_of(&entry.key)
+            if let Some(group) = keys.group_of(&entry.key)
                 && let Some(known) = self.views.get_mut(&group)
             {
                 known.revision = known
@@ -223,24 +223,24 @@ impl Steward {
     /// When a key is taken of all that there are: views first, and this node's own registration last. By that a
     /// lane opens, and may turn between any two of the orders that it is given.
     fn turn_of(&self, key: &str) -> u8 {
-        match self.place.node_of(key) {
+        match self.keys.node_of(key) {
             Some(node) if node.0 == self.me.node => 2,
-            None if self.place.group_of(key).is_some() => 0,
+            None if self.keys.group_of(key).is_some() => 0,
             _ => 1,
         }
     }
 
     fn take_entry(&mut self, entry: &Entry) {
-        if let Some(node) = self.place.node_of(&entry.key) {
+        if let Some(node) = self.keys.node_of(&entry.key) {
             self.take_registration(node, entry);
-        } else if let Some(group) = self.place.group_of(&entry.key) {
+        } else if let Some(group) = self.keys.group_of(&entry.key) {
             if group < self.config.groups {
                 self.take_view(group, entry);
             }
-        } else if entry.key == self.place.turn() {
+        } else if entry.key == self.keys.turn() {
             self.balance.turn = entry.mod_revision;
             self.balance.note_change();
-        } else if entry.key == self.place.seed()
+        } else if entry.key == self.keys.seed()
             && let Some(seed) = self.seeding.take(&entry.value)
         {
             self.notices.push(Notice::Seeded(seed));
@@ -387,7 +387,7 @@ impl Steward {
         };
         let mut bytes = BytesMut::new();
         encode_view(&proposal.view, &mut bytes);
-        match store.swap(&self.place.view(group), revision, &bytes, None) {
+        match store.swap(&self.keys.view(group), revision, &bytes, None) {
             Ok(Swap::Done(revision)) => {
                 tracing::info!(group, view = number, "agreed");
                 self.stand(group, revision, proposal.view.clone(), true);
@@ -454,12 +454,7 @@ impl Steward {
             ..
         } = next;
         let claim = format!("{{\"group\":{group},\"view\":{view},\"partition\":{partition}}}");
-        match store.swap(
-            &self.place.turn(),
-            self.balance.turn,
-            claim.as_bytes(),
-            None,
-        ) {
+        match store.swap(&self.keys.turn(), self.balance.turn, claim.as_bytes(), None) {
             Ok(Swap::Done(revision)) => {
                 tracing::info!(group, partition, %to, "hand a partition over for balance");
                 self.balance.turn = revision;

@@ -40,14 +40,14 @@ const STEP: Duration = Duration::from_millis(50);
 
 pub fn run(args: &Args) -> Result<u8> {
     let found = args.which.load()?;
-    let names = found.place.numbers(&found.etcd)?;
+    let names = found.keys.numbers(&found.etcd)?;
     let Some((number, _)) = names.iter().find(|(_, name)| *name == args.node) else {
         let known: Vec<&str> = names.iter().map(|(_, name)| name.as_str()).collect();
         let what = format!("no node {} in cluster {}", args.node, found.known.cluster);
         return Err(Failure::new(what, format!("one of {}", known.join(", "))).into());
     };
-    let before = places_of(&found.place.read_views(&found.etcd)?, *number);
-    if !found.place.drain(&found.etcd, *number)? {
+    let before = places_of(&found.keys.read_views(&found.etcd)?, *number);
+    if !found.keys.drain(&found.etcd, *number)? {
         let what = format!("node {} is down: there is nothing to drain", args.node);
         return Err(Failure::new(what, "cenote kv status").into());
     }
@@ -58,7 +58,7 @@ pub fn run(args: &Args) -> Result<u8> {
     let deadline = Instant::now() + args.timeout;
     let bar = progress::steps(before.len() as u64, "places taken over");
     loop {
-        let views = found.place.read_views(&found.etcd)?;
+        let views = found.keys.read_views(&found.etcd)?;
         let left = places_of(&views, *number);
         bar.set_position(before.len().saturating_sub(left.len()) as u64);
         if left.is_empty() {

@@ -168,7 +168,7 @@ pub struct Which {
 pub struct Found {
     pub known: Known,
     pub at_etcd: AtEtcd,
-    pub place: DocumentKeys,
+    pub keys: DocumentKeys,
     pub etcd: Etcd,
     pub key: ClusterKey,
     pub key_file: PathBuf,
@@ -251,7 +251,7 @@ impl Which {
             Failure::usage("no key of the cluster is named", "--key FILE or --dir DIR")
         })?;
         Ok(Found {
-            place: DocumentKeys::of(&cluster)?,
+            keys: DocumentKeys::of(&cluster)?,
             etcd: at_etcd.connect(&etcd)?,
             at_etcd,
             key: load_key(&key_file)?,

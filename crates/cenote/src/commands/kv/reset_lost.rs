@@ -45,7 +45,7 @@ const ASK_LIMIT: Duration = Duration::from_secs(1);
 
 pub fn run(args: &Args) -> Result<u8> {
     let found = args.which.load()?;
-    let config = found.place.read_config(&found.etcd)?;
+    let config = found.keys.read_config(&found.etcd)?;
     if let Some(group) = args.group.filter(|group| *group >= config.groups) {
         let what = format!("no group {group} in cluster {}", found.known.cluster);
         return Err(Failure::new(what, format!("0 to {}", config.groups - 1)).into());
@@ -55,7 +55,7 @@ pub fn run(args: &Args) -> Result<u8> {
         Scheme::Replicated => view::Scheme::Replicated,
     };
     let nothing = View::nothing(scheme, config.code.data(), config.code.parities());
-    let names = found.place.numbers(&found.etcd)?;
+    let names = found.keys.numbers(&found.etcd)?;
     let plan = config.plan(&names);
     let homes = |group: usize| -> Vec<u32> {
         let seats = plan.as_ref().map(|plan| plan.group(group));
@@ -122,7 +122,7 @@ fn reset(
         is_heard: &|process| report.is_heard(process),
     };
     loop {
-        return Ok(match found.place.begin_reset(&found.etcd, group, &sight)? {
+        return Ok(match found.keys.begin_reset(&found.etcd, group, &sight)? {
             Reset::Nothing => None,
             Reset::Begun { partition, process } => {
                 println!(

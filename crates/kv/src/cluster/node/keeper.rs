@@ -42,7 +42,7 @@ impl Keeper {
     /// See [`RegistrarError`].
     pub(super) fn start(
         etcd: &Etcd,
-        place: &DocumentKeys,
+        keys: &DocumentKeys,
         node: NodeId,
         registration: &Registration,
         shared: &Arc<Shared>,
@@ -50,7 +50,7 @@ impl Keeper {
         let (etcd, shared) = (etcd.clone(), Arc::clone(shared));
         let registration_lease = Arc::clone(&shared.registration_lease);
         let mut registrar =
-            Registrar::new(place.node(node), registration.clone(), registration_lease);
+            Registrar::new(keys.node(node), registration.clone(), registration_lease);
         registrar.turn(&etcd, now_ns(), true)?;
         let is_replaced = Arc::new(AtomicBool::new(false));
         let is_rewritten = Arc::new(AtomicBool::new(false));

@@ -31,7 +31,7 @@ fn all_of_a_group_begins_on_its_plan_and_on_others_for_those_that_are_missing() 
     assert!(matches!(few, Step::None(Reset::NoNode)));
 }
 
-fn place() -> DocumentKeys {
+fn keys() -> DocumentKeys {
     DocumentKeys::of("test").unwrap()
 }
 
@@ -45,18 +45,18 @@ fn register(store: &Memory, process: Process) -> i64 {
         incarnation: process.incarnation,
         state: NodeState::Up,
     };
-    let key = place().node(NodeId(process.node));
+    let key = keys().node(NodeId(process.node));
     store.put(&key, &registration.to_bytes())
 }
 
 fn write(store: &Memory, view: &View) {
     let mut bytes = BytesMut::new();
     encode_view(view, &mut bytes);
-    store.put(&place().view(0), &bytes);
+    store.put(&keys().view(0), &bytes);
 }
 
 fn written(store: &Memory) -> View {
-    view_of(&store.entry(&place().view(0)).unwrap()).unwrap()
+    view_of(&store.entry(&keys().view(0)).unwrap()).unwrap()
 }
 
 /// A group of three nodes.
@@ -87,12 +87,12 @@ fn a_view_that_is_older_than_the_nodes_own_is_no_word_of_the_group() {
         number: view.number + 2,
         ..view.clone()
     };
-    let done = place().begin_reset(&store, 0, &sight(Some(latest.clone())));
+    let done = keys().begin_reset(&store, 0, &sight(Some(latest.clone())));
     let restored = raised(&latest);
     assert_eq!(done.unwrap(), Reset::Restored(restored.number));
     assert_eq!(written(&store), restored);
     // And it stands: the nodes' word is the older one now.
-    let done = place().begin_reset(&store, 0, &sight(Some(latest)));
+    let done = keys().begin_reset(&store, 0, &sight(Some(latest)));
     assert_eq!(done.unwrap(), Reset::Nothing);
     assert_eq!(written(&store), restored);
 }
@@ -117,7 +117,7 @@ fn who_registers_just_before_it_would_be_given_up_is_not() {
                 register(store, *process);
             });
         });
-        let done = place().begin_reset(&store, 0, &sight(None)).unwrap();
+        let done = keys().begin_reset(&store, 0, &sight(None)).unwrap();
         assert_eq!(done, Reset::Nothing);
         assert_eq!(written(&store), view);
     }
@@ -131,6 +131,6 @@ fn a_later_process_of_who_is_given_up_holds_nothing_up() {
     for process in [all[0], process(1, 2), process(2, 2)] {
         register(&store, process);
     }
-    let done = place().begin_reset(&store, 0, &sight(None)).unwrap();
+    let done = keys().begin_reset(&store, 0, &sight(None)).unwrap();
     assert_eq!(done, Reset::GivenUp(all[1..].to_vec()));
 }

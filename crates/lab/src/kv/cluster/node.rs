@@ -103,11 +103,11 @@ impl Node {
             etcd,
             node: Some(node),
         };
-        let (place, config) = (place(), config(&shape, groups));
+        let (document_keys, config) = (document_keys(), config(&shape, groups));
         let id = NodeId(node);
-        store.read(&place.config()).ok()??;
+        store.read(&document_keys.config()).ok()??;
         // Microseconds, as a real one: two that start at once have the same.
-        let incarnation = place
+        let incarnation = document_keys
             .claim_incarnation(&store, id, now / 1000, marks[0])
             .ok()?;
         let me = Process { node, incarnation };
@@ -121,7 +121,7 @@ impl Node {
         };
         let registration_lease = Arc::new(RegistrationLease::default());
         let mut registrar = Registrar::new(
-            place.node(id),
+            document_keys.node(id),
             registration,
             Arc::clone(&registration_lease),
         );
@@ -151,7 +151,7 @@ impl Node {
             registration_lease,
             keep_due: now + RENEWAL_NS,
             watch: Watch::default(),
-            steward: Steward::new(me, place, Arc::new(config), &names, plan, marks[1]),
+            steward: Steward::new(me, document_keys, Arc::new(config), &names, plan, marks[1]),
             orders: VecDeque::new(),
             seed: 0,
             membership: Membership::new(me, Detector::new(Settings::default())),
@@ -196,7 +196,7 @@ impl Node {
                 Err(_) => self.keep_due = now + RENEWAL_NS / 6,
             }
         }
-        for change in self.watch.poll(&store, &place().prefix()) {
+        for change in self.watch.poll(&store, &document_keys().prefix()) {
             self.steward.take(change);
         }
         for proposal in self.proposals.drain(..) {
@@ -355,7 +355,7 @@ impl Node {
     }
 }
 
-pub(super) fn place() -> DocumentKeys {
+pub(super) fn document_keys() -> DocumentKeys {
     DocumentKeys::of("simulated").expect("a name")
 }
 

@@ -8,7 +8,7 @@ use cenote_kv::group::process::Process;
 use cenote_kv::group::view::{Partition, Scheme, View};
 use cenote_kv::group::wire::decode_view;
 
-use super::node::{Node, place};
+use super::node::{Node, document_keys};
 use super::world::{Handle, World};
 
 const SECOND_NS: u64 = 1_000_000_000;
@@ -252,7 +252,7 @@ impl World {
             Trouble::Stuck => {
                 self.nodes.get_mut(&victim).expect("it is there").is_stuck = true;
                 self.go_on(20 * SECOND_NS);
-                let key = place().node(NodeId(node));
+                let key = document_keys().node(NodeId(node));
                 if self.etcd.borrow().entry(&key).is_some() && !self.is_broken() {
                     self.violate(format!("{me} serves nothing and is registered"));
                 }
@@ -397,7 +397,7 @@ impl World {
             })
         };
         let known = self.etcd.borrow();
-        let key = place().view(group);
+        let key = document_keys().view(group);
         let is_known = known.entry(&key).is_some_and(|entry| {
             let known = decode_view(entry.value.clone().into());
             known.is_ok_and(|known| known == view)
@@ -424,7 +424,7 @@ impl World {
                 nothing: View::nothing(Scheme::Coded, self.options.k, self.options.m),
                 is_heard: &is_heard,
             };
-            let done = place().begin_reset(&self.operator(), group, &sight);
+            let done = document_keys().begin_reset(&self.operator(), group, &sight);
             let before = self.view(group);
             match done.expect("it is up") {
                 Reset::Nothing | Reset::Lives(_) => return,

@@ -22,7 +22,7 @@
 mod audit;
 mod checkpoints;
 mod clients;
-mod fencing;
+mod fence;
 mod hosts;
 mod life;
 mod planner;
@@ -44,7 +44,7 @@ use checkpoints::Outdated;
 pub use checkpoints::{HOLD_MAX, Held, Hold};
 pub use clients::{CLIENTS_MAX, ClientNumber, LEASE, LEASE_MARGIN, Renewal};
 use clients::{Clients, Role};
-use fencing::Renewing;
+use fence::Renewing;
 use hosts::Host;
 pub use hosts::HostIndex;
 use life::{Life, Reign};

@@ -14,7 +14,7 @@ mod classes;
 mod departure;
 mod forwarder;
 mod orders;
-mod posting;
+mod outbox;
 mod steering;
 
 use std::collections::BTreeMap;
@@ -51,7 +51,7 @@ use changing::Changing;
 use departure::Goodbye;
 use forwarder::Forwarding;
 pub(super) use orders::Order;
-use posting::{Outbox, Way};
+use outbox::{Outbox, Way};
 
 /// Longest time between two turns: leases are asked for, and what is stable is told.
 const TURN_MAX: Duration = Duration::from_millis(10);

@@ -14,7 +14,7 @@ use super::parity::Parity;
 use super::recovery::Recovery;
 use super::replica::{Diverged, Replica};
 use super::room::Room;
-use super::sending::LEASE_WAIT_NS;
+use super::sender::LEASE_WAIT_NS;
 use super::settling::Settling;
 use super::units::Units;
 use super::view::{self, Partition, View};

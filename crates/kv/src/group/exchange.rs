@@ -15,7 +15,7 @@ use super::arrival::Arrival;
 use super::member::{Member, Owned};
 use super::message::{Lacks, RUN_UNITS_MAX, Run, UNIT_BYTES};
 use super::parity::{Parity, Stream};
-use super::sending::bytes_of;
+use super::sender::bytes_of;
 use super::view::{self, Partition, Scheme, View};
 use crate::injected_faults::{InjectedFault, is_injected};
 use crate::memory::region::Region;

@@ -19,7 +19,7 @@ use super::operation::{Effect, Operation};
 use super::parity;
 use super::process::Process;
 use super::replica::Diverged;
-use super::sending::bytes_of;
+use super::sender::bytes_of;
 use super::view::{Partition, View};
 use crate::injected_faults::{InjectedFault, is_injected};
 use crate::memory::allocator::ALIGN_BYTES;

@@ -4,7 +4,7 @@
     scripts/check-unsafe.py [--write]
 
 Ends with 1 where there is more than the table says, or a crate that it does not name. Whoever adds
-unsafe code writes the table anew (--write), so that the change shows it; a count that fell is told,
+unsafe code writes the table again (--write), so that the change shows it; a count that fell is told,
 and should be lowered the same way.
 
 Counted is the word in code: blocks, functions, traits, implementations, attributes. Not in comments or

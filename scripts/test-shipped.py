@@ -3,7 +3,7 @@
 
     scripts/test-shipped.py [features]
 
-The test programs are built together, so what one of them needs (planted mistakes, doors for the fuzz
+The test programs are built together, so what one of them needs (injected faults, doors for the fuzz
 targets) is compiled into all. `features` alone asks cargo which features the programs have when they
 are built as `make build` does: that takes a second and builds nothing. Without it they are built so,
 unoptimised, looked through for what must not be in them, and used: a disk, a cache, a store and the
@@ -21,7 +21,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ["-p", "cenote", "-p", "cenote-kv"]
 # Features that are for tests alone, and a part of the symbols of what they compile in.
-FOR_TESTS = {"planted": b"7planted6CHOSEN"}
+FOR_TESTS = {"planted": b"15injected_faults6CHOSEN"}
 
 os.environ["CENOTE"] = str(ROOT / "target" / "debug" / "cenote")
 sys.path.insert(0, str(ROOT / "tests" / "ops"))
@@ -49,7 +49,7 @@ def test_no_feature_for_tests_is_on():
     # What is looked for is there to be found.
     command = ["cargo", "tree", "-p", "cenote-lab", "--locked", "--edges", "normal,dev", "--prefix", "none",
                "--format", "{p}|{f}"]
-    assert "planted" in run(*command, cwd=ROOT).stdout, "the tests of cenote-lab have planted mistakes"
+    assert "planted" in run(*command, cwd=ROOT).stdout, "the tests of cenote-lab have injected faults"
 
 
 def built_test_no_code_for_tests_is_in_the_programs():

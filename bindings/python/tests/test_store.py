@@ -39,7 +39,7 @@ def test_keys_are_listed_by_prefix(store):
 
 def test_a_change_is_made_on_a_condition(store):
     version = store.put_durable("a", b"one", if_absent=True)
-    with pytest.raises(cenote.ConditionError, match="decide anew") as raised:
+    with pytest.raises(cenote.ConditionError, match="decide again") as raised:
         store.put("a", b"two", if_absent=True)
     assert raised.value.found == version
     newer = store.put("a", b"two", if_version=version)
@@ -120,7 +120,7 @@ def test_a_store_is_killed_and_what_was_durable_is_there(own_served):
             thread.join()
         assert doubtful, "it was killed too late"
         own_served.start()
-        # The same connection is made anew.
+        # The same connection is made again.
         for key, value in acknowledged.items():
             assert store.get(key) == value, key
         for key, value, _ in doubtful:

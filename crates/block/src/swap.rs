@@ -19,10 +19,10 @@ mod export;
 mod fuse_loop;
 mod fuse_rings;
 pub mod harden;
-mod homing;
 mod kernel_nbd;
 pub mod launch;
 mod loop_device;
+mod reclaim;
 pub mod refuse;
 pub mod server;
 mod standby;
@@ -60,7 +60,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// All of the disk, the kernel's priority, no discards, two serving threads, pages come home.
+    /// All of the disk, the kernel's priority, no discards, two serving threads, pages are reclaimed.
     #[must_use]
     pub fn new(dir: impl Into<PathBuf>) -> Self {
         Self {

@@ -35,9 +35,9 @@ use bytes::{Bytes, BytesMut};
 use cenote_fabric::{RemoteWindow, Time};
 use cenote_pool::control::Window;
 
+use crate::injected_faults::{InjectedFault, is_injected};
 use crate::owner::{Access, Entry, HostIndex};
 use crate::path::{Completion, Failure, Full, Operation, Path, Token};
-use crate::planted::{Planted, is_planted};
 use patience::Patience;
 use piece::{Piece, PieceKind, Progress};
 use region::RegionView;
@@ -376,7 +376,7 @@ impl Client {
         let doubts_on = self.regions[region].is_late() && self.regions[region].is_readable();
         if doubts_on || self.regions[region].doubted_at == generation {
             // Told again, after another connection to the owner: it may not have heard of it. Or
-            // told anew, and nothing was fenced off.
+            // told again, and nothing was fenced off.
             self.regions[region].doubted_at = generation;
             self.doubt(region, generation);
         }

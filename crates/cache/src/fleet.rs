@@ -16,7 +16,7 @@
 //! Paper: \[redy22\] section 6. Decision 92.
 
 mod kept;
-mod planning;
+mod planner;
 #[cfg(test)]
 mod tests;
 
@@ -28,7 +28,7 @@ use cenote_fabric::Time;
 pub use kept::{KeptMachine, Order, Stage};
 
 use crate::market::{Catalogue, Lookout, Price, Source};
-use crate::owner::{HostIndex, Standing};
+use crate::owner::{HostIndex, HostSummary};
 use crate::providers::{Machine, Wish};
 
 /// What troubles with the catalogue are told under.
@@ -404,24 +404,24 @@ impl Fleet {
     pub fn handle_tick(
         &mut self,
         now: Time,
-        standing: &dyn Fn(HostIndex) -> Standing,
+        summary: &dyn Fn(HostIndex) -> HostSummary,
         demand: Demand,
     ) {
-        self.note_standing(now, standing, demand);
+        self.note_summaries(now, summary, demand);
         self.release_again(now);
-        self.plan(now, standing, demand);
+        self.plan(now, summary, demand);
     }
 
     /// Notes which machines are there, and gives back those that are empty or gone.
-    fn note_standing(
+    fn note_summaries(
         &mut self,
         now: Time,
-        standing: &dyn Fn(HostIndex) -> Standing,
+        summary: &dyn Fn(HostIndex) -> HostSummary,
         demand: Demand,
     ) {
         // Who reaches none of its machines may be cut off itself: then nothing is given back for its silence.
         let is_up =
-            |one: &Held| matches!(one.phase, Phase::Used { host, .. } if standing(host).is_up);
+            |one: &Held| matches!(one.phase, Phase::Used { host, .. } if summary(host).is_up);
         let is_connected = self.machines.values().any(is_up);
         let mut gone = Vec::new();
         for (&order, one) in &mut self.machines {
@@ -436,7 +436,7 @@ impl Fleet {
             else {
                 continue;
             };
-            let there = standing(*host);
+            let there = summary(*host);
             if there.is_up {
                 *down_since = None;
                 if !std::mem::replace(was_up, true)

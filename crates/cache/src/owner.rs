@@ -22,10 +22,10 @@
 mod audit;
 mod checkpoints;
 mod clients;
-mod fencing;
+mod fence;
 mod hosts;
 mod life;
-mod planning;
+mod planner;
 mod record;
 mod region;
 mod relocation;
@@ -44,7 +44,7 @@ use checkpoints::Outdated;
 pub use checkpoints::{HOLD_MAX, Held, Hold};
 pub use clients::{CLIENTS_MAX, ClientNumber, LEASE, LEASE_MARGIN, Renewal};
 use clients::{Clients, Role};
-use fencing::Renewing;
+use fence::Renewing;
 use hosts::Host;
 pub use hosts::HostIndex;
 use life::{Life, Reign};
@@ -52,10 +52,10 @@ pub use record::{BadRecord, HOSTS_MAX, Record};
 pub use region::{Access, Copy, Entry, Stage};
 use region::{Contents, Region};
 pub use relocation::{ANSWER_LIMIT, FILLS_AHEAD};
-pub use roster::Standing;
+pub use roster::HostSummary;
 use standstill::Recording;
 
-use crate::planted::{Planted, is_planted};
+use crate::injected_faults::{InjectedFault, is_injected};
 
 /// What a cache is. Sizes in bytes.
 #[derive(Clone, Copy, Debug)]
@@ -91,7 +91,7 @@ pub const OWN_REQUEST: u64 = 1;
 pub const REGIONS_MAX: u32 = 1 << 16;
 
 /// What a slab is for. On its host it is extent `region * slabs_per_region + slab` of a volume that
-/// is the cache, and member 0 of that: see [`cenote_pool::ledger::Place`]. A host has no two slabs
+/// is the cache, and member 0 of that: see [`cenote_pool::ledger::StripeMember`]. A host has no two slabs
 /// of one place.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct SlabOf {
@@ -570,7 +570,7 @@ impl Owner {
 
     /// Whether no client acts on an older generation of the region any more.
     fn is_known(&self, region: usize, now: Time) -> bool {
-        is_planted(Planted::NoBarrier)
+        is_injected(InjectedFault::NoBarrier)
             || now >= self.opens_at
                 && self
                     .clients
@@ -578,7 +578,7 @@ impl Owner {
     }
 
     fn unmap(&mut self, copy: &Copy) {
-        if is_planted(Planted::StaleServed) {
+        if is_injected(InjectedFault::StaleServed) {
             return;
         }
         for &window in &copy.windows {

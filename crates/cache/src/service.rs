@@ -14,7 +14,7 @@
 //! | `correspondent` | a handle's connection to the manager |
 //! | `greeting` | its first words |
 //! | `asker` | a question of one who is no client |
-//! | `planted` | mistakes made on purpose, for tests of the tests |
+//! | `injected` | mistakes made on purpose, for tests of the tests |
 //! | `bench` | a closed loop over handles |
 //!
 //! A client reaches the manager over the fabric's control connections (`shm` on its machine, `tcp` from
@@ -28,10 +28,10 @@ pub mod bench;
 mod correspondent;
 mod greeting;
 mod handle;
+mod injected_faults;
 pub mod journal;
 pub mod message;
 mod outbox;
-mod planted;
 pub mod question;
 mod server;
 

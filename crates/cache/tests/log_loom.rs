@@ -41,7 +41,7 @@ use loom::sync::atomic::{AtomicU64, Ordering};
 use loom::thread;
 
 use epoch::Epochs;
-use index::{Index, Place};
+use index::{BucketTag, Index};
 
 /// One reads a frame that it found above the head, another raises the head and takes the frame.
 fn frame_is_read_while_it_is_there(waits: bool) {
@@ -133,7 +133,7 @@ fn no_addition_is_lost_when_a_record_is_replaced() {
     });
 }
 
-const PLACE: Place = Place { bucket: 0, tag: 5 };
+const PLACE: BucketTag = BucketTag { bucket: 0, tag: 5 };
 
 /// Two put a record in front of the same new chain, while an entry in front of theirs becomes free:
 /// one entry has both.
@@ -143,7 +143,7 @@ fn a_tag_has_one_entry_whoever_adds_it() {
     model.preemption_bound = Some(3);
     model.check(|| {
         let index = Arc::new(Index::new(1, 1, 0));
-        add(&index, Place { bucket: 0, tag: 9 }, 4);
+        add(&index, BucketTag { bucket: 0, tag: 9 }, 4);
         let theirs = Arc::clone(&index);
         let other = thread::spawn(move || {
             theirs.sweep(6);
@@ -222,14 +222,14 @@ fn tags_that_are_added_while_their_bucket_is_split_are_found() {
     });
 }
 
-fn entries(index: &Index) -> Vec<(Place, u64)> {
+fn entries(index: &Index) -> Vec<(BucketTag, u64)> {
     let mut entries = Vec::new();
     index.for_each(|place, address| entries.push((place, address)));
     entries
 }
 
 /// Puts an address in front of the chain. What was there.
-fn add(index: &Index, place: Place, address: u64) -> u64 {
+fn add(index: &Index, place: BucketTag, address: u64) -> u64 {
     loop {
         let entry = index.find_or_add(place).unwrap();
         if entry.replace(address) {

@@ -35,7 +35,7 @@ use tokio::sync::Semaphore;
 
 use crate::connections::Connections;
 use crate::failure::Failure;
-use crate::{hints, listening};
+use crate::{hints, listen_addresses};
 
 /// Longest request head in bytes, the least that hyper takes; scrapers send a few hundred.
 const HEAD_BYTES_MAX: usize = 8 * 1024;
@@ -66,7 +66,7 @@ pub fn serve(
     registry: Registry,
     unready: Unready,
 ) -> Result<SocketAddr> {
-    let address = listening::resolved("--metrics", at)?;
+    let address = listen_addresses::resolved("--metrics", at)?;
     if !address.ip().is_loopback() && !allow_remote {
         return Err(Failure::usage(
             format!("--metrics {at}: other machines could read it"),

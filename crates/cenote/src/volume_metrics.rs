@@ -7,7 +7,7 @@ use anyhow::Result;
 use cenote_block::nbd::{Server, Stats};
 use cenote_fabric::HostPort;
 use cenote_volume::{
-    BackingStatus, Health, HostState, JournalStatus, PAGE_BYTES, Standing, Volume, VolumeStatus,
+    BackingStatus, Health, HostState, JournalStatus, PAGE_BYTES, Reputation, Volume, VolumeStatus,
 };
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
@@ -178,7 +178,7 @@ fn volume_gauges(status: &VolumeStatus) -> Vec<Metric> {
     };
     let connected = status.hosts.iter().filter(|host| host.connected).count() as u64;
     let bytes = |name, help, value| (name, help, Some(Unit::Bytes), value);
-    let doubted = |host: &&HostState| host.standing != Standing::Trusted;
+    let doubted = |host: &&HostState| host.reputation != Reputation::Trusted;
     let doubted = status.hosts.iter().filter(doubted).count() as u64;
     let corrupt = status.scrub.last.map_or(0, |last| last.corrupt_pages);
     vec![
@@ -313,7 +313,7 @@ fn volume_counters(status: &VolumeStatus) -> Vec<Metric> {
         ),
         (
             "cenote_volume_healed_splits",
-            "Wrong splits that were written anew",
+            "Wrong splits that were written again",
             None,
             status.integrity.healed_splits,
         ),

@@ -296,13 +296,13 @@ impl Volumes {
         let folder = self.folder(name)?;
         let path = |kind| folder.join(&file(name, kind));
         let (journal, marks) = (path("journal"), path("pages"));
-        let (tags, sides) = (path("tags"), path("sides"));
+        let (tags, layouts) = (path("tags"), path("sides"));
         Kept::in_files(&journal, &marks, &path("images"))
             .with_context(|| marks.display().to_string())?
             .with_tags(&tags)
             .with_context(|| tags.display().to_string())?
-            .with_sides(&sides)
-            .with_context(|| sides.display().to_string())
+            .with_layouts(&layouts)
+            .with_context(|| layouts.display().to_string())
     }
 
     /// What the last owner left on hosts; `None` when that is nothing.

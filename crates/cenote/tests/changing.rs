@@ -68,9 +68,9 @@ fn assert_becomes(lab: &Lab, scheme: &str, losses: usize) {
     assert!(before == lab.content(), "{scheme}");
 }
 
-/// All pages are cut anew, twice, and the server is killed in the middle of the second time.
+/// All pages are restriped, twice, and the server is killed in the middle of the second time.
 #[test]
-fn a_served_volumes_pages_are_cut_anew_under_load() {
+fn a_served_volumes_pages_are_restriped_under_load() {
     if !has_tools() {
         return;
     }

@@ -171,15 +171,15 @@ fn a_reader_that_goes_away_ends_a_command_without_a_word() {
 }
 
 #[test]
-fn a_cluster_of_which_nothing_runs_is_started_anew_with_its_key() {
+fn a_cluster_of_which_nothing_runs_is_started_again_with_its_key() {
     let folder = Folder::new();
     up(&folder, "2", "shm").expect(0);
     let key = std::fs::read(folder.path().join("cluster.key")).unwrap();
     for name in ["h00", "h01"] {
         kill(folder.pid(name));
     }
-    let anew = up(&folder, "2", "shm").expect(0);
-    assert!(anew.stderr.contains("starting anew"), "{anew:#?}");
+    let again = up(&folder, "2", "shm").expect(0);
+    assert!(again.stderr.contains("starting again"), "{again:#?}");
     assert_eq!(
         std::fs::read(folder.path().join("cluster.key")).unwrap(),
         key
@@ -189,7 +189,7 @@ fn a_cluster_of_which_nothing_runs_is_started_anew_with_its_key() {
 
 /// All hosts are killed, and are still giving their memory back when the cluster is started again.
 #[test]
-fn a_cluster_whose_hosts_end_while_it_is_looked_for_is_started_anew() {
+fn a_cluster_whose_hosts_end_while_it_is_looked_for_is_started_again() {
     let folder = Folder::new();
     up(&folder, "2", "shm").expect(0);
     let pids = ["h00", "h01"].map(|name| folder.pid(name));
@@ -225,7 +225,7 @@ fn a_cluster_whose_hosts_end_while_it_is_looked_for_is_started_anew() {
         signal(pid, "KILL");
     }
     let ended = Ended::from(again.wait_with_output().expect("a child")).expect(0);
-    assert!(ended.stderr.contains("starting anew"), "{ended:#?}");
+    assert!(ended.stderr.contains("starting again"), "{ended:#?}");
     folder.run(&["status"]).expect(0);
 }
 

@@ -94,10 +94,10 @@ impl Gated {
 
     /// Etcd dies with all that it had, and is there again without.
     fn lose_etcd(&mut self) {
-        self.begin_etcd_anew(|_| ());
+        self.begin_etcd_again(|_| ());
     }
 
-    /// The same, and it has the number that it had: it is made anew by the same words.
+    /// The same, and it has the number that it had: it is made again by the same words.
     fn lose_etcd_of_that_number(&mut self) {
         let process = self.etcd.as_ref().expect("it runs").process();
         let words = fs::read_to_string(format!("/proc/{process}/cmdline")).expect("it runs");
@@ -116,12 +116,12 @@ impl Gated {
         ];
         let peers = peers.map(|name| [name.to_owned(), of(name)]).concat();
         // The later one of two counts.
-        self.begin_etcd_anew(|command| {
+        self.begin_etcd_again(|command| {
             command.args(&peers);
         });
     }
 
-    fn begin_etcd_anew(&mut self, prepare: impl Fn(&mut Command)) {
+    fn begin_etcd_again(&mut self, prepare: impl Fn(&mut Command)) {
         drop(self.etcd.take());
         let folder = self.well.path("etcd");
         fs::remove_dir_all(folder.join("data")).expect("its data");
@@ -189,11 +189,11 @@ fn a_group_whose_nodes_are_cut_off_from_etcd_alone_is_served_on_and_stays_what_i
     }
     gated.until("all is whole", is_whole);
     // The group goes to two other nodes, and those of its plan are there again.
-    for (planned, heir) in [("n00", "x0"), ("n01", "x1")] {
-        gated.join(heir);
+    for (planned, target) in [("n00", "x0"), ("n01", "x1")] {
+        gated.join(target);
         gated.kill(planned);
         gated.until("another has its place", |status| {
-            is_whole(status) && places(status, heir) == 1
+            is_whole(status) && places(status, target) == 1
         });
     }
     for name in ["n00", "n01"] {
@@ -218,7 +218,7 @@ fn a_group_whose_nodes_are_cut_off_from_etcd_alone_is_served_on_and_stays_what_i
     (0..50).for_each(|key| put(&mut client, key, "meanwhile"));
     expect_all(here, "meanwhile");
     let status = gated.status();
-    assert_eq!(view(&status), before, "nobody begins it anew: {status:#}");
+    assert_eq!(view(&status), before, "nobody begins it again: {status:#}");
 
     for name in ["x0", "x1"] {
         gated.gates[name].open();
@@ -327,7 +327,7 @@ fn a_group_that_is_ended_while_nodes_run_elsewhere_begins_again_by_command() {
         .well
         .run(&["reset-lost", "--etcd", &gated.url])
         .expect(0);
-    assert!(reset.stdout.contains("begins anew"), "{reset:#?}");
+    assert!(reset.stdout.contains("starts from scratch"), "{reset:#?}");
     let status = gated.until("it is whole again", is_whole);
     assert!(view(&status) > before, "{status:#}");
     assert!(!has("seed"), "etcd has lost nothing");

@@ -1,4 +1,4 @@
-//! A machine that has memory again: what its own client has on hosts comes home.
+//! A machine that has memory again: what its own client has on hosts is reclaimed.
 //!
 //! Real swap, a real limit and a real program; the machine's memory is what a file says.
 
@@ -181,7 +181,7 @@ fn swap_that_is_on_is_not_turned_on_again_and_it_is_said_what_to_do() {
 }
 
 #[test]
-fn swapped_pages_come_home_when_the_machine_has_room_for_them_and_their_group_too() {
+fn swapped_pages_are_reclaimed_when_the_machine_has_room_for_them_and_their_group_too() {
     if !can_swap() {
         return;
     }

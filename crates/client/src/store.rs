@@ -26,7 +26,7 @@ use link::Link;
 use row::Row;
 
 /// A connection to a store, or to several that have copies of the same objects. Any thread may use it. One
-/// that breaks is made anew by the next request.
+/// that breaks is made again by the next request.
 pub struct Store {
     kind: Kind,
 }
@@ -38,14 +38,14 @@ enum Kind {
         driver: Driver<Link>,
         /// Keys are listed beside what is under way.
         lister: Mutex<Option<Client>>,
-        place: Place,
+        place: StoreTarget,
     },
     Row(Mutex<Row>),
 }
 
 /// Where stores are, and how they are reached.
 #[derive(Clone)]
-struct Place {
+struct StoreTarget {
     addresses: Vec<Address>,
     key: ClusterKey,
     limit: Duration,
@@ -186,7 +186,7 @@ impl Store {
             let refused = |error| Error::Options(format!("store {address}: {error}"));
             address.parse::<Address>().map_err(refused)
         });
-        let place = Place {
+        let place = StoreTarget {
             addresses: parsed.collect::<Result<_, _>>()?,
             key: ClusterKey::load(key_file.as_ref())
                 .map_err(|error| Error::Options(error.to_string()))?,
@@ -329,7 +329,7 @@ impl From<Over> for Error {
     }
 }
 
-impl Place {
+impl StoreTarget {
     fn connect(&self, at: usize) -> Result<Client, Error> {
         let mut id = [0; 16];
         getrandom::fill(&mut id)

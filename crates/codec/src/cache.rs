@@ -2,7 +2,7 @@
 //!
 //! A table of fixed size that only grows: an entry, once written, stays until
 //! the code is dropped, so a hit is a few loads. When the few places of a key
-//! are taken by others, its transform is made anew each time.
+//! are taken by others, its transform is made again each time.
 //!
 //! Bound: [`SLOTS`] entries, each `48 k` bytes per target: for (8,2) with all its
 //! 44 ways to decode 34 KiB, and never more than 12 MiB, at (32,8).

@@ -265,7 +265,7 @@ fn reconstruct_writes_nothing_but_missing_splits() {
     }
 }
 
-/// A volume's pages get and lose parities without being coded anew: how many there are says nothing
+/// A volume's pages get and lose parities without being coded again: how many there are says nothing
 /// about any one of them.
 #[test]
 fn a_parity_is_the_same_however_many_there_are() {

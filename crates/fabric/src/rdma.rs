@@ -23,7 +23,7 @@ mod keys;
 #[cfg(feature = "rdma")]
 mod pair;
 #[cfg(feature = "rdma")]
-mod registered;
+mod registration;
 #[cfg(feature = "rdma")]
 mod ring;
 #[cfg(feature = "rdma")]

@@ -112,7 +112,7 @@ impl Resolver {
             .name("cenote-resolve".into())
             .spawn(move || {
                 let answer = look_up(&asked).map_err(|e| (e.kind(), e.to_string()));
-                // First, so that who comes now asks anew and gets no older answer.
+                // First, so that who comes now asks again and gets no older answer.
                 let mut lookups = all.0.lock().unwrap_or_else(PoisonError::into_inner);
                 lookups.remove(&asked);
                 drop(lookups);
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_looked_up_anew_each_time() {
+    fn a_name_is_looked_up_again_each_time() {
         let resolver = Resolver::default();
         let now = |ip| resolver.addresses(&name(), PATIENCE, move |_| Ok(vec![ip]));
         assert_eq!(now(A).unwrap(), [A]);
@@ -186,7 +186,7 @@ mod tests {
         assert_eq!(again.unwrap_err().kind(), io::ErrorKind::TimedOut);
         std::thread::scope(|scope| {
             let late = scope.spawn(|| resolver.addresses(&name(), PATIENCE, refuse));
-            // Either order is right: who comes after the answer would look up anew, and panic.
+            // Either order is right: who comes after the answer would look up again, and panic.
             while resolver.waiting(&name()) < 2 {
                 std::thread::yield_now();
             }

@@ -7,11 +7,11 @@
 //! Invariant: a slab's window is registered once, when its memory is fresh, and revoked
 //! before `Unmapped` is sent.
 
-mod homing;
-mod leaving;
+mod departure;
+mod reclaim;
 mod service;
+mod slab_stock;
 mod status;
-mod stocking;
 mod watch;
 
 use std::collections::BTreeMap;
@@ -28,10 +28,10 @@ use cenote_fabric::{
 use cenote_pool::control::{Counters, FillResult, Window};
 use cenote_pool::ledger::{Handover, LEASE, Ledger, Limits, ORPHAN_LIFE, SlabIndex, TICK};
 use cenote_pool::pressure::Room;
-use leaving::Leaving;
-pub use leaving::{End, Inheritance};
-pub(crate) use leaving::{Heir, open as inherit};
-use stocking::Stocking;
+use departure::Leaving;
+pub use departure::{End, Inheritance};
+pub(crate) use departure::{Inherited, open as inherit};
+use slab_stock::Stocking;
 pub(crate) use watch::Watch;
 
 use crate::cache_threads::{CacheThreads, Owners};
@@ -78,7 +78,7 @@ pub struct Daemon {
 
 /// What a daemon is made of.
 pub(crate) struct Parts {
-    pub heir: Heir,
+    pub inherited: Inherited,
     pub listener: Box<dyn Listen>,
     pub outcomes: Receiver<Outcome>,
     pub keeper: SideThread<keeper::Job>,
@@ -105,7 +105,7 @@ struct Session {
     version: u8,
     /// Fills asked for and not answered.
     fills: usize,
-    /// What it could bring home to this host's own machine; `None`: it is not on it.
+    /// What it could reclaim to this host's own machine; `None`: it is not on it.
     away_bytes: Option<u64>,
     /// Cleared when the session ends.
     wanted: Arc<AtomicBool>,
@@ -187,8 +187,8 @@ impl Daemon {
         running: Running,
     ) -> Result<Self> {
         let mut machine = Machine::read();
-        let heir = inherit(inheritance, config.huge_pages)?;
-        heir.adjust(&mut config, &mut machine);
+        let inherited = inherit(inheritance, config.huge_pages)?;
+        inherited.adjust(&mut config, &mut machine);
         config.check(&machine)?;
         let locked = config.decide_lock(&machine)?;
         let watch = Watch::open(&config, None, Duration::from_nanos(Time::now().0))?;
@@ -203,7 +203,7 @@ impl Daemon {
             &config.addresses,
             &config.key,
             config.page_traffic,
-            heir.windows(),
+            inherited.windows(),
         )?;
         let answerers = (0..config.cache_threads)
             .map(|_| listener.answerer())
@@ -234,12 +234,12 @@ impl Daemon {
             .duration_since(UNIX_EPOCH)
             .unwrap_or_default();
         if locked {
-            heir.lock(&keeper);
+            inherited.lock(&keeper);
         }
         Ok(Self::assemble(
             config,
             Parts {
-                heir,
+                inherited,
                 listener: Box::new(listener),
                 outcomes,
                 keeper,
@@ -272,12 +272,12 @@ impl Daemon {
             },
         };
         let start = Duration::from_nanos(now.0);
-        let ledger = Ledger::inherit(limits, start, &parts.heir.handover);
+        let ledger = Ledger::inherit(limits, start, &parts.inherited.handover);
         for (_, grant) in ledger.grants() {
             let volume = grant.place.volume;
             parts.owners.grant(&grant.window, grant.client, volume);
         }
-        let memory = parts.heir.memory(ledger.counts().total());
+        let memory = parts.inherited.memory(ledger.counts().total());
         Self {
             locked: parts.locked,
             incarnation: parts.incarnation,
@@ -289,7 +289,7 @@ impl Daemon {
             memory,
             sessions: BTreeMap::new(),
             peers: BTreeMap::new(),
-            counters: parts.heir.handover.counters,
+            counters: parts.inherited.handover.counters,
             outcomes: parts.outcomes,
             fills: 0,
             keeper: parts.keeper,
@@ -298,7 +298,7 @@ impl Daemon {
             _cache_threads: parts.cache_threads,
             owners: parts.owners,
             is_short: false,
-            leaving: Leaving::inherit(&parts.heir.handover, now),
+            leaving: Leaving::inherit(&parts.inherited.handover, now),
             watch: parts.watch,
             machine: parts.machine,
             beats: Arc::default(),

@@ -6,12 +6,12 @@
 //! open while fills follow each other, and are closed when they stop, since a mapping of
 //! a dead host's memory keeps that memory from the system.
 //!
-//! Where more than `k` sources are given, they are compared before they are believed (`compared`).
+//! Where more than `k` sources are given, they are compared before they are believed (`comparison`).
 //!
 //! Invariant: on any end but `Done` the range's content is unspecified; its owner
 //! publishes nothing of it.
 
-mod compared;
+mod comparison;
 mod direct;
 mod filler;
 mod gather;

@@ -126,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_stands_for_the_machine_and_is_read_anew_each_time() {
+    fn a_file_stands_for_the_machine_and_is_read_again_each_time() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("meminfo");
         let mut gauge = open(Some(&file));

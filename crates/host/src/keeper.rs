@@ -92,7 +92,7 @@ pub(crate) fn carry_out(
         Job::Prepare(slab) => match prepare(slab, slab_bytes, options, available_bytes) {
             Ok(region) => {
                 #[cfg(feature = "planted")]
-                planted::put_back(&region);
+                injected_faults::put_back(&region);
                 Outcome::Prepared(slab, Arc::new(region))
             }
             Err(error) => {
@@ -102,7 +102,7 @@ pub(crate) fn carry_out(
         },
         Job::GiveBack(slab, region) => {
             #[cfg(feature = "planted")]
-            planted::keep(&region);
+            injected_faults::keep(&region);
             if let Err(error) = region.truncate() {
                 tracing::error!(slab, %error, "a slab's memory is not given back");
             }
@@ -136,11 +136,11 @@ const RESERVE_BYTES: u64 = 64 << 20;
 
 /// Slabs whose memory goes to the next client as the last one left it, as if nothing made it zero.
 #[cfg(feature = "planted")]
-mod planted {
+mod injected_faults {
     use std::cell::RefCell;
 
     use cenote_fabric::Region;
-    use cenote_pool::planted::{Planted, is_planted};
+    use cenote_pool::injected_faults::{InjectedFault, is_injected};
 
     thread_local! {
         static KEPT: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
@@ -148,7 +148,7 @@ mod planted {
 
     /// Keeps the bytes of a slab that is given back.
     pub(super) fn keep(region: &Region) {
-        if !is_planted(Planted::NoZero) {
+        if !is_injected(InjectedFault::NoZero) {
             return;
         }
         let mut bytes = vec![0; usize::try_from(region.len_bytes()).unwrap_or(0)];
@@ -159,7 +159,7 @@ mod planted {
 
     /// Puts bytes that were kept into the next slab.
     pub(super) fn put_back(region: &Region) {
-        if !is_planted(Planted::NoZero) {
+        if !is_injected(InjectedFault::NoZero) {
             KEPT.with_borrow_mut(Vec::clear);
         }
         if let Some(bytes) = KEPT.with_borrow_mut(Vec::pop) {

@@ -15,7 +15,7 @@ use cenote_pool::control::{Drain, HostStatus};
 use cenote_pool::ledger::{Demand, Handover};
 
 use crate::cache_threads::{CacheThreads, Owners, answer_call};
-use crate::daemon::{Daemon, Heir, Inheritance, Outcome, Parts, Watch, inherit};
+use crate::daemon::{Daemon, Inheritance, Inherited, Outcome, Parts, Watch, inherit};
 use crate::fill::{self, Filler, Reach};
 use crate::keeper;
 use crate::machine::Machine;
@@ -62,7 +62,14 @@ impl Stepped {
         gauge: Option<Gauge>,
     ) -> Result<Self> {
         let outward = (connector, client);
-        Self::assemble(config, Heir::default(), listener, outward, clock, gauge)
+        Self::assemble(
+            config,
+            Inherited::default(),
+            listener,
+            outward,
+            clock,
+            gauge,
+        )
     }
 
     /// As [`Stepped::start`], with the slabs that an earlier process of this host had lent, whose windows
@@ -78,14 +85,14 @@ impl Stepped {
         clock: fn() -> Time,
         gauge: Option<Gauge>,
     ) -> Result<Self> {
-        let heir = inherit(inheritance, config.huge_pages)?;
-        let listener = listen(heir.windows())?;
-        Self::assemble(config, heir, listener, outward, clock, gauge)
+        let inherited = inherit(inheritance, config.huge_pages)?;
+        let listener = listen(inherited.windows())?;
+        Self::assemble(config, inherited, listener, outward, clock, gauge)
     }
 
     fn assemble(
         config: Config,
-        heir: Heir,
+        inherited: Inherited,
         listener: Box<dyn Listen>,
         (connector, client): (Box<dyn Connector>, ClientId),
         clock: fn() -> Time,
@@ -101,7 +108,7 @@ impl Stepped {
         let mut daemon = Daemon::assemble(
             config,
             Parts {
-                heir,
+                inherited,
                 listener,
                 outcomes,
                 keeper,

@@ -85,7 +85,7 @@ fn clients_of_this_machine_are_told_and_come_before_slabs_for_others() {
         assert_eq!(told_until(other, |_| true).1, [0_u64; 0]);
     }
 
-    // All of it came home: now slabs are made for others, and what they take is not to spare.
+    // All of it was reclaimed: now slabs are made for others, and what they take is not to spare.
     local.send(&here(machine_id(), 0));
     let (later, _) = told_until(&mut local, |status| status.slabs.prepared > 0);
     let prepared = u64::from(later.slabs.prepared);
@@ -94,7 +94,7 @@ fn clients_of_this_machine_are_told_and_come_before_slabs_for_others() {
 }
 
 #[test]
-fn a_client_that_brings_nothing_home_does_not_keep_memory_from_others_for_ever() {
+fn a_client_that_reclaims_nothing_does_not_keep_memory_from_others_for_ever() {
     if machine_id() == 0 {
         return println!("skipped: this system does not say which machine it is");
     }

@@ -10,8 +10,8 @@
 pub mod cluster;
 pub mod engine;
 pub mod group;
+pub mod injected_faults;
 pub mod memory;
-pub mod planted;
 pub mod protocol;
 pub mod server;
 pub mod threads;

@@ -21,7 +21,7 @@ pub mod latency;
 pub mod migration;
 mod rotten;
 pub mod sim;
-pub mod spread;
+pub mod statistics;
 pub mod store;
 mod swapping;
 pub mod verdict;

@@ -21,9 +21,9 @@ mod epoch;
 mod estate;
 mod faults;
 pub(crate) mod host;
+mod injection;
 mod model;
 mod options;
-mod plant;
 pub(crate) mod random;
 mod troubles;
 pub(crate) mod watched;
@@ -37,8 +37,8 @@ use serde::Serialize;
 
 use world::World;
 
+pub use injection::{fault_names, injected};
 pub use options::{Options, Weights, seal_key};
-pub use plant::{planted, plants};
 
 /// What a simulation found.
 #[derive(Clone, Debug, Serialize)]
@@ -62,7 +62,7 @@ pub struct Report {
     pub violations: Vec<Violation>,
     /// Of the faults, changes of k.
     #[serde(skip)]
-    pub recuts: u64,
+    pub restripes: u64,
     /// Pages that volumes brought to another cut, as far as their owners lived to tell.
     #[serde(skip)]
     pub pages_moved: u64,
@@ -93,7 +93,7 @@ pub struct Rot {
     pub rotten_splits: u64,
     /// Splits that clients found wrong.
     pub wrong_splits: u64,
-    /// Of those, splits that were written anew.
+    /// Of those, splits that were written again.
     pub healed_splits: u64,
 }
 
@@ -128,7 +128,7 @@ pub fn run(options: &Options, mut progress: impl FnMut(&Report)) -> Result<Repor
     ensure!(options.rate > 0, "rate 0: nothing would happen");
     let started = Instant::now();
     let mut world = World::new(options);
-    let _planted = plant::plant(options, &world)?;
+    let _injected = injection::inject(options, &world)?;
     let mut report = summary(options, &world, started);
     while world.violations.is_empty() && world.net.now() < Time(0).after(options.duration) {
         if options
@@ -163,7 +163,7 @@ fn summary(options: &Options, world: &World, started: Instant) -> Report {
         rot: (options.weights.rot > 0).then_some(rot),
         trace_hash: format!("{:016x}", world.trace_hash()),
         violations: world.violations.clone(),
-        recuts: world.recuts,
+        restripes: world.restripes,
         pages_moved: sum(client::Client::pages_moved),
         arrows_hit: world.arrows_hit,
         slabs_returned: sum(|client| client.tally.slabs_returned),

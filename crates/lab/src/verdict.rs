@@ -1,4 +1,4 @@
-//! Whether a planted mistake is found: only what a checker reports counts.
+//! Whether an injected fault is found: only what a checker reports counts.
 //!
 //! A run that panics has met an assertion, and says nothing of what the simulator sees. A run that
 //! is refused has simulated nothing. And what is found has to be the mistake's doing: the same run

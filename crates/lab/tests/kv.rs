@@ -1,4 +1,4 @@
-//! The simulator of a coding group: it finds what is planted, nothing else, and the same every time.
+//! The simulator of a coding group: it finds what is injected, nothing else, and the same every time.
 //!
 //! Paper: \[cocytus16\] C1 to C5; what must hold is said in `cenote_lab::kv`.
 
@@ -141,15 +141,15 @@ fn verdict(options: &Options) -> Verdict {
 
 /// Of the first seeds of each mistake's own group one has to show it.
 #[test]
-fn every_planted_mistake_is_found() {
+fn every_injected_fault_is_found() {
     let mut missed = Vec::new();
-    for name in kv::plants() {
-        let planted = kv::planted(name).expect("it is one of them");
-        let faulty = |seed| verdict(&Options::suited(planted, seed));
+    for name in kv::fault_names() {
+        let injected = kv::injected(name).expect("it is one of them");
+        let faulty = |seed| verdict(&Options::suited(injected, seed));
         let sound = |seed| {
             verdict(&Options {
-                planted: None,
-                ..Options::suited(planted, seed)
+                injected: None,
+                ..Options::suited(injected, seed)
             })
         };
         match search(1..=SEEDS, faulty, sound) {

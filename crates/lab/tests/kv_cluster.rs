@@ -1,4 +1,4 @@
-//! The simulator of whole nodes with etcd: it finds what is planted, nothing else, and the same every time.
+//! The simulator of whole nodes with etcd: it finds what is injected, nothing else, and the same every time.
 
 use cenote_lab::kv::cluster::{self, Options, Report, Trouble};
 use cenote_lab::verdict::{Verdict, search};
@@ -8,7 +8,7 @@ const SEEDS: u64 = 10;
 /// Seeds of each trouble that nothing else goes with.
 const SEEDS_ALONE: u64 = 3;
 /// Seeds in which a mistake has to show.
-const PLANTED_SEEDS: u64 = 40;
+const INJECTED_SEEDS: u64 = 40;
 
 fn assert_kept(options: &Options) -> Report {
     let report = cluster::run(options);
@@ -111,22 +111,22 @@ fn the_same_seed_gives_the_same_run_and_another_seed_another() {
 }
 
 #[test]
-fn every_planted_mistake_is_found() {
+fn every_injected_fault_is_found() {
     let verdict = |options: &Options| {
         let report = cluster::run(options);
         Verdict::new(report.violation, report.has_panicked)
     };
     let mut missed = Vec::new();
-    for name in cluster::plants() {
-        let planted = cluster::planted(name).expect("it is one of them");
-        let faulty = |seed| verdict(&Options::suited(planted, seed));
+    for name in cluster::fault_names() {
+        let injected = cluster::injected(name).expect("it is one of them");
+        let faulty = |seed| verdict(&Options::suited(injected, seed));
         let sound = |seed| {
             verdict(&Options {
-                planted: None,
-                ..Options::suited(planted, seed)
+                injected: None,
+                ..Options::suited(injected, seed)
             })
         };
-        match search(1..=PLANTED_SEEDS, faulty, sound) {
+        match search(1..=INJECTED_SEEDS, faulty, sound) {
             Ok((seed, how)) => println!("{name}: seed {seed}: {how}"),
             Err(why) => missed.push(format!("{name}: {why}")),
         }

@@ -1,4 +1,4 @@
-//! The cluster simulator finds nothing, and the same every time. What is planted: `sim_plants`.
+//! The cluster simulator finds nothing, and the same every time. What is injected: `sim_injected`.
 //!
 //! Here each run has the same seeds. Fresh ones, and longer runs of the same, are in `long`.
 //!
@@ -189,30 +189,30 @@ fn assert_kept_reshaped(volumes: &[(&str, u64)]) {
     }
 }
 
-/// Pages are cut anew, in either direction, while they are written and read, among all other faults:
+/// Pages are restriped, in either direction, while they are written and read, among all other faults:
 /// owners end in between, and the next ones go on or go back.
 #[test]
-fn volumes_whose_pages_are_cut_anew_keep_every_promise() {
-    assert_cut_anew_kept(&CUT_ANEW[..2]);
+fn volumes_whose_pages_are_restriped_keep_every_promise() {
+    assert_restriped_kept(&RESTRIPES[..2]);
 }
 
-const CUT_ANEW: [(&str, Option<&str>, u64); 4] = [
+const RESTRIPES: [(&str, Option<&str>, u64); 4] = [
     ("rs:4+2", None, 1),
     ("rs:4+3", Some("correction"), 4),
     ("rs:2+1", None, 2),
     ("mirror:2", None, 3),
 ];
 
-fn assert_cut_anew_kept(volumes: &[(&str, Option<&str>, u64)]) {
+fn assert_restriped_kept(volumes: &[(&str, Option<&str>, u64)]) {
     let moved = volumes
         .iter()
-        .map(|&(scheme, mode, seed)| assert_kept_cut_anew(scheme, mode, seed));
+        .map(|&(scheme, mode, seed)| assert_kept_restriped(scheme, mode, seed));
     let moved: u64 = moved.sum();
-    assert!(moved > 300, "{moved} pages were cut anew");
+    assert!(moved > 300, "{moved} pages were restriped");
 }
 
-/// How many pages were cut anew.
-fn assert_kept_cut_anew(scheme: &str, mode: Option<&str>, seed: u64) -> u64 {
+/// How many pages were restriped.
+fn assert_kept_restriped(scheme: &str, mode: Option<&str>, seed: u64) -> u64 {
     println!("{scheme}, seed {seed}");
     let options = Options {
         scheme: scheme.parse().expect("a valid scheme"),
@@ -221,14 +221,14 @@ fn assert_kept_cut_anew(scheme: &str, mode: Option<&str>, seed: u64) -> u64 {
         ..changing(
             seed,
             Weights {
-                recut: 60,
+                restripe: 60,
                 ..Weights::all()
             },
         )
     };
     let report = assert_kept(&options);
     assert!(report.page_ops > 1000 && report.faults > 50, "{report:?}");
-    assert!(report.recuts > 10, "{report:?}");
+    assert!(report.restripes > 10, "{report:?}");
     report.pages_moved
 }
 
@@ -243,12 +243,12 @@ fn orders_for_other_cuts_that_come_together_are_obeyed() {
         ..changing(
             1_463_498_837,
             Weights {
-                recut: 60,
+                restripe: 60,
                 ..Weights::all()
             },
         )
     };
-    assert!(assert_kept(&options).recuts > 10);
+    assert!(assert_kept(&options).restripes > 10);
 }
 
 /// Owners end in the middle of writes and hosts before and after them, never more than a stripe survives: each
@@ -350,9 +350,9 @@ fn assert_rot_healed(seeds: [u64; 2]) {
     }
 }
 
-/// Splits of either side rot while pages are cut anew: what is read is right or an error.
+/// Splits of either layout rot while pages are restriped: what is read is right or an error.
 #[test]
-fn splits_that_rot_while_pages_are_cut_anew_are_found() {
+fn splits_that_rot_while_pages_are_restriped_are_found() {
     let (mut rotten, mut moved) = (0, 0);
     for (protection, seed) in [
         (Protection::Checksum, 1),
@@ -367,20 +367,20 @@ fn splits_that_rot_while_pages_are_cut_anew_are_found() {
             ..changing(
                 seed,
                 Weights {
-                    recut: 60,
+                    restripe: 60,
                     ..Weights::all()
                 },
             )
         };
         let report = assert_kept(&options.rotting());
-        assert!(report.recuts > 5, "{report:?}");
+        assert!(report.restripes > 5, "{report:?}");
         rotten += report.rot.expect("splits rot").rotten_splits;
         moved += report.pages_moved;
     }
     assert!(rotten > 10 && moved > 100, "{rotten} rotted, {moved} moved");
 }
 
-/// A place is mapped anew while the slab that it had is given back: the host has taken the slab back for the
+/// A place is mapped again while the slab that it had is given back: the host has taken the slab back for the
 /// one reason when it hears of the other, and its window is still open.
 #[test]
 fn a_slab_that_goes_for_two_reasons_is_given_back_once_its_window_is_closed() {
@@ -395,7 +395,7 @@ fn a_slab_that_goes_for_two_reasons_is_given_back_once_its_window_is_closed() {
             lose: 12,
             ..Weights::default()
         },
-        ..sim::planted("early-clear", 1)
+        ..sim::injected("early-clear", 1)
     };
     assert_kept(&options);
 }
@@ -512,9 +512,9 @@ mod long {
     }
 
     #[test]
-    fn volumes_whose_pages_are_cut_anew_keep_every_promise() {
-        assert_cut_anew_kept(&CUT_ANEW);
-        assert_kept_cut_anew("rs:4+2", Some("detection"), fresh_seed());
+    fn volumes_whose_pages_are_restriped_keep_every_promise() {
+        assert_restriped_kept(&RESTRIPES);
+        assert_kept_restriped("rs:4+2", Some("detection"), fresh_seed());
     }
 
     #[test]

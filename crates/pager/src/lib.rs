@@ -16,9 +16,9 @@
 mod allocator;
 mod counters;
 mod handler;
+mod injected_faults;
 mod memory;
 mod pages;
-mod planted;
 mod queues;
 mod region;
 mod served;
@@ -26,12 +26,12 @@ mod stream;
 
 pub use allocator::RegionAllocator;
 pub use counters::Counters;
+#[cfg(feature = "planted")]
+pub use injected_faults::inject;
+pub use injected_faults::{InjectedFault, MISTAKES};
 pub use memory::{MemoryError, works};
 pub use pages::{Action, Pages, WRITES_MAX};
-#[cfg(feature = "planted")]
-pub use planted::plant;
-pub use planted::{MISTAKES, Planted};
-pub use queues::{Place, Queues};
+pub use queues::{EvictionQueue, Queues};
 pub use region::{RESIDENT_MIN_BYTES, Region, RegionConfig, RegionError, RegionStatus};
 pub use served::{Keeper, SERVED_RESIDENT_MIN_BYTES, Served};
 pub use stream::{RUN_MAX, Run, Streams};

@@ -19,7 +19,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use crate::counters::Counters;
-use crate::planted::{Planted, is_planted};
+use crate::injected_faults::{InjectedFault, is_injected};
 use crate::queues::Queues;
 use crate::stream::{RUN_MAX, Streams};
 
@@ -251,7 +251,7 @@ impl Pages {
     fn unprotect(&mut self, page: u32, next: State) {
         self.counters.write_faults += 1;
         self.queues.count_use(page);
-        if !is_planted(Planted::WriteUnseen) {
+        if !is_injected(InjectedFault::WriteUnseen) {
             self.set(page, next);
         }
         self.actions.push_back(Action::Unprotect(page));
@@ -264,7 +264,7 @@ impl Pages {
         };
         // Half of what is kept free is for faults.
         let mut left = self.free().saturating_sub(self.spare() / 2);
-        if is_planted(Planted::BoundIgnored) {
+        if is_injected(InjectedFault::BoundIgnored) {
             left = RUN_MAX;
         }
         let (mut passed, mut fetched) = (0, 0);
@@ -292,7 +292,7 @@ impl Pages {
             State::Void => {
                 self.leave();
                 self.erase(page);
-                if is_planted(Planted::StaleInstalled) {
+                if is_injected(InjectedFault::StaleInstalled) {
                     Arrival::Install { protected: true }
                 } else {
                     Arrival::Ignore
@@ -306,7 +306,7 @@ impl Pages {
             }
             State::Fetching | State::FetchingToWrite if !is_read => {
                 self.counters.lost += 1;
-                if is_planted(Planted::LostAsZeros) {
+                if is_injected(InjectedFault::LostAsZeros) {
                     self.settle(page, State::Dirty);
                     self.actions.push_back(Action::Zero(page));
                     return Arrival::Ignore;
@@ -320,7 +320,7 @@ impl Pages {
                 Arrival::Install { protected: false }
             }
             State::Fetching | State::Ahead => {
-                if state == State::Ahead && is_planted(Planted::PrefetchForgotten) {
+                if state == State::Ahead && is_injected(InjectedFault::PrefetchForgotten) {
                     self.pages[page as usize].is_stored = false;
                 }
                 self.settle(page, State::Clean);
@@ -338,7 +338,7 @@ impl Pages {
         let is_stored = self.pages[page as usize].is_stored;
         match (is_zeros, is_stored) {
             (false, _) => WrittenAs::Bytes,
-            (true, true) if is_planted(Planted::ZerosNotWritten) => WrittenAs::Nothing,
+            (true, true) if is_injected(InjectedFault::ZerosNotWritten) => WrittenAs::Nothing,
             (true, true) => WrittenAs::Erased,
             (true, false) => WrittenAs::Nothing,
         }
@@ -347,7 +347,7 @@ impl Pages {
     /// A write has ended: how it was written, or that it failed.
     pub fn write_done(&mut self, page: u32, written: Option<WrittenAs>, now: Duration) {
         self.writing -= 1;
-        let is_failed = written.is_none() && !is_planted(Planted::FailedWriteCounted);
+        let is_failed = written.is_none() && !is_injected(InjectedFault::FailedWriteCounted);
         let entry = &mut self.pages[page as usize];
         match written {
             Some(WrittenAs::Bytes) => entry.is_stored = true,
@@ -369,12 +369,12 @@ impl Pages {
                 self.actions.push_back(Action::Unprotect(page));
             }
             State::Cleaning => self.go(page),
-            State::Redirtied if is_planted(Planted::RedirtiedDropped) => self.go(page),
+            State::Redirtied if is_injected(InjectedFault::RedirtiedDropped) => self.go(page),
             State::Redirtied => {
                 self.set(page, State::Dirty);
                 self.queues.stay(page);
             }
-            // A planted mistake let it go before.
+            // An injected fault let it go before.
             _ => {}
         }
         self.tick(now);
@@ -428,7 +428,7 @@ impl Pages {
             let Some((page, to_write)) = ready.and_then(|at| self.waiting.remove(at)) else {
                 return;
             };
-            if is_planted(Planted::WaiterForgotten) && !self.waiting.is_empty() {
+            if is_injected(InjectedFault::WaiterForgotten) && !self.waiting.is_empty() {
                 continue;
             }
             self.serve(page, to_write);
@@ -461,7 +461,7 @@ impl Pages {
                     passed += 1;
                     self.queues.stay(page);
                 }
-                State::Dirty if is_planted(Planted::DirtyDropped) => self.go(page),
+                State::Dirty if is_injected(InjectedFault::DirtyDropped) => self.go(page),
                 State::Dirty => self.clean(page),
                 state => unreachable!("page {page} is queued while it is {state:?}"),
             }
@@ -471,11 +471,11 @@ impl Pages {
     fn clean(&mut self, page: u32) {
         self.writing += 1;
         self.set(page, State::Cleaning);
-        if !is_planted(Planted::NotProtected) {
+        if !is_injected(InjectedFault::NotProtected) {
             self.actions.push_back(Action::Protect(page));
         }
         self.actions.push_back(Action::Write(page));
-        if is_planted(Planted::DroppedBeforeWritten) {
+        if is_injected(InjectedFault::DroppedBeforeWritten) {
             self.pages[page as usize].is_stored = true;
             self.go(page);
         }

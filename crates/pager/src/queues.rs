@@ -31,7 +31,7 @@ pub struct Queues {
 
 /// In which queue a page is.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Place {
+pub enum EvictionQueue {
     /// In none.
     Nowhere,
     /// Among newcomers.
@@ -45,7 +45,7 @@ struct Link {
     newer: u32,
     /// In a queue the next older page. In none: when the page went, if `has_gone`.
     older: u32,
-    place: Place,
+    place: EvictionQueue,
     uses: u8,
     has_gone: bool,
 }
@@ -68,7 +68,7 @@ impl Queues {
         let link = Link {
             newer: NONE,
             older: NONE,
-            place: Place::Nowhere,
+            place: EvictionQueue::Nowhere,
             uses: 0,
             has_gone: false,
         };
@@ -94,7 +94,7 @@ impl Queues {
 
     /// In which queue `page` is.
     #[must_use]
-    pub fn place(&self, page: u32) -> Place {
+    pub fn place(&self, page: u32) -> EvictionQueue {
         self.links[page as usize].place
     }
 
@@ -102,12 +102,19 @@ impl Queues {
     pub fn enter(&mut self, page: u32, memory: u32) {
         let link = self.links[page as usize];
         let is_back = link.has_gone && self.departures.wrapping_sub(link.older) <= memory;
-        self.push(page, if is_back { Place::Main } else { Place::Small });
+        self.push(
+            page,
+            if is_back {
+                EvictionQueue::Main
+            } else {
+                EvictionQueue::Small
+            },
+        );
     }
 
     /// A page that was chosen stays after all: it was in use.
     pub fn stay(&mut self, page: u32) {
-        self.push(page, Place::Main);
+        self.push(page, EvictionQueue::Main);
     }
 
     /// A page was seen in use.
@@ -120,14 +127,14 @@ impl Queues {
     pub fn go(&mut self, page: u32) {
         self.departures = self.departures.wrapping_add(1);
         let link = &mut self.links[page as usize];
-        debug_assert_eq!(link.place, Place::Nowhere);
+        debug_assert_eq!(link.place, EvictionQueue::Nowhere);
         link.has_gone = true;
         link.older = self.departures;
     }
 
     /// A page leaves its queue, and what is known of it is forgotten.
     pub fn forget(&mut self, page: u32) {
-        if self.links[page as usize].place != Place::Nowhere {
+        if self.links[page as usize].place != EvictionQueue::Nowhere {
             self.unlink(page);
         }
         let link = &mut self.links[page as usize];
@@ -154,20 +161,24 @@ impl Queues {
                 return Some(page);
             }
             self.links[page as usize].uses = uses - 1;
-            self.push(page, Place::Main);
+            self.push(page, EvictionQueue::Main);
         }
     }
 
-    fn queue(&mut self, place: Place) -> &mut Queue {
+    fn queue(&mut self, place: EvictionQueue) -> &mut Queue {
         match place {
-            Place::Small => &mut self.small,
-            Place::Main => &mut self.main,
-            Place::Nowhere => unreachable!("a page in no queue has no queue"),
+            EvictionQueue::Small => &mut self.small,
+            EvictionQueue::Main => &mut self.main,
+            EvictionQueue::Nowhere => unreachable!("a page in no queue has no queue"),
         }
     }
 
-    fn push(&mut self, page: u32, place: Place) {
-        assert_eq!(self.place(page), Place::Nowhere, "page {page} is queued");
+    fn push(&mut self, page: u32, place: EvictionQueue) {
+        assert_eq!(
+            self.place(page),
+            EvictionQueue::Nowhere,
+            "page {page} is queued"
+        );
         let newest = self.queue(place).newest;
         let link = &mut self.links[page as usize];
         (link.place, link.newer, link.older, link.has_gone) = (place, NONE, newest, false);
@@ -203,7 +214,7 @@ impl Queues {
         if queue.oldest == page {
             queue.oldest = newer;
         }
-        self.links[page as usize].place = Place::Nowhere;
+        self.links[page as usize].place = EvictionQueue::Nowhere;
     }
 }
 
@@ -223,7 +234,7 @@ mod tests {
 
     /// Brings `page` in as a region with room for `room` pages does.
     fn touch(queues: &mut Queues, page: u32, room: u32) -> bool {
-        if queues.place(page) != Place::Nowhere {
+        if queues.place(page) != EvictionQueue::Nowhere {
             return true;
         }
         if queues.len() == room {
@@ -250,7 +261,7 @@ mod tests {
         }
         let stayed = |queues: &Queues| {
             (0..20)
-                .filter(|page| queues.place(*page) == Place::Main)
+                .filter(|page| queues.place(*page) == EvictionQueue::Main)
                 .count()
         };
         assert_eq!(stayed(&queues), 20);
@@ -280,10 +291,10 @@ mod tests {
             touch(&mut queues, page, 4);
         }
         touch(&mut queues, 0, 4);
-        assert_eq!(queues.place(0), Place::Small);
+        assert_eq!(queues.place(0), EvictionQueue::Small);
         let gone = queues.choose().unwrap();
         queues.go(gone);
         touch(&mut queues, gone, 4);
-        assert_eq!(queues.place(gone), Place::Main);
+        assert_eq!(queues.place(gone), EvictionQueue::Main);
     }
 }

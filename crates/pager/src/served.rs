@@ -35,7 +35,7 @@ use store::{Store, untag};
 const SPACES_MAX: usize = 1024;
 /// Who has connected and not said why.
 const STRANGERS_MAX: usize = 128;
-/// How often pages are divided anew, and ends looked for, while there is a reason.
+/// How often pages are divided again, and ends looked for, while there is a reason.
 const PERIOD: Duration = Duration::from_millis(50);
 /// Pages of each address space that may be on their way out, beyond its room.
 const LEAVING_MAX: u32 = 2 * wire::RANGES_MAX as u32;

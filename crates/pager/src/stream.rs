@@ -157,7 +157,7 @@ impl Streams {
         }
     }
 
-    /// The stream that `page` belongs to; the one that rested longest begins anew if there is none.
+    /// The stream that `page` belongs to; the one that rested longest begins again if there is none.
     fn stream_of(&mut self, page: u32) -> usize {
         let is_marker = |stream: &Stream| stream.out.is_some_and(|out| out.marker == page);
         if let Some(at) = self.streams.iter().position(is_marker) {

@@ -131,7 +131,7 @@ fn children_that_libc_did_not_make_do_too() {
 }
 
 #[test]
-fn threads_fork_and_children_begin_anew() {
+fn threads_fork_and_children_begin_again() {
     is_right("exec");
 }
 

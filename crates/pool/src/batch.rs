@@ -67,7 +67,7 @@ impl BatchWriter {
         &self.bytes
     }
 
-    /// Starts anew.
+    /// Starts again.
     pub fn clear(&mut self) {
         self.bytes.clear();
         self.window = None;

@@ -21,7 +21,7 @@
 
 mod counts;
 mod drain;
-mod evicting;
+mod eviction;
 mod handover;
 mod leases;
 mod orphans;
@@ -33,10 +33,10 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use crate::control::{Refusal, Reply, Window};
-use crate::planted::{Planted, is_planted};
+use crate::injected_faults::{InjectedFault, is_injected};
 use crate::pressure::Room;
-use evicting::{Asked, Evicting};
-pub use evicting::{Demand, EvictionCounts};
+use eviction::{Asked, Evicting};
+pub use eviction::{Demand, EvictionCounts};
 pub use handover::{HandedClient, HandedSlab, Handover};
 use leases::Leases;
 pub use leases::{LEASE, Lease, ORPHAN_LIFE, TICK};
@@ -66,7 +66,7 @@ pub type SlabIndex = u32;
 
 /// What a slab is for, in its client's terms.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
-pub struct Place {
+pub struct StripeMember {
     /// The volume.
     pub volume: u128,
     /// The extent of the volume.
@@ -120,7 +120,7 @@ pub struct Grant {
     /// The client.
     pub client: u128,
     /// What it is for.
-    pub place: Place,
+    pub place: StripeMember,
     /// Its window. The generation changes with the client.
     pub window: Window,
     /// Whether the client was asked for it and has nowhere to put its bytes.
@@ -164,7 +164,7 @@ struct Former {
 struct Waiting {
     client: u128,
     request: u64,
-    place: Place,
+    place: StripeMember,
 }
 
 /// The book of one host. See the module's text.
@@ -253,7 +253,7 @@ impl Ledger {
     ///
     /// # Panics
     /// If the client is not connected: a caller's bug.
-    pub fn handle_map(&mut self, now: Duration, client: u128, request: u64, place: Place) {
+    pub fn handle_map(&mut self, now: Duration, client: u128, request: u64, place: StripeMember) {
         assert!(
             self.leases.is_connected(client),
             "client {client:032x} asks without a session"
@@ -358,7 +358,7 @@ impl Ledger {
         for slab in taken {
             self.take_orphan(slab);
         }
-        if is_planted(Planted::EvictUnasked) {
+        if is_injected(InjectedFault::EvictUnasked) {
             let used = self.grants().next().map(|(slab, _)| slab);
             used.into_iter().for_each(|slab| self.retire(slab, false));
         }
@@ -426,7 +426,7 @@ impl Ledger {
     }
 
     /// Decides on a request for a slab; on success the slab it will get is on the way.
-    fn admit(&mut self, client: u128, place: Place) -> Result<(), Refusal> {
+    fn admit(&mut self, client: u128, place: StripeMember) -> Result<(), Refusal> {
         if self.shutting_down || self.draining.is_some() {
             return Err(Refusal::ShuttingDown);
         }
@@ -460,7 +460,7 @@ impl Ledger {
     }
 
     /// The slab that the client holds for a place.
-    fn held_at(&self, client: u128, place: Place) -> Option<SlabIndex> {
+    fn held_at(&self, client: u128, place: StripeMember) -> Option<SlabIndex> {
         let held = |grant: &Grant| grant.client == client && grant.place == place;
         self.grants()
             .find(|(_, grant)| held(grant))

@@ -9,7 +9,7 @@
 //! - [`placement`]: which hosts the members of a stripe go to.
 //! - [`pressure`]: how many slabs a host has room for beside its machine's own programs.
 //! - [`eviction`]: which slabs go when that becomes less.
-//! - [`homing`]: when a machine has memory to spare, and for whom first.
+//! - [`reclaim`]: when a machine has memory to spare, and for whom first.
 //! - [`cluster`]: the file that names the hosts of a cluster.
 
 #![forbid(unsafe_code)]
@@ -18,12 +18,12 @@ pub mod batch;
 pub mod cluster;
 pub mod control;
 pub mod eviction;
-pub mod homing;
+#[doc(hidden)]
+pub mod injected_faults;
 pub mod ledger;
 pub mod placement;
-#[doc(hidden)]
-pub mod planted;
 pub mod pressure;
 mod random;
+pub mod reclaim;
 
 pub use cluster::{Cluster, HostEntry};

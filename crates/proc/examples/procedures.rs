@@ -14,8 +14,8 @@ use cenote_proc::message::{Message, Sender, write_requests, write_responses};
 use cenote_proc::spread::{ROUND, whom_to_help};
 use cenote_proc::wasm::{self, Runtime};
 use cenote_proc::{
-    Access, CacheId, ClientId, Grants, Machine, Outcome, Place, ProcedureId, Procedures, Registry,
-    Request, Slot, Table,
+    Access, CacheId, ClientId, Grants, Machine, Outcome, ProcedureId, Procedures, RegionLocation,
+    Registry, Request, Slot, Table,
 };
 use cenote_proc_sdk::procedures::{Aggregate, Echo, Filter, Lookup, Select, Walk, WalkList};
 use cenote_proc_sdk::{Away, Memory as _};
@@ -137,7 +137,7 @@ fn table(memory: Option<&Arc<Region>>) -> Table {
     let mut table = Table::new(REGION, 1, false);
     if let Some(memory) = memory {
         let memory = Arc::clone(memory);
-        let place = Place::Here {
+        let place = RegionLocation::Here {
             memory: memory.into(),
             offset: 0,
         };

@@ -26,12 +26,12 @@ use cenote_fabric::Time;
 use cenote_proc_sdk::Memory as _;
 use foldhash::HashMap;
 
+use crate::injected_faults::{self, InjectedFault};
 use crate::message::{Data, Fetch, Moved, Need, Refused};
-use crate::planted::{self, Planted};
 use crate::table::Clock;
 use crate::{
-    CacheId, ClientId, Machine, Outcome, Place, Request, Response, Slot, Status, Stores, Table,
-    Trap,
+    CacheId, ClientId, Machine, Outcome, RegionLocation, Request, Response, Slot, Status, Stores,
+    Table, Trap,
 };
 use accounts::Accounts;
 use parked::{Parked, Wait, Waiting};
@@ -236,12 +236,12 @@ impl Executor {
             return false;
         };
         let is_known = table.agrees(index, &slot);
-        let is_back = matches!(slot.place, Place::Here { .. });
+        let is_back = matches!(slot.place, RegionLocation::Here { .. });
         let is_news = table.set(index, slot);
         if is_news && is_back {
             self.successors.remove(&cache);
         }
-        if is_news && !planted::is(Planted::SleepOn) {
+        if is_news && !injected_faults::is(InjectedFault::SleepOn) {
             for waiting in self.parked.take_for_map(cache, index) {
                 self.pursue(waiting);
             }
@@ -374,7 +374,7 @@ impl Executor {
             (Some(_), Some(table))
                 if stores == Stores::InDoubt
                     || loaded_by.is_some_and(|by| table.is_stale(by))
-                        && !planted::is(Planted::LateLoad) =>
+                        && !injected_faults::is(InjectedFault::LateLoad) =>
             {
                 return self.answer(request, Status::TimedOut);
             }
@@ -496,7 +496,7 @@ impl Executor {
             let wanted = u64::from(size) - waiting.buffer.len() as u64;
             let at = addr.checked_add(waiting.buffer.len() as u64);
             let place = at.and_then(|at| Some((at, table.index(at)?)));
-            let half = planted::is(Planted::HalfData) && !waiting.buffer.is_empty();
+            let half = injected_faults::is(InjectedFault::HalfData) && !waiting.buffer.is_empty();
             if wanted == 0 || half {
                 return self.queue(waiting.into_ready(addr));
             }

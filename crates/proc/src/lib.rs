@@ -13,10 +13,10 @@
 
 pub mod client;
 pub mod executor;
+pub mod injected_faults;
 mod library;
 pub mod message;
 mod native;
-pub mod planted;
 mod procedures;
 pub mod remote;
 mod request;
@@ -32,4 +32,4 @@ pub use procedures::{Access, Grants, Procedures, Registry, RegistryError};
 pub use request::{
     CacheId, ClientId, Outcome, ProcedureId, Request, Response, State, Status, Trap,
 };
-pub use table::{Local, Machine, Place, Slot, Stores, Table};
+pub use table::{Local, Machine, RegionLocation, Slot, Stores, Table};

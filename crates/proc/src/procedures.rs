@@ -90,7 +90,7 @@ pub enum RegistryError {
     #[error("a host keeps at most {PROCEDURES_MAX} procedures")]
     Full,
     /// As many as a process takes in its life were here.
-    #[error("a host takes at most {USED_MAX} procedures until it is started anew")]
+    #[error("a host takes at most {USED_MAX} procedures until it is started again")]
     Worn,
 }
 

@@ -15,7 +15,7 @@ use std::time::Duration;
 use cenote_fabric::{Dead, HeldWindow, Region, Time, Unwritten};
 use cenote_proc_sdk::{Fault, Memory};
 
-use crate::planted::{self, Planted};
+use crate::injected_faults::{self, InjectedFault};
 
 /// A machine of a cache.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
@@ -71,7 +71,7 @@ impl Local {
 
 /// What is known of a region.
 #[derive(Clone, Debug)]
-pub enum Place {
+pub enum RegionLocation {
     /// Its bytes are here, from `offset` of `memory`.
     Here {
         /// What the bytes are in.
@@ -98,7 +98,7 @@ pub struct Slot {
     /// Grows with each change of the owner.
     pub generation: u64,
     /// Where the region is.
-    pub place: Place,
+    pub place: RegionLocation,
 }
 
 /// The machine's clock; tests have others, by which threads stand still.
@@ -175,7 +175,7 @@ impl Table {
         assert!(total.is_some(), "addresses are 64 bits");
         let slot = Slot {
             generation: 0,
-            place: Place::Nowhere,
+            place: RegionLocation::Nowhere,
         };
         Self {
             region_bytes,
@@ -211,23 +211,29 @@ impl Table {
         let Some(known) = self.slots.get_mut(index) else {
             return false;
         };
-        let same_owner =
-            |place: &Place| matches!(place, Place::Here { .. } | Place::Leaving { .. });
+        let same_owner = |place: &RegionLocation| {
+            matches!(
+                place,
+                RegionLocation::Here { .. } | RegionLocation::Leaving { .. }
+            )
+        };
         let news = slot.generation > known.generation
             || slot.generation == known.generation
                 && same_owner(&slot.place)
                 && same_owner(&known.place);
-        if let Place::Here { memory, offset } | Place::Leaving { memory, offset } = &slot.place {
+        if let RegionLocation::Here { memory, offset }
+        | RegionLocation::Leaving { memory, offset } = &slot.place
+        {
             let end = offset.checked_add(self.region_bytes);
             assert!(
                 end.is_some_and(|end| end <= memory.len_bytes()),
                 "a region's bytes are inside its memory"
             );
         }
-        let serves_old = planted::is(Planted::ServeOld)
+        let serves_old = injected_faults::is(InjectedFault::ServeOld)
             && same_owner(&known.place)
-            && matches!(slot.place, Place::At(_));
-        if news && !serves_old || planted::is(Planted::OldWord) {
+            && matches!(slot.place, RegionLocation::At(_));
+        if news && !serves_old || injected_faults::is(InjectedFault::OldWord) {
             self.here -= usize::from(same_owner(&known.place));
             self.here += usize::from(same_owner(&slot.place));
             *known = slot;
@@ -239,8 +245,8 @@ impl Table {
     pub(crate) fn agrees(&self, index: usize, slot: &Slot) -> bool {
         self.slots.get(index).is_some_and(|known| {
             let same_place = match (&known.place, &slot.place) {
-                (Place::At(known), Place::At(said)) => known == said,
-                (Place::Nowhere, Place::Nowhere) => true,
+                (RegionLocation::At(known), RegionLocation::At(said)) => known == said,
+                (RegionLocation::Nowhere, RegionLocation::Nowhere) => true,
                 _ => false,
             };
             known.generation == slot.generation && same_place
@@ -249,7 +255,7 @@ impl Table {
 
     /// Whether a store into a region waits: for the end of its move, or for more time.
     pub(crate) fn holds_stores(&self, index: usize) -> bool {
-        let is_leaving = |slot: &Slot| matches!(slot.place, Place::Leaving { .. });
+        let is_leaving = |slot: &Slot| matches!(slot.place, RegionLocation::Leaving { .. });
         self.is_too_late() || self.slots.get(index).is_some_and(is_leaving)
     }
 
@@ -365,9 +371,9 @@ impl Table {
         let within = addr - index * self.region_bytes;
         let slot = self.slots.get(usize::try_from(index).ok()?)?;
         let (memory, offset, leaving) = match &slot.place {
-            Place::Here { memory, offset } => (memory, *offset, false),
-            Place::Leaving { memory, offset } => (memory, *offset, true),
-            Place::At(_) | Place::Nowhere => return None,
+            RegionLocation::Here { memory, offset } => (memory, *offset, false),
+            RegionLocation::Leaving { memory, offset } => (memory, *offset, true),
+            RegionLocation::At(_) | RegionLocation::Nowhere => return None,
         };
         Some(Span {
             memory,
@@ -401,7 +407,7 @@ impl Memory for Table {
         if !self.step_writes {
             return Err(Fault::Denied);
         }
-        if !planted::is(Planted::WriteLeaving) {
+        if !injected_faults::is(InjectedFault::WriteLeaving) {
             self.may_store(addr, source.len() as u64)?;
         }
         let mut changed = false;
@@ -421,7 +427,8 @@ impl Memory for Table {
                 Err(Unwritten::Nothing) => return Err(Fault::Elsewhere),
             }
             // Copied while the time was over, or before: nobody knows.
-            let is_unasked = planted::is(Planted::WriteLeaving) || planted::is(Planted::LateStore);
+            let is_unasked = injected_faults::is(InjectedFault::WriteLeaving)
+                || injected_faults::is(InjectedFault::LateStore);
             if self.is_too_late() && !is_unasked {
                 return Err(self.end_store(true));
             }

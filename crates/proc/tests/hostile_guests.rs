@@ -6,7 +6,7 @@ use cenote_fabric::{Region, RegionOptions};
 use cenote_proc::executor::Run;
 use cenote_proc::wasm::{Limits, ModuleError, Runtime};
 use cenote_proc::{
-    Access, CacheId, ClientId, Grants, Outcome, Place, ProcedureId, Procedures, Registry,
+    Access, CacheId, ClientId, Grants, Outcome, ProcedureId, Procedures, RegionLocation, Registry,
     RegistryError, Request, Slot, Table, Trap,
 };
 use proptest::prelude::*;
@@ -69,7 +69,7 @@ fn table(writable: bool) -> (Table, Arc<Region>) {
     let memory = Region::create("proc-test", 4096, RegionOptions::default()).unwrap();
     let memory = Arc::new(memory);
     let mut table = Table::new(4096, 1, writable);
-    let place = Place::Here {
+    let place = RegionLocation::Here {
         memory: Arc::clone(&memory).into(),
         offset: 0,
     };

@@ -7,8 +7,8 @@ use cenote_fabric::{Region, RegionOptions};
 use cenote_proc::executor::Run;
 use cenote_proc::wasm::{Limits, Runtime};
 use cenote_proc::{
-    Access, CacheId, ClientId, Grants, Machine, Outcome, Place, ProcedureId, Procedures, Registry,
-    Request, Slot, Table, Trap, client,
+    Access, CacheId, ClientId, Grants, Machine, Outcome, ProcedureId, Procedures, RegionLocation,
+    Registry, Request, Slot, Table, Trap, client,
 };
 use cenote_proc_sdk::Away;
 use cenote_proc_sdk::procedures::{
@@ -59,9 +59,9 @@ fn table(bytes: &[u8], away: &[usize]) -> Table {
     let mut table = Table::new(REGION, REGIONS, false);
     for index in 0..REGIONS {
         let place = if away.contains(&index) {
-            Place::At(Machine(2))
+            RegionLocation::At(Machine(2))
         } else {
-            Place::Here {
+            RegionLocation::Here {
                 memory: Arc::clone(&memory).into(),
                 offset: index as u64 * REGION,
             }

@@ -8,7 +8,7 @@
 //! Paper: eFactory, hybrid GET.
 
 mod calls;
-mod connecting;
+mod connector;
 mod operation;
 mod verbs;
 
@@ -28,7 +28,7 @@ use crate::schemes::Scheme;
 use crate::server::shard_of;
 
 use calls::{Calls, QUESTIONS};
-pub use connecting::Connecting;
+pub use connector::Connecting;
 use operation::{Operation, Step, Whose};
 use verbs::Verbs;
 

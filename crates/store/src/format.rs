@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use crc_fast::CrcAlgorithm::Crc32IsoHdlc;
 
-use crate::planted::{Planted, is_planted};
+use crate::injected_faults::{InjectedFault, is_injected};
 
 /// Longest key.
 pub const KEY_BYTES_MAX: usize = 250;
@@ -28,7 +28,7 @@ pub(crate) const SEQUENCE_AT: u64 = 16;
 /// The flag of a durable version. Each has one of its own: what an earlier object left at the same place is
 /// not the flag of this one.
 pub(crate) fn flag(sequence: u64, epoch: u64) -> u64 {
-    match is_planted(Planted::AnyFlagCounts) {
+    match is_injected(InjectedFault::AnyFlagCounts) {
         true => 1,
         false => (sequence << 16) | ((epoch & 0x7fff) << 1) | 1,
     }

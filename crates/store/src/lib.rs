@@ -19,22 +19,22 @@ pub mod client;
 pub mod copies;
 mod format;
 mod index;
+mod injected_faults;
 mod landing;
 mod medium;
-mod planted;
 mod pool;
 mod protocol;
 pub mod schemes;
 mod server;
 
 pub use format::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
-pub use medium::{FileMedium, Medium, ModelMedium, PmMedium};
 #[cfg(feature = "planted")]
-pub use planted::plant;
-pub use planted::{MISTAKES, Planted};
+pub use injected_faults::inject;
+pub use injected_faults::{InjectedFault, MISTAKES};
+pub use medium::{FileMedium, Medium, ModelMedium, PmMedium};
 pub use pool::{
-    Allocation, Batch, Cleaned, Condition, Group, Landing, Located, Place, Pool, PoolConfig,
-    Recovered, Settled, Source, StoreError, Taking, Version,
+    Allocation, Batch, Cleaned, Condition, Group, Landing, Located, Pool, PoolConfig, Recovered,
+    Settled, Source, StoreError, Taking, Version, VersionLocation,
 };
 pub use protocol::{INLINE_BYTES_MAX, Malformed, Refusal, SHARD_COUNT_MAX};
 pub use server::{Figures, ServeError, Server, ServerConfig, ServerParts, shard_of};

@@ -5,7 +5,7 @@
 //! - a new version: header and key, then the index's word, in memory;
 //! - made durable: value, and all headers up to its own `|` told; the flag.
 //!
-//! So recovery gets to a version that is told by walking from header to header. The index is made anew
+//! So recovery gets to a version that is told by walking from header to header. The index is made again
 //! by that walk. A flag may follow with a later fence, or never: without it recovery verifies the value
 //! as the persister did, and finds it whole.
 //!
@@ -14,7 +14,7 @@
 //! Paper: eFactory, section on PUT, hybrid GET and recovery.
 
 mod backlog;
-mod cleaning;
+mod cleaner;
 mod group;
 mod lookup;
 mod places;
@@ -34,17 +34,17 @@ use crate::format::{
     VALUE_BYTES_MAX, Word, checksum,
 };
 use crate::index::Index;
+use crate::injected_faults::{InjectedFault, is_injected};
 use crate::medium::Medium;
-use crate::planted::{Planted, is_planted};
 use crate::schemes::Named;
 
 use backlog::{Backlog, Pending, Waiting};
-use cleaning::Cleaning;
+use cleaner::Cleaning;
 use lookup::{Found, Object};
 
-pub use cleaning::{Batch, Cleaned};
+pub use cleaner::{Batch, Cleaned};
 pub use group::{Group, Settled, Taking};
-pub use lookup::{Located, Place};
+pub use lookup::{Located, VersionLocation};
 pub use recovery::Recovered;
 pub use version::{Allocation, Condition, Landing, PoolConfig, Source, StoreError, Version};
 
@@ -329,7 +329,7 @@ impl<M: Medium> Pool<M> {
     ///
     /// # Errors
     /// [`StoreError::Io`], [`StoreError::Key`].
-    pub fn settle_newest(&mut self, key: &[u8]) -> Result<Option<Place>, StoreError> {
+    pub fn settle_newest(&mut self, key: &[u8]) -> Result<Option<VersionLocation>, StoreError> {
         let mut below = u64::MAX;
         loop {
             match self.locate(key, below)? {
@@ -346,7 +346,7 @@ impl<M: Medium> Pool<M> {
 
     /// The bytes at a place that was just located.
     #[must_use]
-    pub fn version(&self, place: Place) -> Version {
+    pub fn version(&self, place: VersionLocation) -> Version {
         let mut value = vec![0; place.value_bytes as usize];
         self.medium.read(place.value_at, &mut value);
         Version {
@@ -357,7 +357,7 @@ impl<M: Medium> Pool<M> {
 
     /// Whether the value at a place that was just located is what was announced.
     #[must_use]
-    pub fn is_right(&self, place: Place) -> bool {
+    pub fn is_right(&self, place: VersionLocation) -> bool {
         self.is_whole(place.at)
     }
 
@@ -464,7 +464,7 @@ impl<M: Medium> Pool<M> {
             value_bytes: value_bytes as u32,
             checksum,
             sequence,
-            previous_at: match is_planted(Planted::BackLinkNotSet) {
+            previous_at: match is_injected(InjectedFault::BackLinkNotSet) {
                 true => 0,
                 false => previous_at,
             },
@@ -480,7 +480,7 @@ impl<M: Medium> Pool<M> {
         self.write_header(at, header, key)?;
         self.tail += header.object_bytes();
         self.next_sequence += 1;
-        if self.named == Named::AtAllocation || is_planted(Planted::NamedTooEarly) {
+        if self.named == Named::AtAllocation || is_injected(InjectedFault::NamedTooEarly) {
             let word = Word::to(at, header.object_bytes(), self.space.epoch);
             if let Found::Entry { .. } = found {
                 self.index.set_word(slot, word);
@@ -522,7 +522,7 @@ impl<M: Medium> Pool<M> {
             medium.store(at + FLAG_AT, 0);
             medium.write(at + HEADER_BYTES, key);
             let range = at..at + HEADER_BYTES + key.len() as u64;
-            if is_planted(Planted::HeaderNotWrittenBack) {
+            if is_injected(InjectedFault::HeaderNotWrittenBack) {
                 return Ok(());
             }
             if !medium.is_quick() {

@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex};
 
 use cenote_store::schemes::Named;
 use cenote_store::{
-    Cleaned, Condition, FileMedium, Landing, Medium as _, ModelMedium, Planted, Pool, PoolConfig,
-    Source, StoreError, plant,
+    Cleaned, Condition, FileMedium, InjectedFault, Landing, Medium as _, ModelMedium, Pool,
+    PoolConfig, Source, StoreError, inject,
 };
 
 const POOL_BYTES: usize = 40 << 10;
@@ -89,9 +89,9 @@ fn what_is_left_behind_the_end_of_the_log_does_not_come_back() {
 
 #[test]
 fn a_version_behind_the_end_that_counts_is_found() {
-    plant(Some(Planted::IncarnationIgnored));
+    inject(Some(InjectedFault::IncarnationIgnored));
     let found = left_behind_the_end();
-    plant(None);
+    inject(None);
     assert!(found.is_err());
 }
 
@@ -303,7 +303,7 @@ fn a_deletion_that_becomes_durable_while_the_log_is_cleaned_deletes_what_was_cop
 }
 
 /// As above, for several keys, with the power cut after each step of the cleaning: the pool that is found
-/// then, and cleaned anew, has the same keys.
+/// then, and cleaned again, has the same keys.
 #[test]
 fn a_late_deletion_stays_one_wherever_the_power_is_cut_while_the_log_is_cleaned() {
     const KEYS: u64 = 12;

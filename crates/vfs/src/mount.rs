@@ -6,11 +6,11 @@
 mod convert;
 mod device;
 mod kernel;
-mod listing;
-pub mod mounted;
+pub mod mount_table;
+mod open_directories;
 mod point;
 mod rings;
-mod serving;
+mod server;
 pub mod session;
 
 use std::io;
@@ -20,16 +20,16 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crate::files::{Caller, Files};
-use point::Place;
-use serving::Served;
+use point::MountRecord;
+use server::Served;
 
 pub use point::{MountPoint, PointError};
-pub use serving::threads_max;
+pub use server::threads_max;
 
 /// A file system that the kernel shows.
 pub struct Mount {
     files: Arc<Files>,
-    place: Place,
+    place: MountRecord,
     has_rings: bool,
     session: Option<JoinHandle<()>>,
     committer: Option<(Sender<()>, JoinHandle<()>)>,
@@ -80,11 +80,11 @@ impl Mount {
         let (stop, stopped) = channel();
         let committed = Arc::clone(&files);
         let commit = move || commit_often(&committed, &stopped);
-        let committer = serving::start("cenote-commit", commit)?;
+        let committer = server::start("cenote-commit", commit)?;
         let served = Served::start(&files, &point, options)?;
-        let place = Place::new(point);
+        let place = MountRecord::new(point);
         let has_rings = served.has_rings();
-        let session = serving::start("cenote-files", move || {
+        let session = server::start("cenote-files", move || {
             served.join();
             ended();
         })?;

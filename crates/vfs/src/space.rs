@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::planted::{Planted, is_planted};
+use crate::injected_faults::{InjectedFault, is_injected};
 
 /// A run of blocks.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
@@ -115,7 +115,7 @@ impl Space {
         });
         let (start, len, run) = found?;
         self.cursor = run.start + run.len;
-        if is_planted(Planted::ExtentGivenTwice) && run.start % 3 == 0 {
+        if is_injected(InjectedFault::ExtentGivenTwice) && run.start % 3 == 0 {
             return Some(run);
         }
         self.cut(start, len, run);
@@ -167,7 +167,7 @@ impl Space {
         if run.len == 0 {
             return;
         }
-        if is_planted(Planted::FreedTooEarly) {
+        if is_injected(InjectedFault::FreedTooEarly) {
             return self.add(run);
         }
         self.waiting_blocks += run.len;

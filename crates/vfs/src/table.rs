@@ -298,7 +298,7 @@ pub mod steps {
         STEPS.set(STEPS.get() + 1);
     }
 
-    /// Hands out what was counted, and begins anew.
+    /// Hands out what was counted, and begins again.
     pub fn take() -> u64 {
         STEPS.take()
     }

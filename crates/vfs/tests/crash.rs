@@ -1,5 +1,5 @@
 //! A crash before any step of the medium leaves a file system that opens, as it was after some
-//! request that is no older than what was last synced; and mistakes that are planted are found.
+//! request that is no older than what was last synced; and mistakes that are injected are found.
 
 mod support;
 
@@ -7,9 +7,9 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use cenote_vfs::Files;
+use cenote_vfs::injected_faults::{MISTAKES, inject};
 use cenote_vfs::label::Label;
 use cenote_vfs::medium::model::{ModelMedium, Survival, mix};
-use cenote_vfs::planted::{MISTAKES, plant};
 use proptest::strategy::{Strategy as _, ValueTree as _};
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 use support::{Model, Op, Pair, caller, compare, ops};
@@ -183,17 +183,17 @@ fn a_file_system_that_was_being_made_is_made_by_the_next_mount() {
 }
 
 #[test]
-fn every_mistake_that_is_planted_is_found() {
+fn every_fault_that_is_injected_is_found() {
     let mut missed = Vec::new();
     for (name, mistake) in MISTAKES {
-        plant(Some(mistake));
+        inject(Some(mistake));
         let found = (100..160).find(|seed| {
             let list = list_of(*seed, 60);
             let run = || crash_everywhere(&list, *seed, 3);
             // Some are met by the comparison with the model, before any crash.
             !matches!(std::panic::catch_unwind(run), Ok(Ok(_)))
         });
-        plant(None);
+        inject(None);
         match found {
             Some(seed) => println!("{name}: seed {seed}"),
             None => missed.push(name),

@@ -14,7 +14,7 @@
 //! A bit stays set while the page's slab is away and will be back: it says what that slab has.
 //!
 //! Invariants: I1 (`entries`); I2, a page's bit is set only while hosts hold its newest
-//! acknowledged bytes (`worker::page::backed`, `control::dropping`); I5, a page goes
+//! acknowledged bytes (`worker::page::backed`, `control::slab_drops`); I5, a page goes
 //! through one lane, however it is cut, in the order of its claims, and reads among them (`order`).
 //! What the disk refused is marked **stale** and is an error once no slab holds it, never old bytes.
 //! Paper: \[infiniswap17\] 4.1, 4.3.
@@ -45,7 +45,7 @@ pub use queue::DiskQueue;
 
 /// What workers, the control thread and the disk queues share.
 pub struct Store {
-    pub lanes: Box<[Lane]>,
+    pub lanes: Box<[DiskLane]>,
     /// Pages in a row that go through one lane: those of a slab of whole pages.
     run_pages: u64,
     pub pages: Pages,
@@ -70,7 +70,7 @@ pub struct Pages {
 }
 
 /// The way to one disk queue.
-pub struct Lane {
+pub struct DiskLane {
     pub writes: Entries,
     pub reads: Entries,
     jobs: ArrayQueue<Job>,
@@ -178,8 +178,11 @@ impl Store {
         slab_bytes: u64,
         backing: Backing,
     ) -> io::Result<(Arc<Self>, Vec<DiskQueue>)> {
-        let lanes = backing.devices.iter().map(|_| Lane::new(backing.entries));
-        let lanes: io::Result<Box<[Lane]>> = lanes.collect();
+        let lanes = backing
+            .devices
+            .iter()
+            .map(|_| DiskLane::new(backing.entries));
+        let lanes: io::Result<Box<[DiskLane]>> = lanes.collect();
         let bits = PageBits::anonymous(page_count)?;
         let inboxes = (0..WORKERS_MAX).map(|_| Inbox {
             // An operation waits for one job at a time; as much again for what was told while one
@@ -292,7 +295,7 @@ impl Store {
         if lane.has_ended.load(Ordering::SeqCst) {
             return self.refuse(number);
         }
-        lane.ring(is_urgent || lane.jobs.len() == Lane::CROWD);
+        lane.ring(is_urgent || lane.jobs.len() == DiskLane::CROWD);
     }
 
     /// Somebody waits for a job of the lane now.
@@ -403,7 +406,7 @@ impl Store {
     }
 }
 
-impl Lane {
+impl DiskLane {
     /// Pages that are being read at a time.
     const READS: u32 = 256;
     /// Jobs for which a queue that gathers waits no longer.

@@ -9,31 +9,31 @@
 
 mod activity;
 mod awaiting;
+mod backoff;
 mod books;
-mod closing;
-mod compared;
-mod crossing;
+mod comparison;
 mod dialer;
-mod dropping;
-mod easing;
+mod empty_extents;
 mod endpoints;
-mod fencing;
-mod filling;
-mod homing;
+mod fill;
 mod hosts;
+mod journal_record;
 mod losses;
 mod mapping;
 mod mending;
-mod moving;
-mod owning;
-mod pacing;
-mod placing;
+mod ownership;
+mod pace;
+mod placement;
 mod progress;
 mod reclaim;
-mod recording;
 mod repair;
-mod reshaping;
-mod standing;
+mod repair_fence;
+mod reputation;
+mod reshape;
+mod restripe;
+mod shutdown;
+mod slab_drops;
+mod slab_moves;
 
 use std::collections::BTreeMap;
 use std::os::fd::RawFd;
@@ -55,20 +55,20 @@ use crate::status::{CounterValues, HostState, VolumeStatus};
 use crate::{Resilience, VolumeError};
 use activity::Activity;
 use awaiting::Reach;
-use closing::Closing;
-use crossing::Crossing;
 use endpoints::{Equipped, Opening};
 use hosts::{Arrival, Host};
+use journal_record::Record;
 use losses::Losses;
 use mapping::{Acquire, MapJob};
 use mending::Mender;
-use moving::Wanted;
-use pacing::Pacing;
-use placing::Placer;
-use recording::Record;
+use pace::Pacing;
+use placement::Placer;
 use repair::Repair;
-use reshaping::Reshaping;
-use standing::Standings;
+use reputation::Reputations;
+use reshape::Reshaping;
+use restripe::Restripe;
+use shutdown::Closing;
+use slab_moves::Wanted;
 
 pub use dialer::{Dialer, Greeted, Greeting, Link, Threads, dial};
 pub use hosts::HostConfig;
@@ -146,13 +146,13 @@ pub struct Control {
     repairs: Vec<Repair>,
     mender: Mender,
     reshaping: Reshaping,
-    crossing: Crossing,
+    restripe: Restripe,
     losses: Losses,
     pacing: Pacing,
     // Slabs that their hosts want back.
     wanted: Wanted,
     activity: Activity,
-    standings: Standings,
+    reputations: Reputations,
     // Where the search for stripes to repair goes on.
     repair_retry: Time,
     sessions_made: u64,
@@ -162,7 +162,7 @@ pub struct Control {
     commands: Receiver<Command>,
     closing: Option<Closing>,
     record: Option<Record>,
-    opening: Option<owning::Opening>,
+    opening: Option<ownership::Opening>,
     // Extents that can be read while slabs of theirs are awaited, and since when.
     waits: BTreeMap<usize, Time>,
     // Extents that cannot be read while slabs of theirs are awaited.
@@ -180,7 +180,7 @@ impl Control {
                 client: parts.client,
                 name: parts.name,
             },
-            standings: Standings::new(hosts.len(), now),
+            reputations: Reputations::new(hosts.len(), now),
             placement: parts.placement,
             placer: Placer::new(parts.placement, parts.core.resilience().scheme(), &hosts),
             hosts,
@@ -199,7 +199,7 @@ impl Control {
             repairs: Vec::new(),
             mender: Mender::new(parts.orders),
             reshaping: Reshaping::default(),
-            crossing: Crossing::default(),
+            restripe: Restripe::default(),
             losses: Losses::default(),
             pacing: Pacing::new(now),
             wanted: Wanted::default(),
@@ -274,7 +274,7 @@ impl Control {
         self.tend_pace(now);
         self.tend_mending();
         self.step_repairs();
-        self.step_crossing();
+        self.step_restripe();
         if self.is_opening() && self.acquires.is_empty() {
             self.tend_owning(now);
         }
@@ -413,7 +413,7 @@ impl Control {
             }
             Command::Reshape(resilience) => {
                 self.begin_reshaping(resilience);
-                self.core.recuts.note_obeyed();
+                self.core.restripe_orders.note_obeyed();
             }
             Command::Close | Command::Detach => unreachable!("they end the turn"),
         }
@@ -424,7 +424,7 @@ impl Control {
         let stopped_for = now.since(self.ticked);
         let frozen = stopped_for > TICK * 3;
         if frozen {
-            self.begin_waits_anew(now);
+            self.begin_waits_again(now);
         }
         self.ticked = now;
         if stopped_for > LEASE / 2 {
@@ -438,7 +438,7 @@ impl Control {
         }
         self.tend_acquires(now);
         self.tend_activity(now);
-        self.tend_standings(now);
+        self.tend_reputations(now);
         self.tend_owning(now);
         let core = Arc::clone(&self.core);
         self.refused.retain(|&(extent, until)| {
@@ -450,9 +450,9 @@ impl Control {
         });
         self.map_postponed(now);
         self.map_again(now);
-        let is_kept = self.core.mapped_ahead.load(Ordering::Acquire) && !self.is_crossing();
+        let is_kept = self.core.mapped_ahead.load(Ordering::Acquire) && !self.is_restriping();
         if self.core.discarded.swap(false, Ordering::AcqRel) && !is_kept {
-            self.reclaim_empty();
+            self.unmap_empty();
         }
     }
 
@@ -491,7 +491,7 @@ impl Control {
             name: host.config.name.clone(),
             connected: host.is_up() && !self.is_returning(index),
             slabs_free: host.slabs_free,
-            standing: self.standing(index),
+            reputation: self.reputation(index),
             wrong_splits: self.core.integrity.wrong_splits(index),
         };
         self.hosts.iter().enumerate().map(state).collect()

@@ -6,29 +6,29 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use cenote_fabric::{Endpoint, Time};
-use cenote_pool::planted::{Planted, is_planted};
+use cenote_pool::injected_faults::{InjectedFault, is_injected};
 
 use crate::backing::Store;
 use crate::claims::Claims;
 use crate::directory::{Directory, Session, WORKERS_MAX};
-use crate::extents::{ByExtent, EXTENTS_MAX, Side};
+use crate::extents::{ByExtent, EXTENTS_MAX, LayoutId};
 use crate::flights::Flights;
-use crate::homing::Spare;
 use crate::integrity::{Integrity, Tags};
 use crate::layout::Layout;
+use crate::layouts::Layouts;
 use crate::marks::{Marks, Soundness};
-use crate::mover::Mover;
-use crate::recuts::Recuts;
+use crate::migrator::Migrator;
+use crate::restripe_orders::RestripeOrders;
 use crate::scheme::{Codes, Cut};
 use crate::scrub::Scrub;
-use crate::sides::Sides;
+use crate::spare::Spare;
 use crate::timings::Timings;
 use crate::wake::Wake;
 use crate::{PAGE_BYTES, Resilience};
 
 /// Shared state of one volume.
 pub struct Core {
-    pub sides: Sides,
+    pub layouts: Layouts,
     pub codes: Codes,
     /// Size of the volume in bytes; grows by resize.
     pub size_bytes: AtomicU64,
@@ -57,8 +57,8 @@ pub struct Core {
     pub counters: Counters,
     pub integrity: Integrity,
     pub scrub: Scrub,
-    pub mover: Mover,
-    pub recuts: Recuts,
+    pub migrator: Migrator,
+    pub restripe_orders: RestripeOrders,
     pub timings: Timings,
     /// How fast slabs may be rebuilt.
     pub pace: Pace,
@@ -117,7 +117,7 @@ pub struct Counters {
     pub slabs_moved: AtomicU64,
     /// Slabs given up because their pages are in the backing store.
     pub slabs_dropped: AtomicU64,
-    /// Pages brought to the volume's other side.
+    /// Pages brought to the volume's other layout.
     pub pages_moved: AtomicU64,
     /// Extents that went back to the disk because the client's machine has memory to spare.
     pub extents_reclaimed: AtomicU64,
@@ -125,7 +125,7 @@ pub struct Counters {
 
 /// How a volume is laid out. Sizes in bytes.
 pub struct Shape {
-    pub sides: Sides,
+    pub layouts: Layouts,
     pub resilience: Resilience,
     pub slab_bytes: u64,
     pub size_bytes: u64,
@@ -156,7 +156,7 @@ impl Core {
         clock: fn() -> Time,
     ) -> Self {
         let Shape {
-            sides,
+            layouts,
             resilience,
             slab_bytes,
             size_bytes,
@@ -164,21 +164,21 @@ impl Core {
             return_max,
         } = shape;
         let scheme = resilience.scheme();
-        let pages = sides.page_count();
+        let pages = layouts.page_count();
         let codes = Codes::new();
         // Not by the first who codes a page.
         codes.with(Cut::of(scheme), scheme.r());
-        let extent_counts = Side::BOTH.map(|side| match sides.has(side) {
-            true => sides.layout(side).extents_of(pages),
+        let extent_counts = LayoutId::BOTH.map(|layout_id| match layouts.has(layout_id) {
+            true => layouts.layout(layout_id).extents_of(pages),
             false => 0,
         });
-        // Whatever k one of the sides may come to have.
+        // Whatever k one of the layouts may come to have.
         let slabs = (pages * PAGE_BYTES as u64).div_ceil(slab_bytes);
         let most = extent_counts.iter().copied().max().unwrap_or(0);
         let slabs = fit(slabs.min(EXTENTS_MAX).max(most));
         Self {
-            recuts: Recuts::new(Cut::of(scheme), &sides),
-            sides,
+            restripe_orders: RestripeOrders::new(Cut::of(scheme), &layouts),
+            layouts,
             codes,
             size_bytes: AtomicU64::new(size_bytes),
             directory: Arc::new(Directory::new(
@@ -202,7 +202,7 @@ impl Core {
             wake,
             counters: Counters::default(),
             scrub: Scrub::default(),
-            mover: Mover::default(),
+            migrator: Migrator::default(),
             integrity: Integrity::new(host_count, tags),
             timings: Timings::default(),
             return_max,
@@ -219,7 +219,7 @@ impl Core {
 
     /// Whether the next owner would know of every change up to this epoch.
     pub fn is_journaled(&self, epoch: u64) -> bool {
-        self.journaled.load(Ordering::Acquire) >= epoch || is_planted(Planted::JournalLate)
+        self.journaled.load(Ordering::Acquire) >= epoch || is_injected(InjectedFault::JournalLate)
     }
 
     /// Makes sure that what is known of the pages of so large a volume has room.
@@ -233,7 +233,7 @@ impl Core {
 
     /// The pages of an extent.
     pub fn pages(&self, extent: usize) -> Range<u64> {
-        self.sides.pages(extent)
+        self.layouts.pages(extent)
     }
 
     /// The first page at or after `from` and before `end` of which an extent holds data.
@@ -242,31 +242,31 @@ impl Core {
     }
 
     fn held_pages(&self, extent: usize, pages: Range<u64>) -> impl Iterator<Item = u64> {
-        let side = Side::of(extent);
+        let layout_id = LayoutId::of(extent);
         let end = pages.end.min(self.pages(extent).end);
         let written = self.marks.written.range(pages.start..end);
-        written.filter(move |&page| self.sides.side_of(page) == side)
+        written.filter(move |&page| self.layouts.id_of(page) == layout_id)
     }
 
     /// An extent has lost a data split of these pages: those of it that are doubtful are torn. Others may
-    /// be whole on the other side.
-    pub fn condemn(&self, extent: usize, pages: Range<u64>) {
-        let side = Side::of(extent);
+    /// be whole in the other layout.
+    pub fn tear_doubtful(&self, extent: usize, pages: Range<u64>) {
+        let layout_id = LayoutId::of(extent);
         for page in self.marks.doubtful_pages(pages.start, pages.end) {
-            if self.sides.side_of(page) == side {
-                self.marks.condemn(page, page + 1);
+            if self.layouts.id_of(page) == layout_id {
+                self.marks.tear_doubtful(page, page + 1);
             }
         }
     }
 
     /// What an extent has of a page is not what was written: the page is torn, if it is that extent's still
     /// and holds data. False when somebody is at it, who may write or discard it, or bring it to the other
-    /// side, whole.
+    /// layout, whole.
     pub fn tear(&self, extent: usize, page: u64) -> bool {
         if !self.claims.try_claim(page) {
             return false;
         }
-        if self.sides.side_of(page) == Side::of(extent) && self.marks.written.contains(page) {
+        if self.layouts.id_of(page) == LayoutId::of(extent) && self.marks.written.contains(page) {
             self.marks.tear(page);
         }
         self.claims.release(page);
@@ -274,7 +274,7 @@ impl Core {
     }
 
     /// No page of an extent can be read any more: those that it holds are torn. How many became so; `None` while
-    /// somebody is at one, who may bring it to the other side. Writes of the extent are fenced off.
+    /// somebody is at one, who may bring it to the other layout. Writes of the extent are fenced off.
     pub fn lose(&self, extent: usize) -> Option<u64> {
         let (mut lost, mut is_whole) = (0, true);
         for page in self.held_pages(extent, self.pages(extent)) {
@@ -303,24 +303,25 @@ impl Core {
 
     /// Pages of which an extent holds data.
     pub fn held_count(&self, extent: usize) -> u64 {
-        let (side, pages) = (Side::of(extent), self.pages(extent));
+        let (layout_id, pages) = (LayoutId::of(extent), self.pages(extent));
         let written = &self.marks.written;
-        self.sides.count_on(side, written, pages.start, pages.end)
+        self.layouts
+            .count_in(layout_id, written, pages.start, pages.end)
     }
 
     /// Pages that the volume may have.
     pub fn page_count(&self) -> u64 {
-        self.sides.page_count()
+        self.layouts.page_count()
     }
 
     /// How the pages of an extent lie.
     pub fn layout_of(&self, extent: usize) -> Layout {
-        self.sides.layout(Side::of(extent))
+        self.layouts.layout(LayoutId::of(extent))
     }
 
     /// How pages lie, or are to lie.
     pub fn layout(&self) -> Layout {
-        self.sides.layout(self.sides.target())
+        self.layouts.layout(self.layouts.target())
     }
 
     /// Asks the control thread to map an extent and says where that stands.

@@ -20,7 +20,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use cenote_fabric::{Generation, RemoteWindow};
 
-use cenote_pool::planted::{Planted, is_planted};
+use cenote_pool::injected_faults::{InjectedFault, is_injected};
 
 use crate::Resilience;
 use crate::extents::ByExtent;
@@ -51,7 +51,7 @@ pub struct Member {
 
 /// A slab that holds current data and cannot be reached.
 #[derive(Clone, Copy, Debug)]
-pub struct Stranded {
+pub struct Unreachable {
     pub host: HostIndex,
     pub birth: u64,
 }
@@ -82,8 +82,8 @@ pub struct Stripe {
     pub fence: Fence,
     /// Slabs that missed no acknowledged write, by split: those that went when no more than k
     /// were left, after which nothing was acknowledged. Empty: none.
-    pub stranded: Vec<Option<Stranded>>,
-    /// Fewer than k are there, and too few of the stranded are awaited: until that changes, requests are
+    pub unreachable: Vec<Option<Unreachable>>,
+    /// Fewer than k are there, and too few of the unreachable slabs are awaited: until that changes, requests are
     /// errors (`control::awaiting`).
     pub is_out_of_reach: bool,
     /// Epoch in which the slabs that hold current data last became others.
@@ -103,14 +103,14 @@ impl Stripe {
 
     /// Whether some slab may come back that missed nothing so far: no write may be acknowledged
     /// without it until that is decided.
-    pub fn has_stranded(&self) -> bool {
-        self.stranded.iter().any(Option::is_some)
+    pub fn has_unreachable(&self) -> bool {
+        self.unreachable.iter().any(Option::is_some)
     }
 
-    /// Puts a split's slab among the stranded.
-    fn strand(&mut self, split: usize, slab: Stranded) {
-        self.stranded.resize(self.members.len(), None);
-        self.stranded[split] = Some(slab);
+    /// Puts a split's slab among the unreachable ones.
+    fn set_unreachable(&mut self, split: usize, slab: Unreachable) {
+        self.unreachable.resize(self.members.len(), None);
+        self.unreachable[split] = Some(slab);
     }
 
     /// Members that a write of `page` (of the extent) must reach.
@@ -147,15 +147,15 @@ impl Stripe {
 
     /// Whether no page will ever be read again: fewer slabs than data splits are there or may come back.
     pub fn is_past_hope(&self) -> bool {
-        let stranded = self.stranded.iter().flatten().count();
-        let left = self.readable().count_ones() as usize + stranded;
-        if is_planted(Planted::DespairEarly) && left < self.splits() {
+        let unreachable = self.unreachable.iter().flatten().count();
+        let left = self.readable().count_ones() as usize + unreachable;
+        if is_injected(InjectedFault::DespairEarly) && left < self.splits() {
             return left <= self.cut.k();
         }
         left < self.cut.k()
     }
 
-    /// Whether requests wait: too few slabs are there, and enough of those that are stranded are awaited.
+    /// Whether requests wait: too few slabs are there, and enough of those that are unreachable are awaited.
     pub fn is_awaited(&self) -> bool {
         !self.is_there() && !self.is_past_hope() && !self.is_out_of_reach
     }
@@ -235,7 +235,7 @@ pub struct Directory {
     returning: Mutex<Vec<Session>>,
     /// Whether slabs are waited for whose hosts have not said that they will be back: nothing else has
     /// their bytes.
-    strands: bool,
+    awaits_silent: bool,
 }
 
 /// What is known of slabs that are out of reach.
@@ -253,8 +253,8 @@ enum Loss {
 pub const WORKERS_MAX: usize = 64;
 
 impl Directory {
-    /// With room for so many extents of each side.
-    pub fn new(extent_counts: [usize; 2], resilience: Resilience, strands: bool) -> Self {
+    /// With room for so many extents of each layout.
+    pub fn new(extent_counts: [usize; 2], resilience: Resilience, awaits_silent: bool) -> Self {
         let snapshot = Snapshot {
             epoch: 1,
             resilience,
@@ -267,7 +267,7 @@ impl Directory {
             dropped: Mutex::new(Vec::new()),
             failed: Mutex::new(Vec::new()),
             returning: Mutex::new(Vec::new()),
-            strands,
+            awaits_silent,
         }
     }
 
@@ -306,7 +306,7 @@ impl Directory {
         })
     }
 
-    /// Notes whether the slabs of a session will be back when it has ended: then they are stranded, and
+    /// Notes whether the slabs of a session will be back when it has ended: then they are unreachable, and
     /// no write of their stripes is acknowledged by hosts, until they are or are given up.
     pub fn set_returning(&self, session: Session, returns: bool) {
         let mut returning = self.lock_returning();
@@ -350,7 +350,7 @@ impl Directory {
     }
 
     fn drop_members(&self, loss: Loss, wanted: impl Fn(usize, usize, &Member) -> bool) {
-        let (mut gone, mut stranded) = (Vec::new(), false);
+        let (mut gone, mut unreachable) = (Vec::new(), false);
         self.publish(|next| {
             let epoch = next.epoch;
             for (extent, stripe) in next.stripes_mut() {
@@ -370,19 +370,19 @@ impl Directory {
                 let stripe = Arc::make_mut(stripe);
                 // No more than k left: after this one nothing is acknowledged.
                 let is_last = stripe.readable().count_ones() as usize <= stripe.cut.k();
-                let strands = match loss {
+                let awaits_silent = match loss {
                     Loss::ForGood => false,
-                    Loss::MayReturn => self.strands && is_last,
+                    Loss::MayReturn => self.awaits_silent && is_last,
                     Loss::Returns => true,
                 };
                 for index in 0..stripe.members.len() {
                     if hit(index, &stripe.members[index]) {
                         let member = stripe.members[index].take().expect("a hit is present");
-                        if strands && member.state == MemberState::Live {
+                        if awaits_silent && member.state == MemberState::Live {
                             let (host, birth) = (member.session.host, member.birth);
-                            let slab = Stranded { host, birth };
-                            stripe.strand(index, slab);
-                            stranded = true;
+                            let slab = Unreachable { host, birth };
+                            stripe.set_unreachable(index, slab);
+                            unreachable = true;
                             continue;
                         }
                         gone.push(Dropped {
@@ -395,7 +395,7 @@ impl Directory {
                 }
                 stripe.changed_in = epoch;
             }
-            stranded || !gone.is_empty()
+            unreachable || !gone.is_empty()
         });
         self.dropped
             .lock()

@@ -5,9 +5,9 @@
 //!
 //! Concurrency: atomics alone. The page path reads one word while nobody is suspicious.
 
+mod encryption;
 mod protection;
 mod rates;
-mod sealing;
 mod tags;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -16,9 +16,9 @@ use serde::Serialize;
 
 use crate::directory::HostIndex;
 
+pub use encryption::NUMBER_BLOCK;
 pub use protection::{Protection, SealKey, SealKeyError};
-pub use rates::{ErrorRates, Limits, Standing};
-pub use sealing::NUMBER_BLOCK;
+pub use rates::{ErrorRates, Limits, Reputation};
 pub use tags::{Tag, Tags, TagsError};
 
 /// Blame of one host for one page is counted in this unit, so that it can be shared out.
@@ -48,7 +48,7 @@ struct HostErrors {
 pub struct IntegrityCounters {
     /// Splits that were found wrong and named.
     pub wrong_splits: AtomicU64,
-    /// Of those, splits that were written anew.
+    /// Of those, splits that were written again.
     pub healed_splits: AtomicU64,
     /// Reads that were errors because splits disagreed.
     pub corrupt_reads: AtomicU64,
@@ -67,7 +67,7 @@ pub struct IntegrityStatus {
     pub is_sealed: bool,
     /// Splits that were found wrong and named.
     pub wrong_splits: u64,
-    /// Of those, splits that were written anew.
+    /// Of those, splits that were written again.
     pub healed_splits: u64,
     /// Reads that were errors because splits disagreed.
     pub corrupt_reads: u64,

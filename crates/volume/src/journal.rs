@@ -67,7 +67,7 @@ pub struct Held {
 /// Extent and member.
 pub type At = (u32, u8);
 
-/// Data splits and parities of the extents of one side.
+/// Data splits and parities of the extents of one layout.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Shape {
     pub k: u8,
@@ -78,8 +78,8 @@ pub struct Shape {
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Image {
     pub identity: Identity,
-    /// The sides that slabs may be of; both while the volume's k changes.
-    pub sides: [Option<Shape>; 2],
+    /// The layouts that slabs may be of; both while the volume's k changes.
+    pub layouts: [Option<Shape>; 2],
     /// Owners so far.
     pub epoch: u64,
     pub held: BTreeMap<At, Held>,
@@ -92,8 +92,8 @@ pub enum Change {
     Hold(At, Held),
     /// No slab does.
     Drop(At),
-    /// The side is there, or is not any more.
-    Side(u8, Option<Shape>),
+    /// The layout is there, or is not any more.
+    Layout(u8, Option<Shape>),
 }
 
 /// An open journal: what its log is to say, and what is known of what it says.
@@ -130,7 +130,7 @@ pub enum JournalError {
     },
 }
 
-/// A journal is written anew when it is longer than this and four times what it has to say.
+/// A journal is written again when it is longer than this and four times what it has to say.
 const COMPACT_BYTES: u64 = 64 << 10;
 
 impl Journal {
@@ -161,7 +161,7 @@ impl Journal {
     pub fn fresh(identity: Identity) -> Image {
         Image {
             identity,
-            sides: format::sides_of(identity),
+            layouts: format::layouts_of(identity),
             epoch: 0,
             held: BTreeMap::new(),
         }
@@ -181,9 +181,9 @@ impl Journal {
         };
     }
 
-    /// Has it say, from the next [`Journal::write`] on, that a side is there, or is not.
-    pub fn set_side(&mut self, side: u8, shape: Option<Shape>) {
-        self.wanted.sides[usize::from(side & 1)] = shape;
+    /// Has it say, from the next [`Journal::write`] on, that a layout is there, or is not.
+    pub fn set_layout(&mut self, layout_id: u8, shape: Option<Shape>) {
+        self.wanted.layouts[usize::from(layout_id & 1)] = shape;
     }
 
     /// Has it say, from the next [`Journal::write`] on, that no slab holds anything.
@@ -240,9 +240,9 @@ impl Journal {
 
 /// What brings a log that says `said` to say what is `wanted`, which differs at `touched` at most.
 fn difference(said: &Image, wanted: &Image, touched: &BTreeSet<At>) -> Vec<Record> {
-    let sides = (0..).zip(said.sides.iter().zip(&wanted.sides));
-    let sides = sides.filter(|(_, (said, wanted))| said != wanted);
-    let sides = sides.map(|(side, (_, wanted))| Change::Side(side, *wanted));
+    let layouts = (0..).zip(said.layouts.iter().zip(&wanted.layouts));
+    let layouts = layouts.filter(|(_, (said, wanted))| said != wanted);
+    let layouts = layouts.map(|(layout_id, (_, wanted))| Change::Layout(layout_id, *wanted));
     let slabs = touched.iter().filter_map(|at| {
         let wanted = wanted.held.get(at);
         (said.held.get(at) != wanted).then(|| match wanted {
@@ -250,7 +250,7 @@ fn difference(said: &Image, wanted: &Image, touched: &BTreeSet<At>) -> Vec<Recor
             None => Change::Drop(*at),
         })
     });
-    sides.chain(slabs).map(Record::Change).collect()
+    layouts.chain(slabs).map(Record::Change).collect()
 }
 
 #[cfg(test)]

@@ -7,12 +7,12 @@ use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-use crate::extents::{Side, index_of};
+use crate::extents::{LayoutId, index_of};
 use crate::integrity::Tags;
 use crate::journal::{Identity, Image, Journal, JournalFile, Log, Shape};
+use crate::layouts::Layouts;
 use crate::marks::{Marks, MarksFiles, PageCount};
 use crate::scheme::Cut;
-use crate::sides::Sides;
 use crate::{JournalError, Scheme, VolumeConfig, VolumeError};
 use cenote_codec::PARITY_MAX;
 
@@ -28,7 +28,7 @@ pub struct Kept {
     pub tags: Option<File>,
     /// Which pages are cut how while the volume's k changes, to be mapped; survives the process. Without
     /// it k does not change in use.
-    pub sides: Option<File>,
+    pub layouts: Option<File>,
     /// Whether the volume is opened to be given back: then nothing of it need be read.
     pub is_given_up: bool,
 }
@@ -68,7 +68,7 @@ impl Kept {
             marks: open(marks)?,
             images: open(images)?,
             tags: None,
-            sides: None,
+            layouts: None,
             is_given_up: false,
         })
     }
@@ -86,9 +86,9 @@ impl Kept {
     ///
     /// # Errors
     /// The system refuses.
-    pub fn with_sides(self, sides: &Path) -> io::Result<Self> {
-        let sides = Some(open(sides)?);
-        Ok(Self { sides, ..self })
+    pub fn with_layouts(self, layouts: &Path) -> io::Result<Self> {
+        let layouts = Some(open(layouts)?);
+        Ok(Self { layouts, ..self })
     }
 
     /// Of a volume that is opened to be given back: hosts that are not listed any more are not missed.
@@ -116,10 +116,10 @@ impl Kept {
                 extents: extents.len(),
                 hosts: hosts.into_iter().map(str::to_owned).collect(),
                 cuts: image
-                    .sides
+                    .layouts
                     .iter()
                     .flatten()
-                    .map(|side| side.k.into())
+                    .map(|layout_id| layout_id.k.into())
                     .collect(),
             }
         }))
@@ -145,13 +145,13 @@ impl Kept {
             return Ok(None);
         };
         let k = config.resilience.scheme().k();
-        let mut sides = image.sides.iter().flatten();
-        let has_k = sides.any(|side| usize::from(side.k) == k);
+        let mut layouts = image.layouts.iter().flatten();
+        let has_k = layouts.any(|layout_id| usize::from(layout_id.k) == k);
         // Between two no third can begin; and from one none without a file for it.
-        let may_change = self.sides.is_some() && image.sides.iter().flatten().count() == 1;
+        let may_change = self.layouts.is_some() && image.layouts.iter().flatten().count() == 1;
         let is_same = image.identity.volume == config.id && (has_k || may_change);
         let slab_bytes = image.identity.slab_bytes;
-        let shape = |extent: usize| image.sides[Side::of(extent) as usize];
+        let shape = |extent: usize| image.layouts[LayoutId::of(extent) as usize];
         let fits = |&(extent, member): &(u32, u8)| {
             // How many parities there are may have changed since, for some extents.
             shape(extent as usize)
@@ -183,7 +183,7 @@ impl Kept {
         slab_bytes: u64,
         pages: PageCount,
         left: Option<Image>,
-    ) -> Result<(Marks, Option<Tags>, Sides, Journal), VolumeError> {
+    ) -> Result<(Marks, Option<Tags>, Layouts, Journal), VolumeError> {
         let scheme = config.resilience.scheme();
         let shape = shape_of(scheme);
         let identity = Identity {
@@ -194,7 +194,7 @@ impl Kept {
         };
         let image = left.unwrap_or_else(|| Journal::fresh(identity));
         let mut image = Image { identity, ..image };
-        let sides = restore(&mut image, scheme, pages.max, self.sides)?;
+        let layouts = restore(&mut image, scheme, pages.max, self.layouts)?;
         let files = MarksFiles {
             pages: &self.marks,
             images: &self.images,
@@ -210,7 +210,7 @@ impl Kept {
         };
         image.epoch += 1;
         let journal = Journal::begin(self.journal, image).map_err(JournalError::Io)?;
-        Ok((marks, tags, sides, journal))
+        Ok((marks, tags, layouts, journal))
     }
 }
 
@@ -228,7 +228,7 @@ fn missed(image: &Image, config: &VolumeConfig) -> Option<String> {
         }
     }
     let is_missed = |&(extent, (there, others)): &(&u32, &(usize, Vec<&str>))| {
-        let shape = image.sides[Side::of(*extent as usize) as usize];
+        let shape = image.layouts[LayoutId::of(*extent as usize) as usize];
         let k = shape.map_or(0, |shape| usize::from(shape.k));
         *there < k && there + others.len() >= k
     };
@@ -238,39 +238,43 @@ fn missed(image: &Image, config: &VolumeConfig) -> Option<String> {
     (!names.is_empty()).then(|| names.join(", "))
 }
 
-/// The sides that the last owner left, with all pages to go where they are cut as `wanted`. One that
+/// The layouts that the last owner left, with all pages to go where they are cut as `wanted`. One that
 /// is to be left is left as it was.
 fn restore(
     image: &mut Image,
     wanted: Scheme,
     page_count: u64,
     file: Option<File>,
-) -> Result<Sides, VolumeError> {
+) -> Result<Layouts, VolumeError> {
     let is_wanted = |shape: &Shape| usize::from(shape.k) == wanted.k();
-    let there = |side: &Side| image.sides[*side as usize].is_some();
-    let wanted_is = |side: &Side| image.sides[*side as usize].as_ref().is_some_and(is_wanted);
-    let target = Side::BOTH.into_iter().find(wanted_is);
-    let home = target.or_else(|| Side::BOTH.into_iter().find(there));
+    let there = |layout_id: &LayoutId| image.layouts[*layout_id as usize].is_some();
+    let wanted_is = |layout_id: &LayoutId| {
+        image.layouts[*layout_id as usize]
+            .as_ref()
+            .is_some_and(is_wanted)
+    };
+    let target = LayoutId::BOTH.into_iter().find(wanted_is);
+    let home = target.or_else(|| LayoutId::BOTH.into_iter().find(there));
     let home = home.ok_or(VolumeError::Foreign)?;
-    let slot = &mut image.sides[home as usize];
+    let slot = &mut image.layouts[home as usize];
     if target.is_some() {
         *slot = Some(shape_of(wanted));
     }
     let shape = slot.expect("just found");
     let (slab_bytes, volume) = (image.identity.slab_bytes, image.identity.volume);
-    let mut sides = Sides::new(home, scheme_of(shape), slab_bytes, page_count);
+    let mut layouts = Layouts::new(home, scheme_of(shape), slab_bytes, page_count);
     if let Some(file) = file {
-        sides = sides.keep(file, volume);
+        layouts = layouts.keep(file, volume);
     }
-    let other = &mut image.sides[home.other() as usize];
+    let other = &mut image.layouts[home.other() as usize];
     if image.held.is_empty() {
         // No page is anywhere, whatever the bits say.
         *other = None;
     }
     if let Some(other) = *other {
-        sides.take_over(scheme_of(other))?;
+        layouts.take_over(scheme_of(other))?;
     }
-    Ok(sides)
+    Ok(layouts)
 }
 
 /// As the journal says it.

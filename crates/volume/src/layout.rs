@@ -16,7 +16,7 @@ pub struct Layout {
 
 /// Where a page is.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Place {
+pub struct PageLocation {
     pub extent: usize,
     /// Index of the page in its extent.
     pub index: u32,
@@ -51,13 +51,13 @@ impl Layout {
         page_count.div_ceil(self.extent_pages)
     }
 
-    pub fn locate(&self, page: u64) -> Place {
+    pub fn locate(&self, page: u64) -> PageLocation {
         let extent =
             usize::try_from(page / self.extent_pages).expect("checked against the volume's size");
         let index =
             u32::try_from(page % self.extent_pages).expect("an extent has fewer than 2^32 pages");
         let cut = self.cut;
-        Place { extent, index, cut }
+        PageLocation { extent, index, cut }
     }
 
     /// The pages of the extent that is at `index`.
@@ -76,7 +76,7 @@ mod tests {
         for (scheme, slab_bytes) in [("plain", 8192), ("rs:8+2", 8192), ("rs:4+1", 3 * 4096)] {
             let layout = Layout::new(Cut::of(scheme.parse().unwrap()), slab_bytes);
             for page in 0..100 {
-                let Place { extent, index, .. } = layout.locate(page);
+                let PageLocation { extent, index, .. } = layout.locate(page);
                 let pages = layout.pages(extent);
                 assert!(pages.contains(&page), "{scheme} {page}");
                 assert_eq!(pages.start + u64::from(index), page);

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use cenote_durable::{allocate, allocate_range};
-use cenote_pool::planted::{Planted, is_planted};
+use cenote_pool::injected_faults::{InjectedFault, is_injected};
 use memmap2::{MmapOptions, MmapRaw};
 
 mod bitmap;
@@ -90,7 +90,7 @@ pub enum MarksError {
     /// It is not this volume's.
     #[error("list of pages: it belongs to another volume, or to none")]
     Foreign,
-    /// The machine was started anew since: what was in memory and not in the file is gone.
+    /// The machine was started again since: what was in memory and not in the file is gone.
     #[error("list of pages: this machine was restarted since it was written")]
     Restarted,
 }
@@ -200,7 +200,7 @@ impl Marks {
         let troubled = marks.doubtful.count(0, pages.max) + marks.torn.count(0, pages.max);
         marks.troubled.store(troubled, Ordering::Release);
         for slot in 0..IN_FLIGHT_MAX {
-            if !is_planted(Planted::ForgetListed) {
+            if !is_injected(InjectedFault::ForgetListed) {
                 marks.inherit(slot, are_left);
             }
         }
@@ -216,7 +216,7 @@ impl Marks {
         let is_redone = listed.is_imaged
             && are_images_left
             && (listed.is_committed || !listed.is_fresh)
-            && !is_planted(Planted::SkipRedo);
+            && !is_injected(InjectedFault::SkipRedo);
         if is_redone {
             self.written.insert(listed.page);
             self.resolve(Listed {
@@ -234,7 +234,7 @@ impl Marks {
         let slots = 0..IN_FLIGHT_MAX;
         let listed = slots.filter_map(|slot| Some((slot, self.list.entry(slot)?)));
         listed
-            .filter(|(_, listed)| listed.is_imaged && !is_planted(Planted::ForgetListed))
+            .filter(|(_, listed)| listed.is_imaged && !is_injected(InjectedFault::ForgetListed))
             .map(|(slot, listed)| Unfinished {
                 slot,
                 page: listed.page,
@@ -381,7 +381,7 @@ impl Marks {
         let page = listed.page;
         if listed.is_committed {
             self.doubt(page);
-            self.condemn(page, page + 1);
+            self.tear_doubtful(page, page + 1);
         } else if !listed.is_fresh {
             self.doubt(page);
         } else {
@@ -400,7 +400,7 @@ impl Marks {
     /// How the page may be read.
     #[inline]
     pub fn soundness(&self, page: u64) -> Soundness {
-        if self.troubled.load(Ordering::Acquire) == 0 || is_planted(Planted::MendByParity) {
+        if self.troubled.load(Ordering::Acquire) == 0 || is_injected(InjectedFault::MendByParity) {
             Soundness::Sound
         } else if self.torn.contains(page) {
             Soundness::Torn
@@ -434,7 +434,7 @@ impl Marks {
     }
 
     /// A data split of these pages is lost: what is doubtful among them is torn.
-    pub fn condemn(&self, from: u64, end: u64) {
+    pub fn tear_doubtful(&self, from: u64, end: u64) {
         for page in self.doubtful_pages(from, end) {
             // In this order a reader sees it as one or the other.
             self.torn.insert(page);

@@ -69,7 +69,7 @@ pub struct ScrubReport {
     pub pages: u64,
     /// Splits that were wrong.
     pub wrong_splits: u64,
-    /// Of those, splits that were written anew.
+    /// Of those, splits that were written again.
     pub healed_splits: u64,
     /// Pages of which it could not be told what is right.
     pub corrupt_pages: u64,

@@ -7,10 +7,10 @@ use serde::Serialize;
 use crate::PAGE_BYTES;
 use crate::control::Control;
 use crate::directory::{MemberState, Stripe};
-use crate::extents::{Side, index_of};
-use crate::integrity::{IntegrityStatus, Standing};
+use crate::extents::{LayoutId, index_of};
+use crate::integrity::{IntegrityStatus, Reputation};
 use crate::scrub::ScrubStatus;
-use crate::timings::{Latency, SpreadValues, TimingValues};
+use crate::timings::{HistogramValues, Latency, TimingValues};
 
 /// A volume at one moment. Sizes in bytes.
 #[derive(Clone, Debug, Serialize)]
@@ -87,7 +87,7 @@ pub struct ChangeStatus {
     pub extents_done: usize,
     /// Mapped extents.
     pub extents: usize,
-    /// Of what these hold, or of all that is to be cut anew, what is as it is to be.
+    /// Of what these hold, or of all that is to be restriped, what is as it is to be.
     pub bytes_done: u64,
     /// All of that.
     pub bytes: u64,
@@ -105,7 +105,7 @@ pub struct RepairStatus {
     /// From there until the slab that it replaced was given back.
     pub leave: TimingValues,
     /// Writes that waited for a chunk that was being rebuilt, and how long.
-    pub fence_waits: SpreadValues,
+    pub fence_waits: HistogramValues,
     /// Writes that went into such a chunk at once.
     pub fence_passes: u64,
     /// Chunks that were rebuilt once more because a write went into them.
@@ -156,7 +156,7 @@ pub enum Health {
     /// Slabs are missing; every byte is readable.
     Degraded,
     /// More slabs are out of reach than the scheme survives; its pages are errors until hosts are back. Once
-    /// none can come back they are counted in `torn_pages`, and the extent is mapped anew.
+    /// none can come back they are counted in `torn_pages`, and the extent is mapped again.
     Lost,
 }
 
@@ -170,7 +170,8 @@ pub struct HostState {
     /// Slabs that it would still lend.
     pub slabs_free: u32,
     /// What its errors make of it.
-    pub standing: Standing,
+    #[serde(rename = "standing")]
+    pub reputation: Reputation,
     /// Splits of it that were found wrong.
     pub wrong_splits: u64,
 }
@@ -213,7 +214,7 @@ pub struct CounterValues {
     pub slabs_rebuilt: u64,
     /// Slabs moved to another host because theirs wanted them back.
     pub slabs_moved: u64,
-    /// Pages cut anew for another k.
+    /// Pages restriped for another k.
     pub pages_moved: u64,
     /// Slabs given up because their pages are in the backing store.
     pub slabs_dropped: u64,
@@ -249,14 +250,14 @@ impl Control {
             .map(|extent| extent.hosts.iter().flatten().count())
             .sum();
         let lent_bytes = slabs as u64 * self.slab_bytes();
-        let layout_bytes = |side: Side| {
-            let pages = core.sides.layout(side).extent_pages();
+        let layout_bytes = |layout_id: LayoutId| {
+            let pages = core.layouts.layout(layout_id).extent_pages();
             let count = snapshot.extents.numbered();
-            let mapped =
-                count.filter(|(extent, stripe)| Side::of(*extent) == side && stripe.is_some());
+            let mapped = count
+                .filter(|(extent, stripe)| LayoutId::of(*extent) == layout_id && stripe.is_some());
             mapped.count() as u64 * pages * PAGE_BYTES as u64
         };
-        let mapped_bytes = Side::BOTH.into_iter().map(layout_bytes).sum::<u64>();
+        let mapped_bytes = LayoutId::BOTH.into_iter().map(layout_bytes).sum::<u64>();
         // The bitmap: one bit per page of the mapped range.
         let tags = core.integrity.status().tag_bytes;
         let tables =

@@ -13,7 +13,7 @@ use crate::control::{Control, Dialer};
 use crate::directory::{MemberState, Stripe};
 use crate::journal::Image;
 use crate::marks::Unfinished;
-use crate::mover::Moving;
+use crate::migrator::SteppedMigrator;
 use crate::volume::{Assembly, Opened};
 use crate::{Kept, Volume, VolumeConfig, VolumeError, VolumeStatus, Worker};
 
@@ -80,8 +80,8 @@ pub struct Stepped {
     control: Control,
     queues: Vec<DiskQueue>,
     opened: Option<Opened>,
-    /// Once pages are on two sides.
-    mover: Option<Moving>,
+    /// Once pages are in two layouts.
+    migrator: Option<SteppedMigrator>,
 }
 
 impl Stepped {
@@ -161,7 +161,7 @@ impl Stepped {
             control: assembled.control,
             queues: assembled.queues,
             opened: assembled.opened,
-            mover: None,
+            migrator: None,
         })
     }
 
@@ -198,20 +198,22 @@ impl Stepped {
     /// Handles what has arrived and all else that is due; false once the volume is closed.
     pub fn turn(&mut self) -> bool {
         let is_open = self.turn_control();
-        if is_open && self.step_mover() {
+        if is_open && self.step_migrator() {
             return self.turn_control();
         }
         is_open
     }
 
-    /// Moves pages on that are on their way to the volume's other side; whether the control side has
+    /// Moves pages on that are on their way to the volume's other layout; whether the control side has
     /// to look.
-    fn step_mover(&mut self) -> bool {
+    fn step_migrator(&mut self) -> bool {
         let core = Arc::clone(self.control.shared());
-        if self.mover.is_none() && self.opened.is_none() && core.sides.is_mixed() {
-            self.mover = self.worker().ok().map(Moving::new);
+        if self.migrator.is_none() && self.opened.is_none() && core.layouts.is_mixed() {
+            self.migrator = self.worker().ok().map(SteppedMigrator::new);
         }
-        self.mover.as_mut().is_some_and(|mover| mover.step(&core))
+        self.migrator
+            .as_mut()
+            .is_some_and(|migrator| migrator.step(&core))
     }
 
     fn turn_control(&mut self) -> bool {
@@ -227,9 +229,9 @@ impl Stepped {
     /// How long until it wants a turn even if nothing arrives.
     #[must_use]
     pub fn patience(&self) -> Duration {
-        let mover = self.mover.as_ref().and_then(Moving::deadline);
+        let migrator = self.migrator.as_ref().and_then(SteppedMigrator::deadline);
         let patience = self.control.patience();
-        mover.map_or(patience, |deadline| patience.min(deadline))
+        migrator.map_or(patience, |deadline| patience.min(deadline))
     }
 
     /// How every extent and host stands now.
@@ -320,7 +322,7 @@ impl Stepped {
     /// The extent that a page is in now.
     #[must_use]
     pub fn extent_of(&self, page: u64) -> usize {
-        self.control.core().sides.locate(page).extent
+        self.control.core().layouts.locate(page).extent
     }
 
     /// The page that is at `index` of an extent now.
@@ -386,8 +388,8 @@ impl Stepped {
 impl Drop for Stepped {
     /// A worker that is dropped waits for what is on its way, and nobody moves that any more.
     fn drop(&mut self) {
-        if let Some(mover) = self.mover.take() {
-            mover.abandon();
+        if let Some(migrator) = self.migrator.take() {
+            migrator.abandon();
         }
     }
 }

@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-pub use cenote_latency::{Counts, Latency, Spread, SpreadValues};
+pub use cenote_latency::{Counts, Histogram, HistogramValues, Latency};
 use serde::Serialize;
 
 /// What is timed.
@@ -21,11 +21,11 @@ pub struct Timings {
     /// From there until nobody uses the slab that it replaces.
     pub leave: Timing,
     /// Reads of a page, one of a few.
-    pub read: Spread,
+    pub read: Histogram,
     /// Writes of a page, one of a few.
-    pub write: Spread,
+    pub write: Histogram,
     /// How long writes waited for a chunk that was being rebuilt.
-    pub fence: Spread,
+    pub fence: Histogram,
 }
 
 /// The latest durations of one thing. One thread notes.

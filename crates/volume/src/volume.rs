@@ -1,8 +1,8 @@
 //! A volume: opened once per owner, shared by its workers.
 
 mod changing;
-mod dialled;
-mod tending;
+mod dialer;
+mod maintenance;
 
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, sync_channel};
@@ -17,20 +17,20 @@ use crate::backing::{Backing, DiskQueue, Store};
 use crate::control::{Command, Control, Dialer, HostConfig, Link, Parts, Threads};
 use crate::core::{Core, Shape, pages_of};
 use crate::directory::WorkerEpoch;
-use crate::extents::{EXTENTS_MAX, Side};
+use crate::extents::{EXTENTS_MAX, LayoutId};
 use crate::flights::Flights;
 use crate::integrity::Tags;
 use crate::journal::Image;
 use crate::kept::Kept;
 use crate::layout::Layout;
+use crate::layouts::Layouts;
 use crate::marks::{Marks, MarksError, PageCount, Unfinished};
 use crate::scheme::Cut;
-use crate::sides::Sides;
 use crate::status::VolumeStatus;
 use crate::wake::Wake;
 use crate::worker::{Worker, slots_of};
 use crate::{PAGE_BYTES, Protection, Resilience, Scheme, VolumeError};
-use dialled::Dialled;
+use dialer::Dialled;
 
 /// What a volume is to be.
 #[derive(Clone, Debug)]
@@ -75,7 +75,7 @@ pub struct Volume {
     domain_count: usize,
     is_kept: bool,
     // Whether k can change: somebody would know which pages are where.
-    may_recut: bool,
+    may_restripe: bool,
 }
 
 /// Its threads; none once it has ended.
@@ -84,7 +84,7 @@ struct Running {
     control: Option<JoinHandle<()>>,
     queues: Vec<JoinHandle<()>>,
     scrubber: Option<JoinHandle<()>>,
-    mover: Option<JoinHandle<()>>,
+    migrator: Option<JoinHandle<()>>,
 }
 
 impl Volume {
@@ -127,8 +127,9 @@ impl Volume {
         connector: Arc<dyn Connector>,
     ) -> Result<Self, VolumeError> {
         let volume = Self::open_with(config, Some(kept), None, connector)?;
-        if volume.core.sides.is_mixed() || volume.core.layout().cut() != Cut::of(volume.scheme()) {
-            volume.start_mover()?;
+        if volume.core.layouts.is_mixed() || volume.core.layout().cut() != Cut::of(volume.scheme())
+        {
+            volume.start_migrator()?;
         }
         volume.redo()?;
         volume.mend()?;
@@ -261,23 +262,23 @@ impl Volume {
         })?;
         let layout = Layout::new(Cut::of(scheme), slab_bytes);
         let pages = pages_of(layout, size_bytes_max);
-        let mut may_recut = true;
-        let (marks, tags, sides, journal) = match with.kept {
+        let mut may_restripe = true;
+        let (marks, tags, layouts, journal) = match with.kept {
             Some((kept, left)) => {
-                may_recut = kept.sides.is_some();
+                may_restripe = kept.layouts.is_some();
                 let counts = PageCount {
                     now: pages_of(layout, config.size_bytes),
                     max: pages,
                 };
-                let (marks, tags, sides, journal) =
+                let (marks, tags, layouts, journal) =
                     kept.begin(&config, slab_bytes, counts, left)?;
-                (marks, tags, sides, Some(journal))
+                (marks, tags, layouts, Some(journal))
             }
             None => {
                 let marks = Marks::anonymous(pages).map_err(MarksError::Io)?;
                 let tags = Tags::anonymous(&config.protection, config.id, pages)?;
-                let sides = Sides::new(Side::First, scheme, slab_bytes, pages);
-                (marks, tags, sides, None)
+                let layouts = Layouts::new(LayoutId::First, scheme, slab_bytes, pages);
+                (marks, tags, layouts, None)
             }
         };
         let (store, queues) = match with.backing {
@@ -292,7 +293,7 @@ impl Volume {
             None => (None, Vec::new()),
         };
         let shape = Shape {
-            sides,
+            layouts,
             resilience: config.resilience,
             slab_bytes,
             size_bytes: config.size_bytes,
@@ -336,7 +337,7 @@ impl Volume {
             size_bytes_max,
             domain_count,
             is_kept,
-            may_recut,
+            may_restripe,
         };
         Ok(Assembled {
             volume,
@@ -468,12 +469,12 @@ impl Volume {
             control,
             queues,
             scrubber,
-            mover,
+            migrator,
         } = std::mem::take(&mut *self.running());
         self.core.scrub.end();
-        self.core.mover.end();
+        self.core.migrator.end();
         // First: their workers may wait for the control thread.
-        for helper in scrubber.into_iter().chain(mover) {
+        for helper in scrubber.into_iter().chain(migrator) {
             if helper.join().is_err() {
                 tracing::error!("a thread of the volume ended by itself");
             }

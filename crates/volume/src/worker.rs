@@ -1,20 +1,20 @@
 //! A worker: one thread's way into a volume.
 //!
 //! Requests (`requests`) are cut into page operations (`page`), which post verbs on the worker's
-//! own endpoints (`lanes`) and are moved on by completions. `submit`/`poll` serve a front end
+//! own endpoints (`endpoints`) and are moved on by completions. `submit`/`poll` serve a front end
 //! with many requests in flight; `read`/`write`/`discard` run one to its end on the calling
 //! thread (Hydra's run-to-completion). Here is the loop that both turn. Nothing on the page path
 //! allocates or takes a lock shared with other workers.
 //!
 //! Drop order matters: the endpoints go first, after which nothing can land in buffers.
 
-mod lanes;
+mod endpoints;
 mod page;
 mod random;
 mod requests;
 mod scratch;
 mod switches;
-mod timing;
+mod timer;
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -32,7 +32,7 @@ use crate::control::Command;
 use crate::core::Core;
 use crate::directory::{Snapshot, WorkerEpoch};
 use crate::volume::Farewell;
-use lanes::Lanes;
+use endpoints::Endpoints;
 use page::{Guard, PageOp};
 use random::Random;
 use requests::Slot;
@@ -48,7 +48,7 @@ pub(crate) const OPS_MAX: usize = 256;
 
 /// One thread's endpoints, operations and landing buffers.
 pub struct Worker {
-    lanes: Lanes,
+    endpoints: Endpoints,
     queue: CompletionQueue,
     // Completions of endpoints that complete at once; empty between posts.
     inline: CompletionQueue,
@@ -125,7 +125,7 @@ impl Worker {
         // First: it takes the worker back when what follows fails.
         let farewell = Farewell { id, commands };
         let mut worker = Self {
-            lanes: Lanes::new(host_count)?,
+            endpoints: Endpoints::new(host_count)?,
             // A slab that is being moved is written twice.
             queue: CompletionQueue::with_capacity(OPS_MAX * (DATA_MAX + PARITY_MAX + 1)),
             inline: CompletionQueue::with_capacity(1),
@@ -158,7 +158,7 @@ impl Worker {
             core,
         };
         if let Some(store) = &worker.core.backing {
-            worker.lanes.watch_disk(store.bell_of(id)?.fd());
+            worker.endpoints.watch_disk(store.bell_of(id)?.fd());
             store.disown(id);
         }
         worker.take_mail();
@@ -186,7 +186,7 @@ impl Worker {
     /// Readable when [`Worker::poll`] would make progress.
     #[must_use]
     pub fn fd(&self) -> RawFd {
-        self.lanes.fd()
+        self.endpoints.fd()
     }
 
     /// Poll again within this time even when the descriptor stays quiet: something waits for
@@ -238,10 +238,10 @@ impl Worker {
     /// System calls made on the data path so far, for benchmarks.
     #[must_use]
     pub fn system_calls(&self) -> u64 {
-        self.lanes.system_calls()
+        self.endpoints.system_calls()
     }
 
-    /// Splits that [`Worker::scrub`] found wrong so far, and those of them that it wrote anew.
+    /// Splits that [`Worker::scrub`] found wrong so far, and those of them that it wrote again.
     pub(crate) fn scrubbed(&self) -> (u64, u64) {
         (self.guard.wrong_count, self.guard.healed_count)
     }
@@ -253,13 +253,13 @@ impl Worker {
         }
         // Woken with nothing in flight: a connection has something to say.
         let is_idle = self.free_requests.len() == REQUESTS_MAX && self.done.is_empty();
-        let owed = self.lanes.outstanding() > 0;
+        let owed = self.endpoints.outstanding() > 0;
         if is_idle || !timeout.is_zero() || owed {
-            let (lanes, clock, queue) = (&mut self.lanes, self.core.clock, &mut self.queue);
+            let (endpoints, clock, queue) = (&mut self.endpoints, self.core.clock, &mut self.queue);
             let dead = match timeout {
-                Duration::ZERO => lanes.poll(timeout, clock, queue),
-                _ if !self.switches.run_to_completion => lanes.poll(timeout, clock, queue),
-                _ => lanes.wait(timeout, self.patience, clock, queue),
+                Duration::ZERO => endpoints.poll(timeout, clock, queue),
+                _ if !self.switches.run_to_completion => endpoints.poll(timeout, clock, queue),
+                _ => endpoints.wait(timeout, self.patience, clock, queue),
             };
             for session in dead {
                 self.fail_session(session);
@@ -277,7 +277,7 @@ impl Worker {
 
     pub(crate) fn take_mail(&mut self) {
         for (session, endpoint) in self.core.collect(self.farewell.id) {
-            self.lanes.adopt(session, endpoint);
+            self.endpoints.adopt(session, endpoint);
         }
     }
 
@@ -287,12 +287,12 @@ impl Worker {
         loop {
             self.start_pages();
             if !self.encode.is_empty() {
-                self.lanes.flush(&mut self.queue);
+                self.endpoints.flush(&mut self.queue);
                 while let Some(op) = self.encode.pop() {
                     self.post_parities(op);
                 }
             }
-            self.lanes.flush(&mut self.queue);
+            self.endpoints.flush(&mut self.queue);
             if self.queue.is_empty() && self.ready.is_empty() {
                 break;
             }
@@ -324,11 +324,11 @@ impl Worker {
     fn drop_endpoints(&mut self) {
         self.unmark_unended();
         if self.is_abandoned {
-            self.lanes.close();
+            self.endpoints.close();
             self.unclaim_whole();
         } else {
             self.fail_unanswered();
-            self.lanes.close();
+            self.endpoints.close();
             self.fail_writes();
             self.unclaim_all();
         }

@@ -2,7 +2,7 @@
 
 mod support;
 
-use cenote_volume::{Health, IoError, Mode, Scheme, Standing, Volume, Worker};
+use cenote_volume::{Health, IoError, Mode, Reputation, Scheme, Volume, Worker};
 use support::rot::{holds, rot, splits_of};
 use support::{Cluster, Transport, page};
 
@@ -81,7 +81,7 @@ fn correction_returns_what_was_written_and_heals_every_split() {
             let right = splits_of(&bytes, scheme("rs:4+3")).swap_remove(split as usize);
             rot(&right, 0);
             assert_eq!(read(&mut worker, index), Ok(bytes), "split {split}");
-            assert!(holds(&right), "split {split} is written anew");
+            assert!(holds(&right), "split {split} is written again");
         }
         assert_eq!(counts(&volume), (7, 7, 0));
     }
@@ -226,7 +226,7 @@ fn a_host_that_sends_many_wrong_splits_loses_its_slabs() {
             let status = volume.status().unwrap();
             let host = status.hosts.iter().find(|host| host.name == name).unwrap();
             let is_gone = !status.extents[0].hosts.contains(&Some(name.clone()));
-            host.standing == Standing::Condemned && host.wrong_splits == 30 && is_gone
+            host.reputation == Reputation::Excluded && host.wrong_splits == 30 && is_gone
         },
         || format!("{:#?}", volume.status()),
     );

@@ -70,7 +70,7 @@ fn config(cluster: &Cluster) -> VolumeConfig {
     }
 }
 
-/// Writes the first page, and writes it anew, which the second host does not take: acknowledged all the same.
+/// Writes the first page, and writes it again, which the second host does not take: acknowledged all the same.
 fn write_early(worker: &mut Worker, guard: &Replaced) {
     worker.write(0, &page(0, 1)).unwrap();
     guard.tardy.holds_writes.store(true, Ordering::SeqCst);

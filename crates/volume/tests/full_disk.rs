@@ -48,7 +48,7 @@ impl SmallDisk {
         let path = |kind| self.path.join(format!("volume.{kind}"));
         let kept = Kept::in_files(&path("journal"), &path("pages"), &path("images"));
         let kept = kept.and_then(|kept| kept.with_tags(&path("tags")));
-        kept.and_then(|kept| kept.with_sides(&path("sides")))
+        kept.and_then(|kept| kept.with_layouts(&path("sides")))
             .unwrap()
     }
 
@@ -147,7 +147,7 @@ fn a_volume_has_room_for_its_files_or_is_not_opened() {
         write_all(&volume, 7);
         volume.detach();
         drop(volume);
-        // What the last one left has its room already; only the journal is written anew.
+        // What the last one left has its room already; only the journal is written again.
         disk.fill(PAGE_BYTES);
         let volume = open(&cluster, &disk, &protection).unwrap();
         assert_all(&volume, 7);

@@ -136,7 +136,7 @@ fn bits_that_flip_on_the_way_to_a_host_are_never_read_and_the_host_is_found_agai
     }
 }
 
-/// Holds so many connections to a host, and makes each anew that the host closes.
+/// Holds so many connections to a host, and makes each again that the host closes.
 struct Flood {
     stop: Arc<AtomicBool>,
     is_there: Arc<AtomicBool>,

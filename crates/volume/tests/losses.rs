@@ -31,7 +31,7 @@ fn cluster_of(scheme: &str) -> Cluster {
     Cluster::start(scheme.members(), Transport::Shm, 16 << 20, SLAB)
 }
 
-/// Starts every host anew: what they held is gone.
+/// Starts every host again: what they held is gone.
 fn lose(cluster: &mut Cluster, volume: &Volume) {
     let count = cluster.configs.len();
     let wait_for_all = |is_right: fn(&HostState) -> bool| {
@@ -51,7 +51,7 @@ fn lose(cluster: &mut Cluster, volume: &Volume) {
 }
 
 #[test]
-fn an_extent_that_held_nothing_when_it_was_lost_is_mapped_anew() {
+fn an_extent_that_held_nothing_when_it_was_lost_is_mapped_again() {
     for scheme in ["plain", "rs:2+1"] {
         let mut cluster = cluster_of(scheme);
         let volume = cluster.volume(scheme, 4 * SLAB);
@@ -90,7 +90,7 @@ fn what_was_lost_is_an_error_until_it_is_written_whole_and_the_rest_goes_on() {
         // Never written: zeros as before, and written in part.
         assert_eq!(read(&mut worker, 4), Ok(page_of(0)));
         worker.write(4 * PAGE, &[9; 512]).unwrap();
-        // Written whole: mapped anew. Its neighbours stay errors, beside slabs that hold zeros.
+        // Written whole: mapped again. Its neighbours stay errors, beside slabs that hold zeros.
         worker.write(0, &page_of(7)).unwrap();
         assert_eq!(read(&mut worker, 0), Ok(page_of(7)));
         assert_eq!(read(&mut worker, 1), Err(IoError::Lost));
@@ -153,7 +153,7 @@ fn while_enough_slabs_may_come_back_nothing_is_given_up() {
     assert_eq!((status.health, status.torn_pages), (Health::Lost, 0));
 }
 
-/// Has all hosts fall silent: connections break, and nobody answers when they are made anew.
+/// Has all hosts fall silent: connections break, and nobody answers when they are made again.
 #[derive(Clone, Default)]
 struct Silence(Arc<AtomicBool>);
 

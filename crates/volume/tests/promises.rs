@@ -140,7 +140,7 @@ fn with_too_few_hosts_an_extent_is_degraded_and_made_whole_when_one_comes_back()
 }
 
 #[test]
-fn a_host_that_returns_after_its_slabs_were_replaced_lends_anew() {
+fn a_host_that_returns_after_its_slabs_were_replaced_lends_again() {
     let mut cluster = Cluster::start(11, Transport::Tcp, 32 << 20, SLAB);
     let volume = cluster.volume("rs:8+2", 16 << 20);
     let mut worker = volume.worker().unwrap();

@@ -143,7 +143,7 @@ fn one_wrong_split_is_named_with_one_more_than_k() {
     let right = splits_of(&bytes, "rs:4+2".parse().unwrap()).swap_remove(3);
     rot(&right, 0);
     assert_eq!(read(&mut worker, 0), Ok(bytes));
-    assert!(holds(&right), "written anew");
+    assert!(holds(&right), "written again");
     let status = volume.status().unwrap().integrity;
     let counts = (
         status.wrong_splits,

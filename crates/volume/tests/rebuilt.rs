@@ -6,7 +6,7 @@ mod support;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use cenote_volume::{
-    IoError, Mode, PAGE_BYTES, Protection, Resilience, Scheme, SealKey, Standing, Volume,
+    IoError, Mode, PAGE_BYTES, Protection, Reputation, Resilience, Scheme, SealKey, Volume,
     VolumeConfig, Worker,
 };
 use support::rot::{holds, rot, rot_first, slabs, splits_of};
@@ -171,9 +171,9 @@ fn what_no_k_splits_tell_is_an_error_and_its_neighbours_are_right() {
     assert_eq!(read(&mut worker, 6), Ok(again));
 }
 
-/// Only k others are there to rebuild from, and one of them is wrong where the condemned host is right.
+/// Only k others are there to rebuild from, and one of them is wrong where the excluded host is right.
 #[test]
-fn the_slab_of_a_condemned_host_takes_no_page_with_it() {
+fn the_slab_of_an_excluded_host_takes_no_page_with_it() {
     let _alone = alone();
     let cluster = Cluster::start(4, Transport::Shm, 4 << 20, SLAB);
     let checksum = Protection::Checksum;
@@ -195,7 +195,7 @@ fn the_slab_of_a_condemned_host_takes_no_page_with_it() {
             let hosts = &status.hosts;
             let host = hosts.iter().find(|host| Some(&host.name) == name.as_ref());
             let is_gone = !status.extents[0].hosts.contains(&name);
-            host.unwrap().standing == Standing::Condemned && is_gone
+            host.unwrap().reputation == Reputation::Excluded && is_gone
         },
         || format!("{:#?}", volume.status()),
     );

@@ -38,7 +38,7 @@ fn fill(volume: &Volume, count: u64, round: u64) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn every_wrong_split_is_found_and_written_anew() {
+fn every_wrong_split_is_found_and_written_again() {
     let cluster = Cluster::start(6, Transport::Shm, 4 << 20, SLAB);
     let open = |round| match round {
         300 => cluster.protected_volume("rs:4+2", Protection::Checksum, SIZE),

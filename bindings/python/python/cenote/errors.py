@@ -100,7 +100,7 @@ class ConditionError(Error):
     ``found`` is the version that it has; None: there is no such object.
     """
 
-    hint = "get it, and decide anew"
+    hint = "get it, and decide again"
 
     def __init__(self, said: str, found: int | None = None) -> None:
         super().__init__(said)

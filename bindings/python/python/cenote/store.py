@@ -39,7 +39,7 @@ class Store(Closing):
     """Objects that `cenote store serve` serves: keys of 1 to 250 bytes, values of up to 1 MiB.
 
     Any thread may use it, and many requests are under way over its one connection; one that breaks
-    is made anew by the next request. With several addresses they are stores with copies of the same
+    is made again by the next request. With several addresses they are stores with copies of the same
     objects, in the order that all clients agree on.
 
     >>> with cenote.Store("tcp:127.0.0.1:7100", key="cluster.key") as store:  # doctest: +SKIP

@@ -41,12 +41,12 @@ pub struct Status {
     pub errors: u64,
     /// Pages that cannot be read.
     pub unreadable_pages: u64,
-    /// Times that every page came home by itself.
-    pub homecomings: u64,
+    /// Times that every page was reclaimed by itself.
+    pub reclaims: u64,
     /// Bytes that did.
-    pub home_bytes: u64,
+    pub reclaimed_bytes: u64,
     /// Times that memory got short meanwhile, or somebody wanted the server, and the rest stayed.
-    pub homecomings_cut: u64,
+    pub reclaims_cut: u64,
 }
 
 impl Status {
@@ -62,9 +62,9 @@ impl Status {
             ("written_bytes", self.written_bytes),
             ("errors", self.errors),
             ("unreadable_pages", self.unreadable_pages),
-            ("homecomings", self.homecomings),
-            ("home_bytes", self.home_bytes),
-            ("homecomings_cut", self.homecomings_cut),
+            ("homecomings", self.reclaims),
+            ("home_bytes", self.reclaimed_bytes),
+            ("homecomings_cut", self.reclaims_cut),
         ];
         out.push_str(&format!("device {}\n", self.device.display()));
         out.push_str(&format!("transport {}\n", self.transport));
@@ -88,9 +88,9 @@ impl Status {
             "written_bytes" => self.written_bytes = number,
             "errors" => self.errors = number,
             "unreadable_pages" => self.unreadable_pages = number,
-            "homecomings" => self.homecomings = number,
-            "home_bytes" => self.home_bytes = number,
-            "homecomings_cut" => self.homecomings_cut = number,
+            "homecomings" => self.reclaims = number,
+            "home_bytes" => self.reclaimed_bytes = number,
+            "homecomings_cut" => self.reclaims_cut = number,
             _ => {}
         }
     }

@@ -180,7 +180,7 @@ impl Device {
     ///
     /// # Errors
     /// When swap could not be turned on again; [`Device::swap_on_again`] tries once more.
-    pub fn bring_home(&mut self, goes_on: impl FnMut(u64) -> bool) -> Result<bool> {
+    pub fn reclaim(&mut self, goes_on: impl FnMut(u64) -> bool) -> Result<bool> {
         if let Err(error) = area::off_while(self.path(), goes_on) {
             tracing::info!(%error, "pages stay swapped out");
             return Ok(false);
@@ -190,7 +190,7 @@ impl Device {
         Ok(true)
     }
 
-    /// Turns swap on, empty, after every page came home.
+    /// Turns swap on, empty, after every page was reclaimed.
     ///
     /// # Errors
     /// As [`Device::swap_on`].

@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::control::{Conversation, Lock, Status};
-use super::homing::Homing;
 use super::launch::Announcer;
+use super::reclaim::Reclaim;
 use super::{Device, Error, OffReport, Options, Result, control, harden, refuse};
 use crate::disk::Disk;
 
@@ -48,7 +48,7 @@ struct Server {
     device: Device,
     // The disk outlives the device's threads.
     disk: Arc<dyn Disk>,
-    homing: Option<Homing>,
+    reclaim: Option<Reclaim>,
     listener: UnixListener,
     signals: Signals,
     _files: Files,
@@ -90,7 +90,7 @@ fn start(
     let server = Server {
         device,
         disk,
-        homing: options.reclaim.then(Homing::default),
+        reclaim: options.reclaim.then(Reclaim::default),
         listener,
         signals,
         _files: files,
@@ -107,9 +107,9 @@ impl Server {
     fn serve(mut self) -> Result<OffReport> {
         loop {
             let arrived = self.wait().map_err(Error::system("wait for a request"))?;
-            if let Some(homing) = &mut self.homing {
+            if let Some(reclaim) = &mut self.reclaim {
                 let signals = &self.signals;
-                homing.tend(&mut self.device, &*self.disk, || signals.are_waiting());
+                reclaim.tend(&mut self.device, &*self.disk, || signals.are_waiting());
             }
             if arrived == Arrived::Signal {
                 match self.device.swap_off(|_| ()) {
@@ -186,13 +186,17 @@ impl Server {
             written_bytes: counters.written_bytes.load(Ordering::Relaxed),
             errors: counters.errors.load(Ordering::Relaxed),
             unreadable_pages: counters.unreadable_pages(),
-            ..self.homing.as_ref().map(Homing::told).unwrap_or_default()
+            ..self.reclaim.as_ref().map(Reclaim::told).unwrap_or_default()
         }
     }
 
-    /// Waits for a signal or a client; with pages that may come home, not for long.
+    /// Waits for a signal or a client; with pages that may be reclaimed, not for long.
     fn wait(&self) -> io::Result<Arrived> {
-        let timeout_ms = if self.homing.is_some() { HOMING_MS } else { -1 };
+        let timeout_ms = if self.reclaim.is_some() {
+            RECLAIM_LOOK_MS
+        } else {
+            -1
+        };
         let entry = |fd| libc::pollfd {
             fd,
             events: libc::POLLIN,
@@ -228,7 +232,7 @@ enum Arrived {
 }
 
 /// Between two looks at what the machine has to spare; hosts say it once a second.
-const HOMING_MS: libc::c_int = 500;
+const RECLAIM_LOOK_MS: libc::c_int = 500;
 
 /// Removes the server's files when it ends.
 struct Files {

@@ -75,8 +75,8 @@ fn a_program_over_its_limit_gets_every_byte_back() {
 
 /// The kernel does not look for signals behind the last page: swap is off then, whoever was told to stop.
 #[test]
-fn swap_is_as_it_is_told_when_a_homecoming_is_stopped_at_its_last_page() {
-    let Some(_turn) = turn("a homecoming that is stopped") else {
+fn swap_is_as_it_is_told_when_a_reclaim_is_stopped_at_its_last_page() {
+    let Some(_turn) = turn("a reclaim that is stopped") else {
         return;
     };
     let dir = tempfile::tempdir().unwrap();
@@ -89,7 +89,7 @@ fn swap_is_as_it_is_told_when_a_homecoming_is_stopped_at_its_last_page() {
     assert_eq!(program.wait_for_fill(), b'f');
     for round in 0..8 {
         program.group.set_limit(256 * MIB).unwrap();
-        let home = device.bring_home(|left_bytes| left_bytes > 0);
+        let home = device.reclaim(|left_bytes| left_bytes > 0);
         let is_on = device.used_bytes().is_some();
         assert!(is_on && device.is_on(), "round {round}: {home:?}, {is_on}");
         wait_until("the group holds less", || {

@@ -4,8 +4,8 @@ use bytes::{Bytes, BytesMut};
 
 use super::queue::Span;
 use super::{
-    Access, Client, Completion, Error, Failure, Full, HostIndex, Operation, Planted, RemoteWindow,
-    Time, WindowName, is_planted,
+    Access, Client, Completion, Error, Failure, Full, HostIndex, InjectedFault, Operation,
+    RemoteWindow, Time, WindowName, is_injected,
 };
 
 /// What a piece does.
@@ -162,7 +162,7 @@ impl Client {
     }
 
     pub(super) fn lease_end(&self) -> Time {
-        if is_planted(Planted::LeaseIgnored) {
+        if is_injected(InjectedFault::LeaseIgnored) {
             return Time(u64::MAX);
         }
         self.lease_until
@@ -177,14 +177,14 @@ impl Client {
         let Some(entry) = view.entry.as_ref() else {
             return Started::Lacks;
         };
-        if is_write && entry.access == Access::Frozen && is_planted(Planted::QueueDropped) {
+        if is_write && entry.access == Access::Frozen && is_injected(InjectedFault::QueueDropped) {
             self.end_piece(number, Ok(()));
             return Started::Yes;
         }
         let generation = entry.generation;
         let copies = match (is_write, view.stale_copies()) {
             (true, _) => &entry.copies[..],
-            (false, Some(stale)) if is_planted(Planted::StaleServed) => &stale[..1],
+            (false, Some(stale)) if is_injected(InjectedFault::StaleServed) => &stale[..1],
             (false, _) => entry.copies.get(..1).unwrap_or_default(),
         };
         let mut targets: Vec<(usize, RemoteWindow)> = Vec::with_capacity(copies.len());
@@ -209,7 +209,7 @@ impl Client {
             return false;
         }
         let window = name_of(&window);
-        if is_planted(Planted::AckFirstCopy) {
+        if is_injected(InjectedFault::AckFirstCopy) {
             // The others get it beside this one, and nobody waits for them.
             for (host, window) in std::mem::take(&mut rest) {
                 self.submit(number, host, &window);
@@ -267,7 +267,7 @@ impl Client {
         };
         match completion.result {
             Ok(()) => self.go_on(now, number, host),
-            Err(_) if is_planted(Planted::ErrorAsAck) => self.go_on(now, number, host),
+            Err(_) if is_injected(InjectedFault::ErrorAsAck) => self.go_on(now, number, host),
             Err(Failure::Refused(refusal)) => {
                 let region = u32::try_from(region).expect("at most 2^16");
                 self.end_piece(number, Err(Error::Refused { region, refusal }));
@@ -304,14 +304,14 @@ impl Client {
         };
         let (generation, window, is_last) = (*generation, *window, rest.is_empty());
         let is_lapsed = now >= self.lease_until || *lease != self.leases;
-        let is_lapsed = is_lapsed && !is_planted(Planted::LeaseIgnored);
+        let is_lapsed = is_lapsed && !is_injected(InjectedFault::LeaseIgnored);
         let is_gone = *losses != self.regions[region].losses();
         if is_write {
             piece.trace = Trace::Somewhere;
         }
         let is_outdated = !is_write
             && self.regions[region].has_left(generation, host, window)
-            && !is_planted(Planted::StaleServed);
+            && !is_injected(InjectedFault::StaleServed);
         if is_outdated || is_lapsed || is_gone {
             return self.do_again(number);
         }

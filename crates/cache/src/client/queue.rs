@@ -16,7 +16,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::planted::{Planted, is_planted};
+use crate::injected_faults::{InjectedFault, is_injected};
 
 /// The bytes of a part, and what it does with them.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -35,14 +35,14 @@ pub struct Lets {
 }
 
 /// Slab, offset, end and number: parts of the same bytes stand together, in their order.
-type Place = (usize, u64, u64, u64);
+type PartKey = (usize, u64, u64, u64);
 
 /// See the module's text. Parts are named by numbers that grow with each submission.
 #[derive(Debug, Default)]
 pub struct Queue {
     /// Parts that have not ended.
-    reads: BTreeSet<Place>,
-    writes: BTreeSet<Place>,
+    reads: BTreeSet<PartKey>,
+    writes: BTreeSet<PartKey>,
     /// At least the longest of them.
     longest: u64,
     ready_reads: BTreeSet<u64>,
@@ -76,7 +76,7 @@ impl Queue {
         let ready = kinds
             .into_iter()
             .filter_map(|(is_let, of)| is_let.then_some(of));
-        let next = if is_planted(Planted::QueueReordered) {
+        let next = if is_injected(InjectedFault::QueueReordered) {
             let end = last.unwrap_or(u64::MAX);
             ready.filter_map(|of| of.range(..end).next_back()).max()
         } else {
@@ -153,7 +153,7 @@ impl Queue {
 
     fn wait_or_be_ready(&mut self, number: u64, span: Span) {
         match self.leader(number, span) {
-            Some(leader) if !is_planted(Planted::QueueReordered) => {
+            Some(leader) if !is_injected(InjectedFault::QueueReordered) => {
                 self.leaders.insert(number, leader);
                 self.followers.insert((leader, number), span);
             }
@@ -185,7 +185,7 @@ impl Queue {
         }
     }
 
-    fn places(&mut self, is_write: bool) -> &mut BTreeSet<Place> {
+    fn places(&mut self, is_write: bool) -> &mut BTreeSet<PartKey> {
         match is_write {
             true => &mut self.writes,
             false => &mut self.reads,
@@ -193,13 +193,13 @@ impl Queue {
     }
 }
 
-fn place(number: u64, span: Span) -> Place {
+fn place(number: u64, span: Span) -> PartKey {
     (span.slab, span.offset, span.offset + span.len_bytes, number)
 }
 
 /// The newest part before `number` that shares bytes with its span. No part is longer than
 /// `longest`.
-fn newest(parts: &BTreeSet<Place>, number: u64, span: Span, longest: u64) -> Option<u64> {
+fn newest(parts: &BTreeSet<PartKey>, number: u64, span: Span, longest: u64) -> Option<u64> {
     let (slab, offset, end, _) = place(number, span);
     let mut from = (slab, offset.saturating_sub(longest), 0, 0);
     let mut newest = None;

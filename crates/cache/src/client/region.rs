@@ -9,7 +9,8 @@ use cenote_pool::control::Window;
 use super::piece::name_of;
 use super::queue::{Lets, Queue};
 use super::{
-    Access, Client, Entry, HostIndex, Planted, Progress, RemoteWindow, WindowName, is_planted,
+    Access, Client, Entry, HostIndex, InjectedFault, Progress, RemoteWindow, WindowName,
+    is_injected,
 };
 use crate::owner::Copy;
 
@@ -103,9 +104,9 @@ impl RegionView {
         };
         let is_blocked = self.blocked_at == entry.generation;
         let is_doubted = self.doubted_at == entry.generation || self.is_late();
-        let is_doubted = is_doubted && !is_planted(Planted::RedoneUnfenced);
-        let writes_on = entry.access == Access::Open || is_planted(Planted::WriteDuringMove);
-        let drops = entry.access == Access::Frozen && is_planted(Planted::QueueDropped);
+        let is_doubted = is_doubted && !is_injected(InjectedFault::RedoneUnfenced);
+        let writes_on = entry.access == Access::Open || is_injected(InjectedFault::WriteDuringMove);
+        let drops = entry.access == Access::Frozen && is_injected(InjectedFault::QueueDropped);
         match entry.access {
             Access::Open | Access::Frozen => Lets {
                 reads: !is_blocked,
@@ -135,7 +136,7 @@ impl RegionView {
         entry.generation != generation && self.windows().all(|used| used != (host, window))
     }
 
-    /// For a planted mistake: where it was before.
+    /// For an injected fault: where it was before.
     pub fn stale_copies(&self) -> Option<&[Copy]> {
         (!self.former.is_empty()).then_some(&self.former[..])
     }
@@ -155,7 +156,7 @@ impl Client {
             let begun = matches!(piece.progress, Progress::UnderWay { generation: begun, .. } if begun < generation);
             piece.is_write() && begun
         };
-        if view.queue.under_way().any(is_older) && !is_planted(Planted::NoDrain) {
+        if view.queue.under_way().any(is_older) && !is_injected(InjectedFault::NoDrain) {
             return;
         }
         let number = entry.region;

@@ -37,19 +37,19 @@ fn shape(copies: u32) -> Shape {
 /// A fleet, with hosts that stand as a test says.
 struct World {
     fleet: Fleet,
-    hosts: BTreeMap<HostIndex, Standing>,
+    hosts: BTreeMap<HostIndex, HostSummary>,
     now: Time,
     regions: u32,
 }
 
-const UP: Standing = Standing {
+const UP: HostSummary = HostSummary {
     is_up: true,
     has_ended: false,
     is_leaving: false,
     is_empty: false,
     slabs: 32,
 };
-const ENDED: Standing = Standing {
+const ENDED: HostSummary = HostSummary {
     is_up: false,
     has_ended: true,
     is_leaving: false,
@@ -82,12 +82,12 @@ impl World {
             self.fleet.set_catalogue(Ok(same));
         }
         let hosts = self.hosts.clone();
-        let standing = |host: HostIndex| hosts.get(&host).copied().unwrap_or(ENDED);
+        let summary = |host: HostIndex| hosts.get(&host).copied().unwrap_or(ENDED);
         let demand = Demand {
             regions: self.regions,
             remaining: None,
         };
-        self.fleet.handle_tick(self.now, &standing, demand);
+        self.fleet.handle_tick(self.now, &summary, demand);
         if self.fleet.is_changed() {
             assert!(self.fleet.poll_action().is_none(), "before it is kept");
         }
@@ -95,7 +95,7 @@ impl World {
         std::iter::from_fn(|| self.fleet.poll_action()).collect()
     }
 
-    fn give(&mut self, order: Order, host: HostIndex, standing: Standing) {
+    fn give(&mut self, order: Order, host: HostIndex, summary: HostSummary) {
         let machine = Machine {
             order: order.name(7),
             id: format!("vm-{order}"),
@@ -106,7 +106,7 @@ impl World {
             },
         };
         self.fleet.handle_acquired(self.now, order, &machine, host);
-        self.hosts.insert(host, standing);
+        self.hosts.insert(host, summary);
     }
 }
 
@@ -209,7 +209,7 @@ fn a_cheaper_machine_is_moved_to_and_the_dear_one_goes_when_it_is_there() {
     world.hosts.insert(1, UP);
     let emptied = world.tick(1);
     assert!(matches!(emptied[..], [Action::Empty(0)]), "{emptied:?}");
-    let gone = Standing {
+    let gone = HostSummary {
         is_leaving: true,
         is_empty: true,
         ..UP
@@ -260,7 +260,7 @@ fn who_reaches_no_machine_gives_none_back() {
     }
     world.tick(1);
     assert_eq!(world.hosts.len(), 2);
-    let silent = Standing {
+    let silent = HostSummary {
         is_up: false,
         has_ended: true,
         is_leaving: false,
@@ -431,13 +431,13 @@ fn a_machine_in_a_domain_that_has_a_copy_of_all_is_of_no_use() {
             .handle_no_machine(world.now, order, None, "no quota");
     }
     let hosts = world.hosts.clone();
-    let standing = |host: HostIndex| hosts.get(&host).copied().unwrap_or(ENDED);
+    let summary = |host: HostIndex| hosts.get(&host).copied().unwrap_or(ENDED);
     let demand = Demand {
         regions: world.regions,
         remaining: None,
     };
     let fleet = &world.fleet;
-    let is_useless = |domain: &str| fleet.is_useless(second, domain, &standing, demand);
+    let is_useless = |domain: &str| fleet.is_useless(second, domain, &summary, demand);
     assert!(is_useless(&format!("vm-{first}")));
     assert!(!is_useless("elsewhere"));
 }
@@ -446,7 +446,7 @@ fn a_machine_in_a_domain_that_has_a_copy_of_all_is_of_no_use() {
 fn room_that_is_promised_and_not_there_is_not_counted_on_for_ever() {
     let mut world = World::new(TEXT, Vec::new());
     let first = orders(&world.tick(0))[0].0;
-    let half = Standing { slabs: 16, ..UP };
+    let half = HostSummary { slabs: 16, ..UP };
     world.give(first, 0, half);
     assert!(
         orders(&world.tick(1)).is_empty(),
@@ -518,14 +518,14 @@ fn a_disk_that_refuses_has_nothing_pile_up() {
         world.give(order, 1 + host, UP);
     }
     let hosts = world.hosts.clone();
-    let standing = |host: HostIndex| hosts.get(&host).copied().unwrap_or(ENDED);
+    let summary = |host: HostIndex| hosts.get(&host).copied().unwrap_or(ENDED);
     let demand = Demand {
         regions: world.regions,
         remaining: None,
     };
     // Nobody confirms: no action goes out.
     for _ in 0..100 {
-        world.fleet.handle_tick(world.now, &standing, demand);
+        world.fleet.handle_tick(world.now, &summary, demand);
     }
     assert!(world.fleet.actions.len() <= 2, "{:?}", world.fleet.actions);
     assert!(!world.fleet.actions.is_empty());
@@ -550,7 +550,7 @@ fn a_host_that_leaves_lends_nothing_and_is_counted_on_again_when_it_stays() {
     let first = orders(&world.tick(0))[0].0;
     world.give(first, 0, UP);
     world.tick(1);
-    let leaving = Standing {
+    let leaving = HostSummary {
         is_leaving: true,
         slabs: 0,
         ..UP

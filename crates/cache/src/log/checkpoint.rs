@@ -15,9 +15,9 @@ use std::path::Path;
 use std::sync::atomic::Ordering;
 
 use super::error::Error;
-use super::index::Place;
+use super::index::BucketTag;
+use super::injected_faults::{InjectedFault, is_injected};
 use super::pending::Completion;
-use super::planted::{Planted, is_planted};
 use super::record::{ADDRESS_END, word_at};
 use super::session::{Pause, Session};
 use super::store::{Secret, Store};
@@ -39,7 +39,7 @@ pub struct Image {
     /// Buckets that the index began with.
     pub buckets: u64,
     /// Where each chain begins.
-    pub chains: Vec<(Place, u64)>,
+    pub chains: Vec<(BucketTag, u64)>,
 }
 
 const MAGIC: &[u8; 8] = b"CENLOG01";
@@ -127,7 +127,7 @@ impl Image {
             if bucket >= image.buckets || tag >= 1 << 14 || !is_address {
                 return Err("a chain of it is out of range");
             }
-            let place = Place {
+            let place = BucketTag {
                 bucket: bucket as usize,
                 tag,
             };
@@ -156,7 +156,7 @@ pub fn write_first(store: &Store) -> Result<(), Error> {
 fn image_of(
     store: &Store,
     (begin, replay_from, end): (u64, u64, u64),
-    chains: Vec<(Place, u64)>,
+    chains: Vec<(BucketTag, u64)>,
 ) -> Image {
     Image {
         page_bytes: store.page_bytes(),
@@ -212,7 +212,7 @@ pub struct Checkpoint {
     replay_from: u64,
     /// The epoch of those who may have records that are in no chain yet.
     epoch: Option<u64>,
-    chains: Option<Vec<(Place, u64)>>,
+    chains: Option<Vec<(BucketTag, u64)>>,
     commit: Commit,
 }
 
@@ -251,7 +251,7 @@ impl Session {
                     if store.tiers.range(tier).is_none_or(|held| held.end < end) {
                         return Ok(None);
                     }
-                    if is_planted(Planted::NoSync) {
+                    if is_injected(InjectedFault::NoSync) {
                         commit.stage = Stage::Done { end };
                         continue;
                     }
@@ -318,7 +318,7 @@ impl Session {
         if !store.epochs.is_past(epoch) {
             return Ok(None);
         }
-        let is_ahead = is_planted(Planted::IndexAhead);
+        let is_ahead = is_injected(InjectedFault::IndexAhead);
         if point.chains.is_none() && !is_ahead {
             point.chains = Some(chains_of(&store, point.begin));
         }
@@ -383,7 +383,7 @@ impl Session {
 }
 
 /// Where each chain that reaches above `begin` has its front.
-fn chains_of(store: &Store, begin: u64) -> Vec<(Place, u64)> {
+fn chains_of(store: &Store, begin: u64) -> Vec<(BucketTag, u64)> {
     let mut chains = Vec::new();
     store.index.for_each(|place, address| {
         if address >= begin {

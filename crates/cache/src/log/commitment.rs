@@ -5,7 +5,7 @@
 //! even when faster tiers do not hold the page, and then waits for tiers behind the commit point,
 //! or for ever. Here the states of the tiers are asked, so that there is nothing to count wrong.
 
-use super::planted::{Planted, is_planted};
+use super::injected_faults::{InjectedFault, is_injected};
 
 /// What one tier has of a page.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -55,7 +55,7 @@ impl Commitment {
         let holds = |share: &&Share| !matches!(share, Share::Absent | Share::Failed);
         let up_to = &self.shares[..self.shares.len().min(self.commit_point + 1)];
         let done = up_to.iter().filter(|share| **share == Share::Done).count();
-        if is_planted(Planted::TierCountdown) {
+        if is_injected(InjectedFault::TierCountdown) {
             return done == self.commit_point + 1;
         }
         match up_to.iter().filter(holds).count() {

@@ -7,8 +7,8 @@
 
 use super::error::Error;
 use super::fetch::{Fetch, Progress};
+use super::injected_faults::{InjectedFault, is_injected};
 use super::pending::Completion;
-use super::planted::{Planted, is_planted};
 use super::record::Record;
 use super::session::Session;
 use super::store::Traced;
@@ -53,7 +53,7 @@ impl Session {
         }
         store.addresses.begin.raise(until);
         store.index.sweep(until);
-        if store.file.is_none() || is_planted(Planted::PunchEarly) {
+        if store.file.is_none() || is_injected(InjectedFault::PunchEarly) {
             store.give_back(until);
         }
         done.begin = store.addresses.begin.load();
@@ -81,7 +81,7 @@ impl Session {
                     Traced::InMemory(_) | Traced::Absent => return Ok(false),
                 }
             };
-            if below != address && is_planted(Planted::ChainForgotten) {
+            if below != address && is_injected(InjectedFault::ChainForgotten) {
                 return Ok(false);
             }
             while below > address {

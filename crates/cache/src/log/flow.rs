@@ -14,8 +14,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::commitment::{Commitment, Share};
 use super::error::Error;
+use super::injected_faults::{InjectedFault, is_injected};
 use super::page;
-use super::planted::{Planted, is_planted};
 use super::store::Store;
 use super::tiers::{Buffer, Inbox, Request, Started};
 
@@ -192,7 +192,7 @@ impl Flow {
                 match page.commitment.share(tier) {
                     Share::Done if is_gapless => store.tiers.extend(tier, end),
                     // A tail of the log has no hole: it begins behind this one.
-                    Share::Failed if is_gapless && !is_planted(Planted::HoleServed) => {
+                    Share::Failed if is_gapless && !is_injected(InjectedFault::HoleServed) => {
                         store.tiers.forget_below(tier, end);
                     }
                     Share::Failed if is_gapless => store.tiers.extend(tier, end),

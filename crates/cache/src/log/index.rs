@@ -39,7 +39,7 @@ const ADDRESS: u64 = (1 << TAG_SHIFT) - 1;
 
 /// Where a hash is looked up. It stays the same while the index grows.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Place {
+pub struct BucketTag {
     /// Number of the bucket among those that an index begins with.
     pub bucket: usize,
     /// Below 2^14.
@@ -177,8 +177,8 @@ impl Index {
     /// Where a hash is looked up.
     #[inline]
     #[must_use]
-    pub fn place(&self, hash: u64) -> Place {
-        Place {
+    pub fn place(&self, hash: u64) -> BucketTag {
+        BucketTag {
             bucket: hash as usize & ((1 << self.first_bits) - 1),
             tag: hash >> (64 - TAG_BITS),
         }
@@ -203,7 +203,7 @@ impl Index {
 
     /// The bucket of a place.
     #[inline]
-    fn number(&self, place: Place, extent: Extent) -> usize {
+    fn number(&self, place: BucketTag, extent: Extent) -> usize {
         let buckets = extent.buckets();
         let bits = buckets.ilog2() + 1 - self.first_bits;
         let number = place.bucket | (place.tag as usize & ((1 << bits) - 1)) << self.first_bits;
@@ -216,7 +216,7 @@ impl Index {
 
     /// Has the processor fetch what [`Index::find`] will look at.
     #[inline]
-    pub fn prefetch(&self, place: Place) {
+    pub fn prefetch(&self, place: BucketTag) {
         let number = self.number(place, self.extent());
         huge::prefetch(&self.buckets.bucket(number)[0]);
     }
@@ -224,7 +224,7 @@ impl Index {
     /// The entry of a tag, if there is one.
     #[inline]
     #[must_use]
-    pub fn find(&self, place: Place) -> Option<Entry<'_>> {
+    pub fn find(&self, place: BucketTag) -> Option<Entry<'_>> {
         loop {
             let number = self.number(place, self.extent());
             if let Some(entry) = self.find_in(number, place.tag) {
@@ -257,7 +257,7 @@ impl Index {
     ///
     /// # Errors
     /// [`Full`].
-    pub fn find_or_add(&self, place: Place) -> Result<Entry<'_>, Full> {
+    pub fn find_or_add(&self, place: BucketTag) -> Result<Entry<'_>, Full> {
         let wanted = TAKEN | place.tag << TAG_SHIFT;
         let mut is_due = true;
         loop {
@@ -302,7 +302,7 @@ impl Index {
     }
 
     /// Whether nothing may be added to bucket `number` for this place any more.
-    fn has_moved(&self, place: Place, number: usize) -> bool {
+    fn has_moved(&self, place: BucketTag, number: usize) -> bool {
         let extent = self.extent();
         self.number(place, extent) != number || extent.is_split_now(number)
     }
@@ -388,8 +388,8 @@ impl Index {
         }
     }
 
-    /// Place and address of each entry that has a chain, while others change them.
-    pub fn for_each(&self, mut each: impl FnMut(Place, u64)) {
+    /// BucketTag and address of each entry that has a chain, while others change them.
+    pub fn for_each(&self, mut each: impl FnMut(BucketTag, u64)) {
         let _growth = self.growth.lock().expect("nobody panics with it");
         for number in 0..self.bucket_count() {
             let bucket = number & (self.first_buckets() - 1);
@@ -397,7 +397,7 @@ impl Index {
                 let word = slot.load(Ordering::Acquire);
                 if word & STATE == TAKEN && word & ADDRESS != 0 {
                     let tag = word >> TAG_SHIFT & ((1 << TAG_BITS) - 1);
-                    each(Place { bucket, tag }, word & ADDRESS);
+                    each(BucketTag { bucket, tag }, word & ADDRESS);
                 }
             }
         }

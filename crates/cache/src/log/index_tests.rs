@@ -5,11 +5,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use proptest::prelude::*;
 
-use super::index::{Full, Index, Place, TAG_BITS};
+use super::index::{BucketTag, Full, Index, TAG_BITS};
 
 /// A place of an index that begins with four buckets. Few tags: many are met again.
-fn place() -> impl Strategy<Value = Place> {
-    (0usize..4, 0u64..48).prop_map(|(bucket, tag)| Place {
+fn place() -> impl Strategy<Value = BucketTag> {
+    (0usize..4, 0u64..48).prop_map(|(bucket, tag)| BucketTag {
         bucket,
         tag: tag * 341 % (1 << TAG_BITS),
     })
@@ -17,8 +17,8 @@ fn place() -> impl Strategy<Value = Place> {
 
 #[derive(Clone, Debug)]
 enum Op {
-    Put(Place),
-    Find(Place),
+    Put(BucketTag),
+    Find(BucketTag),
     Split,
     /// Everything below the address that so many puts ago had.
     Sweep(u64),
@@ -108,11 +108,11 @@ fn nothing_is_missed_while_the_index_grows_under_threads() {
     const THREADS: u64 = 3;
     const PLACES: u64 = 4000;
     let index = Index::new(1, 1 << 10, 4000);
-    let place = |thread: u64, number: u64| Place {
+    let place = |thread: u64, number: u64| BucketTag {
         bucket: 0,
         tag: thread * PLACES + number,
     };
-    let old = Place {
+    let old = BucketTag {
         bucket: 0,
         tag: THREADS * PLACES + 1,
     };

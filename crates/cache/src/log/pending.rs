@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::error::Error;
 use super::fetch::{Fetch, Progress};
-use super::planted::{Planted, is_planted};
+use super::injected_faults::{InjectedFault, is_injected};
 use super::session::{Answer, Looked, Merged, Pause, Session, look};
 use super::store::Store;
 use super::tiers::{End, Inbox};
@@ -46,8 +46,8 @@ pub(super) struct Operation {
 enum Stage {
     /// A record of the chain is read.
     Fetching(Fetch),
-    /// The chain has changed: the key is to be looked up anew.
-    Anew,
+    /// The chain has changed: the key is to be looked up again.
+    Restart,
 }
 
 pub(super) enum Kind {
@@ -68,7 +68,7 @@ impl Operation {
     fn fetch(&mut self) -> Option<&mut Fetch> {
         match &mut self.stage {
             Stage::Fetching(fetch) => Some(fetch),
-            Stage::Anew => None,
+            Stage::Restart => None,
         }
     }
 }
@@ -165,7 +165,8 @@ impl Session {
     fn resume(&mut self, mut operation: Operation) -> Result<Resumed, Error> {
         let store = Arc::clone(&self.store);
         loop {
-            let Stage::Fetching(mut fetch) = std::mem::replace(&mut operation.stage, Stage::Anew)
+            let Stage::Fetching(mut fetch) =
+                std::mem::replace(&mut operation.stage, Stage::Restart)
             else {
                 match self.restart(&mut operation) {
                     Ok(Some(value)) => return Ok(Resumed::Ended(value)),
@@ -198,7 +199,7 @@ impl Session {
     fn judge(&mut self, operation: &mut Operation, fetch: Fetch) -> Result<Judged, Error> {
         let store = Arc::clone(&self.store);
         let record = fetch.fetched_record(&store).expect("it was checked");
-        let is_it = record.key == operation.key || is_planted(Planted::KeyUnchecked);
+        let is_it = record.key == operation.key || is_injected(InjectedFault::KeyUnchecked);
         let previous = record.link.previous();
         if !is_it && previous >= operation.found.first {
             operation.stage = Stage::Fetching(Fetch::record(&store, previous));
@@ -223,7 +224,7 @@ impl Session {
         }
     }
 
-    /// Does an operation anew. Its end, or `None` with another record to fetch.
+    /// Does an operation again. Its end, or `None` with another record to fetch.
     fn restart(&mut self, operation: &mut Operation) -> Result<Option<Option<Vec<u8>>>, Error> {
         let store = Arc::clone(&self.store);
         operation.found = match &operation.kind {
@@ -262,7 +263,7 @@ impl Session {
             match store.index.find(store.place(&operation.key)) {
                 Some(entry)
                     if entry.address() == operation.found.front
-                        || is_planted(Planted::CopyOverNewer) =>
+                        || is_injected(InjectedFault::CopyOverNewer) =>
                 {
                     store.append(&entry, &operation.key, value, false)
                 }
@@ -289,7 +290,7 @@ impl Session {
             .index
             .find_or_add(place)
             .map_err(|_| Error::IndexFull)?;
-        if entry.address() != operation.found.front && !is_planted(Planted::MergeOverNewer) {
+        if entry.address() != operation.found.front && !is_injected(InjectedFault::MergeOverNewer) {
             return Ok(false);
         }
         store.append(&entry, &operation.key, &self.merged, false)

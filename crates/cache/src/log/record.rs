@@ -9,7 +9,7 @@
 //! Words are little-endian. The checksum covers the store's number, the address, and all bytes of
 //! the record but its own. Who parses bytes of a tier believes nothing: see [`parse`].
 
-use super::planted::{Planted, is_planted};
+use super::injected_faults::{InjectedFault, is_injected};
 
 /// Bytes of the two header words.
 pub const HEADER_BYTES: usize = 16;
@@ -153,7 +153,7 @@ pub fn parse(bytes: &[u8], address: u64, store: u64) -> Parsed<'_> {
     let Some(bytes) = bytes.get(..len_bytes) else {
         return Parsed::Longer(len_bytes);
     };
-    if checksum(bytes, address, store) != word as u32 && !is_planted(Planted::SkipChecksum) {
+    if checksum(bytes, address, store) != word as u32 && !is_injected(InjectedFault::SkipChecksum) {
         return Parsed::Wrong;
     }
     let value = shape.value_offset();

@@ -11,8 +11,8 @@ use std::sync::Arc;
 
 use super::checkpoint::Image;
 use super::error::Error;
+use super::injected_faults::{InjectedFault, is_injected};
 use super::page::Page;
-use super::planted::{Planted, is_planted};
 use super::session::Pause;
 use super::settings::Settings;
 use super::store::{Merge, Store};
@@ -46,7 +46,7 @@ impl Store {
         if end < image.end {
             return Err(wrong("the log ends before it, or is not whole"));
         }
-        if !is_planted(Planted::StaleTail) {
+        if !is_injected(InjectedFault::StaleTail) {
             ask(
                 last,
                 Request::Cut { address: end },
@@ -76,7 +76,7 @@ impl Store {
         for (place, address) in &image.chains {
             opened.install(*place, *address)?;
         }
-        if !is_planted(Planted::NoReplay) {
+        if !is_injected(InjectedFault::NoReplay) {
             for (hash, address) in found {
                 opened.install(opened.index.place(hash), address)?;
             }
@@ -85,7 +85,7 @@ impl Store {
     }
 
     /// Puts an address in front of its chain unless a newer one is there.
-    fn install(&self, place: super::index::Place, address: u64) -> Result<(), Error> {
+    fn install(&self, place: super::index::BucketTag, address: u64) -> Result<(), Error> {
         let entry = self
             .index
             .find_or_add(place)
@@ -167,7 +167,7 @@ fn scan(tier: &mut dyn Tier, image: &Image) -> Result<(Found, u64), Error> {
             kept = found.len();
         }
     }
-    if is_planted(Planted::TornTail) {
+    if is_injected(InjectedFault::TornTail) {
         return Ok((found, address.max(end)));
     }
     found.truncate(kept);

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::error::Error;
-use super::index::Place;
+use super::index::BucketTag;
+use super::injected_faults::{InjectedFault, is_injected};
 use super::memory::Locked;
 use super::pending::{Completion, Found, Kind, Operation, Pending, Ticket};
-use super::planted::{Planted, is_planted};
 use super::store::{Store, Traced};
 use super::tiers::{End, Inbox};
 
@@ -130,7 +130,7 @@ impl Session {
         value: &mut Vec<u8>,
     ) {
         let store = &*self.store;
-        let mut places = [Place { bucket: 0, tag: 0 }; BATCH];
+        let mut places = [BucketTag { bucket: 0, tag: 0 }; BATCH];
         let mut fronts = [0; BATCH];
         for (place, key) in places.iter_mut().zip(keys) {
             *place = store.place(key.as_ref());
@@ -296,7 +296,7 @@ impl Session {
             return Ok(Merged::Again);
         }
         if let Some(old) = old
-            && !is_planted(Planted::NoSeal)
+            && !is_injected(InjectedFault::NoSeal)
         {
             old.seal();
         }
@@ -400,7 +400,7 @@ pub(super) fn look(
 
 /// From where on records change in place.
 fn in_place_from(store: &Store) -> u64 {
-    if is_planted(Planted::InPlaceReadOnly) {
+    if is_injected(InjectedFault::InPlaceReadOnly) {
         return 0;
     }
     store.addresses.read_only.load()

@@ -19,7 +19,7 @@ use siphasher::sip::SipHasher13;
 use super::epoch::Epochs;
 use super::error::Error;
 use super::flow::{Flow, FlowLock};
-use super::index::{Entry, Index, Place};
+use super::index::{BucketTag, Entry, Index};
 use super::memory::Memory;
 use super::page;
 use super::record::{ADDRESS_END, KEY_BYTES_MAX, Link, Shape};
@@ -287,13 +287,13 @@ impl Store {
         Ok(())
     }
 
-    pub(super) fn place(&self, key: &[u8]) -> Place {
+    pub(super) fn place(&self, key: &[u8]) -> BucketTag {
         self.index.place(self.secret.hash(key))
     }
 
     /// The newest record of a chain; 0 if there is none.
     #[inline]
-    pub(super) fn front(&self, place: Place) -> u64 {
+    pub(super) fn front(&self, place: BucketTag) -> u64 {
         self.index.find(place).map_or(0, |entry| entry.address())
     }
 

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use super::Owner;
-use super::region::{Access, Copy, Standing, Task};
-use crate::planted::{Planted, is_planted};
+use super::region::{Access, Copy, CopyState, Task};
+use crate::injected_faults::{InjectedFault, is_injected};
 
 #[cfg(test)]
 thread_local! {
@@ -52,14 +52,14 @@ impl Owner {
                 "region {index}: retires in {:?}",
                 region.stage()
             );
-            let stays = |copy: &&Copy| copy.standing == Standing::Current;
+            let stays = |copy: &&Copy| copy.state == CopyState::Current;
             let staying = region.copies.iter().filter(stays);
             let domains: BTreeSet<u32> = staying
                 .clone()
                 .map(|copy| self.hosts[copy.host].domain)
                 .collect();
             assert!(
-                domains.len() == staying.count() || is_planted(Planted::SameDomain),
+                domains.len() == staying.count() || is_injected(InjectedFault::SameDomain),
                 "region {index}: two copies in one domain"
             );
         }

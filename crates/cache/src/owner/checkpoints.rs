@@ -213,7 +213,7 @@ impl Owner {
         true
     }
 
-    /// A region is as in the checkpoint, of that time; or it cannot be had from there, and is made anew,
+    /// A region is as in the checkpoint, of that time; or it cannot be had from there, and is made again,
     /// empty.
     pub fn handle_restored(&mut self, now: Time, request: u64, taken_ms: Option<u64>) {
         let is_it = |task: &Task| matches!(task, Task::Restoring(r) if r.request == request);

@@ -5,9 +5,9 @@ use std::collections::BTreeSet;
 use cenote_fabric::Time;
 use cenote_pool::control::{HeldSlab, Window};
 
-use super::region::{Access, Copy, Standing, Switching, Task};
+use super::region::{Access, Copy, CopyState, Switching, Task};
 use super::{Action, Owner, SlabOf};
-use crate::planted::{Planted, is_planted};
+use crate::injected_faults::{InjectedFault, is_injected};
 
 /// Index of a host in the cluster's list.
 pub type HostIndex = usize;
@@ -207,8 +207,8 @@ impl Owner {
             .iter_mut()
             .flat_map(|region| &mut region.copies);
         for copy in copies.filter(|copy| copy.host == host) {
-            if copy.standing == Standing::WantedBack {
-                copy.standing = Standing::Current;
+            if copy.state == CopyState::WantedBack {
+                copy.state = CopyState::Current;
             }
         }
     }
@@ -227,7 +227,7 @@ impl Owner {
             match changed.retiring.pop() {
                 Some(former) => changed.copies.push(former),
                 None => {
-                    changed.losses += u32::from(!is_planted(Planted::LossUntold));
+                    changed.losses += u32::from(!is_injected(InjectedFault::LossUntold));
                     changed.fell_back_ms = 0;
                 }
             }
@@ -317,18 +317,18 @@ impl Owner {
         for (index, region) in self.regions.iter_mut().enumerate() {
             let is_it = |copy: &&mut Copy| copy.host == host && copy.is_unlearned();
             for copy in region.copies.iter_mut().filter(is_it) {
-                copy.standing = Standing::Current;
+                copy.state = CopyState::Current;
                 learned.push(index);
             }
             // Since the cluster file says other domains.
             let domain = |copy: &Copy| self.hosts[copy.host].domain;
             if let [first, second] = &mut region.copies[..]
                 && domain(first) == domain(second)
-                && !is_planted(Planted::SameDomain)
+                && !is_injected(InjectedFault::SameDomain)
             {
-                second.standing = match second.standing {
-                    Standing::Unlearned => Standing::Unlearned,
-                    Standing::Current | Standing::WantedBack => Standing::WantedBack,
+                second.state = match second.state {
+                    CopyState::Unlearned => CopyState::Unlearned,
+                    CopyState::Current | CopyState::WantedBack => CopyState::WantedBack,
                 };
             }
         }

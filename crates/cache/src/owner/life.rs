@@ -6,7 +6,7 @@ use cenote_fabric::Time;
 
 use super::Owner;
 use super::region::{Region, Task};
-use crate::planted::{Planted, is_planted};
+use crate::injected_faults::{InjectedFault, is_injected};
 
 /// Whether this owner decides.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -32,7 +32,7 @@ impl Owner {
     /// A host says that the cache has a later owner: this one decides nothing any more, grants no
     /// lease and records nothing. Clients are told to find the other.
     pub fn handle_superseded(&mut self) {
-        if is_planted(Planted::SupersededGoesOn) {
+        if is_injected(InjectedFault::SupersededGoesOn) {
             return;
         }
         self.reign = Reign::Superseded;
@@ -42,7 +42,7 @@ impl Owner {
     /// No other owner can begin before `until`, as whoever keeps them apart says: nobody has a
     /// lease from this one after that. The end of time, as at first, where a lock does that.
     pub fn handle_reign(&mut self, until: Time) {
-        if !self.is_superseded() && !is_planted(Planted::SupersededGoesOn) {
+        if !self.is_superseded() && !is_injected(InjectedFault::SupersededGoesOn) {
             self.reign = Reign::Stands { until };
         }
     }

@@ -15,12 +15,12 @@ pub struct Copy {
     pub host: HostIndex,
     /// One window per slab, in the order of the region's bytes.
     pub windows: Vec<Window>,
-    pub(super) standing: Standing,
+    pub(super) state: CopyState,
 }
 
 /// Whether a copy is to stay, and known.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Standing {
+pub(super) enum CopyState {
     Current,
     /// Its host wants it back, or it shares its failure domain with another copy.
     WantedBack,
@@ -36,12 +36,12 @@ impl Copy {
         Self {
             host,
             windows,
-            standing: Standing::Current,
+            state: CopyState::Current,
         }
     }
 
     pub(super) fn is_unlearned(&self) -> bool {
-        self.standing == Standing::Unlearned
+        self.state == CopyState::Unlearned
     }
 }
 
@@ -245,7 +245,7 @@ impl Region {
     /// Of an earlier owner, whose clients may not have ended their writes.
     pub fn recovered(entry: Entry) -> Self {
         let recover = |mut copy: Copy| {
-            copy.standing = Standing::Unlearned;
+            copy.state = CopyState::Unlearned;
             copy
         };
         Self {

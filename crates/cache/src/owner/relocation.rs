@@ -24,7 +24,7 @@ use cenote_pool::control::{FILL_BYTES_MAX, FillResult};
 use super::hosts::HostIndex;
 use super::region::{Access, Fill, Filling, Purpose, Region, Switching, Target, Task};
 use super::{Action, Copy, Owner};
-use crate::planted::{Planted, is_planted};
+use crate::injected_faults::{InjectedFault, is_injected};
 
 /// Fills that a host is given ahead, so that it goes from one to the next without a round trip.
 pub const FILLS_AHEAD: usize = 8;
@@ -75,7 +75,7 @@ impl Owner {
                 }
                 _ => continue,
             };
-            if is_planted(Planted::WaitForEver) {
+            if is_injected(InjectedFault::WaitForEver) {
                 continue;
             }
             tracing::warn!(region, host = asked, "a host does not answer");
@@ -117,7 +117,7 @@ impl Owner {
 
     /// Has clients end their writes.
     pub(super) fn freeze(&mut self, region: usize, target: Target, now: Time) {
-        if is_planted(Planted::ReadBeforeFilled) {
+        if is_injected(InjectedFault::ReadBeforeFilled) {
             let moved = &mut self.regions[region];
             let kept = std::mem::replace(&mut moved.copies, vec![target.copy.clone()]);
             self.publish(region, Access::Frozen);
@@ -222,7 +222,9 @@ impl Owner {
                 return;
             };
             let is_begun = filling.next >= region_bytes && filling.failed.is_empty();
-            if is_begun && filling.under_way.is_empty() || is_planted(Planted::FlipBeforeCopy) {
+            if is_begun && filling.under_way.is_empty()
+                || is_injected(InjectedFault::FlipBeforeCopy)
+            {
                 return self.flip(region);
             }
             if is_begun || now < filling.resume_at || filling.under_way.len() >= FILLS_AHEAD {

@@ -6,7 +6,7 @@ use super::{HOSTS_MAX, Owner};
 
 /// A host, as whoever pays for its machine has to know it.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub struct Standing {
+pub struct HostSummary {
     /// It is connected.
     pub is_up: bool,
     /// Its process has ended, or it was out of reach for too long: nothing of the cache is there.
@@ -44,9 +44,9 @@ impl Owner {
 
     /// How a host stands; that of one that is not there for another number.
     #[must_use]
-    pub fn standing(&self, host: HostIndex) -> Standing {
+    pub fn summary(&self, host: HostIndex) -> HostSummary {
         let Some(known) = self.hosts.get(host) else {
-            return Standing::default();
+            return HostSummary::default();
         };
         let is_there = |copy: &Copy| copy.host == host;
         let is_used = self
@@ -56,7 +56,7 @@ impl Owner {
         let per_region = self.settings.slabs_per_region;
         let regions = self.regions.iter();
         let there = regions.map(|region| region.copies_on(host)).sum::<u32>() * per_region;
-        Standing {
+        HostSummary {
             slabs: match known.is_up() {
                 true => there.saturating_add(known.slabs_free()),
                 false => 0,

@@ -441,7 +441,7 @@ fn silence_destroys_nothing_until_the_host_is_given_up() {
 }
 
 #[test]
-fn the_next_owner_opens_nothing_before_leases_are_over_and_learns_windows_anew() {
+fn the_next_owner_opens_nothing_before_leases_are_over_and_learns_windows_again() {
     let mut world = World::new(1, 2, 2);
     world.run();
     let entries = world.owner.entries();

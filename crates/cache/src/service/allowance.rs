@@ -4,7 +4,7 @@
 
 use cenote_fabric::Time;
 
-use super::planted::{Planted, is_planted};
+use super::injected_faults::{InjectedFault, is_injected};
 
 /// What a client asked for lately.
 #[derive(Debug)]
@@ -33,7 +33,7 @@ impl Allowance {
         self.filled_at = now;
         self.spent = (self.spent - passed * per_second).max(0.0);
         let spent = self.spent + f64::from(cost);
-        let has = spent <= most || is_planted(Planted::NoAllowance);
+        let has = spent <= most || is_injected(InjectedFault::NoAllowance);
         if has {
             self.spent = spent;
         }

@@ -23,7 +23,7 @@ use cenote_pool::control::Window;
 use crate::fleet::{KeptMachine, Order};
 use crate::links::HostConfig;
 use crate::owner::{Access, Copy, Entry};
-use crate::service::planted::{Planted, is_planted};
+use crate::service::injected_faults::{InjectedFault, is_injected};
 use format::Record;
 
 /// Where a journal's bytes are kept.
@@ -56,7 +56,7 @@ pub struct JournalFile {
 }
 
 /// Far above the journal of any cache: 2^16 regions take some 3 MiB, four times that before it is
-/// written anew.
+/// written again.
 const FILE_BYTES_MAX: u64 = 64 << 20;
 
 impl JournalFile {
@@ -138,7 +138,7 @@ impl Durable for File {
 
 pub(super) fn append_to(file: &mut impl Durable, bytes: &[u8]) -> io::Result<()> {
     file.write_all(bytes)?;
-    if is_planted(Planted::Unsynced) {
+    if is_injected(InjectedFault::Unsynced) {
         return Ok(());
     }
     file.sync()
@@ -281,7 +281,7 @@ impl Image {
     /// With what the next owner begins.
     #[must_use]
     pub fn record(&self) -> crate::owner::Record {
-        let leaving = match is_planted(Planted::NoticeForgotten) {
+        let leaving = match is_injected(InjectedFault::NoticeForgotten) {
             true => &[][..],
             false => &self.leaving,
         };
@@ -359,7 +359,7 @@ pub enum JournalError {
     },
 }
 
-/// A journal is written anew when it is longer than this and four times what it has to say.
+/// A journal is written again when it is longer than this and four times what it has to say.
 const COMPACT_BYTES: u64 = 64 << 10;
 
 /// An open journal: what its file is to say, and what is known of what it says.
@@ -415,7 +415,7 @@ impl Journal {
         let kept = |entry: &Entry| KeptRegion {
             generation: entry.generation,
             access: entry.access,
-            losses: match is_planted(Planted::LossUnkept) {
+            losses: match is_injected(InjectedFault::LossUnkept) {
                 true => 0,
                 false => entry.losses,
             },
@@ -488,9 +488,9 @@ fn difference(said: &Image, wanted: &Image) -> Vec<Record> {
     }
     for (number, region) in (0_u32..).zip(&wanted.regions) {
         let known = said.regions.get(number as usize);
-        let is_planted = is_planted(Planted::GenerationUnkept);
+        let is_injected = is_injected(InjectedFault::GenerationUnkept);
         let is_same_place = |known: &KeptRegion| known.hosts == region.hosts;
-        if known != Some(region) && !(is_planted && known.is_some_and(is_same_place)) {
+        if known != Some(region) && !(is_injected && known.is_some_and(is_same_place)) {
             news.push(Record::Region(number, region.clone()));
         }
     }

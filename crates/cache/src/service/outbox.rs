@@ -6,8 +6,8 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use super::injected_faults::{InjectedFault, is_injected};
 use super::message::{ANSWER_PART_BYTES, ToClient};
-use super::planted::{Planted, is_planted};
 use crate::owner::Entry;
 
 /// Most questions of one client that wait for their answer.
@@ -78,7 +78,8 @@ impl Outbox {
 
     /// The answer to a question; false: too many wait already.
     pub fn answer(&mut self, number: u32, text: Vec<u8>) -> bool {
-        let has_room = self.answers.len() < ANSWERS_MAX || is_planted(Planted::AnswersUnbounded);
+        let has_room =
+            self.answers.len() < ANSWERS_MAX || is_injected(InjectedFault::AnswersUnbounded);
         if has_room {
             self.answers.push_back(Answer {
                 number,
@@ -122,7 +123,7 @@ impl Outbox {
         let Some(asked_at) = self.lease else {
             return Sent::All;
         };
-        if !is_kept && !is_planted(Planted::LeaseUnkept) {
+        if !is_kept && !is_injected(InjectedFault::LeaseUnkept) {
             return Sent::Held;
         }
         if !send(&ToClient::Lease { asked_at }.encode()) {

@@ -23,9 +23,9 @@ use std::time::Duration;
 
 use cenote_fabric::{Address, Event, Listen, Listener, PeerId, Time, Waker, wait};
 
+use super::injected_faults::{InjectedFault, is_injected};
 use super::journal::{Journal, JournalError, Superseded};
 use super::message::{Refusal, ToClient, Welcome};
-use super::planted::{Planted, is_planted};
 use super::question::Checkpoint;
 use crate::configuration::Configuration;
 use crate::manager::{Manager, News};
@@ -270,7 +270,7 @@ impl Server {
                 self.manager.confirm_record(now);
                 true
             }
-            Err(_) if is_planted(Planted::ToldUnkept) => {
+            Err(_) if is_injected(InjectedFault::ToldUnkept) => {
                 self.manager.confirm_record(now);
                 true
             }

@@ -187,9 +187,12 @@ proptest! {
 }
 
 /// Chains within a log that ends at `end`.
-fn recover_chains(chains: &[(usize, u64, u64)], end: u64) -> Vec<(cenote_cache::log::Place, u64)> {
+fn recover_chains(
+    chains: &[(usize, u64, u64)],
+    end: u64,
+) -> Vec<(cenote_cache::log::BucketTag, u64)> {
     let chain = |&(bucket, tag, word): &(usize, u64, u64)| {
-        let place = cenote_cache::log::Place { bucket, tag };
+        let place = cenote_cache::log::BucketTag { bucket, tag };
         (place, word * 8 % end)
     };
     chains.iter().map(chain).collect()

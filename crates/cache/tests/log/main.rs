@@ -4,10 +4,10 @@
 mod crash;
 mod disk;
 mod harness;
+mod injected_faults;
 mod killed;
 mod medium;
 mod model;
-mod planted;
 mod remote;
 mod ring;
 mod states;

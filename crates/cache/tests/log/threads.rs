@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use cenote_cache::log::planted::{Planted, plant};
+use cenote_cache::log::injected_faults::{InjectedFault, inject};
 use cenote_cache::log::tiers::Tier;
 use cenote_cache::log::tiers::memory::{Fault, MemoryTier};
 use cenote_cache::log::{Answer, Session, Settings, Store};
@@ -55,7 +55,7 @@ fn read(session: &mut Session, key: &[u8]) -> Option<u64> {
 }
 
 /// Threads merge into few keys, while one of them compacts. What is missing at the end is an error.
-pub fn count_with(mistake: Option<Planted>, threads: u64, merges: u64) -> Result<(), String> {
+pub fn count_with(mistake: Option<InjectedFault>, threads: u64, merges: u64) -> Result<(), String> {
     let store = store();
     let totals: Vec<AtomicU64> = (0..5).map(|_| AtomicU64::new(0)).collect();
     let at_once = std::sync::Barrier::new(threads as usize);
@@ -63,7 +63,7 @@ pub fn count_with(mistake: Option<Planted>, threads: u64, merges: u64) -> Result
         for thread in 0..threads {
             let (store, totals, at_once) = (Arc::clone(&store), &totals, &at_once);
             scope.spawn(move || {
-                plant(mistake);
+                inject(mistake);
                 let mut session = store.session().unwrap();
                 let mut random = Random(thread);
                 let mut ended = Vec::new();

@@ -45,7 +45,7 @@ pub fn number_of(value: &[u8]) -> Result<u64, String> {
 }
 
 pub fn add(old: Option<&[u8]>, operand: &[u8], new: &mut Vec<u8>) {
-    // Bytes of a mistake that was planted may be no value.
+    // Bytes of a mistake that was injected may be no value.
     let old = old.and_then(|value| value.get(..8));
     let old = old.map_or(0, |old| u64::from_le_bytes(old.try_into().unwrap()));
     let operand = u64::from_le_bytes(operand.try_into().unwrap());

@@ -9,8 +9,8 @@ use cenote_volume::{Health, VolumeStatus};
 use crate::failure::{DONE, Failure, NOT_WHOLE};
 use crate::place::{Loaded, Which};
 use crate::progress::{self, Left};
-use crate::serving::{End, Serving};
 use crate::signals;
+use crate::volume_server::{End, Serving};
 use crate::volumes::Volumes;
 
 /// How often the volume is looked at until it is whole.

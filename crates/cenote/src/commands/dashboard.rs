@@ -19,7 +19,7 @@ use crate::dashboard::server::{self, Config};
 use crate::dashboard::watcher::{Watched, Watcher};
 use crate::failure::{DONE, Failure};
 use crate::place::{Loaded, Which, load_key};
-use crate::{hints, listening, service, signals, span};
+use crate::{hints, listen_addresses, service, signals, span};
 
 /// `dashboard` and what follows it.
 #[derive(clap::Args, Debug)]
@@ -88,7 +88,7 @@ pub fn run(args: &Args) -> Result<u8> {
         Err(_) if kv.is_some() && args.store.is_empty() => None,
         Err(error) => return Err(error),
     };
-    let address = listening::resolved("--listen", &args.listen)?;
+    let address = listen_addresses::resolved("--listen", &args.listen)?;
     let tls = args.tls()?;
     let access = args.access(address, loaded.as_deref(), tls.is_some())?;
     let listener = TcpListener::bind(address).map_err(|error| {

@@ -6,7 +6,7 @@ use anyhow::Result;
 use cenote_fabric::ClusterKey;
 
 use crate::failure::{DONE, Failure};
-use crate::protected::make_key;
+use crate::protection::make_key;
 
 /// `key` and what follows it.
 #[derive(clap::Args, Debug)]

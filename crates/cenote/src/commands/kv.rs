@@ -41,7 +41,7 @@ enum Command {
     Status(status::Args),
     /// Move a node's partitions away, to other nodes
     Drain(drain::Args),
-    /// Give up what is gone for good, and begin it anew, empty
+    /// Give up what is gone for good, and begin it again, empty
     ResetLost(reset_lost::Args),
     /// End the nodes of this machine, and etcd where `kv up` started it
     Down(down::Args),

@@ -16,10 +16,10 @@ use cenote_volume::WORKERS_MAX;
 
 use crate::failure::{DONE, Failure};
 use crate::place::{Loaded, Which};
-use crate::serving::{End, Serving, WhichVolume};
 use crate::shell::quoted;
 use crate::size::Size;
 use crate::volume_metrics::VolumeMetrics;
+use crate::volume_server::{End, Serving, WhichVolume};
 use crate::{background, fuse_rings, service, signals};
 
 /// `mount` and what follows it.

@@ -14,9 +14,9 @@ use cenote_kv::server::tls::{self, Verify};
 use crate::failure::{DONE, Failure};
 use crate::folder::Folder;
 use crate::place::Which;
-use crate::serving::{End, Serving, WhichVolume};
 use crate::volume_metrics::VolumeMetrics;
-use crate::{background, listening, service, signals};
+use crate::volume_server::{End, Serving, WhichVolume};
+use crate::{background, listen_addresses, service, signals};
 
 /// `nbd` and what follows it.
 #[derive(clap::Args, Debug)]
@@ -288,7 +288,7 @@ fn config(args: &Args, serving: &Serving) -> Result<Config> {
         addresses.push(Address::Unix(path));
     }
     if let Some(at) = &args.listen {
-        addresses.push(Address::Tcp(listening::resolved("--listen", at)?));
+        addresses.push(Address::Tcp(listen_addresses::resolved("--listen", at)?));
     }
     let mut config = Config::new(vec![export], addresses);
     if args.allow_remote {

@@ -14,8 +14,8 @@ use cenote_preload::LIBRARY;
 
 use crate::failure::Failure;
 use crate::place::Which;
-use crate::serving::{End, Serving, WhichVolume};
 use crate::size::Size;
+use crate::volume_server::{End, Serving, WhichVolume};
 use crate::{confined, signals};
 
 /// `run` and what follows it.

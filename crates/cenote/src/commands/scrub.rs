@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::failure::{DONE, NOT_WHOLE};
 use crate::place::Which;
 use crate::progress::{self, Left};
-use crate::serving::{End, Serving};
+use crate::volume_server::{End, Serving};
 use crate::volumes::{Question, Volumes};
 
 /// How often the owner is asked how far it is.
@@ -40,7 +40,7 @@ pub fn scrub(which: &Which, name: &str, json: bool) -> Result<u8> {
         println!("{}", serde_json::to_string_pretty(&object)?);
     } else {
         println!(
-            "{name}: {} pages in {} ms, {} wrong splits of which {} written anew, {} pages corrupt, {} unreadable",
+            "{name}: {} pages in {} ms, {} wrong splits of which {} written again, {} pages corrupt, {} unreadable",
             number("pages"),
             number("took_ms"),
             number("wrong_splits"),

@@ -1,4 +1,4 @@
-//! `cenote volume set`: what a volume expects of its hosts, anew, also while it is in use.
+//! `cenote volume set`: what a volume expects of its hosts, changed also while it is in use.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use cenote_volume::{Mode, Resilience, Scheme};
 use serde_json::Value;
 
 use super::volume::check_scheme;
-use crate::expected::{Expected, usual_delta};
+use crate::expectations::{Expected, usual_delta};
 use crate::failure::{DONE, Failure};
 use crate::place::Which;
 use crate::progress::{self, Left};
@@ -19,7 +19,7 @@ use crate::volumes::{Question, Spec, Volumes};
 #[group(id = "change", required = true, multiple = true, args = ["scheme", "mode", "delta"])]
 pub struct Wish {
     /// The scheme: rs:8+3 of an rs:8+2, mirror:3 of a mirror:2. With another K, as rs:4+2 of an rs:8+2, all
-    /// pages are cut anew
+    /// pages are restriped
     #[arg(long, value_name = "SCHEME")]
     pub scheme: Option<String>,
     #[command(flatten)]

@@ -199,7 +199,7 @@ fn print_pressure(out: &mut impl Write, report: &Report) -> Result<()> {
             format!("{} slabs", seen.asked_back),
             format!("{} of {}", seen.evictions_done, seen.evictions_asked),
             seen.slabs_taken.to_string(),
-            come_home(seen),
+            reclaimable(seen),
         ]);
     }
     if any {
@@ -209,8 +209,8 @@ fn print_pressure(out: &mut impl Write, report: &Report) -> Result<()> {
     Ok(())
 }
 
-/// What clients on the host's machine still have elsewhere, of what they may bring home.
-fn come_home(seen: &PressureStatus) -> String {
+/// What clients on the host's machine still have elsewhere, of what they may reclaim.
+fn reclaimable(seen: &PressureStatus) -> String {
     if seen.reclaim_bytes == 0 {
         return "-".to_owned();
     }

@@ -26,9 +26,9 @@ use crate::limits::{CAP_SYS_ADMIN, Capabilities};
 use crate::place::{Loaded, Which};
 use crate::process::Identity;
 use crate::progress::{self, Left};
-use crate::serving::{End, Serving, WhichVolume};
 use crate::size::Size;
 use crate::volume_metrics::VolumeMetrics;
+use crate::volume_server::{End, Serving, WhichVolume};
 use crate::watch::Watch;
 
 /// `swap` and what follows it.
@@ -317,9 +317,9 @@ fn status(which: &Which, json: bool, out: &mut impl Write) -> Result<u8> {
             "written_bytes": status.written_bytes,
             "errors": status.errors,
             "unreadable_pages": status.unreadable_pages,
-            "homecomings": status.homecomings,
-            "home_bytes": status.home_bytes,
-            "homecomings_cut": status.homecomings_cut,
+            "homecomings": status.reclaims,
+            "home_bytes": status.reclaimed_bytes,
+            "homecomings_cut": status.reclaims_cut,
         });
         writeln!(out, "{object:#}")?;
     } else {
@@ -342,13 +342,13 @@ fn status(which: &Which, json: bool, out: &mut impl Write) -> Result<u8> {
             status.reads, status.writes, status.errors
         )?;
         writeln!(out, "{} pages cannot be read", status.unreadable_pages)?;
-        if status.homecomings + status.homecomings_cut > 0 {
+        if status.reclaims + status.reclaims_cut > 0 {
             writeln!(
                 out,
-                "{} came home by itself, {} times in full, {} times cut short",
-                Size(status.home_bytes).rounded(),
-                status.homecomings,
-                status.homecomings_cut
+                "{} reclaimed, {} times in full, {} times cut short",
+                Size(status.reclaimed_bytes).rounded(),
+                status.reclaims,
+                status.reclaims_cut
             )?;
         }
     }

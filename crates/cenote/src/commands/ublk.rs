@@ -12,8 +12,8 @@ use cenote_fabric::HostPort;
 
 use crate::failure::{DONE, Failure};
 use crate::place::{Loaded, Which};
-use crate::serving::{End, Serving, WhichVolume};
 use crate::volume_metrics::VolumeMetrics;
+use crate::volume_server::{End, Serving, WhichVolume};
 use crate::volumes::Volumes;
 use crate::{background, signals};
 

@@ -251,7 +251,7 @@ fn find(dir: &ClusterDir, args: &Args) -> Result<Found> {
     let clear = || {
         if is_known {
             eprintln!(
-                "{}: the earlier cluster here runs no longer; starting anew",
+                "{}: the earlier cluster here runs no longer; starting again",
                 dir.root().display()
             );
         }

@@ -10,10 +10,10 @@ use cenote_volume::{Placement, Scheme};
 use super::attach::{attach, release};
 use super::scrub::scrub;
 use super::set::{Wish, set};
-use crate::expected::Expected;
+use crate::expectations::Expected;
 use crate::failure::{DONE, Failure};
 use crate::place::Which;
-use crate::protected::Protected;
+use crate::protection::Protected;
 use crate::size::Size;
 use crate::volumes::{Question, Spec, Volumes};
 use crate::watch::Watch;
@@ -118,7 +118,7 @@ Example:
     #[command(after_help = "\
 Requests go on meanwhile. A mode and a delta hold from the next request on; parities are made, or
 given up, part by part of the volume, and each part survives the loss of as many hosts as it has
-parities by then. With another K all pages are cut anew, part by part: hosts need room for one part
+parities by then. With another K all pages are restriped, part by part: hosts need room for one part
 twice, and while they have none the change waits. The old scheme, set again, takes it back. Should
 the volume's server end in the middle, the next one goes on; so does this command's change when the
 command is ended.

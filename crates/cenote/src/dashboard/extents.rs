@@ -137,7 +137,7 @@ impl Map {
 /// Bytes of slabs that are missing, or on their way.
 pub fn bytes_to_rebuild(extents: &[Extent], slab_bytes: u64) -> f64 {
     let broken = extents.iter().filter(|extent| {
-        // What a lost extent held is not rebuilt: its hosts come back or it is mapped anew.
+        // What a lost extent held is not rebuilt: its hosts come back or it is mapped again.
         matches!(extent.health, Health::Regenerating | Health::Degraded)
     });
     broken.map(Extent::slabs_left).sum::<f64>() * slab_bytes as f64

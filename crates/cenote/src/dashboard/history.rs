@@ -89,7 +89,7 @@ pub struct Rates {
 }
 
 impl Rates {
-    /// Between two countings; `None`: it was counted anew meanwhile, by another owner.
+    /// Between two countings; `None`: it was counted again meanwhile, by another owner.
     pub fn between(before: &Counted, after: &Counted) -> Option<Self> {
         let seconds = after.at.checked_sub(before.at)?.as_secs_f64();
         if seconds <= 0.0 {
@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn another_owner_counts_anew() {
+    fn another_owner_counts_again() {
         let before = counted(100, 1_000, &[(1_023, 50)]);
         assert_eq!(Rates::between(&before, &counted(110, 10, &[])), None);
         let fewer = counted(110, 2_000, &[(1_023, 49)]);

@@ -80,7 +80,7 @@ impl Store {
             figures.put_bytes += shard.put_bytes;
             figures.written_bytes += shard.written_bytes;
         }
-        // One that failed to answer is connected to anew the next time.
+        // One that failed to answer is connected to again the next time.
         *kept = Some(client);
         Ok(figures)
     }

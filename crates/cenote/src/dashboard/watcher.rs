@@ -278,7 +278,7 @@ impl Watcher {
                 None => which.load()?,
             };
             let report = status::report(&found, timeout)?;
-            // One that could not be asked is looked for anew: it may be another by then.
+            // One that could not be asked is looked for again: it may be another by then.
             *kept = Some(found);
             anyhow::Ok(KvView::of(&report))
         };

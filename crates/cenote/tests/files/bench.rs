@@ -4,12 +4,12 @@ use std::path::Path;
 
 use cenote_block::swap::FUSE_RINGS_SWITCH;
 
-use crate::place::Place;
+use crate::mount_rig::MountRig;
 use crate::support::run;
 
 #[test]
 fn files_are_measured_beside_a_passthrough_tmpfs_and_ext4() {
-    let Some(place) = Place::new() else { return };
+    let Some(place) = MountRig::new() else { return };
     drop(place);
     let path = std::env::var_os("PATH").unwrap_or_default();
     let has = |name: &str| std::env::split_paths(&path).any(|folder| folder.join(name).exists());

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::place::{NEW, OLD, PATIENCE, Place};
+use crate::mount_rig::{MountRig, NEW, OLD, PATIENCE};
 use crate::support::{Folder, signal};
 
 /// Writes numbered files with fsync until it is told to stop or an error comes; each line of its
@@ -65,7 +65,7 @@ fn script(folder: &Folder, name: &str, text: &str) -> PathBuf {
 /// A writer with fsync, killed mounts, killed hosts: nothing that was synced is missing. What a round
 /// does is its number's affair.
 fn kills(rounds: Range<u64>, host_too: bool) {
-    let Some(place) = Place::new() else { return };
+    let Some(place) = MountRig::new() else { return };
     if Command::new("python3").arg("-V").output().is_err() {
         println!("skipped: python3 is not installed");
         return;

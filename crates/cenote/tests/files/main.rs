@@ -2,8 +2,8 @@
 
 mod bench;
 mod kills;
+mod mount_rig;
 mod mounting;
-mod place;
 mod programs;
 #[path = "../support/mod.rs"]
 mod support;

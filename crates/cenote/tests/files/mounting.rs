@@ -6,13 +6,13 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-use crate::place::{NEW, OLD, PATIENCE, Place, Switch};
+use crate::mount_rig::{MountRig, NEW, OLD, PATIENCE, Switch};
 use crate::support::server::Server;
 use crate::support::{Ended, cenote, signal, wait_ended};
 
 #[test]
 fn files_stay_from_mount_to_mount_and_a_signal_unmounts() {
-    let Some(place) = Place::new() else { return };
+    let Some(place) = MountRig::new() else { return };
     let mut server = place.mount(&NEW);
     place.shell("mkdir d; echo one > d/a; ln d/a b; ln -s d/a c");
     place.unmount();
@@ -44,7 +44,7 @@ fn files_stay_from_mount_to_mount_and_a_signal_unmounts() {
 
 #[test]
 fn requests_come_over_io_uring_where_the_kernel_allows_it() {
-    let Some(place) = Place::new() else { return };
+    let Some(place) = MountRig::new() else { return };
     let (mut server, line) = place.mount_over(&NEW, "off");
     assert!(line.trim_end().ends_with(" over /dev/fuse"), "{line}");
     place.shell("echo one > a; sync a");
@@ -70,7 +70,7 @@ fn requests_come_over_io_uring_where_the_kernel_allows_it() {
 
 #[test]
 fn a_mount_whose_server_was_killed_is_found_though_the_kernel_remembers_it() {
-    let Some(place) = Place::new() else { return };
+    let Some(place) = MountRig::new() else { return };
     let point = place.point.path();
     let doctor = |more: &[&str]| {
         let mut command = cenote();
@@ -100,7 +100,7 @@ fn a_mount_whose_server_was_killed_is_found_though_the_kernel_remembers_it() {
 
 #[test]
 fn a_mount_whose_server_is_stopped_is_told_and_not_waited_for() {
-    let Some(place) = Place::new() else { return };
+    let Some(place) = MountRig::new() else { return };
     let mut server = place.mount(&NEW);
     place.shell("echo one > a; sync a");
     signal(server.child.id(), "STOP");
@@ -119,7 +119,7 @@ fn a_mount_whose_server_is_stopped_is_told_and_not_waited_for() {
 
 #[test]
 fn a_signal_ends_it_while_a_program_has_files_open() {
-    let Some(place) = Place::new() else { return };
+    let Some(place) = MountRig::new() else { return };
     let mut server = place.mount(&NEW);
     let mut user = Command::new("sh")
         .args([
@@ -145,7 +145,7 @@ fn a_signal_ends_it_while_a_program_has_files_open() {
 
 #[test]
 fn what_cannot_be_mounted_says_so() {
-    let Some(place) = Place::new() else { return };
+    let Some(place) = MountRig::new() else { return };
     let mut server = place.mount(&NEW);
     let other = tempfile::tempdir().expect("a folder");
     let at = |point: &Path| {
@@ -199,7 +199,7 @@ fn what_cannot_be_mounted_says_so() {
 
 #[test]
 fn a_volume_that_holds_something_else_is_left_alone() {
-    let Some(place) = Place::new() else { return };
+    let Some(place) = MountRig::new() else { return };
     let volume = [
         "volume", "create", "v", "--size", "64M", "--scheme", "mirror:2",
     ];
@@ -221,7 +221,7 @@ fn a_volume_that_holds_something_else_is_left_alone() {
 
 #[test]
 fn more_hosts_lost_than_the_scheme_bears_is_an_error() {
-    let Some(place) = Place::new() else { return };
+    let Some(place) = MountRig::new() else { return };
     let mut server = place.mount(&["--volume", "v", "--size", "64M", "--scheme", "plain"]);
     let mut file = File::create(place.at("file")).expect("a file");
     file.write_all(&vec![5; 8 << 20]).expect("a write");

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use crate::place::{NEW, OLD, Place};
+use crate::mount_rig::{MountRig, NEW, OLD};
 use crate::support::signal;
 
 /// Whether there is a program; says so where there is none.
@@ -22,7 +22,7 @@ mod long {
 
     #[test]
     fn a_cluster_serves_builds_and_databases_while_hosts_go() {
-        let Some(place) = Place::new() else { return };
+        let Some(place) = MountRig::new() else { return };
         let mut server = place.mount(&NEW);
         let from = Path::new(env!("CARGO_MANIFEST_DIR")).display();
         place.shell(&format!("cp -a {from}/src tree; tar cf t.tar tree"));
@@ -39,7 +39,7 @@ mod long {
     /// A project is cloned, built and run inside, one host less at each step.
     #[test]
     fn a_project_is_cloned_and_built_while_hosts_go() {
-        let Some(place) = Place::new() else { return };
+        let Some(place) = MountRig::new() else { return };
         if !["git", "cargo"].into_iter().all(has) {
             return;
         }
@@ -72,7 +72,7 @@ mod long {
     /// unless `CENOTE_FILES_OPERATIONS` says how many.
     #[test]
     fn fsx_finds_nothing_while_hosts_go() {
-        let Some(place) = Place::new() else { return };
+        let Some(place) = MountRig::new() else { return };
         if !has("fsx") {
             return;
         }
@@ -110,7 +110,7 @@ mod long {
     /// RocksDB's own load and checks (Debian rocksdb-tools), the process that serves killed under it.
     #[test]
     fn a_database_of_rocksdb_is_sound_after_kills() {
-        let Some(place) = Place::new() else { return };
+        let Some(place) = MountRig::new() else { return };
         if !["db_bench", "ldb"].into_iter().all(has) {
             return;
         }

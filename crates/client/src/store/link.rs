@@ -1,4 +1,4 @@
-//! A connection to one store, on its thread: made anew after it broke, when something is asked.
+//! A connection to one store, on its thread: made again after it broke, when something is asked.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd as _, AsRawFd as _};
@@ -7,11 +7,11 @@ use std::time::Duration;
 use cenote_fabric::{Status, Time, Waker, wait};
 use cenote_store::client::{Client, ClientError};
 
-use super::{End, Error, Place, Request, command, done, explain};
+use super::{End, Error, Request, StoreTarget, command, done, explain};
 use crate::driver::Connection;
 
 pub struct Link {
-    place: Place,
+    place: StoreTarget,
     waker: Waker,
     client: Option<Client>,
     /// Under way, and when that has lasted too long. Tokens grow, so the first is the oldest.
@@ -59,7 +59,7 @@ const DEAF: Duration = Duration::from_millis(100);
 
 impl Link {
     /// Connects.
-    pub fn open(place: Place) -> Result<Self, Error> {
+    pub fn open(place: StoreTarget) -> Result<Self, Error> {
         let waker = Waker::new().map_err(|error| Error::Refused(error.to_string()))?;
         let client = Some(place.connect(0)?);
         Ok(Self {

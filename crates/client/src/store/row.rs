@@ -3,16 +3,16 @@
 use cenote_store::client::ClientError;
 use cenote_store::copies::{Copies, CopiesError, CopyError};
 
-use super::{Done, End, Error, Place, Request, Version, explain};
+use super::{Done, End, Error, Request, StoreTarget, Version, explain};
 
 pub struct Row {
-    place: Place,
+    place: StoreTarget,
     copies: Option<Copies>,
 }
 
 impl Row {
     /// Connects to all of them.
-    pub fn open(place: Place) -> Result<Self, Error> {
+    pub fn open(place: StoreTarget) -> Result<Self, Error> {
         for (at, address) in place.addresses.iter().enumerate() {
             if place.addresses[..at].contains(address) {
                 return Err(Error::Options(format!("store {address} is named twice")));
@@ -73,7 +73,7 @@ impl Row {
         keys.map_err(|error| self.failed(error))
     }
 
-    /// A connection that ended is made anew by the next request.
+    /// A connection that ended is made again by the next request.
     fn failed(&mut self, error: CopiesError) -> Error {
         if matches!(error.error, CopyError::Client(ClientError::Lost(_))) {
             self.copies = None;

@@ -14,7 +14,7 @@ pub(super) const CASES: &[Row] = &[
     ("a_revoked_landing_stays_as_it_is", revoked_landing, always),
 ];
 
-/// The host revokes and uses its memory anew while a client streams writes.
+/// The host revokes and uses its memory again while a client streams writes.
 fn late_writes(backend: &dyn Backend) {
     const LEN: usize = 1 << 20;
     let mut host = backend.start_host();

@@ -20,7 +20,7 @@ use super::completions::{Completed, Completions, Ended};
 use super::counts::{Incoming, Outgoing, RING_BYTES, parts};
 use super::device::Device;
 use super::pair::{Act, Local, Pair, Request};
-use super::registered::{Pages, Registered};
+use super::registration::{Pages, Registered};
 use crate::calls::{Broken, CALL_BYTES_MAX, CALLS_UNDER_WAY_MAX};
 use crate::calls::{HEADER_BYTES, decode_header, encode_header};
 use crate::channel::Channel;

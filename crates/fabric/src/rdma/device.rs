@@ -33,7 +33,7 @@ unsafe impl Send for Device {}
 unsafe impl Sync for Device {}
 
 /// Where on a device a connection starts.
-struct Place {
+struct PortAddress {
     port: u8,
     gid_index: u8,
     gid: [u8; 16],
@@ -232,7 +232,7 @@ fn find_place(
     context: *mut sys::ibv_context,
     ip: IpAddr,
     wanted: Option<(u8, Option<u8>)>,
-) -> io::Result<Option<Place>> {
+) -> io::Result<Option<PortAddress>> {
     let entries = gid_table(context)?;
     let ip = match ip {
         IpAddr::V4(ip) => ip.to_ipv6_mapped(),
@@ -253,7 +253,7 @@ fn find_place(
         )
     });
     Ok(best.and_then(|entry| {
-        Some(Place {
+        Some(PortAddress {
             port: entry.port_num.try_into().ok()?,
             gid_index: entry.gid_index.try_into().ok()?,
             gid: raw(entry),

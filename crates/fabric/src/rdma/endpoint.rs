@@ -9,11 +9,11 @@
 //! is in error and no later request was carried out: the verb ends, another pair is made, and the
 //! later ones go again.
 //!
-//! `joining` makes pairs, `issuing` gives verbs to the device, `reaping` takes their ends.
+//! `handshake` makes pairs, `submission` gives verbs to the device, `completion` takes their ends.
 
-mod issuing;
-mod joining;
-mod reaping;
+mod completion;
+mod handshake;
+mod submission;
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
@@ -25,7 +25,7 @@ use super::Tuning;
 use super::completions::{Completed, Completions};
 use super::device::Device;
 use super::pair::Pair;
-use super::registered::{Pages, Registered, Span};
+use super::registration::{Pages, Registered, Span};
 use super::ring::Ring;
 use super::slots::{Slot, Slots, Verb};
 use crate::channel::Channel;

@@ -14,7 +14,7 @@ use super::completions::{Completed, Completions, Ended};
 use super::device::Device;
 use super::keys::Keys;
 use super::pair::Pair;
-use super::registered::{Pages, Registered};
+use super::registration::{Pages, Registered};
 use crate::channel::Channel;
 use crate::frame::{FRAME_BYTES_MAX, Frame, PairName};
 use crate::listen::{Event, PeerId};

@@ -59,7 +59,7 @@ impl Ring {
     /// Frees everything up to `end`.
     pub(super) fn release(&mut self, end: u64) {
         debug_assert!(end <= self.tail);
-        // A range that took no bytes may have ended where a free ring then began anew.
+        // A range that took no bytes may have ended where a free ring then began again.
         self.head = self.head.max(end);
     }
 

@@ -350,7 +350,7 @@ impl State {
         if self.late.is_some() {
             self.leave_strays(id);
         }
-        let end = if self.planted.errors_count_as_acknowledged {
+        let end = if self.injected.errors_count_as_acknowledged {
             Status::Ok
         } else {
             status

@@ -9,7 +9,7 @@ use super::message::Messages;
 /// All connections that somebody may still ask for.
 #[derive(Default)]
 pub(super) struct Connections {
-    places: Vec<Place>,
+    places: Vec<ConnectionSlot>,
     free: Vec<u32>,
     made: u64,
     /// Places in use at which the next sweep is due.
@@ -17,7 +17,7 @@ pub(super) struct Connections {
 }
 
 #[derive(Default)]
-struct Place {
+struct ConnectionSlot {
     /// How many connections had it before.
     uses: u32,
     connection: Option<Connection>,
@@ -34,7 +34,7 @@ impl Connections {
             self.sweep_at = (self.len() * 2).max(SWEEP_MIN);
         }
         let index = self.free.pop().unwrap_or_else(|| {
-            self.places.push(Place::default());
+            self.places.push(ConnectionSlot::default());
             u32::try_from(self.places.len() - 1).expect("fewer than 2^32 connections")
         });
         self.made += 1;

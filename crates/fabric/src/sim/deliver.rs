@@ -5,10 +5,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::clock::Event;
 use super::connection::{ConnectionId, Purpose};
+use super::injected_faults::InjectedFaults;
 use super::listener::Inbound;
 use super::message::{Body, Leg, Message, MessageId};
 use super::net::{NodeId, Serving};
-use super::planted::Planted;
 use super::state::State;
 use super::tearing::Turn;
 use super::trace::Kind;
@@ -110,7 +110,7 @@ impl State {
     fn begin_torn(&mut self, host: NodeId, id: MessageId, part: Range<usize>) {
         let process = self.nodes[host.0 as usize].process.as_ref();
         let table = &process.expect("the node is up").table;
-        let _ = act(table, self.messages.at_mut(id), self.planted, part, |_| {});
+        let _ = act(table, self.messages.at_mut(id), self.injected, part, |_| {});
     }
 
     /// Carries out a verb, or its last part, and sends its answer.
@@ -126,7 +126,7 @@ impl State {
         let process = node.process.as_mut().expect("the node is up");
         let message = self.messages.at_mut(id);
         self.witness.receive(host, message);
-        let mut status = act(&process.table, message, self.planted, part, |message| {
+        let mut status = act(&process.table, message, self.injected, part, |message| {
             self.witness.see(host, message);
         });
         let told = match (message.body, status, message.immediate) {
@@ -200,7 +200,7 @@ impl State {
         let now = self.now;
         let message = self.messages.at(id);
         let mut status = message.status;
-        if self.planted.errors_count_as_acknowledged {
+        if self.injected.errors_count_as_acknowledged {
             status = Status::Ok;
         }
         let data = self
@@ -286,12 +286,12 @@ impl State {
         }
         if is_there && !is_cut {
             self.trace_message(Kind::Stray, host, id);
-            let planted = self.planted;
+            let injected = self.injected;
             let process = self.nodes[host.0 as usize].process.as_ref();
             let table = &process.expect("the node is up").table;
             let message = self.messages.at_mut(id);
             let all = 0..message.len_bytes;
-            act(table, message, planted, all, |message| {
+            act(table, message, injected, all, |message| {
                 self.witness.see(host, message);
             });
         }
@@ -320,7 +320,7 @@ impl State {
 fn act(
     table: &WindowTable,
     message: &mut Message,
-    planted: Planted,
+    injected: InjectedFaults,
     part: Range<usize>,
     mut witness: impl FnMut(&Message),
 ) -> Status {
@@ -330,7 +330,7 @@ fn act(
         Body::CompareSwap | Body::FetchAdd => Rights::ATOMIC,
         _ => return Status::Ok,
     };
-    let generation = planted.generation(table, message);
+    let generation = injected.generation(table, message);
     let entered = table.enter(
         message.window,
         generation,
@@ -343,7 +343,7 @@ fn act(
         Err(status) => return status,
     };
     witness(message);
-    let lies = generation != message.generation && !planted.accepts_old_generations;
+    let lies = generation != message.generation && !injected.accepts_old_generations;
     match message.body {
         Body::Read => {
             let room = &mut message.room()[part.clone()];

@@ -18,12 +18,12 @@ mod connections;
 mod deliver;
 mod endpoint;
 mod faults;
+#[doc(hidden)]
+pub mod injected_faults;
 mod listener;
 mod message;
 mod model;
 mod net;
-#[doc(hidden)]
-pub mod planted;
 pub(crate) mod random;
 mod session;
 mod state;

@@ -142,7 +142,7 @@ impl Net {
 
     /// Takes what the network itself saw go wrong since the last call: a verb that took effect in
     /// a window of another generation or none, or messages of one connection out of order. Of a
-    /// network that nothing is planted in, never anything.
+    /// network that nothing is injected in, never anything.
     #[must_use]
     pub fn take_broken(&self) -> Vec<String> {
         self.lock().witness.take()

@@ -5,11 +5,11 @@
 use super::clock::{self, Event, Events};
 use super::connections::Connections;
 use super::faults::Late;
+use super::injected_faults::InjectedFaults;
 use super::listener::Process;
 use super::message::{Leg, MessageId, Messages};
 use super::model::{Card, LinkModel};
 use super::net::{Config, NodeId, Serving};
-use super::planted::Planted;
 use super::random::{Random, mix};
 use super::tearing::Torn;
 use super::trace::{Kind, Trace, checksum};
@@ -36,7 +36,7 @@ pub(super) struct State {
     /// How long it takes at most until a client hears that its host has closed a connection.
     pub(super) notice_ns_max: u64,
     pub(super) witness: Witness,
-    pub(super) planted: Planted,
+    pub(super) injected: InjectedFaults,
 }
 
 /// A machine.
@@ -103,7 +103,7 @@ impl State {
             torn_reads: None,
             notice_ns_max: 0,
             witness: Witness::default(),
-            planted: Planted::default(),
+            injected: InjectedFaults::default(),
         }
     }
 
@@ -222,7 +222,7 @@ impl State {
         let extra = link.extra_delay_ns + model.stragglers.draw_ns(&mut self.random);
         let last = &mut connection.last_arrival[message.leg as usize];
         let mut arrival = start.saturating_add(delay).saturating_add(extra);
-        if !self.planted.loses_order {
+        if !self.injected.loses_order {
             arrival = arrival.max(*last);
         }
         *last = arrival;

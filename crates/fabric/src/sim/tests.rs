@@ -1,10 +1,10 @@
-//! Behaviour of the simulated network: its times, its faults, its planted bugs, its sameness.
+//! Behaviour of the simulated network: its times, its faults, its injected bugs, its sameness.
 
 mod closing;
 mod determinism;
 mod faults;
+mod injected_faults;
 mod late;
-mod planted;
 mod tearing;
 mod time;
 

@@ -1,7 +1,7 @@
 //! Who looks at every verb that takes effect, and at the order of every connection.
 //!
 //! It keeps books of its own: of the windows that hosts open and close, and of what was sent. It
-//! asks neither the window table nor what is planted, so that it notices when those are wrong.
+//! asks neither the window table nor what is injected, so that it notices when those are wrong.
 
 use std::collections::HashSet;
 

@@ -48,7 +48,7 @@ impl Headroom {
         }
     }
 
-    /// As Hydra's paper has it: a quarter of the machine, E' = 2, and pages come home when there
+    /// As Hydra's paper has it: a quarter of the machine, E' = 2, and pages are reclaimed when there
     /// is more.
     #[must_use]
     pub fn hydra() -> Self {

@@ -8,8 +8,8 @@ use cenote_fabric::{Event, Hello, PeerId, Region, Rights, WindowId};
 use cenote_pool::control::{
     Drain, FillResult, HELD_SLABS_MAX, Reply, Request, VERSION_OLDEST, Window, version_of,
 };
-use cenote_pool::ledger::{Action, Place, SlabIndex};
-use cenote_pool::planted::{Planted, is_planted};
+use cenote_pool::injected_faults::{InjectedFault, is_injected};
+use cenote_pool::ledger::{Action, SlabIndex, StripeMember};
 
 use super::{Daemon, Memory, Outcome, Session, to_wire};
 use crate::fill::{Fill, Job as FillJob};
@@ -215,7 +215,7 @@ impl Daemon {
                     now,
                     client,
                     request,
-                    Place {
+                    StripeMember {
                         volume,
                         extent,
                         member,
@@ -270,7 +270,7 @@ impl Daemon {
                 member,
                 birth,
             } => {
-                let place = Place {
+                let place = StripeMember {
                     volume,
                     extent,
                     member,
@@ -383,7 +383,7 @@ impl Daemon {
 
     /// Gives a slab's window a new generation: its client is another now, or has another session.
     fn renew(&mut self, slab: SlabIndex, window: Window) {
-        if is_planted(Planted::NoRenew) {
+        if is_injected(InjectedFault::NoRenew) {
             return self.ledger.handle_renewed(slab, window);
         }
         self.owners.forget(window.id);

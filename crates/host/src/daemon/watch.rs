@@ -7,9 +7,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use cenote_pool::control::{PressureStatus, SlabCounts};
-use cenote_pool::homing::{Homing, Look};
 use cenote_pool::ledger::Demand;
 use cenote_pool::pressure::{Pressure, Room, Sample};
+use cenote_pool::reclaim::{Look, Reclaim};
 
 use super::Daemon;
 use crate::gauge::{self, Gauge, Reading};
@@ -23,7 +23,7 @@ pub(crate) struct Watch {
     /// Whether it looks at this machine, and not at a figure in a file.
     is_real: bool,
     /// `None` where clients of this machine are not told of memory to spare.
-    pub(super) homing: Option<Homing>,
+    pub(super) reclaim: Option<Reclaim>,
     /// Whether the last reading failed, so that this is said once.
     is_blind: bool,
 }
@@ -58,13 +58,13 @@ impl Watch {
             pressure: Pressure::new(settings),
             extra: headroom.evict_extra as usize,
             is_real: headroom.meminfo.is_none(),
-            homing: headroom.reclaim.then(Homing::default),
+            reclaim: headroom.reclaim.then(Reclaim::default),
             is_blind: false,
         }))
     }
 
     /// Looks once; `None` when there is nothing to be seen, and things stay as they are.
-    /// `away_bytes` are those that clients of this machine could bring home.
+    /// `away_bytes` are those that clients of this machine could reclaim.
     fn look(&mut self, now: Duration, slabs: &SlabCounts, away_bytes: u64) -> Option<Room> {
         let Some(reading) = (self.gauge)(now) else {
             if !std::mem::replace(&mut self.is_blind, true) {
@@ -86,8 +86,8 @@ impl Watch {
             is_stalled: sample.is_stalled,
             away_bytes,
         };
-        if let Some(homing) = &mut self.homing {
-            let offer = homing.handle_look(look);
+        if let Some(reclaim) = &mut self.reclaim {
+            let offer = reclaim.handle_look(look);
             room.stocks &= !offer.comes_first;
         }
         Some(room)
@@ -143,7 +143,7 @@ impl Daemon {
             let seed = self.incarnation ^ now.as_nanos() as u64;
             self.ledger.handle_room(now, room, watch.extra, seed);
         }
-        self.offer_home();
+        self.offer_reclaim();
     }
 
     /// What is asked back, and what there is room for.
@@ -170,9 +170,9 @@ impl Daemon {
             evictions_asked: evictions.asked,
             evictions_done: evictions.done,
             slabs_taken: evictions.taken,
-            reclaim_bytes: watch.homing.as_ref().map_or(0, |h| h.offer().bytes),
-            away_bytes: watch.homing.as_ref().map_or(0, Homing::away_bytes),
-            reclaims: watch.homing.as_ref().map_or(0, Homing::offers),
+            reclaim_bytes: watch.reclaim.as_ref().map_or(0, |h| h.offer().bytes),
+            away_bytes: watch.reclaim.as_ref().map_or(0, Reclaim::away_bytes),
+            reclaims: watch.reclaim.as_ref().map_or(0, Reclaim::offers),
         }
     }
 }

@@ -10,7 +10,7 @@ use cenote_fabric::{CompletionQueue, Region, RemoteWindow, Status, Time, Token};
 use cenote_pool::control::{FillResult, K_MAX, R_MAX};
 
 use super::Fill;
-use super::compared;
+use super::comparison;
 use super::direct::{self, Failed};
 use super::landings::Landings;
 use super::sources::Sources;
@@ -239,7 +239,7 @@ impl Gather {
             let code = self.code.as_ref().expect("set before the fill runs");
             let (target, splits) = (usize::from(run.fill.split), &splits[..count]);
             if count > k {
-                compared::rebuild(code, target, splits, out)?;
+                comparison::rebuild(code, target, splits, out)?;
             } else if let Err(error) = code.rebuild(target, splits, out) {
                 tracing::error!(%error, "decode a fill that was found sound");
                 return Err(FillResult::Bad);

@@ -287,7 +287,7 @@ impl Host {
         (endpoint.into_iter().chain(self.session.fd()), limit)
     }
 
-    /// Forgets a window whose verbs fail; attached anew it may be another.
+    /// Forgets a window whose verbs fail; attached again it may be another.
     pub(super) fn forget(&mut self, window: &RemoteWindow) {
         self.windows.retain(|w| w.descriptor != window.descriptor);
     }

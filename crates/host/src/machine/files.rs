@@ -28,7 +28,7 @@ impl Files {
     }
 }
 
-/// All of a file, from its beginning: the system makes its text anew for whoever reads that.
+/// All of a file, from its beginning: the system makes its text again for whoever reads that.
 fn whole(file: &File) -> Option<String> {
     let mut bytes = vec![0; 4096];
     let mut len = 0;
@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_that_was_read_is_read_anew_without_being_opened() {
+    fn a_file_that_was_read_is_read_again_without_being_opened() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("meminfo").display().to_string();
         let mut files = Files::default();
@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernel_makes_the_text_anew() {
+    fn the_kernel_makes_the_text_again() {
         let mut files = Files::default();
         let first = files.read("/proc/uptime");
         // It counts hundredths of a second.

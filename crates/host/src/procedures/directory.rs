@@ -11,7 +11,7 @@ use cenote_fabric::{Address, Generation, Time, WindowId, Windows};
 use cenote_proc::service::{
     EVERYBODY, Named, Opened, SLABS_MAX, SlabPlace, SlabWord, Word, WordRefusal,
 };
-use cenote_proc::{CacheId, Local, Machine, Place, Slot, Table};
+use cenote_proc::{CacheId, Local, Machine, RegionLocation, Slot, Table};
 
 use crate::cache_threads::Owners;
 
@@ -179,7 +179,7 @@ impl Directory {
     ) -> Result<(), WordRefusal> {
         let volume = opened.cache.0;
         if !self.owners.lent(client, volume) {
-            // What an owner said that has nothing here any more is told anew by nobody.
+            // What an owner said that has nothing here any more is told again by nobody.
             let known = inner.caches.get(&opened.cache);
             if known.is_some_and(|known| !self.owners.lent(known.owner, volume)) {
                 inner.close(opened.cache, &mut tell);
@@ -258,18 +258,18 @@ impl Directory {
                 return Err(WordRefusal::Shape);
             }
             let place = match word.place {
-                SlabPlace::Nowhere => Some(Place::Nowhere),
+                SlabPlace::Nowhere => Some(RegionLocation::Nowhere),
                 SlabPlace::At(machine) => match cache.machine(machine) {
                     None => return Err(WordRefusal::Shape),
                     Some(ME) => None,
-                    Some(machine) => Some(Place::At(machine)),
+                    Some(machine) => Some(RegionLocation::At(machine)),
                 },
                 SlabPlace::Here(named) => self
                     .held(cache, named)
-                    .map(|memory| Place::Here { memory, offset: 0 }),
+                    .map(|memory| RegionLocation::Here { memory, offset: 0 }),
                 SlabPlace::Leaving(named) => self
                     .held(cache, named)
-                    .map(|memory| Place::Leaving { memory, offset: 0 }),
+                    .map(|memory| RegionLocation::Leaving { memory, offset: 0 }),
             };
             let Some(place) = place else {
                 missing += 1;

@@ -52,7 +52,7 @@ mod tests {
     const MOST: Duration = Duration::from_secs(1);
 
     #[test]
-    fn pauses_grow_to_a_bound_and_begin_anew_after_a_success() {
+    fn pauses_grow_to_a_bound_and_begin_again_after_a_success() {
         let mut backoff = Backoff::new(LEAST, MOST, 7);
         let mut longest = LEAST;
         for _ in 0..20 {

@@ -4,7 +4,7 @@
 //! nothing has changed anywhere for some time one partition goes from a node to one that owns at least two less, then
 //! the next after the same pause. Each such step makes the difference of the two smaller, so none is ever undone. All
 //! nodes decide the same from the same views and registrations; the owner that is to give claims its turn by
-//! compare-and-swap ([`Place::turn`](super::config::Place::turn)), so that two never begin at once.
+//! compare-and-swap ([`DocumentKeys::turn`](super::config::DocumentKeys::turn)), so that two never begin at once.
 //!
 //! Pure: [`next`] decides, [`Balance`] says when. Invariant: nothing begins while a group is not whole, a place is
 //! with a node that is not registered as up, or something has changed within [`QUIET`].
@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use crate::group::process::Process;
 use crate::group::view::{Partition, View};
-use crate::planted::{Planted, is_planted};
+use crate::injected_faults::{InjectedFault, is_injected};
 
 /// How long nothing may have changed anywhere before a partition goes to another node.
 pub const QUIET: Duration = Duration::from_secs(5);
@@ -54,7 +54,7 @@ pub fn next(views: &[&View], up: &[Process]) -> Option<HandOver> {
         let all_up = view.processes().iter().all(|process| up.contains(process));
         view.is_whole() && view.is_calm() && all_up
     };
-    if !views.iter().all(is_well) && !is_planted(Planted::HastyBalance) {
+    if !views.iter().all(is_well) && !is_injected(InjectedFault::HastyBalance) {
         return None;
     }
     let mut loads: BTreeMap<Process, Load> = up.iter().map(|one| (*one, Load::default())).collect();
@@ -166,7 +166,7 @@ impl Balance {
         match self.state {
             State::Stirred(quiet) => {
                 self.wait(now, quiet);
-                is_planted(Planted::HastyBalance)
+                is_injected(InjectedFault::HastyBalance)
             }
             State::Waits(until) => now >= until,
             State::Rests => false,

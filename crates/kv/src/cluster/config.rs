@@ -22,9 +22,9 @@ use crate::group::member::Service;
 use crate::group::view::{PARITIES_MAX, PARTITIONS_MAX};
 use crate::memory::footprint::{Footprint, Others, Roles};
 
-mod place;
+mod document_keys;
 
-pub use place::Place;
+pub use document_keys::DocumentKeys;
 
 /// Version of the documents.
 pub const VERSION: u32 = 1;

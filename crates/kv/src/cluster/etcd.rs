@@ -58,7 +58,7 @@ pub struct Entry {
 /// All keys under a prefix at one revision of the store.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Listing {
-    /// Which store it is of. One that is made anew has another number, as a rule.
+    /// Which store it is of. One that is made from scratch has another number, as a rule.
     pub cluster: u64,
     /// Revision of the whole store at which this was so.
     pub revision: i64,

@@ -3,18 +3,18 @@
 //!
 //! Group g is on lane g mod lanes, on every node. A request for a key of another lane goes to that
 //! worker, one for another node's partition over the link of its lane. Nothing here blocks: what
-//! has to be agreed on in etcd is [wished](super::node::Wish) for, and comes back as an [`Order`].
+//! has to be agreed on in etcd is [proposed](super::node::Proposal), and comes back as an [`Order`].
 //!
 //! Invariant: all of a group's messages between two nodes are on one link, in order; when one cannot be
-//! taken the link is broken, and both sides begin anew.
+//! taken the link is broken, and both sides begin again.
 
 mod bounds;
 mod changing;
 mod classes;
-mod forwarding;
-mod leaving;
+mod departure;
+mod forwarder;
 mod orders;
-mod posting;
+mod outbox;
 mod steering;
 
 use std::collections::BTreeMap;
@@ -48,10 +48,10 @@ pub(super) use crate::server::now_ns;
 use crate::server::{Asker, Backend, Batch, ClassFigures, FIRST_TOKEN, Figures, Route, Ticket};
 use bounds::LinkBounds;
 use changing::Changing;
-use forwarding::Forwarding;
-use leaving::Goodbye;
+use departure::Goodbye;
+use forwarder::Forwarding;
 pub(super) use orders::Order;
-use posting::{Outbox, Way};
+use outbox::{Outbox, Way};
 
 /// Longest time between two turns: leases are asked for, and what is stable is told.
 const TURN_MAX: Duration = Duration::from_millis(10);
@@ -96,7 +96,7 @@ pub(super) struct Lane {
     idle_at: u64,
     /// When it last looked at what it refuses.
     refused_at: u64,
-    /// Partitions whose items were counted by class last, with their groups and tenures.
+    /// Partitions whose items were counted by class last, with their groups and terms.
     counted: Vec<(usize, usize, u32)>,
     /// When something last happened that may have to be followed up.
     busy_at: u64,
@@ -436,23 +436,23 @@ impl Backend for Lane {
         let (seat, partition) = self.place(index);
         let seat = &self.seats[seat];
         if let Some(why) = seat.refused.of(partition) {
-            return Some(forwarding::refusal(why, text));
+            return Some(forwarder::refusal(why, text));
         }
         let view = seat.member.view()?;
-        view.is_lost(partition).then(|| forwarding::loss(text))
+        view.is_lost(partition).then(|| forwarder::loss(text))
     }
 
     fn is_here(&self, index: usize) -> bool {
         self.is_mine(index)
     }
 
-    fn tenure(&self, index: usize) -> u32 {
+    fn term(&self, index: usize) -> u32 {
         let (seat, partition) = self.place(index);
         let seat = &self.seats[seat];
         // What is committed by a node that may have been counted out is not to be told.
         match seat.refused.of(partition) {
             Some(_) => 0,
-            None => seat.member.tenure(partition).unwrap_or(0),
+            None => seat.member.term(partition).unwrap_or(0),
         }
     }
 

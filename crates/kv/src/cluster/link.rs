@@ -60,7 +60,7 @@ pub enum LinkError {
     /// It is not to be here.
     #[error(transparent)]
     Misplaced(#[from] Misplaced),
-    /// The same node connected anew, or was given another address.
+    /// The same node connected again, or was given another address.
     #[error("replaced by a newer one")]
     Replaced,
 }

@@ -10,7 +10,7 @@
 //! [`OBSERVERS_MAX`] observers.
 
 mod peer;
-mod sending;
+mod sender;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, ErrorKind};

@@ -15,7 +15,7 @@ use super::detector::{Cause, Detector, State};
 use super::etcd::LeaseId;
 use crate::group::process::Process;
 use crate::group::view::View;
-use crate::planted::{Planted, is_planted};
+use crate::injected_faults::{InjectedFault, is_injected};
 
 /// What is known of a node that is registered.
 #[derive(Clone, Copy, Debug)]
@@ -145,7 +145,7 @@ impl Membership {
     }
 
     /// Whether this node is registered for sure: `lease` is that of a registration that stands by now
-    /// ([`Standing`](super::standing::Standing)). What it was told before it was told of that it has taken up.
+    /// ([`RegistrationLease`](super::registration_lease::RegistrationLease)). What it was told before it was told of that it has taken up.
     #[must_use]
     pub fn is_registered(&self, lease: Option<LeaseId>) -> bool {
         lease.is_some_and(|lease| self.own == Own::With(lease))
@@ -184,7 +184,7 @@ impl Membership {
     /// nothing: who is cut off from the store lives.
     #[must_use]
     pub fn is_replaced(&self, process: Process) -> bool {
-        if is_planted(Planted::ExpiryIsDeath) && self.has_expired(process) {
+        if is_injected(InjectedFault::ExpiryIsDeath) && self.has_expired(process) {
             return true;
         }
         let found = self.registered.get(&NodeId(process.node));
@@ -240,7 +240,7 @@ impl Membership {
             let owner = view.owner(partition);
             owner.is_some_and(|owner| processes.contains(&owner))
         };
-        if !self.is_registered(lease) && !is_planted(Planted::NeverCloses) {
+        if !self.is_registered(lease) && !is_injected(InjectedFault::NeverCloses) {
             let is_mine = |partition| view.owner(partition) == Some(self.me);
             return Refused {
                 partitions: those(&|partition| {

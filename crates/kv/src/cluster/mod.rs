@@ -4,7 +4,6 @@
 //! [`links`] carry frames between nodes and [`detector`] tells the living from the dead.
 //! Byte tables: `docs/protocols/kv-peers.md`. Paper: \[cocytus16\] section 3.2 and 4.
 
-pub mod anew;
 pub mod ask;
 mod backoff;
 pub mod balance;
@@ -21,8 +20,9 @@ pub mod links;
 pub mod membership;
 pub mod node;
 pub mod registrar;
+pub mod registration_lease;
+pub mod reset;
 pub mod seeding;
-pub mod standing;
 pub mod steering;
 pub mod steward;
 pub mod store;

@@ -18,10 +18,10 @@ use std::time::{Duration, Instant, SystemTime};
 use cenote_fabric::ClusterKey;
 use mio::net::TcpListener;
 
-pub(super) use super::steward::Wish;
+pub(super) use super::steward::Proposal;
 use keeper::Keeper;
 pub use report::{
-    ChangeReport, GroupReport, HeirReport, NodeReport, PartitionReport, PeerReport, PeerState,
+    ChangeReport, GroupReport, HandoffReport, NodeReport, PartitionReport, PeerReport, PeerState,
     PlaceReport, StrangersReport,
 };
 pub(super) use shared::{Parting, Shared};
@@ -31,7 +31,7 @@ pub use times::{AgreedReport, TakeoverReport};
 use super::NodeId;
 use super::ask;
 use super::config::{
-    ClusterConfig, DocumentError, KeyFingerprint, NodeState, Place, Registration, VERSION,
+    ClusterConfig, DocumentError, DocumentKeys, KeyFingerprint, NodeState, Registration, VERSION,
 };
 use super::detector::{Detector, Settings, State};
 use super::etcd::{Credentials, Etcd, EtcdError, LeaseId, Tls, Watch};
@@ -227,7 +227,7 @@ struct Node {
     etcd: Etcd,
     key: ClusterKey,
     config: Arc<ClusterConfig>,
-    place: Place,
+    keys: DocumentKeys,
     registration: Registration,
     keeper: Keeper,
     watch: Watch,
@@ -263,18 +263,18 @@ impl Node {
             config.credentials.clone(),
             config.tls.as_ref(),
         )?;
-        let place = Place::of(&config.cluster)?;
-        let cluster = Arc::new(place.read_config(&etcd)?);
+        let keys = DocumentKeys::of(&config.cluster)?;
+        let cluster = Arc::new(keys.read_config(&etcd)?);
         if KeyFingerprint::of(&config.key, &config.cluster) != cluster.key {
             return Err(NodeError::Key(config.cluster.clone()));
         }
-        let id = place.claim_number(&etcd, &config.name)?;
-        let names = place.numbers(&etcd)?;
-        let plan = plan(&names, &place, &cluster)?;
+        let id = keys.claim_number(&etcd, &config.name)?;
+        let names = keys.numbers(&etcd)?;
+        let plan = plan(&names, &keys, &cluster)?;
         let [mark, seed] = [random()?, random()?];
         let floor = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         let floor = floor.map_or(0, |since| u64::try_from(since.as_micros()).unwrap_or(0));
-        let incarnation = place.claim_incarnation(&etcd, id, floor, mark)?;
+        let incarnation = keys.claim_incarnation(&etcd, id, floor, mark)?;
         let server = Server::bind(server::Settings {
             workers: cluster.lanes,
             memory_bytes: cluster.memory_bytes,
@@ -344,7 +344,7 @@ impl Node {
             }));
         }
         let waking = Arc::clone(&shared);
-        let watch = Watch::start(&etcd, &place.prefix(), None, move || waking.wake());
+        let watch = Watch::start(&etcd, &keys.prefix(), None, move || waking.wake());
         let me = Process {
             node: id.0,
             incarnation,
@@ -352,12 +352,12 @@ impl Node {
         let node = Self {
             id,
             name: config.name.clone(),
-            keeper: Keeper::start(&etcd, &place, id, &registration, &shared)?,
-            steward: Steward::new(me, place.clone(), Arc::clone(&cluster), &names, plan, seed),
+            keeper: Keeper::start(&etcd, &keys, id, &registration, &shared)?,
+            steward: Steward::new(me, keys.clone(), Arc::clone(&cluster), &names, plan, seed),
             etcd,
             key: config.key.clone(),
             config: cluster,
-            place,
+            keys,
             registration,
             watch,
             shared,
@@ -381,13 +381,13 @@ impl Node {
             while let Some(change) = self.watch.poll() {
                 self.steward.take(change);
             }
-            for wish in self.shared.take_wishes() {
-                self.steward.wish(wish);
+            for proposal in self.shared.take_proposals() {
+                self.steward.propose(proposal);
             }
-            let (key, cluster) = (&self.key, self.place.cluster());
+            let (key, cluster) = (&self.key, self.keys.cluster());
             let ask = |steward: &Steward, process| testimony(steward, process, key, cluster);
             let is_puzzled = self.steward.turn(&self.etcd, &ask, now_ns());
-            if is_puzzled || self.keeper.take_written_anew() {
+            if is_puzzled || self.keeper.take_rewritten() {
                 self.watch.restart();
             }
             for notice in self.steward.take_notices() {
@@ -415,7 +415,7 @@ impl Node {
             self.is_leaving = true;
             self.shared.end_soon();
             // Others are not to give it anything meanwhile.
-            if let Err(error) = self.place.drain(&self.etcd, self.id) {
+            if let Err(error) = self.keys.drain(&self.etcd, self.id) {
                 tracing::warn!(%error, "mark this node as draining");
             }
         }
@@ -517,11 +517,11 @@ fn random() -> Result<u64, NodeError> {
 /// By group: the nodes of the plan, data first.
 fn plan(
     numbers: &[(NodeId, String)],
-    place: &Place,
+    keys: &DocumentKeys,
     config: &ClusterConfig,
 ) -> Result<Vec<Vec<NodeId>>, NodeError> {
     let malformed = || DocumentError::Malformed {
-        key: place.config(),
+        key: keys.config(),
         why: "a node of the plan has no number".to_owned(),
     };
     let seats = config.plan(numbers).ok_or_else(malformed)?;

@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use super::config::{DocumentError, Registration};
 use super::etcd::{EtcdError, LeaseId, Swap};
-use super::standing::Standing;
+use super::registration_lease::RegistrationLease;
 use super::store::Store;
-use crate::planted::{Planted, is_planted};
+use crate::injected_faults::{InjectedFault, is_injected};
 
 /// How long a registration stays when nobody renews it.
 pub const LEASE: Duration = Duration::from_secs(10);
@@ -53,18 +53,22 @@ pub struct Registrar {
     key: String,
     registration: Registration,
     lease: Option<LeaseId>,
-    standing: Arc<Standing>,
+    registration_lease: Arc<RegistrationLease>,
 }
 
 impl Registrar {
     /// One that has registered nothing yet.
     #[must_use]
-    pub fn new(key: String, registration: Registration, standing: Arc<Standing>) -> Self {
+    pub fn new(
+        key: String,
+        registration: Registration,
+        registration_lease: Arc<RegistrationLease>,
+    ) -> Self {
         Self {
             key,
             registration,
             lease: None,
-            standing,
+            registration_lease,
         }
     }
 
@@ -79,7 +83,7 @@ impl Registrar {
         self.lease
     }
 
-    /// Renews the registration or writes it anew; to be called every [`RENEWAL`]. `now` is the time before it,
+    /// Renews the registration or writes it again; to be called every [`RENEWAL`]. `now` is the time before it,
     /// in nanoseconds. A node that does not serve does not stay registered.
     ///
     /// A registration that has to be written again ran out, or went with all that the store had: a watch may have
@@ -94,15 +98,15 @@ impl Registrar {
         now: u64,
         serves: bool,
     ) -> Result<Turned, RegistrarError> {
-        if !serves && !is_planted(Planted::DeafLease) {
+        if !serves && !is_injected(InjectedFault::DeafLease) {
             return Ok(Turned::Left);
         }
         if let Some(lease) = self.lease {
             if store.renew(lease)? {
-                self.standing.renew(lease, until(now));
+                self.registration_lease.renew(lease, until(now));
                 return Ok(Turned::Kept);
             }
-            tracing::warn!(key = self.key, "the registration is gone: register anew");
+            tracing::warn!(key = self.key, "the registration is gone: register again");
             self.lease = None;
         }
         let lease = store.grant(LEASE)?;
@@ -115,7 +119,7 @@ impl Registrar {
         }
         written?;
         self.lease = Some(lease);
-        self.standing.renew(lease, until(now));
+        self.registration_lease.renew(lease, until(now));
         Ok(Turned::Written)
     }
 
@@ -128,7 +132,7 @@ impl Registrar {
                 expected = entry.mod_revision;
                 if let Ok(other) = Registration::parse(&self.key, &entry.value)
                     && other.incarnation > self.registration.incarnation
-                    && !is_planted(Planted::BlindClaim)
+                    && !is_injected(InjectedFault::BlindClaim)
                 {
                     return Err(RegistrarError::Replaced(self.registration.name.clone()));
                 }

@@ -176,13 +176,13 @@ impl Steward {
 
     /// Asks the store whether it lacks what it seemed to lack. What it has is taken.
     fn has_lost(&mut self, store: &impl Store) -> Result<bool, EtcdError> {
-        let mut has_lost = store.read(&self.place.config())?.is_none();
+        let mut has_lost = store.read(&self.keys.config())?.is_none();
         let missing = self
             .views
             .iter()
             .filter(|(_, known)| known.revision.is_none());
         for group in missing.map(|(group, _)| *group).collect::<Vec<_>>() {
-            if let Some(entry) = store.read(&self.place.view(group))? {
+            if let Some(entry) = store.read(&self.keys.view(group))? {
                 self.take_view(group, &entry);
             }
             has_lost |= self.views[&group].revision.is_none();
@@ -193,7 +193,7 @@ impl Steward {
     fn seed_documents(&mut self, store: &impl Store) -> Result<(), EtcdError> {
         // The mark first: whoever finds the configuration finds it, too. One that is there may be older than this
         // loss, and who has heard of that need not have heard of this.
-        let key = self.place.seed();
+        let key = self.keys.seed();
         let mark = self.seeding.mark().to_string();
         let revision = store.read(&key)?.map_or(0, |entry| entry.mod_revision);
         let entry = match store.swap(&key, revision, mark.as_bytes(), None)? {
@@ -202,19 +202,19 @@ impl Steward {
             Swap::Changed(found) => found,
         };
         // What others have written, or this node before an answer was lost, is not to be written again.
-        let there = store.list(&self.place.prefix())?.entries;
+        let there = store.list(&self.keys.prefix())?.entries;
         let has = |key: &str| there.iter().any(|entry| entry.key == key);
         for (node, name) in &self.names {
-            let key = self.place.id(*node);
+            let key = self.keys.id(*node);
             if !has(&key) {
                 store.swap(&key, 0, name.as_bytes(), None)?;
             }
         }
         for (node, incarnation) in &self.seeding.incarnations {
-            self.place.raise_incarnation(store, *node, *incarnation)?;
+            self.keys.raise_incarnation(store, *node, *incarnation)?;
         }
-        if !has(&self.place.config()) {
-            store.swap(&self.place.config(), 0, &self.config.to_bytes(), None)?;
+        if !has(&self.keys.config()) {
+            store.swap(&self.keys.config(), 0, &self.config.to_bytes(), None)?;
         }
         if let Some(entry) = entry
             && let Some(seed) = self.seeding.take(&entry.value)
@@ -248,7 +248,7 @@ impl Steward {
         let raised = raised(&view);
         let mut bytes = BytesMut::new();
         encode_view(&raised, &mut bytes);
-        match store.swap(&self.place.view(group), known.instead, &bytes, None)? {
+        match store.swap(&self.keys.view(group), known.instead, &bytes, None)? {
             Swap::Done(revision) => {
                 tracing::warn!(
                     group,

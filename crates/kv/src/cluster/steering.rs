@@ -2,7 +2,7 @@
 //!
 //! Deaths come first: of those who have noticed them the first in the view says so at once, the others
 //! only if nothing comes of it. Every other step is known to one member alone ([`Member::propose`]).
-//! What is wished for is agreed on outside; until the outcome is known nothing else is.
+//! What is proposed is agreed on outside; until the outcome is known nothing else is.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, VecDeque};
@@ -14,7 +14,7 @@ use super::membership::Membership;
 use crate::group::awaiting::Awaited;
 use crate::group::member::Member;
 use crate::group::process::Process;
-use crate::group::progress::{Leave, Place};
+use crate::group::progress::{GroupSlot, Leave};
 use crate::group::view::View;
 
 /// How long who comes later in the view leaves the word to who comes before.
@@ -35,8 +35,8 @@ const LOOK_EVERY_NS: u64 = 100_000_000;
 /// See the [module](self).
 #[derive(Default)]
 pub struct Steering {
-    /// The number of the view that was wished for, while the outcome is not known.
-    wished: Option<u32>,
+    /// The number of the view that was proposed, while the outcome is not known.
+    proposed: Option<u32>,
     /// When the present deaths were noticed.
     noticed: Option<u64>,
     /// Processes that said what cannot be: the next view does without them.
@@ -81,10 +81,10 @@ struct Missing<'a> {
 }
 
 impl Steering {
-    /// A view stands: whatever was wished for with its number or a smaller one is decided.
+    /// A view stands: whatever was proposed with its number or a smaller one is decided.
     pub fn note_view(&mut self, number: u32) {
-        if self.wished.is_some_and(|wished| wished <= number) {
-            self.wished = None;
+        if self.proposed.is_some_and(|proposed| proposed <= number) {
+            self.proposed = None;
         }
         self.noticed = None;
         // Of an older view: whoever is in the new one owes nothing yet.
@@ -190,17 +190,17 @@ impl Steering {
         spares.iter().filter(may_be).min_by_key(rank).copied()
     }
 
-    /// Nothing has come of the wish for a view of this number. False if it is not the last wish: what
+    /// Nothing has come of the proposal of a view of this number. False if it is not the last proposal: what
     /// became of that nobody knows yet.
     pub fn note_refusal(&mut self, number: u32) -> bool {
-        let is_last = self.wished == Some(number);
+        let is_last = self.proposed == Some(number);
         if is_last {
-            self.wished = None;
+            self.proposed = None;
         }
         is_last
     }
 
-    /// The view to wish for.
+    /// The view to propose.
     fn next(
         &mut self,
         member: &mut Member,
@@ -209,7 +209,7 @@ impl Steering {
         spares: &[Process],
         at: &Situation<'_>,
     ) -> Option<View> {
-        if self.wished.is_some() {
+        if self.proposed.is_some() {
             return None;
         }
         let next = if missing.dead.is_empty() {
@@ -217,8 +217,8 @@ impl Steering {
             let k = view.partitions.len();
             let next = member.propose(at.now, at.leave, |place| {
                 let home = match place {
-                    Place::Data(index) => at.homes.get(index),
-                    Place::Parity(slot) => at.homes.get(k + slot),
+                    GroupSlot::Data(index) => at.homes.get(index),
+                    GroupSlot::Parity(slot) => at.homes.get(k + slot),
                 };
                 self.pick(spares, home.copied(), at.now)
             });
@@ -229,7 +229,7 @@ impl Steering {
         } else {
             self.without(member.me(), view, missing, at.now)
         };
-        self.wished = next.as_ref().map(|view| view.number);
+        self.proposed = next.as_ref().map(|view| view.number);
         next
     }
 
@@ -280,7 +280,7 @@ pub struct Situation<'a> {
 }
 
 impl Steering {
-    /// The view that a member wishes for now, if any. It is not asked again before the outcome was noted.
+    /// The view that a member proposes now, if any. It is not asked again before the outcome was noted.
     pub fn decide(&mut self, member: &mut Member, at: &Situation<'_>) -> Option<View> {
         let view = member.view()?.clone();
         let inside = view.processes();
@@ -318,15 +318,15 @@ impl Steering {
         if let Some(next) = &next {
             let dead: Vec<String> = dead.iter().map(ToString::to_string).collect();
             let dead = dead.join(" ");
-            tracing::info!(number = next.number, dead, "wish for a view");
+            tracing::info!(number = next.number, dead, "propose a view");
         }
         next
     }
 
-    /// Whether nothing that was wished for is undecided.
+    /// Whether nothing that was proposed is undecided.
     #[must_use]
     pub fn is_free(&self) -> bool {
-        self.wished.is_none()
+        self.proposed.is_none()
     }
 }
 
@@ -354,21 +354,21 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_that_comes_late_says_nothing_of_the_next_wish() {
+    fn a_refusal_that_comes_late_says_nothing_of_the_next_proposal() {
         let mut steering = Steering {
-            wished: Some(5),
+            proposed: Some(5),
             ..Steering::default()
         };
         steering.note_view(4);
-        assert_eq!(steering.wished, Some(5), "an older view decides nothing");
+        assert_eq!(steering.proposed, Some(5), "an older view decides nothing");
         steering.note_view(5);
-        assert_eq!(steering.wished, None);
-        // Another wish is on its way when the first one's refusal comes.
-        steering.wished = Some(6);
+        assert_eq!(steering.proposed, None);
+        // Another proposal is on its way when the first one's refusal comes.
+        steering.proposed = Some(6);
         assert!(!steering.note_refusal(5));
-        assert_eq!(steering.wished, Some(6));
+        assert_eq!(steering.proposed, Some(6));
         assert!(steering.note_refusal(6));
-        assert_eq!(steering.wished, None);
+        assert_eq!(steering.proposed, None);
     }
 
     #[test]

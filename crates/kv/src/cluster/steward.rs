@@ -1,11 +1,11 @@
 //! A node's part in what is agreed on: views, who is registered, and what the store has of both.
 //!
-//! Pure but for the [`Store`]: it takes changes of the store ([`Steward::take`]) and wishes of the lanes, and says
+//! Pure but for the [`Store`]: it takes changes of the store ([`Steward::take`]) and proposals of the lanes, and says
 //! what the lanes are to be told ([`Notice`]). One key for each group has its view, changed by compare-and-swap. Until
-//! the outcome of a wish is known the group has no other.
+//! the outcome of a proposal is known the group has no other.
 //!
 //! Invariant: a group's first view is written by the first node of its plan, once, when all of the plan are
-//! registered, and never into a store that was [seeded](super::seeding) again: after that a group begins anew by command.
+//! registered, and never into a store that was [seeded](super::seeding) again: after that a group starts from scratch by command.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,25 +16,25 @@ use bytes::{Bytes, BytesMut};
 use super::NodeId;
 use super::backoff::Backoff;
 use super::balance::{self, Balance, HandOver};
-use super::config::{ClusterConfig, NodeState, Place, Registration, Scheme};
+use super::config::{ClusterConfig, DocumentKeys, NodeState, Registration, Scheme};
 use super::etcd::{Change, Entry, LeaseId, Listing, Swap};
 use super::seeding::{Ask, Seeding};
 use super::store::Store;
 use crate::group::process::Process;
 use crate::group::view::{self, View};
 use crate::group::wire::{decode_view, encode_view};
-use crate::planted::{Planted, is_planted};
+use crate::injected_faults::{InjectedFault, is_injected};
 
 /// Between two tries to do what etcd does not have yet, in nanoseconds.
 const RETRY_NS: u64 = 50_000_000;
-/// The first pause, at the most, after etcd did not say what became of a wish ...
+/// The first pause, at the most, after etcd did not say what became of a proposal ...
 const RETRY_LEAST: Duration = Duration::from_millis(50);
 /// ... and all later ones: nothing fails over meanwhile.
 const RETRY_MOST: Duration = Duration::from_secs(1);
 
-/// A view that a lane wishes for.
+/// A view that a lane proposes.
 #[derive(Clone, Debug)]
-pub struct Wish {
+pub struct Proposal {
     /// Of which group.
     pub group: usize,
     /// The view.
@@ -50,10 +50,10 @@ pub enum Notice {
         group: usize,
         /// The view.
         view: Arc<View>,
-        /// It was wished for here.
+        /// It was proposed here.
         is_ours: bool,
     },
-    /// What was wished for was not agreed on, for sure.
+    /// What was proposed was not agreed on, for sure.
     Refused {
         /// For which group.
         group: usize,
@@ -88,7 +88,7 @@ pub(super) struct Known {
 /// See the [module](self).
 pub struct Steward {
     pub(super) me: Process,
-    pub(super) place: Place,
+    pub(super) keys: DocumentKeys,
     pub(super) config: Arc<ClusterConfig>,
     /// By group: the nodes of the plan, data first.
     plan: Vec<Vec<NodeId>>,
@@ -96,7 +96,7 @@ pub struct Steward {
     /// Every node that was ever heard of, as it was last registered.
     pub(super) names: BTreeMap<NodeId, String>,
     pub(super) views: BTreeMap<usize, Known>,
-    wishes: BTreeMap<usize, Wish>,
+    proposals: BTreeMap<usize, Proposal>,
     retry_at: u64,
     backoff: Backoff,
     balance: Balance,
@@ -110,7 +110,7 @@ impl Steward {
     #[must_use]
     pub fn new(
         me: Process,
-        place: Place,
+        keys: DocumentKeys,
         config: Arc<ClusterConfig>,
         names: &[(NodeId, String)],
         plan: Vec<Vec<NodeId>>,
@@ -118,13 +118,13 @@ impl Steward {
     ) -> Self {
         Self {
             me,
-            place,
+            keys,
             config,
             plan,
             registered: BTreeMap::new(),
             names: names.iter().cloned().collect(),
             views: BTreeMap::new(),
-            wishes: BTreeMap::new(),
+            proposals: BTreeMap::new(),
             retry_at: 0,
             backoff: Backoff::new(RETRY_LEAST, RETRY_MOST, mark),
             balance: Balance::default(),
@@ -147,7 +147,7 @@ impl Steward {
     /// Whether something is to be tried again soon.
     #[must_use]
     pub fn is_busy(&self) -> bool {
-        !self.wishes.is_empty() || self.seeding.is_needed()
+        !self.proposals.is_empty() || self.seeding.is_needed()
     }
 
     /// Takes what the store says.
@@ -157,11 +157,11 @@ impl Steward {
             _ if self.seeding.is_foreign() => {}
             Change::Put(entry) => self.take_entry(&entry),
             Change::Deleted { key, .. } => {
-                if let Some(node) = self.place.node_of(&key) {
+                if let Some(node) = self.keys.node_of(&key) {
                     self.gone(node);
-                } else if let Some(group) = self.place.group_of(&key) {
+                } else if let Some(group) = self.keys.group_of(&key) {
                     self.view_is_gone(group);
-                } else if key == self.place.turn() {
+                } else if key == self.keys.turn() {
                     self.balance.turn = 0;
                 }
             }
@@ -171,7 +171,7 @@ impl Steward {
     /// The store does not have a group's view any more.
     pub(super) fn view_is_gone(&mut self, group: usize) {
         if let Some(known) = self.views.get_mut(&group)
-            && !is_planted(Planted::LossUnseen)
+            && !is_injected(InjectedFault::LossUnseen)
         {
             (known.revision, known.instead) = (None, 0);
             self.seeding.doubt();
@@ -179,37 +179,37 @@ impl Steward {
     }
 
     fn take_all(&mut self, listing: Listing) {
-        let place = self.place.clone();
+        let keys = self.keys.clone();
         let find = |key: &str| listing.entries.iter().find(|entry| entry.key == key);
         let has = |key: &str| find(key).is_some();
-        let config = find(&place.config());
+        let config = find(&keys.config());
         let is_foreign = config.is_some_and(|entry| {
             let config = ClusterConfig::parse(&entry.key, &entry.value);
             config.is_ok_and(|config| config != *self.config)
         });
         self.seeding.set_foreign(is_foreign);
-        if config.is_none() && !is_planted(Planted::LossUnseen) {
+        if config.is_none() && !is_injected(InjectedFault::LossUnseen) {
             self.seeding.doubt();
         }
         for group in self.views.keys().copied().collect::<Vec<_>>() {
-            if is_foreign || !has(&place.view(group)) {
+            if is_foreign || !has(&keys.view(group)) {
                 self.view_is_gone(group);
             }
         }
         if is_foreign {
             return;
         }
-        if !has(&place.turn()) {
+        if !has(&keys.turn()) {
             self.balance.turn = 0;
         }
         let gone = self.registered.keys().copied();
-        let gone: Vec<NodeId> = gone.filter(|node| !has(&place.node(*node))).collect();
+        let gone: Vec<NodeId> = gone.filter(|node| !has(&keys.node(*node))).collect();
         gone.into_iter().for_each(|node| self.gone(node));
         let mut entries: Vec<&Entry> = listing.entries.iter().collect();
         entries.sort_by_key(|entry| self.turn_of(&entry.key));
         for entry in entries {
             // Its revision may be less than in the store before.
-            if let Some(group) = place.group_of(&entry.key)
+            if let Some(group) = keys.group_of(&entry.key)
                 && let Some(known) = self.views.get_mut(&group)
             {
                 known.revision = known
@@ -223,24 +223,24 @@ impl Steward {
     /// When a key is taken of all that there are: views first, and this node's own registration last. By that a
     /// lane opens, and may turn between any two of the orders that it is given.
     fn turn_of(&self, key: &str) -> u8 {
-        match self.place.node_of(key) {
+        match self.keys.node_of(key) {
             Some(node) if node.0 == self.me.node => 2,
-            None if self.place.group_of(key).is_some() => 0,
+            None if self.keys.group_of(key).is_some() => 0,
             _ => 1,
         }
     }
 
     fn take_entry(&mut self, entry: &Entry) {
-        if let Some(node) = self.place.node_of(&entry.key) {
+        if let Some(node) = self.keys.node_of(&entry.key) {
             self.take_registration(node, entry);
-        } else if let Some(group) = self.place.group_of(&entry.key) {
+        } else if let Some(group) = self.keys.group_of(&entry.key) {
             if group < self.config.groups {
                 self.take_view(group, entry);
             }
-        } else if entry.key == self.place.turn() {
+        } else if entry.key == self.keys.turn() {
             self.balance.turn = entry.mod_revision;
             self.balance.note_change();
-        } else if entry.key == self.place.seed()
+        } else if entry.key == self.keys.seed()
             && let Some(seed) = self.seeding.take(&entry.value)
         {
             self.notices.push(Notice::Seeded(seed));
@@ -323,9 +323,9 @@ impl Steward {
         }
     }
 
-    /// A lane wishes for a view.
-    pub fn wish(&mut self, wish: Wish) {
-        self.wishes.insert(wish.group, wish);
+    /// A lane proposes a view.
+    pub fn propose(&mut self, proposal: Proposal) {
+        self.proposals.insert(proposal.group, proposal);
         self.retry_at = 0;
     }
 
@@ -337,23 +337,23 @@ impl Steward {
         }
         let mut is_puzzled = false;
         self.begin_groups();
-        for group in self.wishes.keys().copied().collect::<Vec<_>>() {
-            let Some(wish) = self.wishes.remove(&group) else {
+        for group in self.proposals.keys().copied().collect::<Vec<_>>() {
+            let Some(proposal) = self.proposals.remove(&group) else {
                 continue;
             };
-            match self.grant(store, &wish) {
+            match self.grant(store, &proposal) {
                 Outcome::Decided => self.backoff.reset(),
                 Outcome::Puzzled => {
                     is_puzzled = true;
-                    self.wishes.insert(group, wish);
+                    self.proposals.insert(group, proposal);
                 }
                 Outcome::Unknown => {
-                    self.wishes.insert(group, wish);
+                    self.proposals.insert(group, proposal);
                     let pause = self.backoff.pause().as_nanos();
                     self.retry_at = now + u64::try_from(pause).expect("a short time");
                     return false;
                 }
-                Outcome::Held => drop(self.wishes.insert(group, wish)),
+                Outcome::Held => drop(self.proposals.insert(group, proposal)),
             }
         }
         self.seed(store, ask, now);
@@ -365,13 +365,13 @@ impl Steward {
     }
 
     /// Has a view agreed on, if it is the next one.
-    fn grant(&mut self, store: &impl Store, wish: &Wish) -> Outcome {
-        let group = wish.group;
-        let number = wish.view.number;
+    fn grant(&mut self, store: &impl Store, proposal: &Proposal) -> Outcome {
+        let group = proposal.group;
+        let number = proposal.view.number;
         let (revision, is_next) = match self.views.get(&group) {
             Some(known) => {
                 // The outcome was not known, and came with what the store told.
-                if *known.view == wish.view {
+                if *known.view == proposal.view {
                     return Outcome::Decided;
                 }
                 (known.revision, number == known.view.number + 1)
@@ -386,11 +386,11 @@ impl Steward {
             return Outcome::Held;
         };
         let mut bytes = BytesMut::new();
-        encode_view(&wish.view, &mut bytes);
-        match store.swap(&self.place.view(group), revision, &bytes, None) {
+        encode_view(&proposal.view, &mut bytes);
+        match store.swap(&self.keys.view(group), revision, &bytes, None) {
             Ok(Swap::Done(revision)) => {
                 tracing::info!(group, view = number, "agreed");
-                self.stand(group, revision, wish.view.clone(), true);
+                self.stand(group, revision, proposal.view.clone(), true);
                 Outcome::Decided
             }
             Ok(Swap::Changed(Some(entry))) => {
@@ -398,7 +398,7 @@ impl Steward {
                 self.refuse(group, number)
             }
             // A key that was there is gone: the store has lost what it had.
-            Ok(Swap::Changed(None)) if !is_planted(Planted::LossUnseen) => {
+            Ok(Swap::Changed(None)) if !is_injected(InjectedFault::LossUnseen) => {
                 tracing::warn!(group, "etcd has no view of it any more");
                 Outcome::Puzzled
             }
@@ -454,12 +454,7 @@ impl Steward {
             ..
         } = next;
         let claim = format!("{{\"group\":{group},\"view\":{view},\"partition\":{partition}}}");
-        match store.swap(
-            &self.place.turn(),
-            self.balance.turn,
-            claim.as_bytes(),
-            None,
-        ) {
+        match store.swap(&self.keys.turn(), self.balance.turn, claim.as_bytes(), None) {
             Ok(Swap::Done(revision)) => {
                 tracing::info!(group, partition, %to, "hand a partition over for balance");
                 self.balance.turn = revision;
@@ -477,10 +472,10 @@ impl Steward {
         for group in 0..self.plan.len() {
             let is_first = self.plan[group].first() == Some(&NodeId(self.me.node));
             if is_first
-                && !self.wishes.contains_key(&group)
+                && !self.proposals.contains_key(&group)
                 && let Some(view) = self.first_view(group)
             {
-                self.wishes.insert(group, Wish { group, view });
+                self.proposals.insert(group, Proposal { group, view });
             }
         }
     }
@@ -493,7 +488,7 @@ impl Steward {
         };
         let before = self.views.get(&group);
         if let Some(before) = before
-            && (!is_planted(Planted::BeginsByItself)
+            && (!is_injected(InjectedFault::BeginsByItself)
                 || before.view.processes().iter().any(is_registered))
         {
             return None;
@@ -521,7 +516,7 @@ impl Steward {
     }
 }
 
-/// What came of a wish.
+/// What came of a proposal.
 enum Outcome {
     /// It stands, or is refused.
     Decided,

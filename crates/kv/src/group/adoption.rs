@@ -14,12 +14,12 @@ use super::parity::Parity;
 use super::recovery::Recovery;
 use super::replica::{Diverged, Replica};
 use super::room::Room;
-use super::sending::LEASE_WAIT_NS;
+use super::sender::LEASE_WAIT_NS;
 use super::settling::Settling;
 use super::units::Units;
 use super::view::{self, Partition, View};
+use crate::injected_faults::{InjectedFault, is_injected};
 use crate::memory::region::Region;
-use crate::planted::{Planted, is_planted};
 
 impl Member {
     /// Takes up a view, unless it is older than its own.
@@ -54,7 +54,7 @@ impl Member {
         let me = Some(self.me);
         let is_recovered = |index| view.recovering().any(|(other, _)| other == index);
         let is_left = |index: &usize| {
-            let is_lost = view.begun[*index] > self.owners[index].owner.tenure;
+            let is_lost = view.begun[*index] > self.owners[index].owner.term;
             view.owner(*index) != me || is_lost || (!is_next && is_recovered(*index))
         };
         let left: Vec<usize> = self.owned().filter(is_left).collect();
@@ -91,7 +91,7 @@ impl Member {
         self.keep_parity(before, view, slot, place);
         if let Some(parity) = &mut self.parity {
             parity.lost = view.lost();
-            parity.is_spoilt = view.is_spoilt(slot);
+            parity.is_stale = view.is_stale(slot);
         }
         self.adopt_exchange(view);
     }
@@ -109,7 +109,7 @@ impl Member {
             parity.forget_attempts();
             parity.end_lost(view, is_joining);
             if since == self.parity_since {
-                if is_planted(Planted::SpentAsFull) && view.held_by(slot).is_none() {
+                if is_injected(InjectedFault::SpentAsFull) && view.held_by(slot).is_none() {
                     parity.count_as_full();
                 }
                 return;
@@ -214,7 +214,7 @@ impl Member {
         let mut owner = owner;
         owner.set_eviction(self.shape.evicts);
         owner.room = Room::new(self.shape.bound);
-        owner.tenure = view.number;
+        owner.term = view.number;
         Some(Owned {
             owner,
             settling,

@@ -9,9 +9,9 @@ use super::operation::Effect;
 use super::parity::{Parity, Stream};
 use super::process::Process;
 use super::replica::{Diverged, Xid};
-use super::view::{self, Partition, Place, View};
+use super::view::{self, GroupSlot, Partition, View};
+use crate::injected_faults::{InjectedFault, is_injected};
 use crate::memory::region::Region;
-use crate::planted::{Planted, is_planted};
 
 /// See the [module](self).
 pub(super) struct Arrival {
@@ -26,15 +26,15 @@ pub(super) struct Arrival {
 impl Arrival {
     /// Begins what a view says of a process and a partition.
     pub(super) fn begin(view: &View, partition: usize, me: Process, shape: &Shape) -> Option<Self> {
-        let (since, with_values) = match (view.partitions[partition], view.heir) {
+        let (since, with_values) = match (view.partitions[partition], view.handoff) {
             (Partition::Arriving { process, since, .. }, _) if process == me => (since, false),
             // A parity is told as one: see `exchange`.
-            (_, Some(heir))
-                if heir.process == me
-                    && heir.place == Place::Data(partition)
+            (_, Some(handoff))
+                if handoff.process == me
+                    && handoff.place == GroupSlot::Data(partition)
                     && view.slot_of(me).is_none() =>
             {
-                (heir.since, true)
+                (handoff.since, true)
             }
             _ => return None,
         };
@@ -53,7 +53,7 @@ impl Arrival {
 
     /// Whether it goes on in a view, or has come to its end there.
     pub(super) fn is_of(&self, view: &View, me: Process) -> bool {
-        // In a group that began anew everybody else came later.
+        // In a group that began again everybody else came later.
         let is_later = |parity: &view::Parity| matches!(parity, view::Parity::Full { since, .. } if *since > self.since);
         match view.partitions[self.partition] {
             Partition::Arriving { process, since, .. }
@@ -61,9 +61,9 @@ impl Arrival {
             Partition::Home(process) if process == me => {
                 self.region.is_some() && !view.parities.iter().any(is_later)
             }
-            Partition::Home(_) => view.heir.is_some_and(|heir| {
-                let place = Place::Data(self.partition);
-                (heir.place, heir.process, heir.since) == (place, me, self.since)
+            Partition::Home(_) => view.handoff.is_some_and(|handoff| {
+                let place = GroupSlot::Data(self.partition);
+                (handoff.place, handoff.process, handoff.since) == (place, me, self.since)
             }),
             Partition::Recovering(_) | Partition::Lost => false,
         }
@@ -73,7 +73,7 @@ impl Arrival {
     pub(super) fn apply(&mut self, stable: Xid) -> Result<(), Diverged> {
         while let Some((xid, operation)) = self.stream.next(stable) {
             if let (Some(region), Effect::Put(entry)) = (&self.region, operation.effect())
-                && !is_planted(Planted::HeirOutdated)
+                && !is_injected(InjectedFault::HandoffOutdated)
             {
                 // Values behind what was told come with it.
                 let missing = self.stream.missing_bytes(region.bytes());

@@ -21,7 +21,7 @@ pub(super) struct Pending {
     pub after: Option<(Entry, Option<Xid>)>,
     /// Bytes that it frees to make room.
     pub frees: u64,
-    /// For the mistake [`Planted::OldAtIssue`](crate::planted::Planted::OldAtIssue).
+    /// For the mistake [`InjectedFault::OldAtIssue`](crate::injected_faults::InjectedFault::OldAtIssue).
     pub old: Option<Entry>,
 }
 

@@ -53,7 +53,7 @@ impl Backup {
             None => {
                 let since = match view.partitions[partition] {
                     Partition::Arriving { since, .. } => since,
-                    _ => view.heir.map_or(0, |heir| heir.since),
+                    _ => view.handoff.map_or(0, |handoff| handoff.since),
                 };
                 Self::new(process, since, Kind::Arriving)
             }

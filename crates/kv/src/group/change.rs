@@ -1,7 +1,7 @@
 //! Which view may follow a view. Each function gives the next one, or nothing where it does not apply.
 
 use super::process::Process;
-use super::view::{Heir, Parity, Partition, Place, Scheme, View};
+use super::view::{GroupSlot, Handoff, Parity, Partition, Scheme, View};
 
 impl View {
     fn next(&self) -> Self {
@@ -20,14 +20,16 @@ impl View {
         let mut view = self.next();
         let is_gone = |parity: &Parity| parity.process().is_none_or(&is_dead);
         let is_exchange = self.exchange().is_some();
-        view.heir
-            .take_if(|heir| is_exchange || is_dead(heir.process));
+        view.handoff
+            .take_if(|handoff| is_exchange || is_dead(handoff.process));
         for (slot, parity) in view.parities.iter_mut().enumerate() {
             if is_gone(parity) {
-                let heir = view.heir.take_if(|heir| heir.place == Place::Parity(slot));
-                *parity = heir.map_or(Parity::Vacant, |heir| Parity::Joining {
-                    process: heir.process,
-                    since: heir.since,
+                let handoff = view
+                    .handoff
+                    .take_if(|handoff| handoff.place == GroupSlot::Parity(slot));
+                *parity = handoff.map_or(Parity::Vacant, |handoff| Parity::Joining {
+                    process: handoff.process,
+                    since: handoff.since,
                 });
             }
         }
@@ -67,7 +69,7 @@ impl View {
     }
 
     fn drop_newcomers(&mut self) {
-        self.heir = None;
+        self.handoff = None;
         for parity in &mut self.parities {
             if matches!(parity, Parity::Joining { .. }) {
                 *parity = Parity::Vacant;
@@ -87,7 +89,7 @@ impl View {
         let Partition::Recovering(slot) = self.partitions[partition] else {
             return None;
         };
-        if !self.is_spoilt(slot) {
+        if !self.is_stale(slot) {
             return None;
         }
         let mut view = self.next();
@@ -99,8 +101,8 @@ impl View {
         Some(view)
     }
 
-    /// A process begins a lost partition anew: it has nothing, and all others forget what they had of it.
-    pub fn with_anew(&self, partition: usize, process: Process) -> Option<Self> {
+    /// A process begins a lost partition again: it has nothing, and all others forget what they had of it.
+    pub fn with_reset(&self, partition: usize, process: Process) -> Option<Self> {
         if !self.is_lost(partition) || !self.is_calm() || self.has(process) {
             return None;
         }
@@ -133,7 +135,7 @@ impl View {
         let joins = |parity: &Parity| matches!(parity, Parity::Joining { .. });
         self.partitions.iter().all(is_still)
             && !self.parities.iter().any(joins)
-            && self.heir.is_none()
+            && self.handoff.is_none()
     }
 
     /// Whether it could lose as many processes as there are parities.
@@ -144,13 +146,13 @@ impl View {
     }
 
     /// A process from outside begins to take a place over. Nothing is missing anywhere.
-    pub fn with_heir(&self, place: Place, process: Process) -> Option<Self> {
+    pub fn with_handoff(&self, place: GroupSlot, process: Process) -> Option<Self> {
         if !self.is_whole() || !self.is_calm() || self.has(process) {
             return None;
         }
         let mut view = self.next();
         let since = view.number;
-        view.heir = Some(Heir {
+        view.handoff = Some(Handoff {
             place,
             process,
             since,
@@ -165,15 +167,15 @@ impl View {
         }
         self.slot_of(parity)?;
         let mut view = self.next();
-        view.heir = Some(Heir {
-            place: Place::Data(partition),
+        view.handoff = Some(Handoff {
+            place: GroupSlot::Data(partition),
             process: parity,
             since: view.number,
         });
         view.exchange().map(|_| view)
     }
 
-    /// The heir has all that the one at its place has, who has nothing under way: it takes the place. Where it is a
+    /// The handoff target has all that the one at its place has, who has nothing under way: it takes the place. Where it is a
     /// parity, whoever was at its place has all that it has, and takes its slot.
     pub fn with_succession(&self) -> Option<Self> {
         let mut view = self.next();
@@ -181,14 +183,14 @@ impl View {
             let (process, since) = (exchange.owner, exchange.since);
             view.parities[exchange.slot] = Parity::Full { process, since };
         }
-        let Heir {
+        let Handoff {
             place,
             process,
             since,
-        } = view.heir.take()?;
+        } = view.handoff.take()?;
         match place {
-            Place::Data(index) => view.partitions[index] = Partition::Home(process),
-            Place::Parity(slot) => view.parities[slot] = Parity::Full { process, since },
+            GroupSlot::Data(index) => view.partitions[index] = Partition::Home(process),
+            GroupSlot::Parity(slot) => view.parities[slot] = Parity::Full { process, since },
         }
         Some(view)
     }
@@ -246,7 +248,7 @@ impl View {
         Some(view)
     }
 
-    /// The new owner has all values. What the parity held is not parity: it joins anew.
+    /// The new owner has all values. What the parity held is not parity: it joins again.
     pub fn with_home(&self, partition: usize, stays_full: bool) -> Option<Self> {
         let Partition::Migrating { slot, process, .. } = self.partitions[partition] else {
             return None;

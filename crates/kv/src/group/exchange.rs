@@ -15,10 +15,10 @@ use super::arrival::Arrival;
 use super::member::{Member, Owned};
 use super::message::{Lacks, RUN_UNITS_MAX, Run, UNIT_BYTES};
 use super::parity::{Parity, Stream};
-use super::sending::bytes_of;
+use super::sender::bytes_of;
 use super::view::{self, Partition, Scheme, View};
+use crate::injected_faults::{InjectedFault, is_injected};
 use crate::memory::region::Region;
-use crate::planted::{Planted, is_planted};
 
 /// What a parity is sent of the partition that it is to own. Its operations come by the parity's stream.
 pub(super) struct Taking {
@@ -40,7 +40,7 @@ impl Taking {
             .map_or(region.bytes(), |unit| unit * UNIT_BYTES);
         let here = end.saturating_sub(address);
         let here = usize::try_from(here).map_or(change.len(), |here| here.min(change.len()));
-        if !is_planted(Planted::HeirOutdated) {
+        if !is_injected(InjectedFault::HandoffOutdated) {
             region.xor(address, &change[..here]);
         }
     }
@@ -98,7 +98,7 @@ impl Parity {
     /// Adds the values of the partition that its process owned.
     fn fold(&mut self, partition: usize, values: &Arc<Region>) {
         match self.scheme {
-            _ if is_planted(Planted::UnfoldedExchange) => {}
+            _ if is_injected(InjectedFault::UnfoldedExchange) => {}
             Scheme::Replicated => self.regions[partition] = Arc::clone(values),
             Scheme::Coded => {
                 let total = values.bytes().div_ceil(UNIT_BYTES);

@@ -5,7 +5,7 @@
 
 use super::owner::{Found, Gone, Newest, Owner};
 #[cfg(feature = "planted")]
-use crate::planted::{Planted, is_planted};
+use crate::injected_faults::{InjectedFault, is_injected};
 
 impl Owner {
     /// The newest state of a key, operations under way included.
@@ -41,7 +41,7 @@ impl Owner {
     #[inline]
     fn looked_up(&self, hash: u64, found: Option<Found>) -> Option<Found> {
         #[cfg(feature = "planted")]
-        if is_planted(Planted::StaleAddress) {
+        if is_injected(InjectedFault::StaleAddress) {
             return self.stale.borrow_mut().look(hash, found);
         }
         #[cfg(not(feature = "planted"))]
@@ -53,7 +53,7 @@ impl Owner {
     #[inline]
     pub(super) fn note_read(&self, is_here: bool) {
         #[cfg(feature = "planted")]
-        if is_planted(Planted::StaleAddress) {
+        if is_injected(InjectedFault::StaleAddress) {
             self.stale.borrow_mut().read(is_here);
         }
         #[cfg(not(feature = "planted"))]
@@ -61,7 +61,7 @@ impl Owner {
     }
 }
 
-/// Of the mistake [`Planted::StaleAddress`]: what was looked up last, and what reads found that wait
+/// Of the mistake [`InjectedFault::StaleAddress`]: what was looked up last, and what reads found that wait
 /// for units, by the key's hash.
 #[cfg(feature = "planted")]
 #[derive(Default)]

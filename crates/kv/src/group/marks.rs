@@ -11,7 +11,7 @@ impl Marks {
     pub const KEY_BASE64: Self = Self(1);
     /// It is stale.
     pub const STALE: Self = Self(2);
-    /// A client has won the right to store it anew.
+    /// A client has won the right to store it again.
     pub const WON: Self = Self(4);
 
     /// As an entry has them.

@@ -24,8 +24,8 @@ use super::room::Bound;
 use super::settling::Settling;
 use super::takeover::Takeovers;
 use super::view::{self, Scheme, View};
+use crate::injected_faults::{InjectedFault, is_injected};
 use crate::memory::key_hash::KeyHasher;
-use crate::planted::{Planted, is_planted};
 
 /// What a group is made of. The same at every member.
 #[derive(Clone, Debug)]
@@ -110,7 +110,7 @@ impl Owned {
     /// Whether all agree on what was acknowledged, and no earlier owner reads any more. A write that
     /// came before that could be missing from a read there.
     pub(super) fn is_served(&self, now: u64) -> bool {
-        let is_alone = now >= self.serves_from || is_planted(Planted::NoLease);
+        let is_alone = now >= self.serves_from || is_injected(InjectedFault::NoLease);
         self.settling.is_none() && is_alone
     }
 }
@@ -172,7 +172,7 @@ impl Member {
         let Some(owned) = self.owners.get(&partition) else {
             return false;
         };
-        let reads_on = !owned.is_leaving || is_planted(Planted::LeaseKept);
+        let reads_on = !owned.is_leaving || is_injected(InjectedFault::LeaseKept);
         owned.is_served(now) && reads_on && owned.owner.may_read(now)
     }
 
@@ -255,7 +255,7 @@ impl Member {
         let Some(view) = &self.view else { return };
         if number != view.number {
             let is_taken =
-                is_planted(Planted::NoFence) && matches!(message, Message::Update { .. });
+                is_injected(InjectedFault::NoFence) && matches!(message, Message::Update { .. });
             if number < view.number && !is_taken {
                 let view = view.clone();
                 return self.send(from, Message::View(view));
@@ -500,7 +500,7 @@ impl Member {
     /// Whether a process owns a partition. Members of the last view do not where fences are forgotten.
     fn is_owner(&self, process: Process, partition: usize) -> bool {
         let owner = self.view.as_ref().and_then(|view| view.owner(partition));
-        owner == Some(process) || is_planted(Planted::NoFence)
+        owner == Some(process) || is_injected(InjectedFault::NoFence)
     }
 
     pub(super) fn accuse(&mut self, process: Process) {

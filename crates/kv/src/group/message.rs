@@ -1,7 +1,7 @@
 //! What members of a group say to each other.
 //!
 //! Between two processes messages arrive in order or the link breaks; [`Member::connected`] begins
-//! anew then. Each message is sent with the number of its sender's view.
+//! again then. Each message is sent with the number of its sender's view.
 //!
 //! [`Member::connected`]: super::member::Member::connected
 

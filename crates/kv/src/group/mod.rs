@@ -34,7 +34,7 @@ pub mod progress;
 mod recovery;
 pub mod replica;
 mod room;
-mod sending;
+mod sender;
 mod settling;
 mod status;
 mod takeover;
@@ -44,6 +44,6 @@ pub mod wire;
 
 pub use counts::Counts;
 pub use room::Bound;
-pub use sending::LEASE_NS;
+pub use sender::LEASE_NS;
 pub use status::Memory;
 pub use takeover::Takeover;

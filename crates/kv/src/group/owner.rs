@@ -25,10 +25,10 @@ use super::pace::Pace;
 use super::replica::{Diverged, Replica, Xid, space_of};
 use super::room::{Bound, Room, Sweep};
 use super::units::Units;
+use crate::injected_faults::{InjectedFault, is_injected};
 use crate::memory::key_hash::KeyHasher;
 use crate::memory::region::Region;
 use crate::memory::table::{Entry, Slot};
-use crate::planted::{Planted, is_planted};
 
 /// Bits of a cas number that count operations: 1.7 * 10^13 of them. The others are the view's.
 const XID_BITS: u32 = 44;
@@ -113,7 +113,7 @@ pub enum Refusal {
 pub struct Owner {
     pub(super) partition: usize,
     view: u32,
-    pub(super) tenure: u32,
+    pub(super) term: u32,
     pub(super) replica: Replica,
     pub(super) region: Arc<Region>,
     /// Units that are here; none: all.
@@ -162,7 +162,7 @@ impl Owner {
         Self {
             partition,
             view: 0,
-            tenure: 0,
+            term: 0,
             backlog: Backlog::after(replica.applied()),
             replica,
             region,
@@ -193,9 +193,9 @@ impl Owner {
     }
 
     /// The view in which this process began to own the partition: what was proposed to an owner of
-    /// another tenure may have been dropped.
-    pub fn tenure(&self) -> u32 {
-        self.tenure
+    /// another term may have been dropped.
+    pub fn term(&self) -> u32 {
+        self.term
     }
 
     /// What is committed.
@@ -425,7 +425,7 @@ impl Owner {
     }
 
     fn add(&mut self, hash: u64, operation: Operation, after: Option<(Entry, Option<Xid>)>) -> Xid {
-        let old = if is_planted(Planted::OldAtIssue) {
+        let old = if is_injected(InjectedFault::OldAtIssue) {
             self.stored(hash, operation.key()).map(|found| found.entry)
         } else {
             None
@@ -447,7 +447,7 @@ impl Owner {
     /// Whether the next operation is committed as it is proposed, and nobody is sent it.
     pub(super) fn commits_at_once(&self) -> bool {
         let is_first = self.backlog.is_empty() && self.horizon.is_none();
-        self.backups.is_empty() && is_first && !is_planted(Planted::OldAtIssue)
+        self.backups.is_empty() && is_first && !is_injected(InjectedFault::OldAtIssue)
     }
 
     /// Commits operations up to one.
@@ -463,7 +463,7 @@ impl Owner {
             if let Effect::Put(entry) = done.operation.effect() {
                 self.region.xor(entry.address, done.operation.change());
             }
-            if is_planted(Planted::OldAtIssue) {
+            if is_injected(InjectedFault::OldAtIssue) {
                 self.replica.apply_freeing(xid, &done.operation, done.old)?;
             } else {
                 self.replica.apply(xid, &done.operation, true)?;
@@ -475,7 +475,7 @@ impl Owner {
     /// Commits what all backups have.
     pub(super) fn advance(&mut self) -> Result<(), Diverged> {
         let counts =
-            |backup: &&Backup| !(backup.is_joining() && is_planted(Planted::JoinUncounted));
+            |backup: &&Backup| !(backup.is_joining() && is_injected(InjectedFault::JoinUncounted));
         let acked = self
             .backups
             .iter()

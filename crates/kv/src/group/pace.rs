@@ -10,7 +10,7 @@ const SECOND_NS: u64 = 1_000_000_000;
 /// Of so many seconds one may be left out, or be one more; arbitrary: a minute is made up for in ten.
 const CORRECTION_PART: u64 = 10;
 
-/// See the [module](self). Made anew by each process that owns a partition.
+/// See the [module](self). Made again by each process that owns a partition.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Pace {
     /// When the present time was due by the monotonic clock: less than a second ahead at the most.

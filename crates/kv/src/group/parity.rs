@@ -18,11 +18,11 @@ use super::operation::{Effect, Operation};
 use super::replica::{Basis, Diverged, Replica, Xid};
 use super::units::Units;
 use super::view::{Scheme, View};
+use crate::injected_faults::{InjectedFault, is_injected};
 use crate::memory::buffer::Buffer;
 use crate::memory::key_hash::KeyHasher;
 use crate::memory::region::{Region, is_zero};
 use crate::memory::table::Entry;
-use crate::planted::{Planted, is_planted};
 
 /// Attempts that are kept: more than a leader has under way.
 const ATTEMPTS_MAX: usize = 128;
@@ -77,10 +77,10 @@ pub(super) struct Parity {
     /// Partitions that nobody has any more, bit per partition.
     pub(super) lost: u32,
     /// Something of such a one is in the parity: nothing can be recovered from it.
-    pub(super) is_spoilt: bool,
+    pub(super) is_stale: bool,
     /// By their first unit.
     attempts: BTreeMap<u64, Attempt>,
-    /// The mistake [`Planted::ResidualInPlace`]: units that a partition was subtracted from.
+    /// The mistake [`InjectedFault::ResidualInPlace`]: units that a partition was subtracted from.
     subtracted: HashSet<(u64, usize)>,
 }
 
@@ -230,7 +230,7 @@ impl Parity {
             taking: None,
             own: None,
             lost: 0,
-            is_spoilt: false,
+            is_stale: false,
             attempts: BTreeMap::new(),
             subtracted: HashSet::new(),
         }
@@ -286,7 +286,7 @@ impl Parity {
         }
     }
 
-    /// The mistake [`Planted::SpentAsFull`].
+    /// The mistake [`InjectedFault::SpentAsFull`].
     pub(super) fn count_as_full(&mut self) {
         self.held = None;
     }
@@ -407,13 +407,13 @@ impl Parity {
         let Some((_, units)) = &self.held else {
             return Ok(None);
         };
-        if units.count(&run) > 0 || self.is_spoilt {
+        if units.count(&run) > 0 || self.is_stale {
             return Ok(None);
         }
         if let Content::Known { at, bytes } = content {
             let stream = &self.streams[partition];
             let is_bad = !bytes.is_empty() && bytes.len() != run.bytes();
-            let is_old = *at < stream.applied() && !is_planted(Planted::UnitsOvertake);
+            let is_old = *at < stream.applied() && !is_injected(InjectedFault::UnitsOvertake);
             // Too old to agree with this parity, or of operations that are not here: asked again.
             if is_bad || is_old || *at > stream.latest || stream.replica.is_none() {
                 return Ok(None);
@@ -435,7 +435,7 @@ impl Parity {
                     let rest = &mut attempt.rest;
                     self.code.update(self.slot, partition, bytes, rest);
                 }
-                if is_planted(Planted::ResidualInPlace) {
+                if is_injected(InjectedFault::ResidualInPlace) {
                     self.subtract_in_place(run, partition, bytes);
                 }
             }
@@ -552,7 +552,7 @@ pub(super) fn install(region: &Region, units: &mut Units, run: Run, bytes: &[u8]
     let size = UNIT_BYTES as usize;
     for (index, unit) in (run.first..run.first + u64::from(run.units)).enumerate() {
         let part = bytes.get(index * size..(index + 1) * size);
-        if units.add(unit) || is_planted(Planted::LateDataOverwrites) {
+        if units.add(unit) || is_injected(InjectedFault::LateDataOverwrites) {
             region.write(unit * UNIT_BYTES, part.unwrap_or(&zeroes));
             count += part.map_or(0, filled);
         }

@@ -6,9 +6,9 @@ use super::message::Lacks;
 use super::parity::{Parity, Stream};
 use super::process::Process;
 use super::view::{self, Partition, View};
-use crate::planted::{Planted, is_planted};
+use crate::injected_faults::{InjectedFault, is_injected};
 
-pub use super::view::Place;
+pub use super::view::GroupSlot;
 
 /// Whether a process gives its places up, to whoever is there for them.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -29,7 +29,7 @@ impl Member {
         &mut self,
         now: u64,
         leave: Leave,
-        spare: impl Fn(Place) -> Option<Process>,
+        spare: impl Fn(GroupSlot) -> Option<Process>,
     ) -> Option<View> {
         let view = self.view.clone()?;
         self.propose_for_partitions(&view, now, &spare)
@@ -41,7 +41,7 @@ impl Member {
         &mut self,
         view: &View,
         now: u64,
-        spare: &impl Fn(Place) -> Option<Process>,
+        spare: &impl Fn(GroupSlot) -> Option<Process>,
     ) -> Option<View> {
         for (index, owned) in &mut self.owners {
             // Who comes after it waits for nobody: no lease from before may be left.
@@ -49,15 +49,17 @@ impl Member {
                 continue;
             }
             let is_whole = owned.owner.missing_units() == 0;
-            let heir = view.heir.filter(|heir| heir.place == Place::Data(*index));
+            let handoff = view
+                .handoff
+                .filter(|handoff| handoff.place == GroupSlot::Data(*index));
             match view.partitions[*index] {
                 Partition::Recovering(slot)
-                    if !is_whole && view.is_spoilt(slot) && owned.lets_go() =>
+                    if !is_whole && view.is_stale(slot) && owned.lets_go() =>
                 {
                     return view.with_given_up(*index);
                 }
                 Partition::Recovering(_) if is_whole && view.is_calm() => {
-                    if let Some(process) = spare(Place::Data(*index)) {
+                    if let Some(process) = spare(GroupSlot::Data(*index)) {
                         return view.with_arriving(*index, process);
                     }
                 }
@@ -67,14 +69,14 @@ impl Member {
                     return view.with_migrating(*index);
                 }
                 Partition::Home(_)
-                    if heir.is_some_and(|heir| owned.owner.has_all(heir.process))
+                    if handoff.is_some_and(|handoff| owned.owner.has_all(handoff.process))
                         && (view.exchange().is_none() || is_told(&self.parity))
                         && owned.lets_go() =>
                 {
                     return view.with_succession();
                 }
                 Partition::Migrating { .. } if is_whole => {
-                    return view.with_home(*index, is_planted(Planted::SpentAsFull));
+                    return view.with_home(*index, is_injected(InjectedFault::SpentAsFull));
                 }
                 _ => {}
             }
@@ -85,7 +87,7 @@ impl Member {
     fn propose_for_parities(
         &self,
         view: &View,
-        spare: &impl Fn(Place) -> Option<Process>,
+        spare: &impl Fn(GroupSlot) -> Option<Process>,
     ) -> Option<View> {
         if self.parity.is_some()
             && matches!(
@@ -110,7 +112,7 @@ impl Member {
         let vacant =
             (0..view.parities.len()).filter(|slot| view.parities[*slot] == view::Parity::Vacant);
         vacant
-            .filter_map(|slot| Some((slot, spare(Place::Parity(slot))?)))
+            .filter_map(|slot| Some((slot, spare(GroupSlot::Parity(slot))?)))
             .find_map(|(slot, process)| view.with_joining(slot, process))
     }
 
@@ -120,16 +122,16 @@ impl Member {
         view: &View,
         now: u64,
         leave: Leave,
-        spare: &impl Fn(Place) -> Option<Process>,
+        spare: &impl Fn(GroupSlot) -> Option<Process>,
     ) -> Option<View> {
         if leave == Leave::No || !view.has(self.me) {
             return None;
         }
-        let data = self.owners.keys().map(|index| Place::Data(*index));
-        let parity = view.slot_of(self.me).map(Place::Parity);
+        let data = self.owners.keys().map(|index| GroupSlot::Data(*index));
+        let parity = view.slot_of(self.me).map(GroupSlot::Parity);
         let mut places = data.chain(parity);
         match places.find_map(|place| Some((place, spare(place)?))) {
-            Some((place, process)) if view.is_whole() => return view.with_heir(place, process),
+            Some((place, process)) if view.is_whole() => return view.with_handoff(place, process),
             // Where something is missing a spare is needed there first, if anybody can be helped by it.
             Some(_) if view.lost() == 0 => return None,
             _ if leave == Leave::Whole && !view.is_whole() => return None,
@@ -157,7 +159,7 @@ impl Member {
         }
         match view.slot_of(to) {
             Some(_) => view.with_exchange(partition, to),
-            None => view.with_heir(Place::Data(partition), to),
+            None => view.with_handoff(GroupSlot::Data(partition), to),
         }
     }
 
@@ -183,7 +185,7 @@ impl Owned {
     /// Takes no more operations, and once all are committed serves nothing at all until it is known
     /// who owns the partition next.
     fn lets_go(&mut self) -> bool {
-        if is_planted(Planted::HandOverUndrained) {
+        if is_injected(InjectedFault::HandOverUndrained) {
             return true;
         }
         self.is_leaving = true;
@@ -191,7 +193,7 @@ impl Owned {
         if !self.owner.is_drained() {
             return false;
         }
-        if !is_planted(Planted::LeaseKept) {
+        if !is_injected(InjectedFault::LeaseKept) {
             self.owner.give_up_lease();
         }
         true

@@ -4,7 +4,7 @@
 //! has of the run, or that it is lost, to all processes that recover. Each of those subtracts what
 //! is known from a copy of its parity and sends what is left to the leader, who solves for the lost
 //! partitions and sends each its bytes. A unit that is already recovered counts as known, so that a
-//! second failure costs no more than it must. Attempts end with their view, and are made anew when
+//! second failure costs no more than it must. Attempts end with their view, and are made again when
 //! nothing comes of them. Paper: \[cocytus16\] sections 4.1.3, 4.2 and 5.
 
 use std::collections::BTreeMap;
@@ -19,14 +19,14 @@ use super::operation::{Effect, Operation};
 use super::parity;
 use super::process::Process;
 use super::replica::Diverged;
-use super::sending::bytes_of;
+use super::sender::bytes_of;
 use super::view::{Partition, View};
+use crate::injected_faults::{InjectedFault, is_injected};
 use crate::memory::allocator::ALIGN_BYTES;
 use crate::memory::buffer::Buffer;
 use crate::memory::region::is_zero;
-use crate::planted::{Planted, is_planted};
 
-/// How long an attempt, or a question for units, may take before it is made anew.
+/// How long an attempt, or a question for units, may take before it is made again.
 const PATIENCE_NS: u64 = 200_000_000;
 /// Attempts of a leader at the same time.
 const ROUNDS_MAX: usize = 64;
@@ -265,7 +265,7 @@ impl Member {
             .recovering()
             .fold(0, |mask, (index, _)| mask | 1 << index);
         let is_agreed = self.recovery.ready & recovering == recovering
-            || is_planted(Planted::UnitsBeforeSettled);
+            || is_injected(InjectedFault::UnitsBeforeSettled);
         let rounds = &mut self.recovery.rounds;
         let is_busy = rounds.values().any(|round| round.run.meets(&run));
         if view.leader() != Some(self.me) || !is_agreed || is_busy || rounds.len() >= ROUNDS_MAX {

@@ -8,10 +8,10 @@
 use std::ops::Range;
 
 use super::operation::{Effect, Operation};
+use crate::injected_faults::{InjectedFault, is_injected};
 use crate::memory::allocator::{Allocator, RangeError, piece_bytes};
 use crate::memory::key_hash::KeyHasher;
 use crate::memory::table::{Entry, Slot, Table};
-use crate::planted::{Planted, is_planted};
 
 /// Number of an operation in its partition: 1, 2, 3 ...
 pub type Xid = u64;
@@ -57,7 +57,7 @@ pub enum Diverged {
     },
     /// Its place is not free, or what it frees is.
     #[error("operation {xid} at {address:#x}: {source}")]
-    Place {
+    GroupSlot {
         /// Its number.
         xid: Xid,
         /// The place.
@@ -227,7 +227,7 @@ impl Replica {
         self.table.overwrite(slot, &entry);
     }
 
-    /// The mistake [`Planted::OldAtIssue`]: frees what was found when the operation was proposed.
+    /// The mistake [`InjectedFault::OldAtIssue`]: frees what was found when the operation was proposed.
     pub(super) fn apply_freeing(
         &mut self,
         xid: Xid,
@@ -261,11 +261,11 @@ impl Replica {
     ) -> Result<(), Diverged> {
         if !is_placed {
             let bytes = u64::from(entry.value_bytes);
-            if is_planted(Planted::ChooseAtApply) {
+            if is_injected(InjectedFault::ChooseAtApply) {
                 entry.address = self.allocator.allocate(bytes).unwrap_or(entry.address);
             } else {
                 let carved = self.allocator.carve(entry.address, bytes);
-                carved.map_err(|source| Diverged::Place {
+                carved.map_err(|source| Diverged::GroupSlot {
                     xid,
                     address: entry.address,
                     source,
@@ -279,7 +279,7 @@ impl Replica {
 
     fn free(&mut self, xid: Xid, old: &Entry) -> Result<(), Diverged> {
         let freed = self.allocator.free(old.address, u64::from(old.value_bytes));
-        freed.map_err(|source| Diverged::Place {
+        freed.map_err(|source| Diverged::GroupSlot {
             xid,
             address: old.address,
             source,

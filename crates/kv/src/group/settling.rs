@@ -13,7 +13,7 @@ use super::message::{Lacks, Message, RUN_UNITS_MAX};
 use super::process::Process;
 use super::replica::{Diverged, Xid};
 use super::view::View;
-use crate::planted::{Planted, is_planted};
+use crate::injected_faults::{InjectedFault, is_injected};
 
 /// A partition that is being taken over.
 #[derive(Debug)]
@@ -112,7 +112,7 @@ impl Member {
         }
         // One that came after the loss has been told nothing: nobody waited for its word before it.
         let counts =
-            |lacks: &Lacks| lacks.keys_from != Some(0) || is_planted(Planted::JoinUncounted);
+            |lacks: &Lacks| lacks.keys_from != Some(0) || is_injected(InjectedFault::JoinUncounted);
         let others = settling.heard.values().flatten();
         let others = others
             .filter(|(_, lacks)| counts(lacks))
@@ -179,7 +179,7 @@ impl Member {
         else {
             return Ok(());
         };
-        let is_early = is_planted(Planted::UnitsBeforeSettled);
+        let is_early = is_injected(InjectedFault::UnitsBeforeSettled);
         if settled.len() < heard.len() && !is_early {
             return Ok(());
         }

@@ -40,9 +40,9 @@ impl Member {
         owned.map(|(index, owned)| (*index, &mut owned.owner))
     }
 
-    /// The tenure of a partition that it owns: see [`Owner::tenure`].
-    pub fn tenure(&self, partition: usize) -> Option<u32> {
-        Some(self.owners.get(&partition)?.owner.tenure())
+    /// The term of a partition that it owns: see [`Owner::term`].
+    pub fn term(&self, partition: usize) -> Option<u32> {
+        Some(self.owners.get(&partition)?.owner.term())
     }
 
     /// What the system says the time is, seconds since 1970, at a moment of a clock that never jumps:

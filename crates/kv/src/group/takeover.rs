@@ -80,7 +80,7 @@ impl Member {
         let open = self.takeovers.0.iter_mut();
         for takeover in open.filter(|takeover| !takeover.is_over()) {
             let owned = self.owners.get(&takeover.partition);
-            let Some(owned) = owned.filter(|owned| owned.owner.tenure() == takeover.view) else {
+            let Some(owned) = owned.filter(|owned| owned.owner.term() == takeover.view) else {
                 continue;
             };
             takeover.began.get_or_insert(now);

@@ -5,7 +5,7 @@
 //! ([`View::backups`]), and so does who counts when another takes over.
 
 use super::process::Process;
-use crate::planted::{Planted, is_planted};
+use crate::injected_faults::{InjectedFault, is_injected};
 
 /// Most partitions of a group: sets of them are 32 bits.
 pub const PARTITIONS_MAX: usize = 32;
@@ -36,7 +36,7 @@ pub struct View {
     /// M of them.
     pub parities: Vec<Parity>,
     /// Who is to take a place over from a process that is whole, and leaves or owns more than others.
-    pub heir: Option<Heir>,
+    pub handoff: Option<Handoff>,
     /// The partitions, bit per partition, whose owners of the view before served nothing any more when
     /// this one was proposed: whoever owns them now need not wait for leases.
     pub let_go: u32,
@@ -44,7 +44,7 @@ pub struct View {
 
 /// A place in a group.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Place {
+pub enum GroupSlot {
     /// That of a partition's data process.
     Data(usize),
     /// That of a parity.
@@ -54,9 +54,9 @@ pub enum Place {
 /// A process that is being told what the one at a place has. It acknowledges, and counts for nothing else, unless
 /// it is a parity that is to [change places](Exchange).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Heir {
+pub struct Handoff {
     /// The place that it is to have.
-    pub place: Place,
+    pub place: GroupSlot,
     /// Who.
     pub process: Process,
     /// The view in which it came.
@@ -92,7 +92,7 @@ pub enum Partition {
         slot: usize,
         /// Who is to have it.
         process: Process,
-        /// The view in which it came: with another one it begins anew.
+        /// The view in which it came: with another one it starts from scratch.
         since: u32,
     },
     /// A new data process, which takes the values from the parity of the slot.
@@ -117,7 +117,7 @@ pub enum Parity {
     Joining {
         /// Who.
         process: Process,
-        /// The view in which it came: with another one it begins anew.
+        /// The view in which it came: with another one it starts from scratch.
         since: u32,
     },
     /// A process that has its parity whole, but for units that it recovers.
@@ -161,7 +161,7 @@ impl View {
             partitions: vec![Partition::Lost; k],
             begun: vec![0; k],
             parities: vec![Parity::Vacant; m],
-            heir: None,
+            handoff: None,
             let_go: 0,
         }
     }
@@ -178,7 +178,7 @@ impl View {
             partitions: data.iter().copied().map(Partition::Home).collect(),
             begun: vec![number; data.len()],
             parities: parities.iter().map(full).collect(),
-            heir: None,
+            handoff: None,
             let_go: 0,
         }
     }
@@ -202,21 +202,21 @@ impl View {
             Partition::Arriving { process, .. } => Some(process),
             _ => None,
         };
-        let is_told = |heir: &Heir| match heir.place {
-            Place::Data(index) => index == partition,
-            Place::Parity(_) => true,
+        let is_told = |handoff: &Handoff| match handoff.place {
+            GroupSlot::Data(index) => index == partition,
+            GroupSlot::Parity(_) => true,
         };
         let exchange = self.exchange();
-        let heir = match exchange {
+        let handoff = match exchange {
             // Its parity is one of the backups already; who owns another partition is told of this one.
             Some(exchange) => Some(exchange.owner).filter(|process| Some(*process) != owner),
-            None => self.heir.filter(is_told).map(|heir| heir.process),
+            None => self.handoff.filter(is_told).map(|handoff| handoff.process),
         };
         let parities = self.parities.iter().filter_map(Parity::process);
         parities
             .filter(move |process| Some(*process) != owner)
             .chain(arriving)
-            .chain(heir)
+            .chain(handoff)
     }
 
     /// Everybody, each once.
@@ -230,7 +230,7 @@ impl View {
                 Partition::Recovering(_) | Partition::Lost => {}
             }
         }
-        all.extend(self.heir.map(|heir| heir.process));
+        all.extend(self.handoff.map(|handoff| handoff.process));
         all.sort_unstable();
         all.dedup();
         all
@@ -249,15 +249,15 @@ impl View {
             Parity::Joining { process, .. } => Some(*process),
             _ => None,
         });
-        let is_new = |heir: &Heir| self.slot_of(heir.process).is_none();
-        let heir = self.heir.filter(is_new).map(|heir| heir.process);
-        arriving.chain(joining).chain(heir).collect()
+        let is_new = |handoff: &Handoff| self.slot_of(handoff.process).is_none();
+        let handoff = self.handoff.filter(is_new).map(|handoff| handoff.process);
+        arriving.chain(joining).chain(handoff).collect()
     }
 
-    /// The owner and the parity that are to change places: the heir of a partition is a parity.
+    /// The owner and the parity that are to change places: the handoff target of a partition is a parity.
     pub fn exchange(&self) -> Option<Exchange> {
-        let heir = self.heir?;
-        let Place::Data(partition) = heir.place else {
+        let handoff = self.handoff?;
+        let GroupSlot::Data(partition) = handoff.place else {
             return None;
         };
         let Partition::Home(owner) = self.partitions[partition] else {
@@ -265,10 +265,10 @@ impl View {
         };
         Some(Exchange {
             partition,
-            slot: self.slot_of(heir.process)?,
+            slot: self.slot_of(handoff.process)?,
             owner,
-            parity: heir.process,
-            since: heir.since,
+            parity: handoff.process,
+            since: handoff.since,
         })
     }
 
@@ -287,11 +287,11 @@ impl View {
         if let Some(Exchange { slot, since, .. }) = exchange {
             return Some((slot, Parity::Joining { process, since }));
         }
-        let heir = self.heir.filter(|heir| heir.process == process)?;
-        let Place::Parity(slot) = heir.place else {
+        let handoff = self.handoff.filter(|handoff| handoff.process == process)?;
+        let GroupSlot::Parity(slot) = handoff.place else {
             return None;
         };
-        let since = heir.since;
+        let since = handoff.since;
         Some((slot, Parity::Joining { process, since }))
     }
 
@@ -331,9 +331,9 @@ impl View {
 
     /// Whether values of partitions that were lost since are in what the parity of a slot was made of: nothing
     /// can be recovered from it then.
-    pub fn is_spoilt(&self, slot: usize) -> bool {
+    pub fn is_stale(&self, slot: usize) -> bool {
         let since = self.parities[slot].since();
-        let is_in = |begun: &u32| *begun > since && !is_planted(Planted::LostAsZero);
+        let is_in = |begun: &u32| *begun > since && !is_injected(InjectedFault::LostAsZero);
         self.scheme == Scheme::Coded && self.begun.iter().any(is_in)
     }
 

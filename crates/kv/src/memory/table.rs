@@ -20,7 +20,7 @@ use super::key_hash::KeyHasher;
 use self::{
     index::Index,
     queues::Queues,
-    record::{Hashes, Place, Records},
+    record::{EvictionQueue, Hashes, Records},
 };
 
 pub use self::slabs::Slot;
@@ -197,7 +197,11 @@ impl Table {
         };
         self.index.insert(hash, slot, &hashes);
         let came_back = self.index.take_eviction(hash);
-        let place = if came_back { Place::Main } else { Place::Small };
+        let place = if came_back {
+            EvictionQueue::Main
+        } else {
+            EvictionQueue::Small
+        };
         self.queues.enter(&mut self.records, slot, place);
         let bytes = queues::cost(&self.records, slot);
         self.classes.enter(entry.class(key.len()), bytes);
@@ -262,7 +266,7 @@ impl Table {
     /// not chosen again.
     pub fn choose_coldest(&mut self) -> Option<Slot> {
         let (slot, place) = self.queues.choose(&mut self.records)?;
-        if place == Place::Small {
+        if place == EvictionQueue::Small {
             let hash = self.hash_of(self.records.key(slot));
             self.index.note_eviction(hash);
         }
@@ -271,8 +275,9 @@ impl Table {
 
     /// What was chosen to go stays after all, as if it had been used.
     pub fn keep(&mut self, slot: Slot) {
-        if self.records.place(slot) == Place::Nowhere {
-            self.queues.enter(&mut self.records, slot, Place::Main);
+        if self.records.place(slot) == EvictionQueue::Nowhere {
+            self.queues
+                .enter(&mut self.records, slot, EvictionQueue::Main);
         }
     }
 

@@ -103,7 +103,7 @@ pub trait Backend: Send + 'static {
         true
     }
     /// Changes when what was proposed to a partition and is not committed may have been dropped.
-    fn tenure(&self, _index: usize) -> u32 {
+    fn term(&self, _index: usize) -> u32 {
         0
     }
     /// A request could not be served for this reason; it is tried again.

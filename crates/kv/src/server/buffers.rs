@@ -449,7 +449,7 @@ mod tests {
     }
 
     #[test]
-    fn who_comes_anew_or_grows_gets_no_place_that_others_wait_for() {
+    fn who_comes_again_or_grows_gets_no_place_that_others_wait_for() {
         let mut buffers = Buffers::new(800);
         let part = Part::Large;
         for place in [1, 2] {
@@ -457,7 +457,7 @@ mod tests {
             buffers.change(part, 0, 75);
         }
         buffers.wait(part, client(1, 3, 900));
-        assert!(!buffers.may_receive(part, client(2, 4, 900), 0), "anew");
+        assert!(!buffers.may_receive(part, client(2, 4, 900), 0), "again");
         assert!(!buffers.may_receive(part, client(1, 1, 900), 75), "grows");
         assert!(buffers.may_receive(part, client(1, 1, 75), 75), "is there");
         assert_eq!(buffers.next(part, |_| 0), Some(3));

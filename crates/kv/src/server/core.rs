@@ -41,7 +41,7 @@ const UNKNOWN: &[u8] = b"SERVER_ERROR partition changed hands, outcome unknown\r
 
 /// A request of which several have a part: partitions here, other nodes.
 #[derive(Default)]
-struct Spread {
+struct FanOut {
     /// Parts that are not answered.
     left: usize,
     /// The last error of one.
@@ -95,9 +95,9 @@ pub(super) struct Core<B: Backend> {
     outgoing: Vec<Outgoing>,
     waiting: Vec<BinaryHeap<Reverse<Waiting>>>,
     /// Of the partitions when their answers were last looked at.
-    tenures: Vec<u32>,
+    terms: Vec<u32>,
     order: u64,
-    spreads: HashMap<Ticket, Spread>,
+    spreads: HashMap<Ticket, FanOut>,
     parked: Parking,
     held: Held,
     pub(super) stopwatch: Stopwatch,
@@ -121,7 +121,7 @@ impl<B: Backend> Core<B> {
         Self {
             index,
             waiting: Vec::new(),
-            tenures: Vec::new(),
+            terms: Vec::new(),
             outgoing: outgoing.collect(),
             backend,
             engine,
@@ -234,13 +234,13 @@ impl<B: Backend> Core<B> {
         self.order += 1;
         if self.waiting.len() <= partition {
             self.waiting.resize_with(partition + 1, BinaryHeap::new);
-            self.tenures.resize(partition + 1, 0);
+            self.terms.resize(partition + 1, 0);
         }
-        let tenure = self.backend.tenure(partition);
+        let term = self.backend.term(partition);
         *self.held.of(&ticket) += answer.len();
         self.waiting[partition].push(Reverse(Waiting {
             xid,
-            tenure,
+            term,
             order: self.order,
             ticket,
             answer,
@@ -361,10 +361,10 @@ impl<B: Backend> Core<B> {
         let at = u32::try_from(at).unwrap_or(u32::MAX);
         let owners = self.backend.owners();
         // What comes back from a node that owns nothing any more is a part that is waited for already.
-        let spread = self.spreads.entry(ticket).or_insert(Spread {
+        let spread = self.spreads.entry(ticket).or_insert(FanOut {
             left: 1,
             owners,
-            ..Spread::default()
+            ..FanOut::default()
         });
         let mut flushed = mem::take(&mut spread.flushed);
         let mut waits = Vec::new();
@@ -502,9 +502,9 @@ impl<B: Backend> Core<B> {
             if self.waiting[index].is_empty() {
                 continue;
             }
-            let tenure = self.backend.tenure(index);
-            if mem::replace(&mut self.tenures[index], tenure) != tenure {
-                self.give_up(index, tenure);
+            let term = self.backend.term(index);
+            if mem::replace(&mut self.terms[index], term) != term {
+                self.give_up(index, term);
             }
             let committed = self.backend.partition(index).committed_xid();
             while let Some(Reverse(first)) = self.waiting[index].peek() {
@@ -520,11 +520,11 @@ impl<B: Backend> Core<B> {
         }
     }
 
-    /// Tells those who wait for operations of another tenure that nobody knows what came of them.
-    fn give_up(&mut self, index: usize, tenure: u32) {
+    /// Tells those who wait for operations of another term that nobody knows what came of them.
+    fn give_up(&mut self, index: usize, term: u32) {
         let all = mem::take(&mut self.waiting[index]);
         for Reverse(mut waiting) in all.into_sorted_vec() {
-            if waiting.tenure == tenure {
+            if waiting.term == term {
                 self.waiting[index].push(Reverse(waiting));
                 continue;
             }

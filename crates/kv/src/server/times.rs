@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use cenote_latency::{Latency, Spread};
+use cenote_latency::{Histogram, Latency};
 
 use super::backend::Backend;
 use super::core::Core;
@@ -61,15 +61,15 @@ pub(super) struct Timed {
 
 /// What one worker has timed. Only it adds, any thread may read.
 #[derive(Debug, Default)]
-pub(super) struct Times([Spread; Operation::NAMES.len()]);
+pub(super) struct Times([Histogram; Operation::NAMES.len()]);
 
 /// Of all workers, by the names of what was asked for.
 pub(super) fn latencies(shared: &Shared) -> Vec<(&'static str, Latency)> {
     let names = Operation::NAMES.into_iter().enumerate();
     names
         .map(|(at, name)| {
-            let spreads = shared.workers.iter().map(|worker| &worker.times.0[at]);
-            (name, Latency::of(spreads))
+            let histograms = shared.workers.iter().map(|worker| &worker.times.0[at]);
+            (name, Latency::of(histograms))
         })
         .collect()
 }

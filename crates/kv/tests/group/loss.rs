@@ -1,5 +1,5 @@
 //! More is lost than the code bears: what is left is served and protected on, and what is lost begins
-//! anew only where somebody says so.
+//! again only where somebody says so.
 
 use cenote_kv::group::process::Process;
 use cenote_kv::group::progress::Leave;
@@ -39,9 +39,9 @@ impl Group {
         panic!("it does not come to an end: {:?}", self.view());
     }
 
-    fn begin_anew(&mut self, partition: usize, node: u32) {
+    fn begin_reset(&mut self, partition: usize, node: u32) {
         self.start(node);
-        let next = self.view().with_anew(partition, process(node));
+        let next = self.view().with_reset(partition, process(node));
         self.adopt(&next.expect("it is lost, and all else is calm"));
         self.recover();
     }
@@ -82,7 +82,7 @@ fn a_partition_that_was_recovered_before_the_others_were_lost_is_protected_again
     assert!(matches!(view.partitions[0], Partition::Home(_)), "{view:?}");
     let is_full = |parity: &Parity| matches!(parity, Parity::Full { .. });
     assert!(view.parities.iter().all(is_full), "{view:?}");
-    assert!((0..2).all(|slot| !view.is_spoilt(slot)));
+    assert!((0..2).all(|slot| !view.is_stale(slot)));
     group.store(0, 20..25);
     group.audit();
 
@@ -94,8 +94,8 @@ fn a_partition_that_was_recovered_before_the_others_were_lost_is_protected_again
     group.recover();
     group.audit();
 
-    // Anew, and recovered as if nothing had been.
-    group.begin_anew(1, 7);
+    // From scratch, and recovered as if nothing had been.
+    group.begin_reset(1, 7);
     assert_eq!(group.read(7, 1, b"k\0"), None);
     group.store(1, 30..40);
     group.check(0, 0..25);
@@ -122,10 +122,10 @@ fn what_cannot_be_recovered_without_the_lost_is_given_up() {
         .expect("it owns it")
         .missing_units();
     assert!(missing > 0, "nothing was made up");
-    // One begins anew while the other is not given up yet.
-    group.begin_anew(1, 5);
+    // One starts from scratch while the other is not given up yet.
+    group.begin_reset(1, 5);
     assert_eq!(group.view().lost(), 0b01);
-    group.begin_anew(0, 4);
+    group.begin_reset(0, 4);
     group.start(6);
     group.recover();
     group.store(0, 50..60);

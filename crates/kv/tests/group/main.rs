@@ -20,7 +20,7 @@ use cenote_kv::group::message::{Message, UNIT_BYTES};
 use cenote_kv::group::owner::{Change, Refusal};
 use cenote_kv::group::process::Process;
 use cenote_kv::group::progress::Leave;
-use cenote_kv::group::view::{Parity, Partition, Place, Scheme, View};
+use cenote_kv::group::view::{GroupSlot, Parity, Partition, Scheme, View};
 use cenote_kv::group::wire::encode;
 use cenote_kv::memory::key_hash::{KeyHasher, place_hash};
 
@@ -310,7 +310,7 @@ fn a_parity_takes_a_partition_over_and_gives_it_to_a_new_process() {
     group.adopt(&view);
     group.settle();
 
-    // With all values it is at home, and the parity that held them joins anew.
+    // With all values it is at home, and the parity that held them joins again.
     let view = group.proposal(4);
     assert_eq!(view.partitions[0], Partition::Home(process(4)));
     assert!(matches!(view.parities[0], Parity::Joining { .. }));
@@ -338,11 +338,14 @@ fn an_owner_that_leaves_is_succeeded_with_all_values_and_nobody_waits() {
     let view = group
         .parting(0, Some(process(4)))
         .expect("there is a spare");
-    let heir = view.heir.expect("it is to succeed");
-    assert_eq!((heir.place, heir.process), (Place::Data(0), process(4)));
+    let handoff = view.handoff.expect("it is to succeed");
+    assert_eq!(
+        (handoff.place, handoff.process),
+        (GroupSlot::Data(0), process(4))
+    );
     assert_eq!(view.owner(0), Some(process(0)), "it serves until then");
     group.adopt(&view);
-    // What changes meanwhile the heir has, too.
+    // What changes meanwhile the handoff target has, too.
     for number in 0..10_u8 {
         group.propose(0, 0, &[b'k', number], &[number ^ 0xff; 900]);
     }
@@ -400,8 +403,8 @@ fn a_parity_that_leaves_stays_until_another_has_all() {
     let view = view
         .without(|dead| dead == process(5))
         .expect("it was in it");
-    assert_eq!((view.is_whole(), view.heir), (true, None));
-    // If the one that leaves dies, the heir goes on as one that joins.
+    assert_eq!((view.is_whole(), view.handoff), (true, None));
+    // If the one that leaves dies, the handoff target goes on as one that joins.
     group.members.remove(&process(5));
     group.adopt(&view);
     group.start(6);

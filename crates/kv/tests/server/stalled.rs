@@ -51,7 +51,7 @@ fn others_go_on(arguments: &[&str], count: usize, bytes: usize) {
     );
     let mut stalled = stalled(&server, count, bytes);
     let value = "v".repeat(50_000);
-    // One client for each thread, and those that come anew.
+    // One client for each thread, and those that come again.
     for round in 0..8 {
         let mut client = server.connect();
         let read = ask(&mut client, "get a\r\nmn\r\n");

@@ -38,7 +38,7 @@ use crate::swapping::oom::OomKills;
 use crate::swapping::squeeze::{LiftOnDrop, UNLIMITED_BYTES, squeeze};
 use crate::swapping::{Folder, ON_DISK, area, fresh, is_installed, is_root};
 pub use app::App;
-use figures::{Figure, Figures, MEMORY, Place};
+use figures::{Figure, FigureSource, Figures, MEMORY};
 use program::{Program, Sizes};
 pub use slot::Slot;
 use slot::{On, Slots};
@@ -210,7 +210,7 @@ impl Bench<'_> {
                 program.load(group, self.interrupt)?;
             }
             squeeze(group, peak / 100 * u64::from(*limit), self.interrupt)?;
-            let place = Place {
+            let place = FigureSource {
                 slot: Some(slot),
                 limit: *limit,
             };
@@ -234,7 +234,7 @@ impl Bench<'_> {
 
     fn measure(
         &mut self,
-        place: Place,
+        place: FigureSource,
         round: usize,
         on: &On<'_>,
         program: &mut dyn Program,
@@ -260,7 +260,7 @@ impl Bench<'_> {
 
     fn note(
         &mut self,
-        place: Place,
+        place: FigureSource,
         round: usize,
         outcome: program::Outcome,
         paging: Option<Paging>,

@@ -7,8 +7,8 @@
 //! take turns in each round; the median of the rounds is kept. In every row more is better.
 
 mod load;
+mod mounted_folder;
 mod passthrough;
-mod places;
 
 use std::path::{Path, PathBuf};
 
@@ -22,8 +22,8 @@ use crate::swapping::fuse_switch::FuseSwitch;
 use crate::swapping::interrupt::Interrupt;
 use crate::swapping::{Folder, fresh, is_root};
 use load::{Access, Names};
-use places::{Place, Transport};
-pub use places::{Role, serve};
+use mounted_folder::{MountedFolder, Transport};
+pub use mounted_folder::{Role, serve};
 
 /// What to measure.
 #[derive(Clone, Debug)]
@@ -121,11 +121,11 @@ impl Case {
 
 /// The places. Dropped in this order: the passthrough is over the tmpfs, and hosts are last.
 struct Places {
-    ours: Place,
-    ours_dev_fuse: Option<Place>,
-    passthrough: Place,
-    tmpfs: Place,
-    ext4: Place,
+    ours: MountedFolder,
+    ours_dev_fuse: Option<MountedFolder>,
+    passthrough: MountedFolder,
+    tmpfs: MountedFolder,
+    ext4: MountedFolder,
     /// What ext4 lies on.
     device: String,
     _cluster: LocalCluster,
@@ -145,15 +145,17 @@ impl Places {
             &options.transport,
             &["--slab", "8M"],
         )?;
-        let tmpfs = Place::tmpfs(dir, bytes * 2)?;
-        let passthrough = Place::passthrough(dir, &tmpfs)?;
+        let tmpfs = MountedFolder::tmpfs(dir, bytes * 2)?;
+        let passthrough = MountedFolder::passthrough(dir, &tmpfs)?;
         let what = (scheme, bytes);
-        let (ours, transport) = Place::ours(&cluster, dir, what, Transport::IoUring)?;
+        let (ours, transport) = MountedFolder::ours(&cluster, dir, what, Transport::IoUring)?;
         let ours_dev_fuse = match transport {
-            Transport::IoUring => Some(Place::ours(&cluster, dir, what, Transport::DevFuse)?.0),
+            Transport::IoUring => {
+                Some(MountedFolder::ours(&cluster, dir, what, Transport::DevFuse)?.0)
+            }
             Transport::DevFuse => None,
         };
-        let (ext4, device) = Place::ext4(&cluster, dir, scheme, (bytes, options.files))?;
+        let (ext4, device) = MountedFolder::ext4(&cluster, dir, scheme, (bytes, options.files))?;
         Ok(Self {
             ours,
             ours_dev_fuse,

@@ -17,7 +17,7 @@ use anyhow::{Context, ensure};
 use self::contender::{Contender, Rate};
 use self::ours::{Below, Ours};
 use self::peer::Peer;
-use super::{Row, Spread};
+use super::{RatioRange, Row};
 use crate::cluster::LocalCluster;
 use crate::swapping::interrupt::{self, Interrupt};
 use crate::swapping::{Folder, fresh};
@@ -171,7 +171,7 @@ fn measure(
             let peers = (names[theirs].clone(), median(&peer));
             let mut row = Row::new(("log", case), (metric, "M/s"), median(&mine), peers);
             let ratios = mine.iter().zip(&peer).map(|(mine, peer)| mine / peer);
-            row.spread = Spread::of(&ratios.collect::<Vec<f64>>(), true);
+            row.spread = RatioRange::of(&ratios.collect::<Vec<f64>>(), true);
             rows.push(row);
         }
     };

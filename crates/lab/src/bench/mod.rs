@@ -28,7 +28,7 @@ pub mod trouble;
 
 /// One figure of ours beside the same figure of a peer.
 ///
-/// The JSON line of a row has exactly these keys, in this order; those of [`Spread`] only where a
+/// The JSON line of a row has exactly these keys, in this order; those of [`RatioRange`] only where a
 /// benchmark says how its rounds differed.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Row {
@@ -50,12 +50,12 @@ pub struct Row {
     pub ratio: f64,
     /// How much the ratio differed from round to round.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
-    pub spread: Option<Spread>,
+    pub spread: Option<RatioRange>,
 }
 
 /// The ratio of each round of ours to the same round of the peer.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Spread {
+pub struct RatioRange {
     /// The least.
     pub ratio_min: f64,
     /// The largest.
@@ -87,7 +87,7 @@ impl Verdict {
     }
 }
 
-impl Spread {
+impl RatioRange {
     /// Of the rounds' ratios; `None` of fewer than two, which show nothing but themselves.
     #[must_use]
     pub fn of(ratios: &[f64], more_is_better: bool) -> Option<Self> {
@@ -257,7 +257,7 @@ mod tests {
 
     #[test]
     fn a_difference_that_not_every_round_shows_is_none() {
-        let verdict = |ratios: &[f64], more| Spread::of(ratios, more).map(|one| one.verdict);
+        let verdict = |ratios: &[f64], more| RatioRange::of(ratios, more).map(|one| one.verdict);
         assert_eq!(verdict(&[1.1, 1.3], true), Some(Verdict::Better));
         assert_eq!(verdict(&[1.1, 1.3], false), Some(Verdict::Worse));
         assert_eq!(verdict(&[0.8, 0.9], false), Some(Verdict::Better));
@@ -268,7 +268,7 @@ mod tests {
     #[test]
     fn a_spread_is_three_more_keys_and_two_more_columns() {
         let mut rows = rows();
-        rows[0].spread = Spread::of(&[0.4, 0.6], false);
+        rows[0].spread = RatioRange::of(&[0.4, 0.6], false);
         let mut out = Vec::new();
         write_json(&mut out, &rows[..1]).unwrap();
         let text = String::from_utf8(out).unwrap();

@@ -16,7 +16,7 @@ use super::apps::{Slot, peak_bytes};
 use super::pager::Job;
 use super::pager::touch::{Pattern, Touched};
 use super::pager::worker::Worker;
-use super::{Row, Spread};
+use super::{RatioRange, Row};
 use crate::swapping::fuse_switch::FuseSwitch;
 use crate::swapping::interrupt::Interrupt;
 use crate::swapping::squeeze::{LiftOnDrop, UNLIMITED_BYTES, squeeze};
@@ -259,7 +259,7 @@ fn row(
     };
     let peer = (name, median(theirs)?);
     let mut row = Row::new(("swap", text), (metric, unit), median(mine)?, peer);
-    row.spread = Spread::of(&ratios, more_is_better);
+    row.spread = RatioRange::of(&ratios, more_is_better);
     Some(row)
 }
 

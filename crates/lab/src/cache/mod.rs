@@ -17,7 +17,7 @@ mod world;
 
 use std::time::Duration;
 
-use cenote_cache::planted::{ALL, Planted};
+use cenote_cache::injected_faults::{ALL, InjectedFault};
 use serde::Serialize;
 
 use crate::caught::caught;
@@ -43,7 +43,7 @@ pub struct Options {
     /// What goes wrong.
     pub faults: Faults,
     /// A mistake to be found.
-    pub planted: Option<Planted>,
+    pub injected: Option<InjectedFault>,
 }
 
 /// What goes wrong while a cache is simulated.
@@ -81,7 +81,7 @@ impl Default for Options {
             copies: None,
             is_batched: false,
             faults: Faults::Any,
-            planted: None,
+            injected: None,
         }
     }
 }
@@ -89,26 +89,28 @@ impl Default for Options {
 impl Options {
     /// A cache on which a mistake shows.
     #[must_use]
-    pub fn suited(planted: Planted, seed: u64) -> Self {
-        let copies = match planted {
-            Planted::AckFirstCopy | Planted::SameDomain | Planted::CopiesDiverge => Some(2),
+    pub fn suited(injected: InjectedFault, seed: u64) -> Self {
+        let copies = match injected {
+            InjectedFault::AckFirstCopy
+            | InjectedFault::SameDomain
+            | InjectedFault::CopiesDiverge => Some(2),
             _ => Some(1),
         };
-        let faults = match planted {
+        let faults = match injected {
             // Its writes have to be under way when a region moves, and to land while it is copied.
-            Planted::NoDrain => Faults::SlowWrites,
-            Planted::WaitForEver => Faults::HungHost,
-            Planted::SupersededGoesOn => Faults::TwoOwners,
-            Planted::LeaseIgnored => Faults::OwnerCutOff,
-            Planted::NoFence | Planted::RedoneUnfenced => Faults::BrokenLinks,
-            Planted::CopiesDiverge => Faults::DyingClients,
+            InjectedFault::NoDrain => Faults::SlowWrites,
+            InjectedFault::WaitForEver => Faults::HungHost,
+            InjectedFault::SupersededGoesOn => Faults::TwoOwners,
+            InjectedFault::LeaseIgnored => Faults::OwnerCutOff,
+            InjectedFault::NoFence | InjectedFault::RedoneUnfenced => Faults::BrokenLinks,
+            InjectedFault::CopiesDiverge => Faults::DyingClients,
             _ => Faults::Any,
         };
         Self {
             seed,
             copies,
             faults,
-            planted: Some(planted),
+            injected: Some(injected),
             ..Self::default()
         }
     }
@@ -146,7 +148,7 @@ pub struct Report {
 #[must_use]
 pub fn run(options: &Options) -> Report {
     #[cfg(feature = "planted")]
-    cenote_cache::planted::plant(options.planted);
+    cenote_cache::injected_faults::inject(options.injected);
     let report = caught(|| World::new(options).run()).unwrap_or_else(|panic| Report {
         seed: options.seed,
         violation: Some(panic),
@@ -154,20 +156,20 @@ pub fn run(options: &Options) -> Report {
         ..Report::default()
     });
     #[cfg(feature = "planted")]
-    cenote_cache::planted::plant(None);
+    cenote_cache::injected_faults::inject(None);
     report
 }
 
 /// The names of all mistakes.
-pub fn plants() -> impl Iterator<Item = &'static str> {
+pub fn fault_names() -> impl Iterator<Item = &'static str> {
     ALL.iter().map(|(name, _)| *name)
 }
 
 /// A mistake by its name.
 #[must_use]
-pub fn planted(name: &str) -> Option<Planted> {
+pub fn injected(name: &str) -> Option<InjectedFault> {
     let known = ALL.iter().find(|(known, _)| *known == name);
-    known.map(|(_, planted)| *planted)
+    known.map(|(_, injected)| *injected)
 }
 
 #[cfg(test)]
@@ -191,8 +193,8 @@ mod tests {
     fn a_cache_keeps_every_promise_while_writes_outlast_the_begin_of_moves() {
         for seed in 1..=12 {
             let report = run(&Options {
-                planted: None,
-                ..Options::suited(Planted::NoDrain, seed)
+                injected: None,
+                ..Options::suited(InjectedFault::NoDrain, seed)
             });
             assert_eq!(report.violation, None, "seed {seed}: {:#?}", report.log);
             assert!(report.requests > 1000 && report.moves > 3, "{report:?}");
@@ -204,8 +206,8 @@ mod tests {
         let mut moves = 0;
         for seed in 1..=6 {
             let report = run(&Options {
-                planted: None,
-                ..Options::suited(Planted::WaitForEver, seed)
+                injected: None,
+                ..Options::suited(InjectedFault::WaitForEver, seed)
             });
             assert_eq!(report.violation, None, "seed {seed}: {:#?}", report.log);
             assert!(report.requests > 1000, "{report:?}");
@@ -218,8 +220,8 @@ mod tests {
     fn an_owner_that_another_followed_stands_down() {
         for seed in 1..=6 {
             let report = run(&Options {
-                planted: None,
-                ..Options::suited(Planted::SupersededGoesOn, seed)
+                injected: None,
+                ..Options::suited(InjectedFault::SupersededGoesOn, seed)
             });
             assert_eq!(report.violation, None, "seed {seed}: {:#?}", report.log);
             assert!(report.requests > 500, "{report:?}");
@@ -248,12 +250,12 @@ mod tests {
     }
 
     /// Runs the worlds that a mistake is looked for in without it, and gives all moves and losses.
-    fn sound_without(planted: Planted, seeds: u64) -> (u64, u64) {
+    fn sound_without(injected: InjectedFault, seeds: u64) -> (u64, u64) {
         let (mut moves, mut losses) = (0, 0);
         for seed in 1..=seeds {
             let report = run(&Options {
-                planted: None,
-                ..Options::suited(planted, seed)
+                injected: None,
+                ..Options::suited(injected, seed)
             });
             assert_eq!(report.violation, None, "seed {seed}: {:#?}", report.log);
             assert!(report.requests > 500, "{report:?}");
@@ -265,33 +267,33 @@ mod tests {
 
     #[test]
     fn a_client_that_nobody_reaches_does_not_go_on_with_a_host_that_was_given_up() {
-        let (_, losses) = sound_without(Planted::LeaseIgnored, 6);
+        let (_, losses) = sound_without(InjectedFault::LeaseIgnored, 6);
         assert!(losses >= 6, "{losses}: the host was not given up");
     }
 
     #[test]
     fn a_cache_keeps_every_promise_while_writes_land_late() {
-        sound_without(Planted::RedoneUnfenced, 8);
+        sound_without(InjectedFault::RedoneUnfenced, 8);
     }
 
     #[test]
     fn copies_are_equal_after_clients_died_in_the_middle_of_writes() {
-        sound_without(Planted::CopiesDiverge, 8);
+        sound_without(InjectedFault::CopiesDiverge, 8);
     }
 
     #[test]
-    fn every_planted_mistake_is_found() {
+    fn every_injected_fault_is_found() {
         let verdict = |options: &Options| {
             let report = run(options);
             Verdict::new(report.violation, report.has_panicked)
         };
         let mut missed = Vec::new();
-        for (name, planted) in ALL {
-            let faulty = |seed| verdict(&Options::suited(planted, seed));
+        for (name, injected) in ALL {
+            let faulty = |seed| verdict(&Options::suited(injected, seed));
             let sound = |seed| {
                 verdict(&Options {
-                    planted: None,
-                    ..Options::suited(planted, seed)
+                    injected: None,
+                    ..Options::suited(injected, seed)
                 })
             };
             match search(1..=40, faulty, sound) {

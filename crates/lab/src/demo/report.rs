@@ -79,7 +79,7 @@ pub struct Rebuild {
     pub killed: Vec<String>,
     /// From the kill until every slab was whole; `None` if it was not during the run.
     pub whole_after_s: Option<f64>,
-    /// Slab bytes made anew.
+    /// Slab bytes made again.
     pub rebuilt_bytes: u64,
     /// Bytes lent for each byte of the volume.
     pub memory_overhead: f64,

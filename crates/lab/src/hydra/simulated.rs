@@ -45,7 +45,7 @@ impl Estimate {
 /// How much is drawn.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Effort {
-    /// Clusters, each placed anew; at least 2.
+    /// Clusters, each placed again; at least 2.
     pub clusters: u32,
     /// Failures drawn for each.
     pub failures: u32,

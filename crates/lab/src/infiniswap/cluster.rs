@@ -20,7 +20,7 @@ use serde::Serialize;
 use self::containers::Container;
 use self::remote::Remote;
 use crate::sim::random::Random;
-use crate::spread::{Imbalance, Spread};
+use crate::statistics::{Imbalance, MedianRange};
 
 pub use self::report::{PAPER, Paper, csv, plot};
 
@@ -29,7 +29,7 @@ pub use self::report::{PAPER, Paper, csv, plot};
 pub struct Options {
     /// Decides everything that chance decides; run i has the seed plus i.
     pub seed: u64,
-    /// Clusters, each with its containers placed anew.
+    /// Clusters, each with its containers placed again.
     pub runs: u32,
     /// Machines of a cluster.
     pub machines: usize,
@@ -99,27 +99,27 @@ pub struct Outcome {
     /// The variant.
     pub swapped: Swapped,
     /// Share of the cluster's memory in use, swapping to disk.
-    pub utilisation_without: Spread,
+    pub utilisation_without: MedianRange,
     /// And to other machines.
-    pub utilisation_with: Spread,
+    pub utilisation_with: MedianRange,
     /// The second by the first.
-    pub utilisation_ratio: Spread,
+    pub utilisation_ratio: MedianRange,
     /// Fullest machine by the median one, swapping to disk.
-    pub max_to_median_without: Spread,
+    pub max_to_median_without: MedianRange,
     /// And to other machines.
-    pub max_to_median_with: Spread,
+    pub max_to_median_with: MedianRange,
     /// Fullest machine by the emptiest, swapping to disk.
-    pub max_to_min_without: Spread,
+    pub max_to_min_without: MedianRange,
     /// And to other machines.
-    pub max_to_min_with: Spread,
+    pub max_to_min_with: MedianRange,
     /// Pages over the network, per machine.
-    pub network_mbps: Spread,
+    pub network_mbps: MedianRange,
     /// That, of 56 Gbps.
-    pub network_share: Spread,
+    pub network_share: MedianRange,
     /// Slabs evicted.
-    pub evictions: Spread,
+    pub evictions: MedianRange,
     /// Swapped memory that is in slabs of other machines at the end, of all that is swapped.
-    pub remote_share: Spread,
+    pub remote_share: MedianRange,
     /// Share of its memory in use on each machine of the first run, in order: swapping to disk.
     pub machines_without: Vec<f64>,
     /// And to other machines.
@@ -236,8 +236,9 @@ fn loads(options: &Options, containers: &[Container], swapped: Swapped, second: 
 }
 
 fn outcome(options: &Options, swapped: Swapped, runs: &[Found]) -> Outcome {
-    let spread =
-        |figure: &dyn Fn(&Found) -> f64| Spread::of(runs.iter().map(figure).collect::<Vec<_>>());
+    let spread = |figure: &dyn Fn(&Found) -> f64| {
+        MedianRange::of(runs.iter().map(figure).collect::<Vec<_>>())
+    };
     let mean = |shares: &[f64]| shares.iter().sum::<f64>() / shares.len() as f64;
     let uneven = |shares: &[f64]| Imbalance::of(shares.to_vec());
     Outcome {

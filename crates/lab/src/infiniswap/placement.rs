@@ -17,7 +17,7 @@ use serde::Serialize;
 
 use crate::figure::{Csv, Legend, Line, Plot, Scale};
 use crate::sim::random::Random;
-use crate::spread::{Imbalance, Spread};
+use crate::statistics::{Imbalance, MedianRange};
 
 /// What to compare.
 #[derive(Clone, Debug, PartialEq)]
@@ -58,11 +58,11 @@ pub struct Row {
     /// Slabs on a host, in the mean.
     pub slabs: u32,
     /// Slabs on the fullest host.
-    pub max: Spread,
+    pub max: MedianRange,
     /// The fullest by the median host.
-    pub max_to_median: Spread,
+    pub max_to_median: MedianRange,
     /// The fullest by the emptiest; `null` where one was empty in every run.
-    pub max_to_min: Spread,
+    pub max_to_min: MedianRange,
 }
 
 /// Places all slabs of all clusters.
@@ -87,7 +87,7 @@ pub fn run(options: &Options) -> Result<Vec<Row>> {
                 })
                 .collect();
             let spread = |figure: fn(&(f64, Imbalance)) -> f64| {
-                Spread::of(runs.iter().map(figure).collect())
+                MedianRange::of(runs.iter().map(figure).collect())
             };
             rows.push(Row {
                 machines,

@@ -53,7 +53,7 @@ enum Intent {
 
 struct Sent {
     process: Process,
-    tenure: u32,
+    term: u32,
     xid: u64,
     kind: Kind,
 }
@@ -175,7 +175,7 @@ impl Client {
             }
             let member = world.members.get_mut(&sent.process);
             let owner = member.and_then(|member| member.owner(partition));
-            let owner = owner.filter(|owner| owner.tenure() == sent.tenure);
+            let owner = owner.filter(|owner| owner.term() == sent.term);
             match owner {
                 None => self.lose(&open, world),
                 Some(owner) if owner.committed_xid() >= sent.xid => {
@@ -197,7 +197,7 @@ impl Client {
                 let owner = member.and_then(|member| member.owner(partition));
                 open.sent = Some(Sent {
                     process,
-                    tenure: owner.map_or(0, |owner| owner.tenure()),
+                    term: owner.map_or(0, |owner| owner.term()),
                     xid,
                     kind,
                 });

@@ -1,4 +1,4 @@
-//! More dies at once than the group bears: what is left is served on, and what is lost begins anew.
+//! More dies at once than the group bears: what is left is served on, and what is lost starts from scratch.
 
 use cenote_kv::group::process::Process;
 
@@ -22,7 +22,7 @@ impl World {
             let index = self.random.below(left.len() as u64);
             doomed.push(left.swap_remove(usize::try_from(index).expect("few members")));
         }
-        // Where nobody is left of a view, nobody can ask for the next: then a group begins anew as a whole.
+        // Where nobody is left of a view, nobody can ask for the next: then a group starts from scratch as a whole.
         let gone = |process: Process| doomed.contains(&process) || self.dead.contains(&process);
         let after = self.view().without(gone);
         let lives = |process: &Process| self.members.contains_key(process);
@@ -46,11 +46,11 @@ impl World {
         true
     }
 
-    /// Somebody has a lost partition begin anew, if a process is there for it.
-    pub(super) fn begin_anew(&mut self, spare: Option<Process>) {
+    /// Somebody has a lost partition start from scratch, if a process is there for it.
+    pub(super) fn begin_reset(&mut self, spare: Option<Process>) {
         let view = self.view();
         let partition = view.lost().trailing_zeros() as usize;
-        let next = spare.and_then(|process| view.with_anew(partition, process).zip(spare));
+        let next = spare.and_then(|process| view.with_reset(partition, process).zip(spare));
         if let Some((next, process)) = next
             && self.agree(next, process)
         {

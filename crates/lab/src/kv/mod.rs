@@ -22,7 +22,7 @@ mod world;
 
 pub use cenote_kv::group::member::Service;
 pub use cenote_kv::group::view::Scheme;
-use cenote_kv::planted::{ALL, Planted};
+use cenote_kv::injected_faults::{ALL, InjectedFault};
 use serde::Serialize;
 
 use crate::caught::caught;
@@ -53,7 +53,7 @@ pub struct Options {
     /// What goes wrong most; none: drawn.
     pub focus: Option<Focus>,
     /// A mistake to be found.
-    pub planted: Option<Planted>,
+    pub injected: Option<InjectedFault>,
 }
 
 impl Default for Options {
@@ -69,27 +69,27 @@ impl Default for Options {
             units: 12,
             returns: 100,
             focus: None,
-            planted: None,
+            injected: None,
         }
     }
 }
 
 impl Options {
     /// A group whose load and faults lead to where a mistake shows, often.
-    pub fn suited(planted: Planted, seed: u64) -> Self {
+    pub fn suited(injected: InjectedFault, seed: u64) -> Self {
         let any = Self {
             seed,
-            planted: Some(planted),
+            injected: Some(injected),
             ..Self::default()
         };
-        match planted {
+        match injected {
             // An owner that goes on, though another has come.
-            Planted::NoFence | Planted::NoLease => Self {
+            InjectedFault::NoFence | InjectedFault::NoLease => Self {
                 focus: Some(Focus::Deposed),
                 ..any
             },
             // Many parities, of which some have heard more of a deposed owner than others.
-            Planted::UnitsBeforeSettled => Self {
+            InjectedFault::UnitsBeforeSettled => Self {
                 k: 2,
                 m: 4,
                 focus: Some(Focus::Deposed),
@@ -98,7 +98,7 @@ impl Options {
                 ..any
             },
             // Values that are on their way for long, in several runs of units.
-            Planted::LateDataOverwrites => Self {
+            InjectedFault::LateDataOverwrites => Self {
                 focus: Some(Focus::Moves),
                 faults: 80,
                 steps: 16_000,
@@ -106,17 +106,17 @@ impl Options {
                 ..any
             },
             // Processes that leave, to others that are there or to a parity.
-            Planted::LeaseKept | Planted::HeirOutdated => Self {
+            InjectedFault::LeaseKept | InjectedFault::HandoffOutdated => Self {
                 focus: Some(Focus::Leaving),
                 ..any
             },
-            Planted::UnfoldedExchange => Self {
+            InjectedFault::UnfoldedExchange => Self {
                 focus: Some(Focus::Spreading),
                 ..any
             },
             // More dies than is borne, before what was lost first is recovered.
-            Planted::LostAsZero => Self { units: 200, ..any },
-            Planted::UnitsOvertake | Planted::StaleAddress => Self {
+            InjectedFault::LostAsZero => Self { units: 200, ..any },
+            InjectedFault::UnitsOvertake | InjectedFault::StaleAddress => Self {
                 focus: Some(Focus::Moves),
                 faults: 20,
                 ..any
@@ -128,8 +128,8 @@ impl Options {
     /// The command that repeats the simulation.
     pub fn command(&self) -> String {
         let seed = self.seed;
-        if let Some(planted) = self.planted {
-            let name = ALL.iter().find(|(_, known)| *known == planted);
+        if let Some(injected) = self.injected {
+            let name = ALL.iter().find(|(_, known)| *known == injected);
             let name = name.map_or("", |(name, _)| name);
             return format!("cenote lab kv --seed {seed} --plant {name}");
         }
@@ -203,7 +203,7 @@ impl Report {
 /// Runs one simulation.
 pub fn run(options: &Options) -> Report {
     #[cfg(feature = "planted")]
-    cenote_kv::planted::plant(options.planted);
+    cenote_kv::injected_faults::inject(options.injected);
     let report = caught(|| World::new(options).run()).unwrap_or_else(|panic| Report {
         seed: options.seed,
         violation: Some(panic),
@@ -211,17 +211,17 @@ pub fn run(options: &Options) -> Report {
         ..Report::default()
     });
     #[cfg(feature = "planted")]
-    cenote_kv::planted::plant(None);
+    cenote_kv::injected_faults::inject(None);
     report
 }
 
 /// The names of all mistakes.
-pub fn plants() -> impl Iterator<Item = &'static str> {
+pub fn fault_names() -> impl Iterator<Item = &'static str> {
     ALL.iter().map(|(name, _)| *name)
 }
 
 /// A mistake by its name.
-pub fn planted(name: &str) -> Option<Planted> {
+pub fn injected(name: &str) -> Option<InjectedFault> {
     ALL.iter()
         .find(|(known, _)| *known == name)
         .map(|(_, fault)| *fault)

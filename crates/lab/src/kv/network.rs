@@ -13,18 +13,18 @@ pub(super) type Sent = (u32, Message);
 /// Ways from one process to another. Messages are in order on each, and overtake those on others.
 pub(super) const WAYS: u8 = 5;
 /// From, to, and which way.
-pub(super) type Lane = (Process, Process, u8);
+pub(super) type Channel = (Process, Process, u8);
 
 /// What is on its way, and where nothing is.
 #[derive(Default)]
 pub(super) struct Network {
-    lanes: BTreeMap<Lane, VecDeque<Sent>>,
-    /// Pairs whose link is broken and not made anew yet, the lesser process first.
+    channels: BTreeMap<Channel, VecDeque<Sent>>,
+    /// Pairs whose link is broken and not made again yet, the lesser process first.
     broken: Vec<(Process, Process)>,
     /// Who has a new link to whom without knowing it: it is told before it takes anything from there.
     unaware: BTreeSet<(Process, Process)>,
-    /// Lanes that carry nothing, and until when.
-    slow: BTreeMap<Lane, u64>,
+    /// Channels that carry nothing, and until when.
+    slow: BTreeMap<Channel, u64>,
 }
 
 fn pair(one: Process, other: Process) -> (Process, Process) {
@@ -33,37 +33,37 @@ fn pair(one: Process, other: Process) -> (Process, Process) {
 
 impl Network {
     /// Puts a message on a link, as bytes; it is lost where there is none.
-    pub(super) fn post(&mut self, lane: Lane, view: u32, message: &Message) {
-        let (from, to, _) = lane;
+    pub(super) fn post(&mut self, channel: Channel, view: u32, message: &Message) {
+        let (from, to, _) = channel;
         if self.broken.contains(&pair(from, to)) || self.unaware.contains(&(from, to)) {
             return;
         }
         let encoded = wire::encode(0, view, message);
         let bytes = [encoded.head, encoded.body.unwrap_or_default()].concat();
         let frame = wire::decode(bytes.into()).expect("what members say can be read");
-        let queue = self.lanes.entry(lane).or_default();
+        let queue = self.channels.entry(channel).or_default();
         queue.push_back((frame.view, frame.message));
     }
 
-    /// A lane that has something and is not slow.
-    pub(super) fn pick(&self, random: &mut Random, now: u64) -> Option<Lane> {
-        let is_fast = |lane: &Lane| self.slow.get(lane).is_none_or(|until| *until <= now);
-        let lanes: Vec<Lane> = self.lanes.keys().copied().filter(is_fast).collect();
-        (!lanes.is_empty()).then(|| *random.pick(&lanes))
+    /// A channel that has something and is not slow.
+    pub(super) fn pick(&self, random: &mut Random, now: u64) -> Option<Channel> {
+        let is_fast = |channel: &Channel| self.slow.get(channel).is_none_or(|until| *until <= now);
+        let channels: Vec<Channel> = self.channels.keys().copied().filter(is_fast).collect();
+        (!channels.is_empty()).then(|| *random.pick(&channels))
     }
 
-    /// The next message of a lane.
-    pub(super) fn take(&mut self, lane: Lane) -> Option<Sent> {
-        let queue = self.lanes.get_mut(&lane)?;
+    /// The next message of a channel.
+    pub(super) fn take(&mut self, channel: Channel) -> Option<Sent> {
+        let queue = self.channels.get_mut(&channel)?;
         let sent = queue.pop_front();
         if queue.is_empty() {
-            self.lanes.remove(&lane);
+            self.channels.remove(&channel);
         }
         sent
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.lanes.is_empty()
+        self.channels.is_empty()
     }
 
     /// Whether every link is there, and known at both ends.
@@ -79,12 +79,12 @@ impl Network {
         }
         self.broken.push(gone);
         self.unaware.retain(|(near, far)| pair(*near, *far) != gone);
-        self.lanes
+        self.channels
             .retain(|(from, to, _), _| pair(*from, *to) != gone);
         true
     }
 
-    /// A broken link that is to be made anew, the one that broke last.
+    /// A broken link that is to be made again, the one that broke last.
     pub(super) fn mend(&mut self) -> Option<(Process, Process)> {
         self.broken.pop()
     }
@@ -110,8 +110,8 @@ impl Network {
     }
 
     /// Nothing comes this way until then; it is not lost.
-    pub(super) fn slow_down(&mut self, lane: Lane, until: u64) {
-        self.slow.insert(lane, until);
+    pub(super) fn slow_down(&mut self, channel: Channel, until: u64) {
+        self.slow.insert(channel, until);
     }
 
     /// Everything is fast again.
@@ -121,16 +121,16 @@ impl Network {
 
     /// A process is dead: nothing comes to it, and of what it has sent only a part.
     pub(super) fn lose(&mut self, dead: Process, random: &mut Random) {
-        self.lanes.retain(|(_, to, _), _| *to != dead);
+        self.channels.retain(|(_, to, _), _| *to != dead);
         self.unaware
             .retain(|(near, far)| *near != dead && *far != dead);
-        for ((from, ..), queue) in &mut self.lanes {
+        for ((from, ..), queue) in &mut self.channels {
             if *from == dead {
                 let kept = random.below(queue.len() as u64 + 1);
                 queue.truncate(usize::try_from(kept).expect("a short queue"));
             }
         }
-        self.lanes.retain(|_, queue| !queue.is_empty());
+        self.channels.retain(|_, queue| !queue.is_empty());
     }
 
     pub(super) fn describe(&self) -> String {

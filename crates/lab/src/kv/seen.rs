@@ -29,7 +29,7 @@ impl Seen {
         Ok(())
     }
 
-    /// A partition begins anew, at no time yet.
+    /// A partition starts from scratch, at no time yet.
     pub(super) fn forget_time(&mut self, partition: usize) {
         self.clocks.remove(&partition);
     }

@@ -4,7 +4,7 @@ use cenote_kv::group::process::Process;
 use cenote_kv::group::progress::Leave;
 use cenote_kv::group::view::Partition;
 
-use super::network::{Lane, WAYS};
+use super::network::{Channel, WAYS};
 use super::world::{PATIENCE_NS, World};
 
 /// The longest time for which a link is slow, in nanoseconds: longer than anybody waits.
@@ -283,15 +283,15 @@ impl World {
     }
 
     /// Values may come late: sometimes when they have been asked for again.
-    pub(super) fn delay(&mut self, lane: Lane) {
+    pub(super) fn delay(&mut self, channel: Channel) {
         match self.random.below(100) {
             _ if self.is_quiet => {}
             0..20 => {
                 let until = self.some_time();
-                self.network.slow_down(lane, until);
+                self.network.slow_down(channel, until);
             }
             20..30 => {
-                self.network.slow_down(lane, self.now + SLOW_NS);
+                self.network.slow_down(channel, self.now + SLOW_NS);
                 self.leap = Some(self.report.steps + self.random.below(60));
             }
             _ => {}

@@ -8,12 +8,12 @@ use cenote_kv::group::message::{Message, UNIT_BYTES};
 use cenote_kv::group::process::Process;
 use cenote_kv::group::progress::Leave;
 use cenote_kv::group::view::View;
+use cenote_kv::injected_faults::{InjectedFault, is_injected};
 use cenote_kv::memory::key_hash::KeyHasher;
-use cenote_kv::planted::{Planted, is_planted};
 
 use super::client::Client;
 use super::mood::{Focus, Mood};
-use super::network::{Lane, Network, WAYS};
+use super::network::{Channel, Network, WAYS};
 use super::seen::Seen;
 use super::trouble::Doom;
 use super::{Options, Report, judge};
@@ -59,7 +59,7 @@ pub(super) struct World {
     /// When time leaps for as long as anybody waits for units, in steps.
     pub(super) leap: Option<u64>,
     pub(super) is_quiet: bool,
-    /// More has died than the group bears: what is lost is to begin anew.
+    /// More has died than the group bears: what is lost is to start from scratch.
     pub(super) is_ruined: bool,
 }
 
@@ -257,13 +257,13 @@ impl World {
         }
         for Outgoing { to, view, message } in messages {
             if self.members.contains_key(&to) {
-                let lane = (from, to, self.way_of(&message));
-                if lane.2 > 0 {
-                    self.delay(lane);
-                    self.post_again(lane, view, &message);
+                let channel = (from, to, self.way_of(&message));
+                if channel.2 > 0 {
+                    self.delay(channel);
+                    self.post_again(channel, view, &message);
                 }
                 let is_settle = matches!(message, Message::Settle { .. });
-                self.network.post(lane, view, &message);
+                self.network.post(channel, view, &message);
                 // Where it hurts most: what the other has may be other than what is kept.
                 if is_settle && !self.is_quiet && self.random.percent(self.mood.unsettling / 2) {
                     self.network.part(from, to);
@@ -273,21 +273,23 @@ impl World {
     }
 
     /// Values that were asked for twice come twice, the second time when others have come since.
-    fn post_again(&mut self, (from, to, way): Lane, view: u32, message: &Message) {
+    fn post_again(&mut self, (from, to, way): Channel, view: u32, message: &Message) {
         let is_asked = matches!(message, Message::Pulled { .. } | Message::Solved { .. });
         if is_asked && !self.is_quiet && self.random.percent(25) {
-            let lane = (from, to, 1 + way % (WAYS - 1));
+            let channel = (from, to, 1 + way % (WAYS - 1));
             let until = self.now + self.random.below(2 * PATIENCE_NS);
-            self.network.slow_down(lane, until);
-            self.network.post(lane, view, message);
+            self.network.slow_down(channel, until);
+            self.network.post(channel, view, message);
         }
     }
 
     /// Values that are recovered or moved may come late: nothing depends on the order of their links.
     fn way_of(&mut self, message: &Message) -> u8 {
         let is_apart = match message {
-            Message::Units { .. } => is_planted(Planted::UnitsOvertake),
-            Message::Pulled { .. } => is_planted(Planted::UnitsOvertake) || self.mood.values_apart,
+            Message::Units { .. } => is_injected(InjectedFault::UnitsOvertake),
+            Message::Pulled { .. } => {
+                is_injected(InjectedFault::UnitsOvertake) || self.mood.values_apart
+            }
             Message::Solved { .. } => self.mood.values_apart,
             _ => false,
         };
@@ -298,16 +300,16 @@ impl World {
     }
 
     fn deliver(&mut self) {
-        let Some(lane) = self.network.pick(&mut self.random, self.now) else {
+        let Some(channel) = self.network.pick(&mut self.random, self.now) else {
             return;
         };
-        let (from, to, _) = lane;
+        let (from, to, _) = channel;
         if self.network.becomes_aware(to, from) {
             self.connect(to, from);
         }
         // A few at a time, as a socket gives them.
         for _ in 0..=self.random.below(4) {
-            let Some((number, message)) = self.network.take(lane) else {
+            let Some((number, message)) = self.network.take(channel) else {
                 return;
             };
             let now = self.now;
@@ -378,8 +380,8 @@ impl World {
         }
         self.log(|| {
             format!(
-                "view {} by {by}: {:?} {:?}, heir {:?}, let go {:b}",
-                view.number, view.partitions, view.parities, view.heir, view.let_go
+                "view {} by {by}: {:?} {:?}, handoff {:?}, let go {:b}",
+                view.number, view.partitions, view.parities, view.handoff, view.let_go
             )
         });
         if let Some(exchange) = self.view().exchange() {
@@ -422,7 +424,7 @@ impl World {
         };
         if self.is_ruined && present.lost() != 0 && self.random.percent(20) {
             let spare = spare(());
-            return self.begin_anew(spare);
+            return self.begin_reset(spare);
         }
         let member = self.members.get_mut(&process).expect("it is one of them");
         let mut next = member.propose(now, leave, |_| spare(()));

@@ -59,7 +59,7 @@ pub struct Client {
     dialing: Dialing,
     connector: Arc<dyn Connector>,
     volume: Option<Stepped>,
-    workers: Vec<Lane>,
+    workers: Vec<ClientWorker>,
     model: Model,
     random: Random,
     id: ClientId,
@@ -98,8 +98,8 @@ pub struct Client {
     /// Extents that were whole, and when the directory was looked at for them.
     whole: BTreeMap<usize, LastWhole>,
     whole_epoch: u64,
-    /// Its pages were cut anew, or are to be.
-    has_recut: bool,
+    /// Its pages were restriped, or are to be.
+    is_restriped: bool,
     buffers: Buffers,
     /// Writes that the last owner did not end, to be redone before anything else, ...
     redoing: Vec<Redo>,
@@ -124,7 +124,7 @@ pub struct Tally {
 }
 
 /// A worker and its requests.
-struct Lane {
+struct ClientWorker {
     worker: Worker,
     running: Vec<Running>,
     next_at: Time,
@@ -206,7 +206,7 @@ impl Client {
             torn_of: BTreeMap::new(),
             whole: BTreeMap::new(),
             whole_epoch: 0,
-            has_recut: false,
+            is_restriped: false,
             buffers: Buffers::default(),
             redoing: Vec::new(),
             mending: Vec::new(),
@@ -229,10 +229,13 @@ impl Client {
 
     /// Requests under way.
     pub fn running(&self) -> usize {
-        self.workers.iter().map(|lane| lane.running.len()).sum()
+        self.workers
+            .iter()
+            .map(|client_worker| client_worker.running.len())
+            .sum()
     }
 
-    /// Whether all hosts are connected and every extent is whole: one that was lost has been mapped anew, or
+    /// Whether all hosts are connected and every extent is whole: one that was lost has been mapped again, or
     /// is as it was before it was first written.
     pub fn is_settled(&mut self) -> bool {
         if self.is_opening || self.reopen_at.is_some() || self.is_mending() {
@@ -262,8 +265,8 @@ impl Client {
         self.volume.as_mut().is_some_and(|volume| {
             let status = volume.status();
             let k = |scheme: &str| scheme.parse::<Scheme>().map(Scheme::k).ok();
-            let is_cut_anew = |change: &ChangeStatus| k(&change.from) != k(&change.to);
-            status.change.as_ref().is_some_and(is_cut_anew)
+            let is_restriped = |change: &ChangeStatus| k(&change.from) != k(&change.to);
+            status.change.as_ref().is_some_and(is_restriped)
         })
     }
 
@@ -290,7 +293,7 @@ impl Client {
             let worker = volume
                 .worker()
                 .expect("nothing in the simulator refuses it");
-            self.workers.push(Lane {
+            self.workers.push(ClientWorker {
                 worker,
                 running: Vec::new(),
                 next_at: now,
@@ -331,15 +334,15 @@ impl Client {
             0
         };
         let mut due = now.after(patience * (1 << self.drain_turns));
-        for lane in &self.workers {
-            if let Some(patience) = lane.worker.deadline() {
+        for client_worker in &self.workers {
+            if let Some(patience) = client_worker.worker.deadline() {
                 due = due.min(now.after(patience));
             }
-            let has_time = lane.running.len() < self.plan.depth;
+            let has_time = client_worker.running.len() < self.plan.depth;
             if self.is_mending() {
                 due = due.min(now.after(MENDING));
             } else if !self.is_resting && has_time {
-                due = due.min(lane.next_at);
+                due = due.min(client_worker.next_at);
             }
         }
         due.min(self.dialing.due(now).unwrap_or(due))
@@ -355,18 +358,18 @@ impl Client {
     /// Reads everything, piece by piece, in turns of its own; call until it says true.
     pub fn read_back(&mut self, at: &mut usize, steps: &mut u64) -> bool {
         let sectors = usize::try_from(self.plan.size_bytes).expect("small") / SECTOR_BYTES;
-        let Some(lane) = self.workers.first_mut() else {
+        let Some(client_worker) = self.workers.first_mut() else {
             return true;
         };
         /// Sectors per request.
         const PIECE: usize = 8 * PAGE_BYTES / SECTOR_BYTES;
-        while *at < sectors && lane.running.len() < self.plan.depth {
+        while *at < sectors && client_worker.running.len() < self.plan.depth {
             let count = PIECE.min(sectors - *at);
             *steps += 1;
-            lane.read(&mut self.model, *at, count, *steps);
+            client_worker.read(&mut self.model, *at, count, *steps);
             *at += count;
         }
-        *at >= sectors && lane.running.is_empty()
+        *at >= sectors && client_worker.running.is_empty()
     }
 
     fn reap(&mut self, index: usize, steps: &mut u64, trouble: &mut Vec<Trouble>) {
@@ -379,8 +382,8 @@ impl Client {
     }
 
     fn end(&mut self, index: usize, done: Done, step: u64, trouble: &mut Vec<Trouble>) {
-        let lane = &mut self.workers[index];
-        let at = lane
+        let client_worker = &mut self.workers[index];
+        let at = client_worker
             .running
             .iter()
             .position(|running| running.tag == done.tag)
@@ -393,7 +396,7 @@ impl Client {
             kind,
             on_slabs,
             ..
-        } = lane.running.swap_remove(at);
+        } = client_worker.running.swap_remove(at);
         self.page_ops += (count * SECTOR_BYTES).div_ceil(PAGE_BYTES) as u64;
         let place = format!("{} sectors {first}..{}", self.name, first + count);
         // A page whose write ended unknown may be an error until it is written whole.
@@ -499,13 +502,13 @@ impl Client {
         let (first, count) = (to_index(first), to_index(count));
         let what = self.random.below(100);
         let on_slabs = self.on_slabs(first, count);
-        let lane = &mut self.workers[index];
+        let client_worker = &mut self.workers[index];
         match what {
-            0..48 => return lane.read(&mut self.model, first, count, step),
-            48..95 => lane.write(&mut self.model, first, count, step),
-            _ => lane.discard(&mut self.model, first, count, step),
+            0..48 => return client_worker.read(&mut self.model, first, count, step),
+            48..95 => client_worker.write(&mut self.model, first, count, step),
+            _ => client_worker.discard(&mut self.model, first, count, step),
         }
-        let running = lane.running.last_mut().expect("just begun");
+        let running = client_worker.running.last_mut().expect("just begun");
         running.on_slabs = on_slabs;
     }
 }
@@ -517,7 +520,7 @@ impl Drop for Client {
     }
 }
 
-impl Lane {
+impl ClientWorker {
     fn read(&mut self, model: &mut Model, first: usize, count: usize, step: u64) {
         model.begin_read(step);
         let op = Op::Read(vec![0xa5; count * SECTOR_BYTES]);

@@ -14,7 +14,7 @@ use super::world::{Actor, World};
 /// Virtual time of healing at most.
 const HEALING_MAX: Duration = Duration::from_secs(120);
 /// And of a request, from the end of the last fault on: silence is noticed, hosts are reached
-/// anew, and a repair that waits lets writers in, all well below it.
+/// again, and a repair that waits lets writers in, all well below it.
 const REQUEST_MAX: Duration = Duration::from_secs(20);
 /// Writes whose connection breaks: half land, some torn, after the slab may be another's.
 const LATE: Late = Late {
@@ -22,7 +22,7 @@ const LATE: Late = Late {
     torn_ppm: 300_000,
     delay_ns_max: 3_000_000_000,
 };
-/// How long word of a closed connection takes at most: longer than it takes to reach a host anew.
+/// How long word of a closed connection takes at most: longer than it takes to reach a host again.
 const NOTICE_MAX: Duration = Duration::from_secs(2);
 /// Grain of faults and of healing.
 const TICK: Duration = Duration::from_millis(100);

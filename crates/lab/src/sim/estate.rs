@@ -16,7 +16,7 @@ pub struct Estate {
     marks: File,
     images: File,
     tags: File,
-    sides: File,
+    layouts: File,
 }
 
 /// What a journal names, by extent and member.
@@ -47,7 +47,7 @@ impl Estate {
             marks: tempfile::tempfile().expect("a file for the marks of a simulated volume"),
             images: tempfile::tempfile().expect("a file for the images of a simulated volume"),
             tags: tempfile::tempfile().expect("a file for the tags of a simulated volume"),
-            sides: tempfile::tempfile().expect("a file for the sides of a simulated volume"),
+            layouts: tempfile::tempfile().expect("a file for the layouts of a simulated volume"),
         }
     }
 
@@ -71,7 +71,7 @@ impl Estate {
             marks: self.marks.try_clone().expect("another descriptor"),
             images: self.images.try_clone().expect("another descriptor"),
             tags: Some(self.tags.try_clone().expect("another descriptor")),
-            sides: Some(self.sides.try_clone().expect("another descriptor")),
+            layouts: Some(self.layouts.try_clone().expect("another descriptor")),
             is_given_up: false,
         }
     }

@@ -47,7 +47,7 @@ enum Kind {
     Drain,
     Squeeze,
     Reshape,
-    Recut,
+    Restripe,
     Ambush,
     Rot,
     Part,
@@ -58,8 +58,10 @@ enum Kind {
 impl Kind {
     /// Whether slabs of volumes with a disk behind them may go by it, and are not waited for.
     fn is_lossy(self) -> bool {
-        use Kind::{Delay, Disk, Drain, Part, Recut, Reshape, Squeeze, Upgrade};
-        let spares = [Delay, Disk, Drain, Part, Recut, Reshape, Squeeze, Upgrade];
+        use Kind::{Delay, Disk, Drain, Part, Reshape, Restripe, Squeeze, Upgrade};
+        let spares = [
+            Delay, Disk, Drain, Part, Restripe, Reshape, Squeeze, Upgrade,
+        ];
         !spares.contains(&self)
     }
 }
@@ -299,7 +301,7 @@ impl Faults {
                 world.note(format!("c{client} is to be {resilience}"));
                 return world.clients[client].reshape(resilience);
             }
-            Kind::Recut => return self.recut(world, client),
+            Kind::Restripe => return self.restripe(world, client),
             Kind::Disk => return self.sicken_disk(world, now, client),
             Kind::Rot => {
                 world.rot(client);
@@ -433,16 +435,16 @@ impl Faults {
         self.ends.push((Time(now.0 + S), Undelay(client, host)));
     }
 
-    fn recut(&self, world: &mut World, client: usize) {
+    fn restripe(&self, world: &mut World, client: usize) {
         let k = world.clients[client].k();
         let Some(k) = self.options.another_k(k, &mut world.random) else {
             return;
         };
         let resilience = self.options.another_resilience(k, &mut world.random);
-        if world.clients[client].recut(resilience) {
+        if world.clients[client].restripe(resilience) {
             world.faults += 1;
-            world.recuts += 1;
-            world.note(format!("c{client} is to be cut anew: {resilience}"));
+            world.restripes += 1;
+            world.note(format!("c{client} is to be restriped: {resilience}"));
         }
     }
 
@@ -504,7 +506,7 @@ impl Weights {
             (self.drain, Kind::Drain),
             (self.squeeze, Kind::Squeeze),
             (self.reshape, Kind::Reshape),
-            (self.recut, Kind::Recut),
+            (self.restripe, Kind::Restripe),
             (self.ambush, Kind::Ambush),
             (self.rot, Kind::Rot),
             (self.part, Kind::Part),

@@ -34,7 +34,7 @@ struct Version {
 
 impl Version {
     /// Whether its page may be an error by it.
-    fn is_spoiling(&self) -> bool {
+    fn may_be_unreadable(&self) -> bool {
         self.may_be_torn && !self.was_on_slabs
     }
 }
@@ -256,15 +256,15 @@ impl Model {
         self.sectors[pages].iter().any(|versions| {
             let newest = newest_before(versions, start);
             let mut possible = versions.iter().filter(|version| version.end >= newest);
-            possible.any(Version::is_spoiling)
+            possible.any(Version::may_be_unreadable)
         })
     }
 
     /// Whether a write that began then has ended, and pages of these sectors may be errors by it.
-    pub fn has_spoilt(&self, start: u64, first: usize, count: usize) -> bool {
+    pub fn made_unreadable(&self, start: u64, first: usize, count: usize) -> bool {
         let pages = first / PAGE * PAGE..(first + count).next_multiple_of(PAGE);
         let mut versions = self.sectors[pages].iter().flatten();
-        versions.any(|version| version.start == start && version.is_spoiling())
+        versions.any(|version| version.start == start && version.may_be_unreadable())
     }
 
     /// A read begins.
@@ -422,14 +422,14 @@ mod tests {
         let (first, second) = (model.fresh_content(), model.fresh_content());
         model.begin_write(first, 0, 8, 1);
         model.end_write(first, (0, 8), 1, 2, false);
-        assert!(model.may_fail(0, 1, 3, Excuse::Any) && model.has_spoilt(1, 3, 1));
-        assert!(!model.has_spoilt(1, 8, 8), "another page");
+        assert!(model.may_fail(0, 1, 3, Excuse::Any) && model.made_unreadable(1, 3, 1));
+        assert!(!model.made_unreadable(1, 8, 8), "another page");
         model.note_on_slabs(first, 0, 1);
-        assert!(!model.may_fail(0, 1, 3, Excuse::Any) && !model.has_spoilt(1, 3, 1));
+        assert!(!model.may_fail(0, 1, 3, Excuse::Any) && !model.made_unreadable(1, 3, 1));
         // Two at a time: the one may have taken the page from its slabs.
         model.begin_write(first, 8, 8, 4);
         model.begin_write(second, 9, 1, 5);
-        assert!(!model.has_spoilt(4, 8, 8), "it still runs");
+        assert!(!model.made_unreadable(4, 8, 8), "it still runs");
         model.end_write(first, (8, 8), 4, 6, false);
         model.note_on_slabs(first, 1, 4);
         assert!(model.may_fail(8, 1, 7, Excuse::Any));

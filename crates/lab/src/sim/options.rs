@@ -57,7 +57,7 @@ pub struct Options {
     pub weights: Weights,
     /// Epochs of a hundred in which no stripe loses more than r.
     pub gentle_percent: u64,
-    /// A mistake to plant, by name; only in builds made for it.
+    /// A fault to inject, by name; only in builds made for it.
     pub plant: Option<String>,
 }
 
@@ -114,7 +114,7 @@ pub struct Weights {
     /// A volume is to expect something else of its hosts: mode, delta, parities.
     pub reshape: u64,
     /// A volume's pages are to be cut otherwise, into half or twice as many splits.
-    pub recut: u64,
+    pub restripe: u64,
     /// A host or client that takes part in a relocation crashes at one of its steps.
     pub ambush: u64,
     /// A split of a volume that notices rots where it lies.
@@ -144,7 +144,7 @@ impl Weights {
             squeeze: 8,
             reshape: 6,
             // Where it is asked for, as rot is: each change makes a simulated day a good deal longer.
-            recut: 0,
+            restripe: 0,
             ambush: 6,
             // Where it is asked for: it takes hosts from those that may be away.
             rot: 0,
@@ -200,7 +200,7 @@ impl Options {
             // Into a mode that does not notice.
             reshape: 0,
             // Into a mode that does not notice, as well.
-            recut: if is_tagged { self.weights.recut } else { 0 },
+            restripe: if is_tagged { self.weights.restripe } else { 0 },
             ..self.weights
         };
         Self { weights, ..self }
@@ -262,7 +262,7 @@ impl Options {
     /// Half and twice as many as in the beginning, where a scheme has them and there are hosts for it.
     fn all_k(&self) -> impl Iterator<Item = usize> {
         let k = self.scheme.k();
-        let changes = self.weights.recut > 0;
+        let changes = self.weights.restripe > 0;
         let others = [k / 2, k * 2].into_iter().filter(move |_| changes);
         let is_possible = |k: &usize| {
             let is_cut = *k > 0 && (PAGE_BYTES / *k) as u64 <= self.slab_bytes;
@@ -314,7 +314,7 @@ impl Options {
             extents * (k + parities) as u64
         };
         let most = self.all_k().map(all_of).max().unwrap_or(0);
-        // A part of a volume is there twice while it is cut anew, and what went meanwhile is on its way back.
+        // A part of a volume is there twice while it is restriped, and what went meanwhile is on its way back.
         let least = self.all_k().map(all_of).min().unwrap_or(0);
         let twice = if self.all_k().count() > 1 { least } else { 0 };
         let slabs = (most + twice) * self.clients as u64;

@@ -5,7 +5,7 @@
 //!
 //! Checked: what is granted is zero, stands, and was never granted before; a client is told
 //! `Unmapped` only once its window is closed (I3, I4); a granted slab is taken back only when its
-//! client asked, mapped its place anew, or was silent for a lease; a process that takes another's place has
+//! client asked, mapped its place again, or was silent for a lease; a process that takes another's place has
 //! every slab that was lent; requests arrive in order. What clients give back it tells the network,
 //! whose witness looks for writes that arrive there nevertheless.
 
@@ -19,7 +19,7 @@ use cenote_fabric::{
     WindowDescriptor, WindowId, sim,
 };
 use cenote_pool::control::{Reply, Request, Window};
-use cenote_pool::ledger::{LEASE, Place};
+use cenote_pool::ledger::{LEASE, StripeMember};
 
 /// What was seen of hosts.
 #[derive(Default)]
@@ -65,9 +65,9 @@ struct Peer {
     /// The number of its last request: they grow.
     last: u64,
     /// What it asked slabs for.
-    places: BTreeMap<u64, Place>,
+    places: BTreeMap<u64, StripeMember>,
     /// What it asked for again.
-    retakes: BTreeMap<u64, Place>,
+    retakes: BTreeMap<u64, StripeMember>,
     /// Volumes that it asked to own.
     owns: BTreeMap<u64, u128>,
     /// Windows of its own that it asked another name for.
@@ -83,7 +83,7 @@ struct Heard {
 
 struct Grant {
     client: ClientId,
-    place: Place,
+    place: StripeMember,
     is_asked_back: bool,
     /// It was an earlier owner's and was not asked for since.
     is_left: bool,
@@ -234,7 +234,7 @@ impl Book {
                 extent,
                 member,
             } => {
-                let place = Place {
+                let place = StripeMember {
                     volume,
                     extent,
                     member,
@@ -262,7 +262,7 @@ impl Book {
                 member,
                 ..
             } => {
-                let place = Place {
+                let place = StripeMember {
                     volume,
                     extent,
                     member,

@@ -42,7 +42,7 @@ pub struct World {
     pub steps: u64,
     pub faults: u64,
     /// Of those, changes of k.
-    pub recuts: u64,
+    pub restripes: u64,
     /// And splits that rotted.
     pub rotten_splits: u64,
     /// No request may fail: no stripe has lost more than r.
@@ -129,7 +129,7 @@ impl World {
             random,
             steps: 0,
             faults: 0,
-            recuts: 0,
+            restripes: 0,
             rotten_splits: 0,
             is_gentle: true,
             troubles: Troubles::new(options.hosts, options.clients),
@@ -411,7 +411,7 @@ impl World {
         self.paused[self.node(actor).0 as usize]
     }
 
-    /// A client's process ends, and its next one starts: with the volume as it was left, or anew.
+    /// A client's process ends, and its next one starts: with the volume as it was left, or again.
     pub fn replace_client(&mut self, index: usize, is_new: bool) {
         let node = self.node(Actor::Client(index));
         self.steps += 1;

@@ -1,5 +1,5 @@
 use cenote_store::schemes::{EFactory, Saw, all};
-use cenote_store::{MISTAKES, Planted, plant};
+use cenote_store::{InjectedFault, MISTAKES, inject};
 
 use super::*;
 
@@ -28,32 +28,32 @@ fn seeds_that_found_something_find_nothing_more() {
 }
 
 #[test]
-fn each_planted_mistake_of_the_store_is_found() {
+fn each_injected_fault_of_the_store_is_found() {
     // Those of clients, and of logs with holes, are found by tests of their own in `cenote-store`.
     let elsewhere = [
-        Planted::ValueBeforeFlag,
-        Planted::FlagInOneRead,
-        Planted::EpochUnread,
-        Planted::IncarnationIgnored,
-        Planted::UnwrittenPassedOver,
-        Planted::CopyAcknowledgedFirst,
-        Planted::CopyUnconditional,
-        Planted::CopyOverNewer,
-        Planted::CopyLeftBehind,
+        InjectedFault::ValueBeforeFlag,
+        InjectedFault::FlagInOneRead,
+        InjectedFault::EpochUnread,
+        InjectedFault::IncarnationIgnored,
+        InjectedFault::UnwrittenPassedOver,
+        InjectedFault::CopyAcknowledgedFirst,
+        InjectedFault::CopyUnconditional,
+        InjectedFault::CopyOverNewer,
+        InjectedFault::CopyLeftBehind,
     ];
     for (name, mistake) in MISTAKES {
         if elsewhere.contains(&mistake) {
             continue;
         }
         let scheme: &dyn Scheme = match mistake {
-            Planted::NamedTooEarly => &Saw,
+            InjectedFault::NamedTooEarly => &Saw,
             _ => &EFactory,
         };
         let sound = crashes(scheme, 0, 3, &mut |_| {});
         assert_eq!(sound.violations, Vec::<String>::new());
-        plant(Some(mistake));
+        inject(Some(mistake));
         let found = crashes(scheme, 0, 400, &mut |_| {});
-        plant(None);
+        inject(None);
         assert!(!found.violations.is_empty(), "{name} is not found");
         println!("{name}: {}", found.violations[0]);
     }

@@ -5,7 +5,7 @@
 use std::collections::{HashMap, HashSet};
 
 use super::*;
-use crate::planted::MISTAKES;
+use crate::injected_faults::MISTAKES;
 
 const PAGES: u32 = 160;
 const ROOM: u32 = 64;
@@ -410,10 +410,10 @@ fn parents_and_children_see_their_own() {
 }
 
 #[test]
-fn each_planted_mistake_is_found() {
+fn each_injected_fault_is_found() {
     for (name, mistake) in MISTAKES {
         let found = std::thread::spawn(move || {
-            crate::planted::plant(Some(mistake));
+            crate::injected_faults::inject(Some(mistake));
             SEEDS.into_iter().find(|seed| {
                 // Only what a check says counts, not a panic of the code.
                 run(*seed).is_err()

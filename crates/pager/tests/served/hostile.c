@@ -272,7 +272,7 @@ static void *fork_in_thread(void *name) {
         pid_t child = fork();
         if (child == 0) {
             check(at, 24 * MIB, 1);
-            /* It begins anew, with a memory of its own. */
+            /* It begins again, with a memory of its own. */
             execl(name, name, "walk", NULL);
             _exit(9);
         }
@@ -378,9 +378,9 @@ static void rude(void) {
     /* A call that goes round libc: what is there now is another's, and stays. */
     fill(at, 32 * MIB, 2);
     CHECK(syscall(SYS_munmap, at, 4 * MIB) == 0);
-    char *anew = (char *)syscall(SYS_mmap, at, 4 * MIB, PROT_READ | PROT_WRITE,
+    char *again = (char *)syscall(SYS_mmap, at, 4 * MIB, PROT_READ | PROT_WRITE,
                                  MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
-    CHECK(anew == at);
+    CHECK(again == at);
     fill(at, 4 * MIB, 3);
     char *other = map(48 * MIB);
     fill(other, 48 * MIB, 4);

@@ -88,7 +88,7 @@ pub enum Reply {
         windows: Vec<Window>,
     },
     /// The machine that the client shares with the host has memory to spare, which is the client's
-    /// first: it may bring pages home. Repeated while it holds. No answer to a request; answered by
+    /// first: it may reclaim pages. Repeated while it holds. No answer to a request; answered by
     /// [`Request::Here`]. Since version 4.
     Reclaim {
         /// As much more may be in use on the machine.

@@ -139,7 +139,7 @@ pub enum Request {
     Here {
         /// Its machine; 0: it does not say.
         machine: u128,
-        /// What it could bring home. Of a client that brings nothing home: 0.
+        /// What it could reclaim. Of a client that reclaims nothing: 0.
         away_bytes: u64,
     },
     /// The client knows that another process is about to take the host's place, and keeps what it

@@ -93,7 +93,7 @@ pub struct PressureStatus {
     pub evictions_done: u64,
     /// ... and that were taken from a client that did not answer: this host's failures.
     pub slabs_taken: u64,
-    /// Memory that clients on this machine may bring pages home to now. Versions before 4 say
+    /// Memory that clients on this machine may reclaim pages into now. Versions before 4 say
     /// nothing of this: 0.
     pub reclaim_bytes: u64,
     /// What those clients still have on hosts.

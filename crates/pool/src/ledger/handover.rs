@@ -11,11 +11,11 @@ use std::time::Duration;
 
 use crate::control::wire::{Reader, Writer};
 use crate::control::{ADDRESS_BYTES_MAX, Counters, HeldSlab, Malformed, NAME_BYTES_MAX};
-use crate::planted::{Planted, is_planted};
+use crate::injected_faults::{InjectedFault, is_injected};
 
 use super::leases::Lease;
 use super::owners::Owner;
-use super::{Grant, Ledger, Limits, Place, Slab, SlabIndex};
+use super::{Grant, Ledger, Limits, Slab, SlabIndex, StripeMember};
 
 /// First bytes of a handover, with its version. Another version is refused, not guessed at.
 const MAGIC_1: u64 = u64::from_le_bytes(*b"cnteho\x01\0");
@@ -77,7 +77,7 @@ impl Ledger {
     pub fn handover(&self, now: Duration) -> Handover {
         let mut grants: Vec<&Grant> = self.grants().map(|(_, grant)| grant).collect();
         grants.sort_by_key(|grant| grant.sequence);
-        if is_planted(Planted::ForgetSlab) {
+        if is_injected(InjectedFault::ForgetSlab) {
             grants.pop();
         }
         let clients = self.clients().filter(|(_, lease)| lease.slabs > 0);
@@ -141,7 +141,7 @@ impl Ledger {
             } = slab.held;
             ledger.slabs[index] = Slab::Mapped(Grant {
                 client: slab.client,
-                place: Place {
+                place: StripeMember {
                     volume,
                     extent,
                     member,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::planted::{Planted, is_planted};
+use crate::injected_faults::{InjectedFault, is_injected};
 
 use super::{Ledger, Slab, SlabIndex};
 
@@ -28,7 +28,7 @@ impl Ledger {
 
     pub(super) fn take_orphan(&mut self, slab: SlabIndex) {
         self.orphans_taken += 1;
-        if is_planted(Planted::ReuseOpen)
+        if is_injected(InjectedFault::ReuseOpen)
             && let Slab::Mapped(grant) = self.slabs[slab as usize]
         {
             let window = grant.window;

@@ -9,9 +9,9 @@
 
 use std::time::Duration;
 
-use super::{Action, Grant, Ledger, Place, Slab, SlabIndex};
+use super::{Action, Grant, Ledger, Slab, SlabIndex, StripeMember};
 use crate::control::{Refusal, Reply, Window};
-use crate::planted::{Planted, is_planted};
+use crate::injected_faults::{InjectedFault, is_injected};
 
 /// The one client that may map a volume.
 #[derive(Clone, Copy, Debug)]
@@ -161,7 +161,7 @@ impl Ledger {
         now: Duration,
         client: u128,
         request: u64,
-        place: Place,
+        place: StripeMember,
         birth: u64,
     ) {
         self.leases.renew(now, client);
@@ -180,7 +180,7 @@ impl Ledger {
             return self.send(client, Reply::Refused { request, reason });
         };
         let window = grant.window;
-        if std::mem::take(&mut grant.is_left) || is_planted(Planted::RetakeUnrenewed) {
+        if std::mem::take(&mut grant.is_left) || is_injected(InjectedFault::RetakeUnrenewed) {
             return self.send(client, Reply::Mapped { request, window });
         }
         self.renew_for(slab, request);

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-mod evicting;
+mod eviction;
 mod leaving;
 mod orphans;
 
@@ -26,8 +26,8 @@ fn limits() -> Limits {
     }
 }
 
-fn place(volume: u8, extent: u8) -> Place {
-    Place {
+fn place(volume: u8, extent: u8) -> StripeMember {
+    StripeMember {
         volume: volume.into(),
         extent: extent.into(),
         member: 0,
@@ -85,7 +85,7 @@ fn op() -> impl Strategy<Value = Op> {
 #[derive(Clone, Debug)]
 struct Known {
     window: Window,
-    holder: Option<(u8, Place)>,
+    holder: Option<(u8, StripeMember)>,
     /// Who it was granted to.
     client: u8,
     /// The daemon has closed it: no verb finds it any more.
@@ -105,7 +105,7 @@ struct Bench {
     /// Time in which nobody listened does not count against a client.
     stopped: Vec<(Duration, Duration)>,
     windows: Vec<Known>,
-    requests: BTreeMap<u64, (u8, Place)>,
+    requests: BTreeMap<u64, (u8, StripeMember)>,
     requests_made: u64,
     work: Vec<Action>,
     /// Somebody comes, and there are too many.
@@ -229,7 +229,7 @@ impl Bench {
         self.ledger.handle_sign_of_life(self.now, client.into());
     }
 
-    fn map(&mut self, client: u8, place: Place) {
+    fn map(&mut self, client: u8, place: StripeMember) {
         self.requests_made += 1;
         self.requests.insert(self.requests_made, (client, place));
         let others: Vec<bool> = self.windows.iter().map(|w| w.given_up).collect();
@@ -436,7 +436,7 @@ proptest! {
     }
 }
 
-/// A place is asked for anew, which ends the slab that it had, and then that slab is given back as well.
+/// A place is asked for again, which ends the slab that it had, and then that slab is given back as well.
 #[test]
 fn a_slab_that_goes_already_is_given_back_once_its_window_is_closed() {
     let mut bench = Bench::new(false);
@@ -472,7 +472,7 @@ fn a_slab_that_goes_already_is_given_back_once_its_window_is_closed() {
 }
 
 /// A ledger whose slow work is done at once, for stories.
-fn prompt(slabs_held: &[(u8, Place)]) -> Bench {
+fn prompt(slabs_held: &[(u8, StripeMember)]) -> Bench {
     let mut bench = Bench::new(true);
     for &(client, place) in slabs_held {
         bench.apply(&Op::Connect(client));

@@ -15,7 +15,7 @@ use std::collections::HashMap;
 
 use super::policy::draw;
 use super::{Candidate, by_load};
-use crate::planted::{Planted, is_planted};
+use crate::injected_faults::{InjectedFault, is_injected};
 use crate::random::{Random, mix};
 
 /// Where a host is, and whether it stays. Numbers are the caller's.
@@ -238,7 +238,7 @@ impl CodingSets {
             let ticket = mix(mix(home as u64) ^ host as u64);
             (self.group_of(host).is_some(), ticket)
         };
-        if is_planted(Planted::StayInside) {
+        if is_injected(InjectedFault::StayInside) {
             return None;
         }
         let others = (0..self.group_of.len()).filter(|&host| self.group_of(host) != Some(home));

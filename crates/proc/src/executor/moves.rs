@@ -5,10 +5,10 @@ use cenote_proc_sdk::Memory as _;
 
 use super::parked::{Wait, Waiting};
 use super::{Action, Executor, Ready};
+use crate::injected_faults::{self, InjectedFault};
 use crate::message::{Data, Fetch, Moved, Need, Refusal, Refused};
-use crate::planted::{self, Planted};
 use crate::procedures::is_size;
-use crate::{CacheId, Machine, Place, Request, Status};
+use crate::{CacheId, Machine, RegionLocation, Request, Status};
 
 /// What a machine does with a request that names a region and its generation.
 enum Route {
@@ -43,7 +43,7 @@ impl Executor {
         };
         let generation = slot.generation;
         let to = match &slot.place {
-            Place::At(to) if *to != self.me => *to,
+            RegionLocation::At(to) if *to != self.me => *to,
             _ => return self.parked.put(waiting, Wait::Map { index }),
         };
         match need {
@@ -80,7 +80,7 @@ impl Executor {
         forwarded: bool,
     ) {
         self.accounts.departed(waiting.request.client);
-        if planted::is(Planted::AnswerTwice) {
+        if injected_faults::is(InjectedFault::AnswerTwice) {
             self.answer(waiting.request.clone(), Status::TimedOut);
         }
         let moved = Moved {
@@ -112,13 +112,15 @@ impl Executor {
         };
         match &slot.place {
             _ if slot.generation < generation => Route::Early,
-            Place::Here { .. } | Place::Leaving { .. } => Route::Serve,
+            RegionLocation::Here { .. } | RegionLocation::Leaving { .. } => Route::Serve,
             // The sender has the same word, and yet sent it here.
-            Place::At(_) if slot.generation == generation => Route::Stale,
-            Place::At(to) if !forwarded || planted::is(Planted::ForwardTwice) => {
+            RegionLocation::At(_) if slot.generation == generation => Route::Stale,
+            RegionLocation::At(to)
+                if !forwarded || injected_faults::is(InjectedFault::ForwardTwice) =>
+            {
                 Route::Onward(*to, slot.generation)
             }
-            Place::At(_) | Place::Nowhere => Route::Stale,
+            RegionLocation::At(_) | RegionLocation::Nowhere => Route::Stale,
         }
     }
 
@@ -152,7 +154,7 @@ impl Executor {
         let mut bytes = vec![0; fetch.size as usize];
         match table.load(fetch.addr, &mut bytes) {
             // It asks again: this machine may have more time by then, or have heard who has it.
-            Ok(()) if table.is_stale_now() && !planted::is(Planted::LateFetch) => {
+            Ok(()) if table.is_stale_now() && !injected_faults::is(InjectedFault::LateFetch) => {
                 Err(Refusal::Early)
             }
             Ok(()) => Ok(bytes),
@@ -184,7 +186,8 @@ impl Executor {
                 self.pursue(waiting);
             }
             Ok(_) | Err(Refusal::OutOfBounds) => self.answer(waiting.request, Status::OutOfBounds),
-            Err(Refusal::Stale | Refusal::Early) if planted::is(Planted::ForgetInactive) => {}
+            Err(Refusal::Stale | Refusal::Early)
+                if injected_faults::is(InjectedFault::ForgetInactive) => {}
             Err(Refusal::Stale) if known.is_some_and(|known| known <= generation) => {
                 self.parked.put(waiting, Wait::Map { index });
             }
@@ -340,7 +343,7 @@ impl Executor {
             let give_up = self.now.after(self.limits.wait);
             self.actions.push_back(Action::Move { to, moved, give_up });
         }
-        if planted::is(Planted::LeaveInactive) {
+        if injected_faults::is(InjectedFault::LeaveInactive) {
             return;
         }
         self.successors.insert(cache, successor);

@@ -1,7 +1,7 @@
 mod cluster;
 mod ends;
 mod leases;
-mod standing;
+mod stalls;
 
 use std::collections::HashMap;
 
@@ -10,10 +10,10 @@ use cenote_proc_sdk::procedures::{Echo, WalkList};
 use proptest::prelude::*;
 
 use super::*;
+use crate::injected_faults::{InjectedFault, inject};
 use crate::message::Message;
 use crate::message::tests::message;
-use crate::planted::{Planted, plant};
-use crate::{Access, Grants, Place, ProcedureId, Procedures, Registry};
+use crate::{Access, Grants, ProcedureId, Procedures, RegionLocation, Registry};
 use cluster::Cluster;
 
 /// Runs some seeds; the first complaint.
@@ -30,21 +30,21 @@ fn every_request_is_answered_once_and_right_while_regions_move_and_machines_leav
 }
 
 #[test]
-fn every_planted_mistake_is_found() {
+fn every_injected_fault_is_found() {
     for mistake in [
-        Planted::WriteLeaving,
-        Planted::ServeOld,
-        Planted::OldWord,
-        Planted::ForwardTwice,
-        Planted::ForgetInactive,
-        Planted::LeaveInactive,
-        Planted::HalfData,
-        Planted::SleepOn,
-        Planted::AnswerTwice,
+        InjectedFault::WriteLeaving,
+        InjectedFault::ServeOld,
+        InjectedFault::OldWord,
+        InjectedFault::ForwardTwice,
+        InjectedFault::ForgetInactive,
+        InjectedFault::LeaveInactive,
+        InjectedFault::HalfData,
+        InjectedFault::SleepOn,
+        InjectedFault::AnswerTwice,
     ] {
-        plant(Some(mistake));
+        inject(Some(mistake));
         let found = complaint(0..300);
-        plant(None);
+        inject(None);
         let found = found.unwrap_or_else(|| panic!("{mistake:?} is not found"));
         println!("{mistake:?}: {found}");
     }
@@ -235,7 +235,7 @@ fn a_request_that_never_ends_is_ended() {
         Outcome::Forward { addr: 0, size: 8 },
     ] {
         let (mut executor, _) = echo_executor(limits);
-        let place = Place::Here {
+        let place = RegionLocation::Here {
             memory: Arc::clone(&memory).into(),
             offset: 0,
         };
@@ -264,7 +264,7 @@ fn a_request_that_never_ends_is_ended() {
 #[test]
 fn who_waits_too_long_is_told_so_and_late_bytes_find_nobody() {
     let (mut executor, _) = echo_executor(Limits::default());
-    let place = Place::At(Machine(2));
+    let place = RegionLocation::At(Machine(2));
     executor.handle_map(
         CacheId(1),
         0,
@@ -297,7 +297,7 @@ fn fetches_of_peers_reach_one_region_and_no_further() {
     let (mut executor, _) = echo_executor(Limits::default());
     let memory = Region::create("proc-test", 4096, RegionOptions::default()).unwrap();
     let memory = Arc::new(memory);
-    let place = Place::Here {
+    let place = RegionLocation::Here {
         memory: memory.into(),
         offset: 0,
     };
@@ -433,10 +433,10 @@ proptest! {
         let memory = Region::create("proc-test", 4096, RegionOptions::default()).unwrap();
         let memory = Arc::new(memory);
         let places = [
-            Place::Here { memory: Arc::clone(&memory).into(), offset: 0 },
-            Place::At(Machine(2)),
-            Place::Leaving { memory: memory.into(), offset: 0 },
-            Place::Nowhere,
+            RegionLocation::Here { memory: Arc::clone(&memory).into(), offset: 0 },
+            RegionLocation::At(Machine(2)),
+            RegionLocation::Leaving { memory: memory.into(), offset: 0 },
+            RegionLocation::Nowhere,
         ];
         for (index, place) in places.into_iter().enumerate() {
             table.set(index, Slot { generation: 2, place });

@@ -5,7 +5,7 @@ use cenote_fabric::{Status, Time};
 use super::{Client, ClientError, Command, Outcome, REST, Token};
 use crate::format::{FLAG_AT, HEADER_BYTES, Header, Kind, Word, checksum, flag, u64_at};
 use crate::index::{ENTRIES_AT, ENTRY_BYTES, PROBE_COUNT, home};
-use crate::planted::{Planted, is_planted};
+use crate::injected_faults::{InjectedFault, is_injected};
 use crate::pool::Condition;
 use crate::protocol::{Answer, INLINE_BYTES_MAX, Notice, Refusal, Request, WRITTEN};
 use crate::schemes::{GetStep, PutStep, Scheme};
@@ -101,7 +101,7 @@ pub(super) struct Operation {
     oldest: [u8; 8],
 }
 
-/// Objects that are found changed so often in a row are asked for anew.
+/// Objects that are found changed so often in a row are asked for again.
 const TRIES_MAX: u32 = 64;
 
 impl Operation {
@@ -373,7 +373,7 @@ impl Client {
             oldest,
             ..
         } = &mut **operation;
-        if is_planted(Planted::FlagInOneRead) {
+        if is_injected(InjectedFault::FlagInOneRead) {
             value.resize(bytes as usize, 0);
             let posted = self.verbs.read(log, at, value, index);
             let posted = posted.and_then(|()| self.verbs.read(&shard.index, 0, oldest, index));
@@ -383,7 +383,7 @@ impl Client {
             return true;
         }
         // In this order: the flag before the value, and what tells whether they were overwritten after both.
-        let is_backwards = is_planted(Planted::ValueBeforeFlag);
+        let is_backwards = is_injected(InjectedFault::ValueBeforeFlag);
         let mut reads = [(at, &mut keyed[..]), (at + value_at, &mut value[..])];
         if is_backwards {
             reads.reverse();
@@ -551,7 +551,7 @@ fn request_of(operation: &Operation, has_space_step: bool) -> (Request<'_>, &'st
 
 /// What was read, judged by what was read after it.
 fn see(operation: &mut Operation, word: Word, checks: bool, needs_flag: bool) -> Seen {
-    if is_planted(Planted::FlagInOneRead) && operation.value.len() >= operation.keyed.len() {
+    if is_injected(InjectedFault::FlagInOneRead) && operation.value.len() >= operation.keyed.len() {
         let value_at = operation.keyed.len().next_multiple_of(8);
         let value = operation.value.split_off(value_at);
         let keyed = std::mem::replace(&mut operation.value, value);
@@ -560,7 +560,7 @@ fn see(operation: &mut Operation, word: Word, checks: bool, needs_flag: bool) ->
     }
     let oldest = u64::from_le_bytes(operation.oldest);
     let epoch = word.epoch(oldest.saturating_add(1));
-    if epoch < oldest && !is_planted(Planted::EpochUnread) {
+    if epoch < oldest && !is_injected(InjectedFault::EpochUnread) {
         return Seen::Changed;
     }
     let at = word.object_at().expect("an object was read there");

@@ -3,7 +3,7 @@
 use super::copy::Copy;
 use super::{CopiesError, CopyError, at, found};
 use crate::client::{ClientError, Command, Outcome};
-use crate::planted::{Planted, is_planted};
+use crate::injected_faults::{InjectedFault, is_injected};
 use crate::pool::Condition;
 use crate::protocol::Refusal;
 
@@ -152,7 +152,7 @@ impl Change {
             Stage::Ordering { copy } => match is_taken(0, said)? {
                 true => {
                     let number = copy.number;
-                    match is_planted(Planted::CopyAcknowledgedFirst) {
+                    match is_injected(InjectedFault::CopyAcknowledgedFirst) {
                         true => Ok(Step::Ended(Ok(number))),
                         false => Ok(self.hand(1, copy, Ok(number))),
                     }
@@ -210,7 +210,9 @@ impl Change {
             // A change that its client did not bring to the end would never be read, and stand in
             // the way of all that ask for what is read.
             return match found {
-                Some((_, copy)) if !is_planted(Planted::CopyLeftBehind) => self.hand(1, copy, end),
+                Some((_, copy)) if !is_injected(InjectedFault::CopyLeftBehind) => {
+                    self.hand(1, copy, end)
+                }
                 _ => Step::Ended(end),
             };
         }
@@ -246,7 +248,8 @@ impl Change {
         end: Result<u64, CopiesError>,
     ) -> Result<Step, CopiesError> {
         if let Some((_, theirs)) = &found {
-            let is_newer = theirs.number > copy.number && !is_planted(Planted::CopyOverNewer);
+            let is_newer =
+                theirs.number > copy.number && !is_injected(InjectedFault::CopyOverNewer);
             if is_newer {
                 let least = theirs.number;
                 let store = store + 1;
@@ -280,7 +283,7 @@ impl Change {
     /// Asks a store to take a copy in place of one of its versions.
     fn put(&self, store: usize, copy: &Copy, before: Option<u64>) -> Step {
         let condition = match before {
-            _ if is_planted(Planted::CopyUnconditional) => Condition::Always,
+            _ if is_injected(InjectedFault::CopyUnconditional) => Condition::Always,
             Some(sequence) => Condition::Sequence(sequence),
             None => Condition::Absent,
         };

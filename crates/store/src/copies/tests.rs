@@ -7,14 +7,14 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Mutex;
 
 use super::*;
-use crate::planted::{Planted, plant};
+use crate::injected_faults::{InjectedFault, inject};
 use crate::protocol::Refusal;
 
 const KEYS: u64 = 2;
 const CLIENTS: usize = 4;
 const STEPS: u32 = 600;
 
-/// A planted mistake is all of the process's.
+/// An injected fault is all of the process's.
 static TURN: Mutex<()> = Mutex::new(());
 
 /// Newest versions, each with its number at this store.
@@ -409,14 +409,14 @@ fn what_was_told_or_read_is_in_every_store_that_is_left() {
 fn every_mistake_with_copies_is_found() {
     let _turn = TURN.lock();
     for mistake in [
-        Planted::CopyAcknowledgedFirst,
-        Planted::CopyUnconditional,
-        Planted::CopyOverNewer,
-        Planted::CopyLeftBehind,
+        InjectedFault::CopyAcknowledgedFirst,
+        InjectedFault::CopyUnconditional,
+        InjectedFault::CopyOverNewer,
+        InjectedFault::CopyLeftBehind,
     ] {
-        plant(Some(mistake));
+        inject(Some(mistake));
         let found = (0..3_000).find_map(|seed| run(seed).err());
-        plant(None);
+        inject(None);
         println!("{mistake:?}: {}", found.expect("it is not found"));
     }
 }

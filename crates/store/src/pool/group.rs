@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use super::{Found, LEASE, Pending, Pool, Source, StoreError, Waiting};
 use crate::format::{FLAG_AT, Header, Space, Word, checksum};
+use crate::injected_faults::{InjectedFault, is_injected};
 use crate::medium::Medium;
-use crate::planted::{Planted, is_planted};
 use crate::schemes::Named;
 
 /// Some values on their way from their landings into the log.
@@ -98,10 +98,10 @@ impl<M: Medium> Group<M> {
             if !member.is_whole() {
                 continue;
             }
-            if is_planted(Planted::FlagBeforeValue) {
+            if is_injected(InjectedFault::FlagBeforeValue) {
                 set_flag(&*self.medium, member.at, member.flag)?;
             }
-            if was_taken && is_planted(Planted::TakenNotWrittenBack) {
+            if was_taken && is_injected(InjectedFault::TakenNotWrittenBack) {
                 continue;
             }
             let value_at = member.header.value_at(member.at);
@@ -115,8 +115,8 @@ impl<M: Medium> Group<M> {
     #[must_use]
     pub fn needs_fence(&self) -> bool {
         let has_none = !self.is_leasing && !self.members.iter().any(Member::is_whole);
-        let is_left_out =
-            is_planted(Planted::NoFenceBeforeFlag) || is_planted(Planted::ReadNotPersisted);
+        let is_left_out = is_injected(InjectedFault::NoFenceBeforeFlag)
+            || is_injected(InjectedFault::ReadNotPersisted);
         !has_none && !is_left_out
     }
 
@@ -150,11 +150,11 @@ impl Member {
             Source::Log => medium.read(value_at, scratch),
         }
         let is_right = checksum(&[&self.key, scratch]) == self.header.checksum;
-        if !is_right && !is_planted(Planted::ChecksumSkipped) {
+        if !is_right && !is_injected(InjectedFault::ChecksumSkipped) {
             return;
         }
         if let Source::Landing(landing) = source {
-            if is_planted(Planted::CheckedThenCopied) {
+            if is_injected(InjectedFault::CheckedThenCopied) {
                 landing.read(scratch);
             }
             medium.write(value_at, scratch);
@@ -314,7 +314,7 @@ impl<M: Medium> Pool<M> {
                 settled.waiting.push(member.sequence);
                 continue;
             }
-            if !is_planted(Planted::ReadNotPersisted) {
+            if !is_injected(InjectedFault::ReadNotPersisted) {
                 self.guarded(|pool| set_flag(&*pool.medium, member.at, member.flag))?;
             }
             if self.named == Named::WhenDurable {

@@ -33,7 +33,7 @@ impl Object {
 
 /// Where a durable version is in the log.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Place {
+pub struct VersionLocation {
     /// Where the object begins.
     pub at: u64,
     /// Names the version.
@@ -52,7 +52,7 @@ pub enum Located {
     /// No durable value, and nothing that may become one.
     Absent,
     /// The newest version that was asked for is durable.
-    Durable(Place),
+    Durable(VersionLocation),
     /// The newest version that was asked for waits for its value, or is not durable yet.
     Waiting(
         /// It.
@@ -87,9 +87,9 @@ impl<M: Medium> Pool<M> {
         Ok(Located::Absent)
     }
 
-    pub(super) fn place(&self, at: u64, header: Header) -> Place {
+    pub(super) fn place(&self, at: u64, header: Header) -> VersionLocation {
         let epoch = self.epoch_at(at);
-        Place {
+        VersionLocation {
             at,
             sequence: header.sequence,
             value_at: header.value_at(at),

@@ -13,8 +13,8 @@ use std::collections::HashMap;
 use super::group::set_flag;
 use super::{Found, LEASE, Object, Pool, StoreError, read_head, write_space};
 use crate::format::{Head, Header, Kind, Space, Word, checksum};
+use crate::injected_faults::{InjectedFault, is_injected};
 use crate::medium::Medium;
-use crate::planted::{Planted, is_planted};
 
 /// What recovery found.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -60,7 +60,7 @@ impl<M: Medium> Pool<M> {
                 old_bytes = pool.log_bytes_of(half);
             }
         }
-        pool.next_sequence = match is_planted(Planted::SequenceReused) {
+        pool.next_sequence = match is_injected(InjectedFault::SequenceReused) {
             true => pool.next_sequence,
             false => space.ceiling.max(pool.next_sequence),
         };
@@ -123,7 +123,7 @@ impl<M: Medium> Pool<M> {
             let is_left = header.incarnation < incarnation
                 || header.incarnation > self.space.incarnation
                 || header.hash != self.hash(object.key());
-            if is_left && !is_planted(Planted::IncarnationIgnored) {
+            if is_left && !is_injected(InjectedFault::IncarnationIgnored) {
                 break;
             }
             incarnation = header.incarnation;
@@ -132,7 +132,7 @@ impl<M: Medium> Pool<M> {
             let next_sequence = header.sequence.saturating_add(1);
             self.next_sequence = self.next_sequence.max(next_sequence);
             let next = self.tail + header.object_bytes();
-            if is_planted(Planted::TailTooEarly) && self.read_object(next).is_none() {
+            if is_injected(InjectedFault::TailTooEarly) && self.read_object(next).is_none() {
                 break;
             }
             self.tail = next;
@@ -205,14 +205,14 @@ impl<M: Medium> Pool<M> {
                     floor_sequence == Some(one.header.sequence) && active.contains(&one.at);
                 let is_newer = floor_sequence.is_none_or(|floor| one.header.sequence > floor);
                 let is_there = self.is_durable(one.at)
-                    || is_planted(Planted::RecoveredUnverified)
+                    || is_injected(InjectedFault::RecoveredUnverified)
                     || self.is_whole(one.at);
                 recovered.invalid += u64::from(!is_there);
                 if !(is_newer || is_copy) || winner.is_some() {
                     continue;
                 }
-                let is_forgotten =
-                    one.header.kind == Kind::Deletion && is_planted(Planted::DeletionForgotten);
+                let is_forgotten = one.header.kind == Kind::Deletion
+                    && is_injected(InjectedFault::DeletionForgotten);
                 match is_there && !is_forgotten {
                     true => winner = Some((one.at, one.header)),
                     false => is_rolled_back |= is_newer,
@@ -220,7 +220,7 @@ impl<M: Medium> Pool<M> {
             }
             recovered.rolled_back += u64::from(is_rolled_back);
             let floor = floor.map(|floor| (floor.at, floor.header));
-            let winner = match is_rolled_back && is_planted(Planted::OldVersionForgotten) {
+            let winner = match is_rolled_back && is_injected(InjectedFault::OldVersionForgotten) {
                 true => None,
                 false => winner.or(floor),
             };

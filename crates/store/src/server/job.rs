@@ -5,9 +5,9 @@ use std::sync::Arc;
 use cenote_fabric::ClientId;
 
 use super::books::Waiter;
+use crate::injected_faults::{InjectedFault, is_injected};
 use crate::landing::Area;
 use crate::medium::Medium;
-use crate::planted::{Planted, is_planted};
 use crate::pool::{Condition, Located, Pool};
 use crate::protocol::Request;
 
@@ -77,7 +77,7 @@ impl Job {
             | JobKind::Put { condition, .. }
             | JobKind::Delete { condition } => condition,
         };
-        condition != Condition::Always && !is_planted(Planted::UnwrittenPassedOver)
+        condition != Condition::Always && !is_injected(InjectedFault::UnwrittenPassedOver)
     }
 }
 

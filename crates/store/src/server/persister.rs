@@ -396,7 +396,7 @@ impl<M: Medium> Persister<M> {
         &self,
         state: &mut State<M>,
         job: &Job,
-        newest: Option<crate::pool::Place>,
+        newest: Option<crate::pool::VersionLocation>,
         now: Time,
     ) -> Option<Answer> {
         let shard = &*self.shard;

@@ -16,7 +16,9 @@ use super::job::{Job, job_of};
 use super::outbox::Outboxes;
 use crate::landing::Area;
 use crate::medium::Medium;
-use crate::pool::{Allocation, Condition, Located, Place, Pool, Source, StoreError, hash};
+use crate::pool::{
+    Allocation, Condition, Located, Pool, Source, StoreError, VersionLocation, hash,
+};
 use crate::protocol::{Answer, LIST_BYTES, Refusal, Request, is_possible_value};
 use crate::schemes::{Durable, PutStep, Scheme};
 
@@ -416,7 +418,11 @@ impl<M: Medium> State<M> {
     }
 
     /// Makes the newest version durable whose value is whole.
-    fn settle_newest(&mut self, shard: &Shard<M>, key: &[u8]) -> Result<Option<Place>, StoreError> {
+    fn settle_newest(
+        &mut self,
+        shard: &Shard<M>,
+        key: &[u8],
+    ) -> Result<Option<VersionLocation>, StoreError> {
         let mut below = u64::MAX;
         loop {
             match self.pool.locate(key, below)? {
@@ -555,7 +561,7 @@ impl<M: Medium> State<M> {
     }
 }
 
-pub(super) fn place_answer(place: Place) -> Answer {
+pub(super) fn place_answer(place: VersionLocation) -> Answer {
     Answer::Place {
         sequence: place.sequence,
         word: place.word,

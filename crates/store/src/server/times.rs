@@ -5,7 +5,7 @@
 //! write one-sided, without a call, the server does not see. The clock is the caller's.
 
 use cenote_fabric::Time;
-use cenote_latency::{Latency, Spread};
+use cenote_latency::{Histogram, Latency};
 
 use crate::protocol::Request;
 
@@ -71,7 +71,7 @@ pub(super) struct Timed {
 
 /// What one thread has timed. Only it adds, any may read.
 #[derive(Debug, Default)]
-pub(super) struct Times([Spread; Operation::NAMES.len()]);
+pub(super) struct Times([Histogram; Operation::NAMES.len()]);
 
 impl Times {
     /// A call was answered that waited.

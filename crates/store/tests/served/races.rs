@@ -3,12 +3,12 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use cenote_store::schemes::EFactory;
-use cenote_store::{Planted, plant};
+use cenote_store::{InjectedFault, inject};
 
 use crate::lab::{Lab, Options, TRANSPORTS, Transport};
 
 /// Reads of values that are becoming durable, until so many were read or one is not whole.
-fn race(transport: Transport, reads: u32, mistake: Option<Planted>) -> Result<(), String> {
+fn race(transport: Transport, reads: u32, mistake: Option<InjectedFault>) -> Result<(), String> {
     let lab = Lab::new();
     let options = Options {
         pool_bytes: 64 << 20,
@@ -31,7 +31,7 @@ fn race(transport: Transport, reads: u32, mistake: Option<Planted>) -> Result<()
                 writer.put(b"key", &value(round));
             }
         });
-        plant(mistake);
+        inject(mistake);
         let mut result = Ok(());
         for _ in 0..reads {
             let read = reader.get(b"key").unwrap();
@@ -41,7 +41,7 @@ fn race(transport: Transport, reads: u32, mistake: Option<Planted>) -> Result<()
                 break;
             }
         }
-        plant(None);
+        inject(None);
         is_over.store(true, Ordering::Relaxed);
         result
     })
@@ -57,6 +57,10 @@ fn a_value_is_read_whole_while_it_becomes_durable() {
 /// The trap of one READ for both: the value is fetched, becomes durable, and then the flag is fetched.
 #[test]
 fn a_client_that_reads_the_value_before_the_flag_is_found() {
-    let found = race(Transport::Shm, 500_000, Some(Planted::ValueBeforeFlag));
+    let found = race(
+        Transport::Shm,
+        500_000,
+        Some(InjectedFault::ValueBeforeFlag),
+    );
     assert!(found.is_err());
 }

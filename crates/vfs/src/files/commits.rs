@@ -14,8 +14,8 @@ use std::sync::atomic::Ordering;
 use super::{Files, State};
 use crate::area::lock;
 use crate::database::{Batch, Database};
+use crate::injected_faults::{InjectedFault, is_injected};
 use crate::medium::BLOCK_BYTES;
-use crate::planted::{Planted, is_planted};
 use crate::records::{Ino, ROOT};
 use crate::space::Run;
 use crate::{FsError, Result};
@@ -76,7 +76,7 @@ impl Files {
     }
 
     fn carry_out(&self, database: &Database, pending: &Pending) -> Result<()> {
-        let synced = match is_planted(Planted::MetadataBeforeData) {
+        let synced = match is_injected(InjectedFault::MetadataBeforeData) {
             true => Ok(()),
             false => self.medium.sync().map_err(FsError::from),
         };

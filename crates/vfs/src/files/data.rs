@@ -7,8 +7,8 @@
 use super::attributes::CAPABILITY;
 use super::extents::Piece;
 use super::{Caller, Files, State};
+use crate::injected_faults::{InjectedFault, is_injected};
 use crate::medium::BLOCK_BYTES;
-use crate::planted::{Planted, is_planted};
 use crate::range_locks::Mode;
 use crate::records::{Extent, Ino, Inode};
 use crate::space::Run;
@@ -59,7 +59,7 @@ impl Files {
             let from = (piece.block * BLOCK_BYTES).max(offset);
             let to = ((piece.block + piece.len) * BLOCK_BYTES).min(end);
             let part = &mut buffer[(from - offset) as usize..(to - offset) as usize];
-            let is_stored = piece.is_written || is_planted(Planted::UnwrittenIsRead);
+            let is_stored = piece.is_written || is_injected(InjectedFault::UnwrittenIsRead);
             match piece.start.filter(|_| is_stored) {
                 Some(start) => {
                     let within = from - piece.block * BLOCK_BYTES;
@@ -154,7 +154,7 @@ impl Files {
     /// file had there once do not come back when it grows. The caller has the range.
     fn clear_tail(&self, ino: Ino, size: u64, until: u64) -> Result<()> {
         let until = until.min(size.next_multiple_of(BLOCK_BYTES));
-        if until <= size || is_planted(Planted::TailShowsOldBytes) {
+        if until <= size || is_injected(InjectedFault::TailShowsOldBytes) {
             return Ok(());
         }
         self.write_zeros(ino, size, until)
@@ -183,7 +183,7 @@ impl Files {
                 first.max(offset),
                 (first + piece.len * BLOCK_BYTES).min(end),
             );
-            let is_whole = piece.is_written || is_planted(Planted::HoleShowsOldBytes);
+            let is_whole = piece.is_written || is_injected(InjectedFault::HoleShowsOldBytes);
             let (mut from, mut rest) = (
                 from,
                 &bytes[(from - offset) as usize..(to - offset) as usize],

@@ -5,7 +5,7 @@
 //! has forgotten it, or by the next mount.
 
 use super::{Caller, Files, State};
-use crate::planted::{Planted, is_planted};
+use crate::injected_faults::{InjectedFault, is_injected};
 use crate::records::{Entry, Ino, Inode, ROOT};
 use crate::{FsError, NAME_BYTES_MAX, Result, TARGET_BYTES_MAX};
 
@@ -372,7 +372,7 @@ impl State {
         Ok(())
     }
 
-    /// Renames; returns the entry that is still to be added where a planted mistake has it in two.
+    /// Renames; returns the entry that is still to be added where an injected fault has it in two.
     fn rename(
         &mut self,
         caller: &Caller,
@@ -409,7 +409,7 @@ impl State {
         let directory = self.directory(parent)?;
         self.take(caller, (parent, directory), name)?;
         self.moved(caller, moved, to_parent)?;
-        if is_planted(Planted::RenameInTwo) && replaced.is_none() {
+        if is_injected(InjectedFault::RenameInTwo) && replaced.is_none() {
             return Ok(Some(moved));
         }
         let directory = self.directory(to_parent)?;

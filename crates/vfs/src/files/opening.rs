@@ -11,9 +11,9 @@ use std::sync::{Arc, Mutex};
 use super::{Caller, Files, State};
 use crate::area::lock;
 use crate::database::{Batch, Database, Tables};
+use crate::injected_faults::{InjectedFault, is_injected};
 use crate::label::{Found, Label, SIZE_BYTES_MIN};
 use crate::medium::{BLOCK_BYTES, Medium, MediumError};
-use crate::planted::{Planted, is_planted};
 use crate::range_locks::RangeLocks;
 use crate::records::{Inode, ROOT};
 use crate::space::{Run, Space};
@@ -130,7 +130,7 @@ impl Files {
 
     /// Does what the last owner left undone.
     fn finish(&self) -> Result<()> {
-        if !is_planted(Planted::OrphanForgotten) {
+        if !is_injected(InjectedFault::OrphanForgotten) {
             self.close()?;
         }
         let free: Vec<Run> = self.state().space.runs().collect();

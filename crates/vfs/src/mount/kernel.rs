@@ -11,7 +11,7 @@ use cenote_fuse::reply::{self, Entries, KEEP_CACHE, Statfs};
 use cenote_fuse::request::{List, Malformed, Operation, Request, Setattr};
 
 use super::convert::{attributes, caller, timestamp, when};
-use super::listing::Listings;
+use super::open_directories::Listings;
 use crate::files::{AttributeMode, Caller, Changed, Files, NewInode, RenameMode, Seek, Write};
 use crate::medium::BLOCK_BYTES;
 use crate::records::{Ino, Inode};

@@ -10,7 +10,7 @@ use std::process::Command;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use super::mounted::{self, Mounted};
+use super::mount_table::{self, Mounted};
 
 /// Begins what `mount` shows as the source.
 pub(super) const SOURCE: &str = "cenote:";
@@ -65,7 +65,7 @@ impl MountPoint {
         if let Some(there) = uppermost(&absolute) {
             match look_within(LOOK_LIMIT, &absolute) {
                 None => return Err(PointError::Silent(absolute)),
-                Some(Err(error)) if mounted::is_dead(&error) => {
+                Some(Err(error)) if mount_table::is_dead(&error) => {
                     if !there.is_ours() || detach(&absolute).is_err() {
                         return Err(PointError::Stale(absolute));
                     }
@@ -114,7 +114,7 @@ fn look_within(limit: Duration, path: &Path) -> Option<io::Result<()>> {
     let looked_at = path.to_owned();
     // Where it does not answer the thread waits until it does, or until the process ends.
     let looker = std::thread::Builder::new().spawn(move || {
-        drop(sender.send(mounted::look(&looked_at)));
+        drop(sender.send(mount_table::look(&looked_at)));
     });
     match looker {
         Ok(_) => answer.recv_timeout(limit).ok(),
@@ -128,13 +128,13 @@ const LOOK_LIMIT: Duration = Duration::from_secs(5);
 /// Where a file system was mounted, and how to find it when a folder above was renamed since. Keeps
 /// nothing open: the mount would be in use.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct MountRecord {
     path: PathBuf,
     /// `None` where the system does not tell.
     device: Option<Vec<u8>>,
 }
 
-impl Place {
+impl MountRecord {
     /// Of what has just been mounted at `path`.
     pub(super) fn new(path: PathBuf) -> Self {
         let all = Mounted::all();

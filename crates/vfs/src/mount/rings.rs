@@ -21,7 +21,7 @@ use cenote_fuse::{Device, Ring, Slot};
 
 use super::device;
 use super::kernel::{Answer, Kernel};
-use super::serving::{self, EndOnPanic};
+use super::server::{self, EndOnPanic};
 use super::session::REQUEST_BYTES_MAX;
 
 /// The threads, each with a ring, waiting for a connection.
@@ -96,7 +96,7 @@ impl Rings {
             let (tell, news) = mpsc::sync_channel(2);
             let live = move || live(shape, index, &told, &tell);
             // Dropping the others' ends has them end.
-            let handle = serving::start(&format!("cenote-ring-{index}"), live)?;
+            let handle = server::start(&format!("cenote-ring-{index}"), live)?;
             threads.push(Thread {
                 begin,
                 news,
@@ -169,7 +169,7 @@ fn live(
         return;
     };
     if let Err(error) = serve(&mut ring, &connection.kernel, &mut forgets) {
-        serving::end_process(&error);
+        server::end_process(&error);
     }
 }
 

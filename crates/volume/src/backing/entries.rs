@@ -8,7 +8,7 @@
 use std::io;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use cenote_pool::planted::{Planted, is_planted};
+use cenote_pool::injected_faults::{InjectedFault, is_injected};
 use crossbeam_queue::ArrayQueue;
 use memmap2::{MmapOptions, MmapRaw};
 
@@ -108,7 +108,7 @@ impl Entries {
 
     /// Gives back an entry that nobody else refers to.
     pub fn free(&self, entry: u32) {
-        let is_early = is_planted(Planted::FreeEarly);
+        let is_early = is_injected(InjectedFault::FreeEarly);
         debug_assert!(is_early || self.words[entry as usize].load(Ordering::Relaxed) == 0);
         // One that is freed too early is freed again by the disk, and may be there twice.
         if self.free.push(entry).is_err() && !is_early {
@@ -130,7 +130,7 @@ impl Entries {
         let before = self.words[entry as usize].fetch_and(!HOSTS, Ordering::AcqRel);
         if before & DISK == 0 {
             self.reset(entry);
-        } else if is_planted(Planted::FreeEarly) {
+        } else if is_injected(InjectedFault::FreeEarly) {
             self.free(entry);
         }
     }

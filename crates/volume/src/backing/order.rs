@@ -9,7 +9,7 @@
 
 use std::collections::HashMap;
 
-use cenote_pool::planted::{Planted, is_planted};
+use cenote_pool::injected_faults::{InjectedFault, is_injected};
 
 /// Writes under way, by page.
 pub struct Order {
@@ -93,7 +93,7 @@ impl Order {
             waiting,
             newest,
         } = *line;
-        let (next, rest) = match is_planted(Planted::DiskReorders) {
+        let (next, rest) = match is_injected(InjectedFault::DiskReorders) {
             true if newest != NONE => (waiting, self.next[waiting as usize]),
             _ => (newest, waiting),
         };

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use cenote_pool::planted::{Planted, is_planted};
+use cenote_pool::injected_faults::{InjectedFault, is_injected};
 
 use super::device::{Device, FLIGHTS_MAX, RUN_MAX, Transfer};
 use super::order::Order;
@@ -173,7 +173,7 @@ impl DiskQueue {
 
     fn newest(&self, page: u64) -> Option<u32> {
         let newest = self.order.newest(page);
-        newest.filter(|_| !is_planted(Planted::DiskOvertakes))
+        newest.filter(|_| !is_injected(InjectedFault::DiskOvertakes))
     }
 
     /// Starts what may go while there is room. Some flights are left to reads and some to writes,
@@ -337,7 +337,7 @@ impl DiskQueue {
         // Before anybody is told. Only this queue changes the bit of this page.
         if is_ok {
             store.pages.stale.remove(page);
-        } else if !is_planted(Planted::ForgetRefusal) {
+        } else if !is_injected(InjectedFault::ForgetRefusal) {
             store.pages.stale.insert(page);
         }
         let next = self

@@ -12,7 +12,7 @@ use cenote_pool::control::{Request, SlabActivity, Window};
 
 use super::{Control, pool_window};
 use crate::directory::HostIndex;
-use crate::extents::{ByExtent, Side};
+use crate::extents::{ByExtent, LayoutId};
 
 /// Smoothed activity of every extent.
 pub(super) struct Activity {
@@ -28,7 +28,7 @@ const PERIOD: Duration = Duration::from_secs(1);
 impl Activity {
     /// Of those that are in a table.
     pub fn new<T>(extents: &ByExtent<T>, now: Time) -> Self {
-        let counts = Side::BOTH.map(|side| extents.count(side));
+        let counts = LayoutId::BOTH.map(|layout_id| extents.count(layout_id));
         Self {
             averages: ByExtent::new(counts, || 0.0),
             sampled: now,
@@ -67,7 +67,7 @@ impl Control {
         if self.core.backing.is_some() && !self.is_opening() {
             self.map_the_hot();
             self.drop_the_cold();
-            self.come_home(now);
+            self.reclaim_idle(now);
         }
     }
 

@@ -1,7 +1,7 @@
 //! How long requests wait for slabs that are out of reach, and for hosts to map extents on.
 //!
 //! Silence is not death. While fewer than k slabs of a stripe are there, and enough of those that are
-//! stranded are on hosts that may answer again, its requests wait. A host whose process has ended (nothing
+//! unreachable are on hosts that may answer again, its requests wait. A host whose process has ended (nothing
 //! listens at its address) is not waited for, and no host for longer than [`AWAITED_MAX`]: then requests are
 //! errors, as long as it lasts, and what the slabs hold stays theirs.
 //! Decision 59.
@@ -35,7 +35,7 @@ impl Reach {
     }
 
     /// The time that has passed does not count.
-    pub(super) fn begin_anew(&mut self) {
+    pub(super) fn begin_again(&mut self) {
         self.since.clear();
     }
 
@@ -46,7 +46,7 @@ impl Reach {
 }
 
 impl Control {
-    /// Decides whether requests of extents with fewer than k slabs wait for those that are stranded.
+    /// Decides whether requests of extents with fewer than k slabs wait for those that are unreachable.
     pub(super) fn judge_reach(&mut self, snapshot: &Snapshot, extents: &[usize], now: Time) {
         let mut changed = Vec::new();
         for &extent in extents {
@@ -84,8 +84,8 @@ impl Control {
 
     /// Whether too few slabs of a stripe are there, or on hosts that may answer again soon.
     fn is_hopeless(&self, stripe: &Stripe, now: Time) -> bool {
-        let stranded = stripe.stranded.iter().flatten();
-        let awaited = stranded.filter(|slab| self.hosts[slab.host].is_awaited(now));
+        let unreachable = stripe.unreachable.iter().flatten();
+        let awaited = unreachable.filter(|slab| self.hosts[slab.host].is_awaited(now));
         stripe.readable().count_ones() as usize + awaited.count() < stripe.cut.k()
     }
 
@@ -103,13 +103,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn requests_wait_for_so_long_and_anew_once_their_extent_was_there() {
+    fn requests_wait_for_so_long_and_again_once_their_extent_was_there() {
         let mut reach = Reach::default();
         let (start, end) = (Time(5), Time(5).after(AWAITED_MAX));
         assert!(!reach.has_waited(3, start));
         assert!(!reach.has_waited(3, Time(end.0 - 1)) && reach.has_waited(3, end));
         assert!(!reach.has_waited(4, end), "each for itself");
-        reach.begin_anew();
+        reach.begin_again();
         assert!(!reach.has_waited(3, end));
     }
 }

@@ -1,7 +1,7 @@
 //! Comparing the books: what a host says that this client holds there, and what the client knows.
 //!
 //! A grant may be lost on its way, and so may the word that a slab is given back. So at each
-//! connection, once the volume is owned there and what is stranded was asked for, the client asks
+//! connection, once the volume is owned there and what is unreachable was asked for, the client asks
 //! for a list of what it holds (`HELD`). A slab on it that nothing here has a use for goes back;
 //! one that is not on it is gone. The same tells after this process was stopped for long, when a
 //! slab could not be read, and when a host wants something back that nobody here knows.
@@ -10,16 +10,16 @@
 //! the list has arrived before the list, and whatever was given back before it was asked is not on
 //! it.
 //!
-//! Invariants: a slab that is stranded stays until that is decided; while it is not known what the
+//! Invariants: a slab that is unreachable stays until that is decided; while it is not known what the
 //! journal says, nothing goes back. Decision 43.
 
 use std::collections::BTreeSet;
 
 use cenote_fabric::Time;
 use cenote_pool::control::{HELD_SLABS_MAX, HeldSlab, Request, Window};
-use cenote_pool::planted::{Planted, is_planted};
+use cenote_pool::injected_faults::{InjectedFault, is_injected};
 
-use super::owning::Ownership;
+use super::ownership::Ownership;
 use super::{Control, pool_window};
 use crate::directory::{HostIndex, Member};
 
@@ -185,7 +185,7 @@ impl Control {
             Page::Next(skip) => {
                 self.send(host, &Request::Held { skip });
             }
-            Page::Whole(_) if is_planted(Planted::ForgetHeld) => {}
+            Page::Whole(_) if is_injected(InjectedFault::ForgetHeld) => {}
             Page::Whole(listed) => self.compare(host, &listed),
             Page::Void => {}
         }
@@ -198,10 +198,10 @@ impl Control {
             return self.hosts[host].listing.request();
         }
         let known = self.known_on(host);
-        let stranded = self.stranded_on(host);
+        let unreachable = self.unreachable_on(host);
         let strange = listed.iter().filter(|slab| {
             let place = (slab.extent as usize, usize::from(slab.member));
-            !known.contains(&name(&slab.window)) && !stranded.contains(&place)
+            !known.contains(&name(&slab.window)) && !unreachable.contains(&place)
         });
         let strange: Vec<Window> = strange.map(|slab| slab.window).collect();
         if strange.is_empty() {
@@ -276,10 +276,10 @@ impl Control {
     }
 
     /// Places of the slabs that are awaited from a host.
-    fn stranded_on(&self, host: HostIndex) -> BTreeSet<(usize, usize)> {
+    fn unreachable_on(&self, host: HostIndex) -> BTreeSet<(usize, usize)> {
         let snapshot = self.core.directory.snapshot();
         let slabs = snapshot.stripes().flat_map(|(extent, stripe)| {
-            let slabs = stripe.stranded.iter().enumerate();
+            let slabs = stripe.unreachable.iter().enumerate();
             slabs.map(move |(split, slab)| (extent, split, *slab))
         });
         slabs

@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use cenote_fabric::{Address, Endpoint, Error, FAILURE_TIMEOUT, Incoming, Opener, Result, Time};
 use cenote_pool::control::{Request, Window};
+use cenote_pool::injected_faults::{InjectedFault, is_injected};
 use cenote_pool::placement::{Candidate, Site};
-use cenote_pool::planted::{Planted, is_planted};
 
 use super::awaiting::AWAITED_MAX;
 use super::books::Listing;
 use super::dialer::{Link, spoken};
 use super::endpoints::Equipped;
-use super::owning::Ownership;
+use super::ownership::Ownership;
 use super::{Control, pool_window};
 use crate::directory::{HostIndex, Session};
 
@@ -276,7 +276,7 @@ impl Control {
                 slabs_total: host.slabs_total,
             })
             .collect();
-        self.avoid_condemned(all)
+        self.avoid_excluded(all)
     }
 
     /// Takes over a new connection to a host, of which every worker has an endpoint.
@@ -371,7 +371,7 @@ impl Control {
     /// slabs by themselves. One that is not told finds out when the books are compared (`books`).
     pub(super) fn give_back(&mut self, session: Session, window: Window) {
         let host = session.host;
-        if is_planted(Planted::KeepSlabs) {
+        if is_injected(InjectedFault::KeepSlabs) {
             return;
         }
         if self.is_record_unknown() {
@@ -491,7 +491,7 @@ impl Control {
     }
 
     /// This process was stopped: in that time no host could have come back.
-    pub(super) fn await_hosts_anew(&mut self, now: Time) {
+    pub(super) fn await_hosts_again(&mut self, now: Time) {
         for lost_at in self
             .hosts
             .iter_mut()

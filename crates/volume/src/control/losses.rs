@@ -1,7 +1,7 @@
 //! Extents without a backing store of which fewer than k slabs are left, and none to come.
 //!
 //! `LOST -> FENCED` (writes wait) `-> DRAINED -> ` what it held is torn (`Core::lose`) `-> UNMAPPED`. From there
-//! on it is as one that was never mapped: the next write of a whole page maps it anew, and reads of pages that it
+//! on it is as one that was never mapped: the next write of a whole page maps it again, and reads of pages that it
 //! held are errors until each is written whole or discarded. Extents of a volume that is mapped ahead get
 //! slabs again as soon as there are hosts for all of them.
 //!
@@ -19,7 +19,7 @@ use super::repair::{Repair, Stage};
 use crate::PAGE_BYTES;
 use crate::core::Mapping;
 use crate::directory::Stripe;
-use crate::extents::Side;
+use crate::extents::LayoutId;
 use crate::fence::Fence;
 
 /// Extents that were lost, and are to be mapped again by themselves.
@@ -49,8 +49,8 @@ impl Control {
             if self.find_repair(extent).is_some() {
                 continue;
             }
-            if stripe.has_stranded() {
-                self.give_up_stranded(extent);
+            if stripe.has_unreachable() {
+                self.give_up_unreachable(extent);
             }
             let pages = self.core.layout_of(extent).extent_end();
             let epoch = self.core.directory.publish_stripe(extent, |stripe| {
@@ -73,7 +73,7 @@ impl Control {
             tracing::error!(
                 extent,
                 lost_bytes,
-                "more hosts are lost than an extent survives: what it held is lost, and an error until it is written anew"
+                "more hosts are lost than an extent survives: what it held is lost, and an error until it is written again"
             );
         }
         true
@@ -81,7 +81,7 @@ impl Control {
 
     /// An extent was unmapped because it was lost. One that was mapped ahead is not to be without slabs for long.
     pub(super) fn note_reclaimed(&mut self, extent: usize) {
-        if self.core.mapped_ahead.load(Ordering::Acquire) && !self.is_crossing() {
+        if self.core.mapped_ahead.load(Ordering::Acquire) && !self.is_restriping() {
             self.losses.unmapped.insert(extent);
         }
     }
@@ -94,14 +94,14 @@ impl Control {
             return;
         }
         let (snapshot, core) = (self.core.directory.snapshot(), &self.core);
-        let target = core.sides.target();
+        let target = core.layouts.target();
         let is_wanted = |&extent: &usize| {
             let is_mapped = snapshot.extents.get(extent).is_none_or(Option::is_some);
-            !is_mapped && Side::of(extent) == target
+            !is_mapped && LayoutId::of(extent) == target
         };
         unmapped.retain(is_wanted);
         let next: Vec<usize> = unmapped.iter().copied().take(AGAIN_PER_TICK).collect();
-        if self.candidates(now).len() < self.core.sides.scheme(target).members() {
+        if self.candidates(now).len() < self.core.layouts.scheme(target).members() {
             return;
         }
         for extent in next {

@@ -14,7 +14,7 @@ use cenote_pool::control::{Refusal, Request, Window};
 use super::{Control, Granted, fabric_window, pool_window};
 use crate::core::Mapping;
 use crate::directory::{HostIndex, Member, MemberState, Session, Stripe};
-use crate::extents::Side;
+use crate::extents::LayoutId;
 
 /// One slab on its way from a host.
 pub(super) struct Acquire {
@@ -31,7 +31,7 @@ pub(super) struct Acquire {
 pub(super) enum Purpose {
     Map,
     Repair,
-    /// A stranded slab comes back.
+    /// An unreachable slab comes back.
     Return {
         birth: u64,
     },
@@ -86,7 +86,7 @@ impl Control {
             }
             return;
         }
-        let members = self.core.sides.scheme(Side::of(extent)).members();
+        let members = self.core.layouts.scheme(LayoutId::of(extent)).members();
         self.jobs.insert(
             extent,
             MapJob {
@@ -98,13 +98,13 @@ impl Control {
         self.pursue(extent);
     }
 
-    /// Whether an extent has pages, or is to have some: those of whoever asked for it may be on the other
-    /// side by now, or that side gone.
+    /// Whether an extent has pages, or is to have some: those of whoever asked for it may be in the other
+    /// layout by now, or that layout gone.
     fn is_of_use(&self, extent: usize) -> bool {
-        let (sides, side) = (&self.core.sides, Side::of(extent));
+        let (layouts, layout_id) = (&self.core.layouts, LayoutId::of(extent));
         let pages = self.core.pages(extent);
-        let has_pages = || sides.next_on(side, pages.start, pages.end).is_some();
-        !pages.is_empty() && (side == sides.target() || has_pages())
+        let has_pages = || layouts.next_in(layout_id, pages.start, pages.end).is_some();
+        !pages.is_empty() && (layout_id == layouts.target() || has_pages())
     }
 
     /// Asks hosts for the slabs that a job lacks; ends it when nothing more can be asked.

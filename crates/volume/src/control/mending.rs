@@ -1,6 +1,6 @@
 //! Pages of a protected volume that are looked through while their slabs are rebuilt.
 //!
-//! Hosts have no tags. Where what a slab is rebuilt from disagrees (`compared`), or may be wrong without
+//! Hosts have no tags. Where what a slab is rebuilt from disagrees (`comparison`), or may be wrong without
 //! showing, the repair lets writers into its chunk, has the pages read whole, judged by their tags and
 //! healed here, as a scrub does, and then goes on. A page that no k of its splits make is left to its tag.
 //!
@@ -14,7 +14,7 @@ use std::sync::mpsc::{Receiver, Sender, TryRecvError, sync_channel};
 use std::time::Duration;
 
 use cenote_fabric::Time;
-use cenote_pool::planted::{Planted, is_planted};
+use cenote_pool::injected_faults::{InjectedFault, is_injected};
 
 use super::repair::Stage;
 use super::{Command, Control};
@@ -120,7 +120,7 @@ impl Drop for Mender {
 impl Control {
     /// Whether the pages' tags tell which of their splits are right.
     pub(super) fn is_tagged(&self) -> bool {
-        self.core.integrity.tags.is_some() && !is_planted(Planted::BelieveSources)
+        self.core.integrity.tags.is_some() && !is_injected(InjectedFault::BelieveSources)
     }
 
     /// Whether pages are being looked through.

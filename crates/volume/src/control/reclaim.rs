@@ -1,81 +1,73 @@
-//! Giving back the slabs of extents in which no page holds data any more, or can be read.
+//! What this client says of its machine to hosts, and what it does when one that shares it has
+//! memory to spare (RECLAIM).
+//!
+//! A front end that swaps brings its pages back itself (`Volume::spare_bytes`). A backed volume
+//! needs nobody's memory for what is not busy: it gives up slabs, some each second, and its pages are
+//! then read from the backing store, into memory that the machine has.
+//!
+//! Invariants: an extent that is busy keeps its slabs, or it would ask for others at once; what
+//! the disk has refused is not given up (`slab_drops`).
+//! Paper: \[hydra22\] section 4.2 (adaptive slab allocation).
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::repair::{Repair, Stage};
-use super::{Control, pool_window};
-use crate::core::Mapping;
-use crate::directory::Stripe;
-use crate::extents::Side;
-use crate::fence::Fence;
+use cenote_fabric::Time;
+use cenote_pool::control::Request;
+
+use super::Control;
+use crate::directory::HostIndex;
+
+/// Extents given up per second; arbitrary, so that a disk is not asked for all at once.
+const DROPS_PER_SECOND: usize = 8;
+
+/// Page reads and writes per second below which an extent is at rest, where the volume has no
+/// HotSlab to go by.
+const AT_REST: f64 = 1.0;
 
 impl Control {
-    /// Fences every mapped extent in which no page is written, to unmap it once drained.
-    pub(super) fn reclaim_empty(&mut self) {
-        let snapshot = self.core.directory.snapshot();
-        for (extent, stripe) in snapshot.extents.numbered() {
-            let Some(stripe) = stripe.as_deref() else {
-                continue;
-            };
-            // What is mapped for pages that are yet to come stays, unless it is lost.
-            let is_target = self.is_crossing() && Side::of(extent) == self.core.sides.target();
-            let is_awaiting = is_target && stripe.is_there();
-            if is_awaiting || self.core.holds(extent) {
-                continue;
-            }
-            // Until its slabs are back or given up, or what is done to it has ended.
-            if stripe.has_stranded() || self.find_repair(extent).is_some() {
-                self.core.discarded.store(true, Ordering::Release);
-                continue;
-            }
-            let pages = self.core.layout_of(extent).extent_end();
-            let epoch = self.core.directory.publish_stripe(extent, |stripe| {
-                stripe.fence = Fence::around(0..pages);
-                true
-            });
-            let stage = Stage::Reclaiming { epoch };
-            let now = self.now();
-            self.repairs.push(Repair::new(extent, 0, 0, stage, now));
+    /// Says where this client runs, and what it could reclaim. A host of an earlier version
+    /// does not ask and is not told.
+    pub(super) fn say_where(&mut self, host: HostIndex) {
+        let here = Request::Here {
+            machine: self.machine,
+            away_bytes: self.core.spare.away_bytes(),
+        };
+        if self.machine != 0 && self.hosts[host].understands(&here) {
+            self.send(host, &here);
         }
     }
 
-    /// The extent is drained: unmaps it unless a write came first.
-    pub(super) fn reclaim(&mut self, at: usize) {
-        let extent = self.repairs[at].extent;
-        let snapshot = self.core.directory.snapshot();
-        let is_lost = snapshot.extents[extent]
-            .as_deref()
-            .is_some_and(Stripe::is_past_hope);
-        if is_lost && !self.lose_pages(extent) {
+    /// A host of this machine has memory to spare.
+    pub(super) fn on_reclaim(&mut self, host: HostIndex, bytes: u64) {
+        let now = self.now();
+        self.core.spare.offer(bytes, now);
+        self.say_where(host);
+    }
+
+    /// Gives up slabs of a backed volume that are not busy, while the machine has memory to
+    /// spare. Once a second, after the activity was looked at.
+    pub(super) fn reclaim_idle(&mut self, now: Time) {
+        let Some(store) = self.core.backing.as_ref() else {
+            return;
+        };
+        if self.core.spare.bytes(now) == 0 {
             return;
         }
-        self.repairs.swap_remove(at);
-        let is_empty = is_lost || !self.core.holds(extent);
-        let mut freed = Vec::new();
-        self.core.directory.publish(|next| {
-            match &mut next.extents[extent] {
-                Some(stripe) if !is_empty => Arc::make_mut(stripe).fence = Fence::default(),
-                slot => {
-                    freed = slot
-                        .take()
-                        .map(|stripe| stripe.members.clone())
-                        .unwrap_or_default()
-                }
+        // Half of HotSlab: one that would be mapped again at once stays.
+        let at_rest = (store.hot_slab / 2.0).max(AT_REST);
+        let snapshot = self.core.directory.snapshot();
+        let mut dropped = 0;
+        for (extent, stripe) in snapshot.extents.numbered() {
+            if dropped == DROPS_PER_SECOND {
+                break;
             }
-            true
-        });
-        if is_empty {
-            self.clear_bits(extent);
+            let rests = f64::from(self.activity.of(extent)) < at_rest;
+            if stripe.is_some() && rests && self.may_drop(extent) {
+                self.begin_drop(extent);
+                dropped += 1;
+            }
         }
-        self.core.mapping_ended(extent, Mapping::Idle);
-        if is_lost {
-            self.note_reclaimed(extent);
-        }
-        // Before their hosts free them.
-        self.record();
-        for member in freed.into_iter().flatten() {
-            self.give_back(member.session, pool_window(&member.window.descriptor));
-        }
+        let counter = &self.core.counters.extents_reclaimed;
+        counter.fetch_add(dropped as u64, Ordering::Relaxed);
     }
 }

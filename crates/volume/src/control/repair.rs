@@ -7,7 +7,7 @@
 //! above it they are degraded, only inside the chunk do they wait. Reads go on throughout.
 //!
 //! The same fence and drain serve the reclaim of extents that were discarded whole, and slabs that
-//! are moved (`moving`): their copy is filled beside them, and takes their place when it is whole. In
+//! are moved (`slab_moves`): their copy is filled beside them, and takes their place when it is whole. In
 //! protected volumes a chunk is `MENDING` where its sources are doubted (`mending`).
 //!
 //! Invariants: H3, no write is acknowledged against the lost slab between fence and publish;
@@ -21,13 +21,13 @@ use std::time::Duration;
 
 use cenote_fabric::Time;
 use cenote_pool::control::Window;
-use cenote_pool::planted::{Planted, is_planted};
+use cenote_pool::injected_faults::{InjectedFault, is_injected};
 
-use super::dropping::Flush;
-use super::easing::Ease;
-use super::filling::{Fills, PAUSE};
+use super::backoff::Backoff;
+use super::fill::{Fills, PAUSE};
 use super::mapping::Purpose;
-use super::pacing::Load;
+use super::pace::Load;
+use super::slab_drops::Flush;
 use super::{Control, Granted, pool_window};
 use crate::directory::{HostIndex, Member, MemberState, Session, Snapshot};
 use crate::fence::{Fence, Gate};
@@ -59,7 +59,7 @@ pub(super) struct Repair {
     /// What lets writes into it.
     pub gate: Arc<Gate>,
     /// What came of the chunks before.
-    pub ease: Ease,
+    pub backoff: Backoff,
     /// Slab bytes of the chunk that are filled.
     pub filled_bytes: u64,
     /// Most pages that are filled at a time, while sources disagree somewhere in the chunk.
@@ -115,7 +115,7 @@ impl Repair {
             pauses: 0,
             chunk: 0,
             gate: Arc::new(Gate::new(Duration::ZERO)),
-            ease: Ease::default(),
+            backoff: Backoff::default(),
             filled_bytes: 0,
             pages_max: u32::MAX,
             pages_after: u32::MAX,
@@ -199,7 +199,7 @@ impl Control {
             pace.limit.load(Ordering::Relaxed),
             pace.yields.load(Ordering::Relaxed),
         );
-        let rebuilds = !self.repairs.is_empty() || self.crossing.is_out();
+        let rebuilds = !self.repairs.is_empty() || self.restripe.is_out();
         self.pacing.handle_load(now, load, rebuilds);
     }
 
@@ -215,7 +215,7 @@ impl Control {
             self.repair_retry = now.after(PAUSE);
             match self.core.backing {
                 Some(_) => self.drop_the_lost(),
-                None if is_planted(Planted::LeaveLost) => {}
+                None if is_injected(InjectedFault::LeaveLost) => {}
                 None => self.reclaim_the_lost(),
             }
             self.reshape(now);
@@ -231,7 +231,7 @@ impl Control {
         };
         match self.repairs[at].stage {
             Stage::Draining { epoch, start, end }
-                if self.core.directory.is_settled(epoch) || is_planted(Planted::NoDrain) =>
+                if self.core.directory.is_settled(epoch) || is_injected(InjectedFault::NoDrain) =>
             {
                 self.fill(at, start, end, now);
             }
@@ -247,7 +247,7 @@ impl Control {
                 session,
                 window,
             } if self.core.directory.is_settled(epoch)
-                || is_planted(Planted::GiveBackUnsettled) =>
+                || is_injected(InjectedFault::GiveBackUnsettled) =>
             {
                 let repair = self.repairs.swap_remove(at);
                 self.core.timings.leave.note(now.since(repair.began));
@@ -293,7 +293,7 @@ impl Control {
     }
 
     /// Looks for stripes with a missing member and starts on a few: on those with the fewest left first, so
-    /// that what was lost comes before what an extent is to have besides (`reshaping`).
+    /// that what was lost comes before what an extent is to have besides (`reshape`).
     fn start_repairs(&mut self, now: Time) {
         let snapshot = self.core.directory.snapshot();
         if self.rebuilding() >= REPAIRS_MAX {
@@ -308,7 +308,7 @@ impl Control {
             let Some(stripe) = &snapshot.extents[extent] else {
                 continue;
             };
-            if stripe.has_stranded() {
+            if stripe.has_unreachable() {
                 continue;
             }
             if !stripe.is_there() || self.find_repair(extent).is_some() {
@@ -352,7 +352,7 @@ impl Control {
         let Granted { session, window } = granted;
         let moves = self.repairs[at].moves();
         if split < self.core.layout_of(extent).cut().k() && !moves {
-            self.condemn(extent);
+            self.tear_doubtful(extent);
         }
         tracing::info!(extent, split, moves, host = %self.hosts[session.host].config.name, "regeneration starts");
         self.core.directory.publish_stripe(extent, |stripe| {
@@ -375,7 +375,7 @@ impl Control {
         repair.target = Some(session);
         let asked_at = std::mem::replace(&mut repair.began, now);
         self.core.timings.place.note(now.since(asked_at));
-        if is_planted(Planted::PublishEarly) {
+        if is_injected(InjectedFault::PublishEarly) {
             let pages = self.core.layout_of(extent).extent_end();
             return self.fence(at, pages);
         }

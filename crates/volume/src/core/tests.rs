@@ -1,15 +1,15 @@
 use super::*;
+use crate::layouts::Layouts;
 use crate::marks::Soundness;
-use crate::sides::Sides;
 
 const PAGES: u64 = 1000;
 
 /// Written pages 0 to 7 of a volume that is on its way from rs:8+2 to rs:2+1; 4 to 7 are there.
-pub fn crossing() -> Core {
+pub fn restriping() -> Core {
     let scheme = |text: &str| -> crate::Scheme { text.parse().unwrap() };
     let slab_bytes = 1 << 16;
     let shape = Shape {
-        sides: Sides::new(Side::First, scheme("rs:8+2"), slab_bytes, PAGES),
+        layouts: Layouts::new(LayoutId::First, scheme("rs:8+2"), slab_bytes, PAGES),
         resilience: Resilience::of(scheme("rs:8+2")),
         slab_bytes,
         size_bytes: PAGES * PAGE_BYTES as u64,
@@ -19,14 +19,14 @@ pub fn crossing() -> Core {
     let marks = Marks::anonymous(PAGES).unwrap();
     let (flights, wake) = (Flights::new().unwrap(), Wake::new().unwrap());
     let core = Core::new(shape, marks, None, flights, None, wake, ticking);
-    core.sides.prepare().unwrap();
-    core.sides.begin(Cut::of(scheme("rs:2+1")));
+    core.layouts.prepare().unwrap();
+    core.layouts.begin(Cut::of(scheme("rs:2+1")));
     for page in 0..8 {
         core.marks.written.insert(page);
         core.marks.doubt(page);
     }
     for page in 4..8 {
-        core.sides.pass(page, Side::Second);
+        core.layouts.pass(page, LayoutId::Second);
     }
     core
 }
@@ -38,19 +38,19 @@ fn soundness(core: &Core) -> [Soundness; 8] {
 #[test]
 fn an_extent_that_lost_a_split_tears_only_pages_that_it_has() {
     use Soundness::{Doubtful, Torn};
-    let core = crossing();
-    let (old, new) = (Side::First.extent(0), Side::Second.extent(0));
-    core.condemn(old, 2..8);
+    let core = restriping();
+    let (old, new) = (LayoutId::First.extent(0), LayoutId::Second.extent(0));
+    core.tear_doubtful(old, 2..8);
     let [d, t] = [Doubtful, Torn];
     assert_eq!(soundness(&core), [d, d, t, t, d, d, d, d]);
-    core.condemn(new, 0..6);
+    core.tear_doubtful(new, 0..6);
     assert_eq!(soundness(&core), [d, d, t, t, t, t, d, d]);
 }
 
 #[test]
 fn a_page_whose_splits_disagree_is_torn_only_where_it_is() {
-    let core = crossing();
-    let (old, new) = (Side::First.extent(0), Side::Second.extent(0));
+    let core = restriping();
+    let (old, new) = (LayoutId::First.extent(0), LayoutId::Second.extent(0));
     for page in 0..8 {
         core.marks.heal(page);
     }
@@ -58,23 +58,23 @@ fn a_page_whose_splits_disagree_is_torn_only_where_it_is() {
     assert_eq!(core.marks.soundness(5), Soundness::Sound);
     assert!(core.tear(new, 5));
     assert_eq!(core.marks.soundness(5), Soundness::Torn);
-    // Whoever has it may be about to bring it to the other side.
+    // Whoever has it may be about to bring it to the other layout.
     assert!(core.claims.try_claim(1));
     assert!(!core.tear(old, 1));
     core.claims.release(1);
     assert_eq!(core.marks.soundness(1), Soundness::Sound);
     assert!(core.tear(old, 1));
     assert_eq!(core.marks.soundness(1), Soundness::Torn);
-    core.sides.turn(Side::Second);
-    core.sides.end();
+    core.layouts.turn(LayoutId::Second);
+    core.layouts.end();
     assert!(core.tear(new, 6));
     assert_eq!(core.marks.soundness(6), Soundness::Torn, "at rest as well");
 }
 
 #[test]
-fn an_extent_holds_what_is_on_its_side() {
-    let core = crossing();
-    let (old, new) = (Side::First.extent(0), Side::Second.extent(0));
+fn an_extent_holds_what_is_in_its_layout() {
+    let core = restriping();
+    let (old, new) = (LayoutId::First.extent(0), LayoutId::Second.extent(0));
     assert_eq!((core.held_count(old), core.held_count(new)), (4, 4));
     assert_eq!(
         (core.held(old, 0, 100), core.held(new, 0, 100)),
@@ -82,10 +82,10 @@ fn an_extent_holds_what_is_on_its_side() {
     );
     assert_eq!(core.held(old, 4, 100), None);
     for page in 0..4 {
-        core.sides.pass(page, Side::Second);
+        core.layouts.pass(page, LayoutId::Second);
     }
     assert!(!core.holds(old) && core.holds(new));
-    core.sides.end();
+    core.layouts.end();
     assert!(!core.holds(old) && core.holds(new));
     assert_eq!((core.held_count(old), core.held_count(new)), (0, 8));
 }

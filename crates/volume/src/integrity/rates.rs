@@ -1,12 +1,12 @@
 //! Which hosts are to be doubted, and which are to go: error rates against two limits.
 //!
 //! A host's level is the errors that it is blamed for, each counting half as much after every
-//! half-life. `Trusted -> Suspicious` above the first limit (`ErrorCorrectionLimit`); `-> Condemned`
+//! half-life. `Trusted -> Suspicious` above the first limit (`ErrorCorrectionLimit`); `-> Excluded`
 //! above the second (`SlabRegenerationLimit`), or too long above the first; `-> Trusted` again
-//! well below the first. Suspicious hosts cost their readers more splits; condemned ones lose their
+//! well below the first. Suspicious hosts cost their readers more splits; excluded ones lose their
 //! slabs and get no others.
 //!
-//! Where no split can be named, all that were read share the blame. Then a host is condemned only if
+//! Where no split can be named, all that were read share the blame. Then a host is excluded only if
 //! it has twice the blame of any other: its neighbours in one stripe change from extent to extent.
 //!
 //! Pure; time is passed in. Paper: \[hydra22\] 4.1.2; the numbers are decision 26's.
@@ -19,22 +19,23 @@ use serde::Serialize;
 /// What a host is held to be.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Standing {
+pub enum Reputation {
     /// As any host.
     #[default]
     Trusted,
     /// It sent wrong splits lately: reads that touch it ask for more.
     Suspicious,
     /// It sends too many, or has for too long: its slabs are rebuilt elsewhere.
-    Condemned,
+    #[serde(rename = "condemned")]
+    Excluded,
 }
 
-/// When a host's standing changes.
+/// When a host's reputation changes.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// Above this level a host is suspicious.
     pub correction: f64,
-    /// Above this level it is condemned, ...
+    /// Above this level it is excluded, ...
     pub regeneration: f64,
     /// ... and after so long above the first.
     pub patience: Duration,
@@ -69,7 +70,7 @@ struct ErrorRate {
     /// Those, and its share of what could not be named.
     blamed: f64,
     suspicious_since: Option<Time>,
-    standing: Standing,
+    reputation: Reputation,
 }
 
 impl ErrorRates {
@@ -82,8 +83,8 @@ impl ErrorRates {
     }
 
     /// Takes in how many errors each host was named for since the last call, and blamed for in all;
-    /// hosts whose standing changed come back.
-    pub fn update(&mut self, now: Time, errors: &[(f64, f64)]) -> Vec<(usize, Standing)> {
+    /// hosts whose reputation changed come back.
+    pub fn update(&mut self, now: Time, errors: &[(f64, f64)]) -> Vec<(usize, Reputation)> {
         let halvings = now.since(self.updated).as_secs_f64() / self.limits.half_life.as_secs_f64();
         let kept = (-halvings).exp2();
         self.updated = now;
@@ -93,35 +94,35 @@ impl ErrorRates {
         }
         let mut changed = Vec::new();
         for host in 0..self.hosts.len() {
-            let standing = self.judge(host, now);
-            if std::mem::replace(&mut self.hosts[host].standing, standing) != standing {
-                changed.push((host, standing));
+            let reputation = self.judge(host, now);
+            if std::mem::replace(&mut self.hosts[host].reputation, reputation) != reputation {
+                changed.push((host, reputation));
             }
         }
         changed
     }
 
-    fn judge(&mut self, host: usize, now: Time) -> Standing {
+    fn judge(&mut self, host: usize, now: Time) -> Reputation {
         let limits = self.limits;
         let stands_out = self.stands_out(host);
         let rate = &mut self.hosts[host];
         if rate.blamed < limits.correction / 2.0 {
             rate.suspicious_since = None;
-            return Standing::Trusted;
+            return Reputation::Trusted;
         }
         if rate.blamed > limits.correction {
             rate.suspicious_since.get_or_insert(now);
         }
         let Some(since) = rate.suspicious_since else {
-            return rate.standing;
+            return rate.reputation;
         };
         let is_too_much = rate.named > limits.regeneration
             || rate.blamed > limits.regeneration && stands_out
             || now.since(since) > limits.patience && (rate.named > 0.5 || stands_out);
-        match rate.standing {
-            Standing::Condemned => Standing::Condemned,
-            _ if is_too_much => Standing::Condemned,
-            _ => Standing::Suspicious,
+        match rate.reputation {
+            Reputation::Excluded => Reputation::Excluded,
+            _ if is_too_much => Reputation::Excluded,
+            _ => Reputation::Suspicious,
         }
     }
 
@@ -133,8 +134,8 @@ impl ErrorRates {
     }
 
     /// How a host stands.
-    pub fn standing(&self, host: usize) -> Standing {
-        self.hosts[host].standing
+    pub fn reputation(&self, host: usize) -> Reputation {
+        self.hosts[host].reputation
     }
 }
 
@@ -161,49 +162,49 @@ mod tests {
         let mut rates = rates();
         assert!(rates.update(at(1), &named(1.0)).is_empty());
         assert!(rates.update(at(100), &named(1.0)).is_empty());
-        assert_eq!(rates.standing(0), Standing::Trusted);
+        assert_eq!(rates.reputation(0), Reputation::Trusted);
     }
 
     #[test]
     fn a_few_make_a_host_suspicious_until_it_behaves() {
         let mut rates = rates();
         let changed = rates.update(at(1), &named(3.0));
-        assert_eq!(changed, [(0, Standing::Suspicious)]);
+        assert_eq!(changed, [(0, Reputation::Suspicious)]);
         assert!(rates.update(at(61), &named(0.0)).is_empty(), "half of it");
         let changed = rates.update(at(150), &named(0.0));
-        assert_eq!(changed, [(0, Standing::Trusted)]);
+        assert_eq!(changed, [(0, Reputation::Trusted)]);
     }
 
     #[test]
-    fn many_condemn_it_and_silence_forgives() {
+    fn many_exclude_it_and_silence_forgives() {
         let mut rates = rates();
         let changed = rates.update(at(1), &named(17.0));
-        assert_eq!(changed, [(0, Standing::Condemned)]);
+        assert_eq!(changed, [(0, Reputation::Excluded)]);
         assert!(rates.update(at(100), &named(0.0)).is_empty());
         let changed = rates.update(at(400), &named(0.0));
-        assert_eq!(changed, [(0, Standing::Trusted)]);
+        assert_eq!(changed, [(0, Reputation::Trusted)]);
     }
 
     #[test]
     fn too_long_above_the_first_limit_is_too_much() {
         let mut rates = rates();
         rates.update(at(1), &named(3.0));
-        let condemned = (2..100).find(|minute| {
+        let excluded = (2..100).find(|minute| {
             let changed = rates.update(at(minute * 30), &named(1.5));
-            changed.contains(&(0, Standing::Condemned))
+            changed.contains(&(0, Reputation::Excluded))
         });
-        assert_eq!(condemned, Some(11), "after five minutes");
+        assert_eq!(excluded, Some(11), "after five minutes");
     }
 
     #[test]
-    fn blame_that_all_share_condemns_nobody_and_who_stands_out_goes() {
+    fn blame_that_all_share_excludes_nobody_and_who_stands_out_goes() {
         let mut rates = rates();
         let share = (0.0, 20.0);
         let changed = rates.update(at(1), &[share; 3]);
-        let all_suspicious = changed.iter().all(|(_, s)| *s == Standing::Suspicious);
+        let all_suspicious = changed.iter().all(|(_, s)| *s == Reputation::Suspicious);
         assert!(all_suspicious && changed.len() == 3);
         rates.update(at(2), &[(0.0, 40.0), NOTHING, NOTHING]);
-        assert_eq!(rates.standing(0), Standing::Condemned);
-        assert_eq!(rates.standing(1), Standing::Suspicious);
+        assert_eq!(rates.reputation(0), Reputation::Excluded);
+        assert_eq!(rates.reputation(1), Reputation::Suspicious);
     }
 }

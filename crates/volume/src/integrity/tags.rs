@@ -21,8 +21,8 @@ use cenote_codec::{crc64, xxh3};
 use cenote_durable::{allocate, allocate_range};
 use memmap2::{MmapOptions, MmapRaw};
 
+use super::encryption::{OWNERS_MAX, OwnerSalt, Sealer, fingerprint, owner_of};
 use super::protection::Protection;
-use super::sealing::{OWNERS_MAX, OwnerSalt, Sealer, fingerprint, owner_of};
 use crate::marks::{IN_FLIGHT_MAX, Marks, PageCount, Soundness, Words};
 
 /// A tag: a checksum in the first word, or a seal.
@@ -86,7 +86,7 @@ pub enum TagsError {
     Key,
     /// Pages of too many owners are in it.
     #[error(
-        "pages of {OWNERS_MAX} owners are in the volume, each sealed by a key of its own: write some anew"
+        "pages of {OWNERS_MAX} owners are in the volume, each sealed by a key of its own: write some again"
     )]
     Owners,
 }

@@ -27,8 +27,8 @@ impl Record {
             Self::Change(Change::Drop(at)) => {
                 image.held.remove(at);
             }
-            Self::Change(Change::Side(side, shape)) => {
-                image.sides[usize::from(side & 1)] = *shape;
+            Self::Change(Change::Layout(layout_id, shape)) => {
+                image.layouts[usize::from(layout_id & 1)] = *shape;
             }
         }
     }
@@ -57,9 +57,9 @@ impl Record {
                 out.extend(extent.to_le_bytes());
                 out.push(*member);
             }
-            Self::Change(Change::Side(side, shape)) => {
+            Self::Change(Change::Layout(layout_id, shape)) => {
                 let (k, r) = shape.map_or((0, 0), |shape| (shape.k, shape.r));
-                out.extend([4, *side, k, r]);
+                out.extend([4, *layout_id, k, r]);
             }
         }
     }
@@ -84,9 +84,11 @@ pub(super) fn batch(records: &[Record]) -> Vec<u8> {
 pub(super) fn whole(image: &Image) -> Vec<u8> {
     let mut records = vec![Record::Begin(image.identity, image.epoch)];
     // A volume whose k never changed has none of these, and earlier versions can read it.
-    let sides = (0..).zip(image.sides).zip(sides_of(image.identity));
-    let sides = sides.filter(|((_, shape), usual)| shape != usual);
-    records.extend(sides.map(|((side, shape), _)| Record::Change(Change::Side(side, shape))));
+    let layouts = (0..).zip(image.layouts).zip(layouts_of(image.identity));
+    let layouts = layouts.filter(|((_, shape), usual)| shape != usual);
+    records.extend(
+        layouts.map(|((layout_id, shape), _)| Record::Change(Change::Layout(layout_id, shape))),
+    );
     let held = image.held.iter();
     records.extend(held.map(|(&at, held)| Record::Change(Change::Hold(at, held.clone()))));
     let mut bytes = MAGIC.to_vec();
@@ -94,8 +96,8 @@ pub(super) fn whole(image: &Image) -> Vec<u8> {
     bytes
 }
 
-/// The sides of a volume of which nothing else is said.
-pub(super) fn sides_of(identity: Identity) -> [Option<Shape>; 2] {
+/// The layouts of a volume of which nothing else is said.
+pub(super) fn layouts_of(identity: Identity) -> [Option<Shape>; 2] {
     let Identity { k, r, .. } = identity;
     [Some(Shape { k, r }), None]
 }
@@ -134,7 +136,7 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Option<Image>, JournalError> {
                 (Record::Begin(identity, epoch), None) => {
                     image = Some(Image {
                         identity,
-                        sides: sides_of(identity),
+                        layouts: layouts_of(identity),
                         epoch,
                         held: std::collections::BTreeMap::new(),
                     });
@@ -207,10 +209,11 @@ impl Input<'_> {
             }
             3 => Some(Record::Change(Change::Drop((self.u32()?, self.u8()?)))),
             4 => {
-                let (side, k, r) = (self.u8()?, self.u8()?, self.u8()?);
+                let (layout_id, k, r) = (self.u8()?, self.u8()?, self.u8()?);
                 let shape = (k != 0).then_some(Shape { k, r });
-                let is_one = side < 2 && (k == 0 || (k.is_power_of_two() && k <= 32)) && r <= 8;
-                is_one.then_some(Record::Change(Change::Side(side, shape)))
+                let is_one =
+                    layout_id < 2 && (k == 0 || (k.is_power_of_two() && k <= 32)) && r <= 8;
+                is_one.then_some(Record::Change(Change::Layout(layout_id, shape)))
             }
             _ => None,
         }

@@ -89,7 +89,7 @@ fn note(journal: &mut Journal, changes: impl IntoIterator<Item = Change>) -> io:
         match change {
             Change::Hold(at, held) => journal.set(at, Some(held)),
             Change::Drop(at) => journal.set(at, None),
-            Change::Side(side, shape) => journal.set_side(side, shape),
+            Change::Layout(layout_id, shape) => journal.set_layout(layout_id, shape),
         }
     }
     journal.write()
@@ -109,10 +109,10 @@ fn life() -> Vec<Vec<Change>> {
         vec![hold(1, 0, 3)],
         vec![Change::Drop((0, 1))],
         vec![hold(0, 1, 4), Change::Drop((1, 0))],
-        vec![Change::Side(1, other)],
+        vec![Change::Layout(1, other)],
         vec![hold(on_other, 0, 5), hold(on_other, 1, 6)],
         vec![Change::Drop((0, 0)), Change::Drop((0, 1))],
-        vec![Change::Side(0, None)],
+        vec![Change::Layout(0, None)],
         vec![hold(on_other, 2, 7)],
     ]
 }
@@ -136,8 +136,8 @@ fn change() -> impl Strategy<Value = Change> {
         3 => (at(), "h[0-9]{1,3}", any::<u64>())
             .prop_map(|(at, host, birth)| Change::Hold(at, Held { host, birth })),
         2 => at().prop_map(Change::Drop),
-        1 => (0_u8..2, prop::option::of((0_u32..6, 0_u8..9))).prop_map(|(side, shape)| {
-            Change::Side(side, shape.map(|(log2, r)| Shape { k: 1 << log2, r }))
+        1 => (0_u8..2, prop::option::of((0_u32..6, 0_u8..9))).prop_map(|(layout_id, shape)| {
+            Change::Layout(layout_id, shape.map(|(log2, r)| Shape { k: 1 << log2, r }))
         }),
     ]
 }
@@ -290,33 +290,33 @@ fn what_is_said_already_is_not_written_again() {
 
 /// Earlier versions read the journal of a volume whose k never changed.
 #[test]
-fn a_side_is_named_only_where_it_is_not_the_usual() {
+fn a_layout_is_named_only_where_it_is_not_the_usual() {
     let log = Disk::default();
     let mut journal = Journal::begin(Box::new(log.clone()), image()).unwrap();
     let before = log.bytes();
     let usual = Shape { k: 8, r: 2 };
     note(
         &mut journal,
-        [Change::Side(0, Some(usual)), Change::Side(1, None)],
+        [Change::Layout(0, Some(usual)), Change::Layout(1, None)],
     )
     .unwrap();
     assert_eq!(log.bytes(), before);
     let other = Shape { k: 4, r: 1 };
-    note(&mut journal, [Change::Side(1, Some(other))]).unwrap();
-    note(&mut journal, [Change::Side(0, None)]).unwrap();
+    note(&mut journal, [Change::Layout(1, Some(other))]).unwrap();
+    note(&mut journal, [Change::Layout(0, None)]).unwrap();
     let read = load(&log.bytes()).unwrap().unwrap();
-    assert_eq!(read.sides, [None, Some(other)]);
+    assert_eq!(read.layouts, [None, Some(other)]);
     let next = Journal::begin(Box::new(log.clone()), read).unwrap();
     let read = load(&log.bytes()).unwrap();
     assert_eq!(
         read.as_ref(),
         Some(next.wanted()),
-        "written anew it says the same"
+        "written again it says the same"
     );
 }
 
 #[test]
-fn a_long_journal_is_written_anew() {
+fn a_long_journal_is_rewritten() {
     let log = Disk::default();
     let mut journal = Journal::begin(Box::new(log.clone()), image()).unwrap();
     for birth in 0..10_000 {

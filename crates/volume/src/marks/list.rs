@@ -24,7 +24,7 @@ use memmap2::MmapRaw;
 
 use super::{HEADER_WORDS, Words, begin_file, description};
 use crate::PAGE_BYTES;
-use cenote_pool::planted::{Planted, is_planted};
+use cenote_pool::injected_faults::{InjectedFault, is_injected};
 
 /// Pages that may be in flight at a time.
 pub const IN_FLIGHT_MAX: usize = crate::directory::WORKERS_MAX * crate::worker::OPS_MAX;
@@ -100,7 +100,7 @@ impl List {
         let word = &self.slots.as_slice()[slot];
         let before = word.load(Ordering::Relaxed);
         assert!(
-            before == 0 || is_planted(Planted::ForgetListed),
+            before == 0 || is_injected(InjectedFault::ForgetListed),
             "slot {slot} has page {}, and is to have page {page}",
             (before & !FLAGS) - 1
         );
@@ -109,7 +109,7 @@ impl List {
             listed |= FRESH;
         }
         if let Some(images) = &self.images {
-            if !is_planted(Planted::StaleImage) {
+            if !is_injected(InjectedFault::StaleImage) {
                 images.store(slot, bytes);
             }
             listed |= IMAGED;

@@ -37,15 +37,15 @@ fn next_and_count_match_a_plain_array() {
 }
 
 #[test]
-fn a_doubtful_page_is_torn_once_condemned_and_sound_once_written() {
+fn a_doubtful_page_is_torn_once_it_lacks_a_split_and_sound_once_written() {
     let marks = Marks::anonymous(1000).unwrap();
     marks.doubt(7);
     marks.doubt(7);
     assert_eq!(marks.soundness(7), Soundness::Doubtful);
     assert_eq!(marks.soundness(8), Soundness::Sound);
-    marks.condemn(8, 1000);
+    marks.tear_doubtful(8, 1000);
     assert_eq!(marks.soundness(7), Soundness::Doubtful);
-    marks.condemn(0, 8);
+    marks.tear_doubtful(0, 8);
     assert_eq!(marks.soundness(7), Soundness::Torn);
     marks.doubt(7);
     assert_eq!(
@@ -126,7 +126,7 @@ fn the_next_owner_finds_what_is_written_in_flight_and_torn() {
         "a page that held no data ..."
     );
     marks.doubt(5);
-    marks.condemn(5, 6);
+    marks.tear_doubtful(5, 6);
     drop(marks);
     // It may have grown meanwhile.
     let marks = Marks::take_over(files.all(), 42, 100_000).unwrap();
@@ -246,13 +246,13 @@ fn marks_of_another_volume_or_another_boot_are_refused() {
 }
 
 #[test]
-fn a_page_healed_while_it_is_condemned_is_sound_and_counted_once() {
+fn a_page_healed_while_doubtful_pages_are_torn_is_sound_and_counted_once() {
     let marks = Marks::anonymous(1000).unwrap();
     for page in 0..1000 {
         marks.doubt(page);
     }
     std::thread::scope(|scope| {
-        scope.spawn(|| marks.condemn(0, 1000));
+        scope.spawn(|| marks.tear_doubtful(0, 1000));
         scope.spawn(|| (0..1000).for_each(|page| marks.heal(page)));
     });
     assert_eq!(marks.troubled.load(Ordering::Relaxed), 0);

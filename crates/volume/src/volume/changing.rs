@@ -1,11 +1,11 @@
-//! What an owner expects of hosts anew, of a volume that is in use.
+//! What an owner expects of hosts, changed for a volume that is in use.
 
 use std::collections::BTreeSet;
 
 use super::Volume;
 use crate::control::{Command, HostConfig};
 use crate::extents::EXTENTS_MAX;
-use crate::recuts::Orders;
+use crate::restripe_orders::Orders;
 use crate::scheme::Cut;
 use crate::{Resilience, Scheme, VolumeError};
 
@@ -22,7 +22,7 @@ impl Volume {
     /// `Cut`: the scheme has another number of data splits, and pages are not cut so now. `TooFewDomains`:
     /// it has more splits than there are hosts for.
     pub fn check_resilience(&self, resilience: Resilience) -> Result<(), VolumeError> {
-        self.check(resilience, &self.core.recuts.lock())
+        self.check(resilience, &self.core.restripe_orders.lock())
     }
 
     fn check(&self, resilience: Resilience, orders: &Orders) -> Result<(), VolumeError> {
@@ -43,12 +43,12 @@ impl Volume {
 
     /// Whether pages can be cut so while the volume is in use.
     fn is_cut_to(&self, to: Scheme, orders: &Orders) -> bool {
-        let (sides, cut) = (&self.core.sides, Cut::of(to));
-        if !self.may_recut || !sides.fits(cut) {
+        let (layouts, cut) = (&self.core.layouts, Cut::of(to));
+        if !self.may_restripe || !layouts.fits(cut) {
             return false;
         }
-        let extents = sides.layout_with(cut).extents_of(sides.page_count());
-        extents <= EXTENTS_MAX && orders.admit(cut, sides.at_rest())
+        let extents = layouts.layout_with(cut).extents_of(layouts.page_count());
+        extents <= EXTENTS_MAX && orders.admit(cut, layouts.at_rest())
     }
 
     /// Expects something else of hosts from now on, while requests go on. Operations that are under
@@ -60,19 +60,19 @@ impl Volume {
     pub fn set_resilience(&self, resilience: Resilience) -> Result<(), VolumeError> {
         let cut = Cut::of(resilience.scheme());
         let is_new = {
-            let orders = self.core.recuts.lock();
+            let orders = self.core.restripe_orders.lock();
             self.check(resilience, &orders)?;
             orders.is_new(cut)
         };
         if is_new {
             // Without the lock: the control thread, which it waits for, takes that too.
-            self.start_mover()?;
+            self.start_migrator()?;
         }
         // Until the order is sent: two that come together are in one order.
-        let mut orders = self.core.recuts.lock();
+        let mut orders = self.core.restripe_orders.lock();
         self.check(resilience, &orders)?;
         self.command(Command::Reshape(resilience))?;
-        orders.note_sent(cut, self.core.sides.at_rest());
+        orders.note_sent(cut, self.core.layouts.at_rest());
         Ok(())
     }
 }

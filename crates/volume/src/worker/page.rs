@@ -29,12 +29,12 @@ mod healed;
 mod judged;
 mod landed;
 mod late;
-mod moved;
-mod reading;
+mod migration;
+mod read;
 mod redone;
 mod tagged;
 mod verbs;
-mod writing;
+mod write;
 
 use std::sync::atomic::Ordering;
 
@@ -44,7 +44,7 @@ use super::Worker;
 use super::requests::{Chunk, Kind};
 use crate::backing::Token;
 use crate::directory::Session;
-use crate::extents::Side;
+use crate::extents::LayoutId;
 use crate::integrity::Tag;
 use crate::scheme::Cut;
 use crate::{IoError, Mode};
@@ -118,10 +118,10 @@ pub(super) struct PageOp {
     parities: u8,
     // Whether it reads for nobody, to find what is wrong.
     is_scrub: bool,
-    // Whether it brings its page to the volume's other side, ...
+    // Whether it brings its page to the volume's other layout, ...
     is_move: bool,
     // ... which is this.
-    to: Side,
+    to: LayoutId,
     // Whether what it read first was wrong, so that it reads all there is.
     is_wider: bool,
 }
@@ -132,7 +132,7 @@ enum State {
     Free,
     Parked,
     Reading,
-    /// Its page was read, and splits of it that were wrong are written anew.
+    /// Its page was read, and splits of it that were wrong are written again.
     Healing,
     Merging,
     Writing,

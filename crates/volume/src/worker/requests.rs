@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use cenote_fabric::Time;
-use cenote_pool::planted::{Planted, is_planted};
+use cenote_pool::injected_faults::{InjectedFault, is_injected};
 
 use super::Worker;
 use crate::marks::Unfinished;
@@ -45,7 +45,7 @@ pub(super) enum Kind {
     Discard,
     /// Reads pages that hold data for nobody, to find splits that are wrong.
     Scrub,
-    /// Brings pages to the volume's other side.
+    /// Brings pages to the volume's other layout.
     Move,
     /// Writes a page that the last owner was writing.
     Redo,
@@ -131,7 +131,7 @@ impl Worker {
         ))
     }
 
-    /// Compares all that hosts hold of one page, and writes anew what is wrong of it.
+    /// Compares all that hosts hold of one page, and writes again what is wrong of it.
     ///
     /// # Errors
     /// `Corrupt`: it cannot be told what is right. As [`Worker::read`] besides.
@@ -194,7 +194,7 @@ impl Worker {
         result
     }
 
-    /// Brings pages to the side where they are to be.
+    /// Brings pages to the layout where they are to be.
     ///
     /// # Errors
     /// Some are where they were, and may be tried again.
@@ -207,7 +207,10 @@ impl Worker {
     /// # Panics
     /// If [`super::REQUESTS_MAX`] are in flight.
     pub(crate) fn submit_move(&mut self, pages: Range<u64>) -> u16 {
-        let request = self.free_requests.pop().expect("a mover asks for little");
+        let request = self
+            .free_requests
+            .pop()
+            .expect("a migrator asks for little");
         self.start(request, Slot::moving(&pages));
         request
     }
@@ -258,7 +261,7 @@ impl Worker {
         // Nobody polls when a write has returned: what was acknowledged early lands first.
         while !self.requests[at].is_over() || (self.landing > 0 && !is_read) {
             turns += 1;
-            let timeout = match (self.lanes.outstanding(), turns) {
+            let timeout = match (self.endpoints.outstanding(), turns) {
                 (0, ..SPINS) => Duration::ZERO,
                 (0, ..YIELDS) => {
                     std::thread::yield_now();
@@ -375,7 +378,7 @@ impl Worker {
                 return Progress::Deferred;
             }
             dropped += 1;
-            if !is_planted(Planted::LateBit) {
+            if !is_injected(InjectedFault::LateBit) {
                 self.core.marks.written.remove(page);
                 self.core.marks.heal(page);
                 self.forget_tag(page);

@@ -32,7 +32,7 @@ struct Blocks {
 }
 
 /// Blocks a power of two apart would share the same few sets of the caches; an odd number of lines more
-/// spreads them.
+/// histograms them.
 const SKEW_BYTES: usize = 5 * 64;
 
 /// What a page of memory is at least.

@@ -14,7 +14,7 @@ use bytes::{Bytes, BytesMut};
 
 use super::{Buffer, Busy, Ended, Request, Tier};
 use crate::client::{self, Error};
-use crate::log::planted::{Planted, is_planted};
+use crate::log::injected_faults::{InjectedFault, is_injected};
 
 /// The bytes of a cache, as one client of it reaches them. Calls do not block.
 pub trait Remote: Send {
@@ -105,7 +105,7 @@ impl RemoteTier {
     }
 
     fn holds(&self, slot: usize, address: u64) -> bool {
-        self.slots[slot] == Slot::Holds(address) || is_planted(Planted::PlaceUnchecked)
+        self.slots[slot] == Slot::Holds(address) || is_injected(InjectedFault::PlaceUnchecked)
     }
 
     fn write(&mut self, token: u64, address: u64, page: Bytes) -> Result<(), Busy> {
@@ -233,7 +233,7 @@ impl Tier for RemoteTier {
         let polled = self.remote.poll(&mut replies);
         // First what was lost: a read that ended may have seen the zeroes that are there now.
         while let Some(lost) = self.remote.take_lost() {
-            if !is_planted(Planted::LossIgnored) {
+            if !is_injected(InjectedFault::LossIgnored) {
                 self.lose(&lost);
             }
         }

@@ -7,8 +7,8 @@ use std::time::Duration;
 use super::{Identity, Image, JournalError, KeptHost, KeptRegion};
 use crate::fleet::{KeptMachine, Order, Stage};
 use crate::owner::{Access, REGION_BYTES_MAX, REGIONS_MAX};
+use crate::service::injected_faults::{InjectedFault, is_injected};
 use crate::service::message::{HOSTS_MAX, access_of};
-use crate::service::planted::{Planted, is_planted};
 
 /// First eight bytes of a journal; the last one counts formats.
 const MAGIC: &[u8; 8] = b"cenoteC1";
@@ -416,7 +416,7 @@ fn whole_batch(bytes: &[u8]) -> Option<&[u8]> {
         return None;
     }
     let len_bytes = usize::try_from(len).ok()?;
-    if is_planted(Planted::TornAccepted) {
+    if is_injected(InjectedFault::TornAccepted) {
         return Some(&rest[..len_bytes.min(rest.len())]);
     }
     let records = rest.get(..len_bytes)?;

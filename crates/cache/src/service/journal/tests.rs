@@ -147,7 +147,7 @@ fn a_full_disk_is_told_and_made_good_for_by_the_next_write() {
 }
 
 #[test]
-fn a_long_history_is_written_anew() {
+fn a_long_history_is_rewritten() {
     let memory = Memory::default();
     let mut journal = Journal::begin(Box::new(memory.clone()), fresh()).unwrap();
     for generation in 1..5000 {
@@ -258,7 +258,7 @@ fn a_manager_writes_nothing_to_the_journal_of_a_later_one() {
     first.write().unwrap();
     let second = begin(2).unwrap();
     first.set_record(&record(&[entry(0, 2, &[1])]));
-    // The first time it would append, from then on write all anew.
+    // The first time it would append, from then on write all again.
     for _ in 0..2 {
         let error = first.write().unwrap_err();
         assert!(Superseded::is_in(&error), "{error}");

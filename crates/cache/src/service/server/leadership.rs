@@ -1,7 +1,7 @@
 //! Whether this manager can prove that no other one followed it.
 //!
 //! Where managers of several machines may begin, an [`Agreement`] holds the epoch of the last one.
-//! A thread asks it each second. An answer proves, for [`TENURE`] from when it was asked for, that
+//! A thread asks it each second. An answer proves, for [`PROOF_LEASE`] from when it was asked for, that
 //! this manager is in charge; without one it gets and gives back no machine and changes nothing in
 //! the region table. It goes on serving what the table says. A manager that follows one in another
 //! place waits as long before it acts: then the other one's proof is over.
@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use cenote_fabric::{Time, Waker};
 
-use crate::service::planted::{Planted, is_planted};
+use crate::service::injected_faults::{InjectedFault, is_injected};
 
 /// Who keeps two managers of a cache apart.
 pub enum Claim {
@@ -50,9 +50,9 @@ pub struct Claimed {
 }
 
 /// How long an answer proves that this manager is in charge. Longer than an election of etcd takes.
-pub const TENURE: Duration = Duration::from_secs(5);
+pub const PROOF_LEASE: Duration = Duration::from_secs(5);
 /// For clocks of two machines that do not run equally fast, and a command that is just beginning.
-pub const TENURE_MARGIN: Duration = Duration::from_secs(1);
+pub const PROOF_LEASE_MARGIN: Duration = Duration::from_secs(1);
 /// Between two questions.
 const ASK_EVERY: Duration = Duration::from_secs(1);
 
@@ -78,17 +78,17 @@ impl Proof {
     #[must_use]
     pub fn holds(&self, now: Time) -> bool {
         let until = Time(self.0.until.load(Ordering::Relaxed));
-        now >= self.0.from && now < until || is_planted(Planted::UnprovenActs)
+        now >= self.0.from && now < until || is_injected(InjectedFault::UnprovenActs)
     }
 
-    /// Whether it is over or will be soon, as nobody answered for half of [`TENURE`].
+    /// Whether it is over or will be soon, as nobody answered for half of [`PROOF_LEASE`].
     fn is_ageing(&self, now: Time) -> bool {
         let until = Time(self.0.until.load(Ordering::Relaxed));
-        now.after(TENURE / 2) >= until
+        now.after(PROOF_LEASE / 2) >= until
     }
 
     fn prolong(&self, asked_at: Time) {
-        let until = asked_at.after(TENURE);
+        let until = asked_at.after(PROOF_LEASE);
         self.0.until.fetch_max(until.0, Ordering::Relaxed);
     }
 }
@@ -151,10 +151,10 @@ impl Leadership {
             may_have_rival,
         } = agreement.claim(last).map_err(BeginError::Refused)?;
         let from = match may_have_rival {
-            true => Time::now().after(TENURE + TENURE_MARGIN),
+            true => Time::now().after(PROOF_LEASE + PROOF_LEASE_MARGIN),
             false => Time(0),
         };
-        let proof = Proof::new(from, asked_at.after(TENURE));
+        let proof = Proof::new(from, asked_at.after(PROOF_LEASE));
         let (end, ended) = channel();
         let shared = Arc::new(Shared::default());
         let of_thread = (Arc::clone(&shared), proof.clone());
@@ -260,7 +260,7 @@ mod tests {
 
     #[test]
     fn a_proof_ages_in_its_second_half_and_that_of_a_lock_never() {
-        let at = |share: u32| Time(7).after(TENURE * share / 4);
+        let at = |share: u32| Time(7).after(PROOF_LEASE * share / 4);
         let proof = Proof::new(Time(0), at(4));
         let ages = [0, 1, 2, 3, 4].map(|share| proof.is_ageing(at(share)));
         assert_eq!(ages, [false, false, true, true, true]);

@@ -13,9 +13,9 @@ use super::{FOUNDING, Journal, JournalError, Life, Record, Server, Terms};
 use crate::links::{Caller, HostConfig, Threads};
 use crate::manager::Manager;
 use crate::owner::{BadRecord, Owner, Settings};
+use crate::service::injected_faults::{InjectedFault, is_injected};
 use crate::service::journal::{Identity, Image, KeptHost, Listed, Log, listed};
 use crate::service::message::{ENTRY_SLABS_MAX, HOSTS_MAX, is_short};
-use crate::service::planted::{Planted, is_planted};
 
 /// What a manager needs.
 pub struct Config {
@@ -95,13 +95,13 @@ impl Server {
         });
         let hosts = image.hosts_in(&config.hosts);
         check(&settings, &hosts)?;
-        let standing = |number: usize| match &config.supply {
+        let listed = |number: usize| match &config.supply {
             Supply::Cluster(_) => listed(&hosts[number], &config.hosts),
             Supply::Market(_) if image.has_machine(number) => Listed::There,
             // It was emptied before its machine was given back.
             Supply::Market(_) => Listed::Displaced,
         };
-        let standings: Vec<Listed> = (0..hosts.len()).map(standing).collect();
+        let all_listed: Vec<Listed> = (0..hosts.len()).map(listed).collect();
         image.hosts = hosts.iter().map(kept).collect();
         let waker = Waker::new()?;
         let no_thread =
@@ -111,7 +111,7 @@ impl Server {
             BeginError::Refused(why) => StartError::Claim(why),
             BeginError::System(error) => no_thread(error),
         })?;
-        if !is_planted(Planted::EpochKept) {
+        if !is_injected(InjectedFault::EpochKept) {
             image.epoch = claimed;
         }
         let (epoch, record) = (image.epoch, image.record());
@@ -158,7 +158,7 @@ impl Server {
         if !leadership.holds(now) {
             manager.begin_suspended(now);
         }
-        for (host, listed) in standings.into_iter().enumerate() {
+        for (host, listed) in all_listed.into_iter().enumerate() {
             match listed {
                 Listed::There => {}
                 Listed::NoMore => manager.keep_out(host),

@@ -232,11 +232,11 @@ impl Server {
         }
         let manager = &mut self.manager;
         hosts.leaving.retain(|&host| {
-            let standing = manager.owner.standing(host);
-            if standing.is_empty {
+            let summary = manager.owner.summary(host);
+            if summary.is_empty {
                 manager.drop_host(now, host);
             }
-            !standing.is_empty
+            !summary.is_empty
         });
     }
 
@@ -328,7 +328,7 @@ impl Server {
         let owner = &self.manager.owner;
         machines
             .fleet
-            .handle_tick(now, &|host| owner.standing(host), demand);
+            .handle_tick(now, &|host| owner.summary(host), demand);
         // What follows is done once the journal says so.
         while let Some(action) = machines.fleet.poll_action() {
             self.carry_out(now, machines, action);
@@ -346,8 +346,8 @@ impl Server {
     ) {
         let domain = &machine.host.domain;
         let owner = &self.manager.owner;
-        let standing = |host| owner.standing(host);
-        if machines.fleet.is_useless(order, domain, &standing, demand) {
+        let summary = |host| owner.summary(host);
+        if machines.fleet.is_useless(order, domain, &summary, demand) {
             let why = format!("{}: {domain} has a copy of each region already", machine.id);
             return machines
                 .fleet

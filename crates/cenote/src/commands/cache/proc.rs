@@ -2,7 +2,7 @@
 //!
 //! A procedure has one number and version on all hosts, and one module: a checksum tells. Hosts without
 //! a folder for modules keep them as long as their process lives; so this says where one is, and a host
-//! that was started anew gets it again under the same version. A host that is down holds up no other.
+//! that was restarted gets it again under the same version. A host that is down holds up no other.
 
 mod request;
 
@@ -323,7 +323,7 @@ fn put(args: &Put) -> Result<u8> {
     );
     let (mut there, mut kept) = (0, 0);
     for site in &mut sites.up {
-        // A host that was not started anew has it.
+        // A host that was not started again has it.
         if site.rows.iter().any(|row| row.id == id) {
             continue;
         }

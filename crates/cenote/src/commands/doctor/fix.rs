@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
-use cenote_vfs::mount::mounted::Mounted;
+use cenote_vfs::mount::mount_table::Mounted;
 use serde::Serialize;
 
 use crate::failure::chain;

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use std::{fs, io, thread};
 
 use cenote_block::swap::{FUSE_RINGS_SWITCH, FuseRingsState};
-use cenote_vfs::mount::mounted::{self, Mounted};
+use cenote_vfs::mount::mount_table::{self, Mounted};
 
 use super::finding::Finding;
 use super::fix::{Fix, sysctl};
@@ -467,8 +467,8 @@ fn end_of_look(mut child: Child, deadline: Instant) -> Look {
 
 /// What a process does that [`looks`] has started.
 pub fn look(path: &Path) -> u8 {
-    match mounted::look(path) {
-        Err(error) if mounted::is_dead(&error) => NOT_WHOLE,
+    match mount_table::look(path) {
+        Err(error) if mount_table::is_dead(&error) => NOT_WHOLE,
         _ => DONE,
     }
 }

@@ -14,7 +14,7 @@ use crate::{ask, metrics};
 /// How long a scrape waits for the host's own answer.
 const SCRAPE_LIMIT: Duration = Duration::from_secs(1);
 
-/// Counters and gauges of a host, asked anew at each scrape by the protocol clients use.
+/// Counters and gauges of a host, asked again at each scrape by the protocol clients use.
 #[derive(Clone)]
 pub struct HostMetrics {
     pub address: String,
@@ -259,12 +259,12 @@ fn pressure_gauges(pressure: &PressureStatus) -> Vec<Metric> {
         ),
         bytes(
             "cenote_host_reclaim",
-            "Memory that pages of clients on this machine may come home to now",
+            "Memory that pages of clients on this machine may be reclaimed into now",
             pressure.reclaim_bytes,
         ),
         bytes(
             "cenote_host_clients_away",
-            "What clients on this machine have on hosts and could bring home",
+            "What clients on this machine have on hosts and could reclaim",
             pressure.away_bytes,
         ),
     ]

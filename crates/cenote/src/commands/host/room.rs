@@ -133,7 +133,10 @@ mod tests {
             (cenote_host::Share::PerMille(250), 2, true)
         );
         let stands_in = hydra.headroom(Some("/m".into())).unwrap().unwrap();
-        assert!(!stands_in.reclaim, "nobody's pages come home to a file");
+        assert!(
+            !stands_in.reclaim,
+            "nobody's pages are reclaimed into a file"
+        );
         let told = Lending {
             reclaim: Some(Switch::On),
             ..hydra

@@ -17,7 +17,7 @@ use crate::failure::{DONE, Failure};
   cenote host upgrade h03 --cluster /etc/cenote/cluster.toml
   cenote host upgrade tcp:10.0.0.7:7000 --key /etc/cenote/cluster.key
 
-The file of the host's program is run anew, with the arguments that it was started with; install
+The file of the host's program is run again, with the arguments that it was started with; install
 the new version there first. The same as SIGHUP, or `systemctl reload cenote-host`. Memory that is
 lent stays as it is; connections end and are made again, which is waited for. Before the next host
 is upgraded, every volume should be whole: `cenote status` ends with 0 then.")]
@@ -51,7 +51,7 @@ pub fn run(args: &Args) -> Result<u8> {
         .with_context(name)?;
     if host.version() < Request::Upgrade.since() {
         let what = format!("{} runs an earlier version, which cannot do that", name());
-        return Err(Failure::new(what, "drain it and start it anew: docs/deploy.md").into());
+        return Err(Failure::new(what, "drain it and start it again: docs/deploy.md").into());
     }
     let before = host.ask(&Request::Upgrade, ANSWER).with_context(name)?;
     let deadline = Instant::now() + LIMIT;

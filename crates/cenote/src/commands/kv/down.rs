@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Result;
-use cenote_kv::cluster::config::Place;
+use cenote_kv::cluster::config::DocumentKeys;
 use cenote_kv::cluster::etcd::Etcd;
 
 use super::place::KvDir;
@@ -86,7 +86,7 @@ pub fn run(args: &Args) -> Result<u8> {
 
 /// Processes that are ended, in a cluster whose etcd stays.
 struct Ending {
-    place: Place,
+    keys: DocumentKeys,
     etcd: Etcd,
     processes: Vec<cenote_kv::group::process::Process>,
 }
@@ -100,12 +100,12 @@ impl Ending {
         if dir.has_password()? {
             return Ok(None);
         }
-        let place = Place::of(&known.cluster)?;
+        let keys = DocumentKeys::of(&known.cluster)?;
         let etcd = at_etcd.connect(&known.etcd)?;
         let names: Vec<&str> = nodes.iter().map(|(name, _)| *name).collect();
-        let processes = place.processes_of(&etcd, &names)?;
+        let processes = keys.processes_of(&etcd, &names)?;
         Ok(Some(Self {
-            place,
+            keys,
             etcd,
             processes,
         }))
@@ -114,7 +114,7 @@ impl Ending {
     /// They have ended: what etcd has of groups of theirs alone is of no use. Groups of which it is to stay, since
     /// others know of it.
     fn forget(self) -> Result<Vec<usize>> {
-        Ok(self.place.forget_ended(&self.etcd, &self.processes)?)
+        Ok(self.keys.forget_ended(&self.etcd, &self.processes)?)
     }
 }
 

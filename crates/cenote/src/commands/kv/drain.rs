@@ -18,7 +18,7 @@ use crate::{progress, span};
 
 The node gives each of its places to a node that has none in the group and is not drained, while it is
 served. Where there is no such node, and nothing else is missing in the group, it gives the place up:
-the group goes on with one node fewer until one joins. A node that starts anew is not drained.
+the group goes on with one node fewer until one joins. A node that starts again is not drained.
 
 Exit code with --wait: 0: it has no place, and every place has a node; 3: it has none and some have
 nobody, or it still has some.")]
@@ -40,14 +40,14 @@ const STEP: Duration = Duration::from_millis(50);
 
 pub fn run(args: &Args) -> Result<u8> {
     let found = args.which.load()?;
-    let names = found.place.numbers(&found.etcd)?;
+    let names = found.keys.numbers(&found.etcd)?;
     let Some((number, _)) = names.iter().find(|(_, name)| *name == args.node) else {
         let known: Vec<&str> = names.iter().map(|(_, name)| name.as_str()).collect();
         let what = format!("no node {} in cluster {}", args.node, found.known.cluster);
         return Err(Failure::new(what, format!("one of {}", known.join(", "))).into());
     };
-    let before = places_of(&found.place.read_views(&found.etcd)?, *number);
-    if !found.place.drain(&found.etcd, *number)? {
+    let before = places_of(&found.keys.read_views(&found.etcd)?, *number);
+    if !found.keys.drain(&found.etcd, *number)? {
         let what = format!("node {} is down: there is nothing to drain", args.node);
         return Err(Failure::new(what, "cenote kv status").into());
     }
@@ -58,7 +58,7 @@ pub fn run(args: &Args) -> Result<u8> {
     let deadline = Instant::now() + args.timeout;
     let bar = progress::steps(before.len() as u64, "places taken over");
     loop {
-        let views = found.place.read_views(&found.etcd)?;
+        let views = found.keys.read_views(&found.etcd)?;
         let left = places_of(&views, *number);
         bar.set_position(before.len().saturating_sub(left.len()) as u64);
         if left.is_empty() {

@@ -13,7 +13,7 @@ use super::serving::Serving;
 use super::start::{Addresses, Starting};
 use crate::failure::{DONE, Failure};
 use crate::folder::Folder;
-use crate::listening::resolved;
+use crate::listen_addresses::resolved;
 use crate::process::Identity;
 use crate::signals;
 
@@ -57,8 +57,8 @@ pub fn run(args: &Args) -> Result<u8> {
     let stop = signals::on_stop(|| ())?;
     let found = args.which.load()?;
     // Fails here, with what is wrong, and not in the node's log.
-    found.place.read_config(&found.etcd)?;
-    let number = found.place.claim_number(&found.etcd, &args.name)?;
+    found.keys.read_config(&found.etcd)?;
+    let number = found.keys.claim_number(&found.etcd, &args.name)?;
     let dir = KvDir::create(args.which.dir()?)?;
     let _lock = dir.lock()?;
     let folder = dir.make_node(&args.name)?;

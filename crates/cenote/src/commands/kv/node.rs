@@ -20,7 +20,7 @@ use super::place::NAME;
 use super::serving::Serving;
 use crate::at_etcd::AtEtcd;
 use crate::failure::DONE;
-use crate::listening::{resolved, resolved_host};
+use crate::listen_addresses::{resolved, resolved_host};
 use crate::place::load_key;
 use crate::span;
 use crate::{metrics, signals};

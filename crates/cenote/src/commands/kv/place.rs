@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use cenote_fabric::ClusterKey;
-use cenote_kv::cluster::config::Place;
+use cenote_kv::cluster::config::DocumentKeys;
 use cenote_kv::cluster::etcd::Etcd;
 use serde::{Deserialize, Serialize};
 
@@ -168,7 +168,7 @@ pub struct Which {
 pub struct Found {
     pub known: Known,
     pub at_etcd: AtEtcd,
-    pub place: Place,
+    pub keys: DocumentKeys,
     pub etcd: Etcd,
     pub key: ClusterKey,
     pub key_file: PathBuf,
@@ -251,7 +251,7 @@ impl Which {
             Failure::usage("no key of the cluster is named", "--key FILE or --dir DIR")
         })?;
         Ok(Found {
-            place: Place::of(&cluster)?,
+            keys: DocumentKeys::of(&cluster)?,
             etcd: at_etcd.connect(&etcd)?,
             at_etcd,
             key: load_key(&key_file)?,

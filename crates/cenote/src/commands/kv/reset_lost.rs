@@ -1,11 +1,11 @@
-//! `cenote kv reset-lost`: has partitions that are gone for good begin anew, empty; by the operator's word alone.
+//! `cenote kv reset-lost`: has partitions that are gone for good start from scratch, empty; by the operator's word alone.
 
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use cenote_kv::cluster::NodeId;
-use cenote_kv::cluster::anew::{Anew, Sight};
 use cenote_kv::cluster::config::Scheme;
+use cenote_kv::cluster::reset::{Reset, Sight};
 use cenote_kv::group::process::Process;
 use cenote_kv::group::view::{self, View};
 
@@ -21,7 +21,7 @@ use crate::span;
 
 When more nodes of a group are away than the code bears, its partitions are refused until they are
 back: nodes that do not answer may live, and have what was stored. This command says that they have
-ended. What only nodes had that are not registered any more is lost then, and begins anew, empty, on
+ended. What only nodes had that are not registered any more is lost then, and starts from scratch, empty, on
 nodes that have no place in the group; all of the group, if none of its nodes is left. Start nodes
 for it first: cenote kv join. See that the lost nodes have ended: what they took since would be
 dropped when they are back. A node that others still hear is not taken for lost.
@@ -45,7 +45,7 @@ const ASK_LIMIT: Duration = Duration::from_secs(1);
 
 pub fn run(args: &Args) -> Result<u8> {
     let found = args.which.load()?;
-    let config = found.place.read_config(&found.etcd)?;
+    let config = found.keys.read_config(&found.etcd)?;
     if let Some(group) = args.group.filter(|group| *group >= config.groups) {
         let what = format!("no group {group} in cluster {}", found.known.cluster);
         return Err(Failure::new(what, format!("0 to {}", config.groups - 1)).into());
@@ -55,7 +55,7 @@ pub fn run(args: &Args) -> Result<u8> {
         Scheme::Replicated => view::Scheme::Replicated,
     };
     let nothing = View::nothing(scheme, config.code.data(), config.code.parities());
-    let names = found.place.numbers(&found.etcd)?;
+    let names = found.keys.numbers(&found.etcd)?;
     let plan = config.plan(&names);
     let homes = |group: usize| -> Vec<u32> {
         let seats = plan.as_ref().map(|plan| plan.group(group));
@@ -122,37 +122,40 @@ fn reset(
         is_heard: &|process| report.is_heard(process),
     };
     loop {
-        return Ok(match found.place.begin_anew(&found.etcd, group, &sight)? {
-            Anew::Nothing => None,
-            Anew::Begun { partition, process } => {
+        return Ok(match found.keys.begin_reset(&found.etcd, group, &sight)? {
+            Reset::Nothing => None,
+            Reset::Begun { partition, process } => {
                 println!(
-                    "{group}.{partition} begins anew on {}, empty",
+                    "{group}.{partition} starts from scratch on {}, empty",
                     name(&process)
                 );
                 *changes += 1;
                 continue;
             }
-            Anew::AllBegun(processes) => {
-                println!("group {group} begins anew on {}, empty", all(&processes));
+            Reset::AllBegun(processes) => {
+                println!(
+                    "group {group} starts from scratch on {}, empty",
+                    all(&processes)
+                );
                 *changes += 1;
                 continue;
             }
-            Anew::GivenUp(gone) => {
+            Reset::GivenUp(gone) => {
                 println!("group {group}: what only {} had is lost", all(&gone));
                 *changes += 1;
                 continue;
             }
-            Anew::Restored(view) => {
+            Reset::Restored(view) => {
                 println!("group {group}: its view is in etcd again, as {view}");
                 *changes += 1;
                 continue;
             }
-            Anew::Lives(process) => Some(format!(
+            Reset::Lives(process) => Some(format!(
                 "{} is not registered, but other nodes hear it: see why it does not reach etcd",
                 name(&process)
             )),
-            Anew::NoNode => Some("no node without a place in it; try: cenote kv join".to_owned()),
-            Anew::NotCalm => {
+            Reset::NoNode => Some("no node without a place in it; try: cenote kv join".to_owned()),
+            Reset::NotCalm => {
                 Some("what is left of it is not whole; try: cenote kv status".to_owned())
             }
         });

@@ -152,11 +152,11 @@ pub fn run(args: &Args) -> Result<u8> {
 
 /// Asks etcd, and every node that it knows.
 pub fn report(found: &Found, limit: Duration) -> Result<Report> {
-    let config = found.place.read_config(&found.etcd)?;
-    let names = found.place.numbers(&found.etcd)?;
-    let listing = found.etcd.list(&found.place.nodes())?;
+    let config = found.keys.read_config(&found.etcd)?;
+    let names = found.keys.numbers(&found.etcd)?;
+    let listing = found.etcd.list(&found.keys.nodes())?;
     let registered = |node: NodeId| {
-        let key = found.place.node(node);
+        let key = found.keys.node(node);
         let entry = listing.entries.iter().find(|entry| entry.key == key)?;
         Some(Registration::parse(&entry.key, &entry.value))
     };

@@ -10,7 +10,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use cenote_fabric::WireProtection;
-use cenote_kv::cluster::config::{ClusterConfig, KeyFingerprint, Place, REGION_BYTES, Scheme};
+use cenote_kv::cluster::config::{
+    ClusterConfig, DocumentKeys, KeyFingerprint, REGION_BYTES, Scheme,
+};
 use cenote_kv::cluster::etcd::{Etcd, EtcdServer, ServerError};
 use cenote_kv::cluster::layout::Code;
 use cenote_kv::group::member::Service;
@@ -94,7 +96,7 @@ pub struct Args {
 pub fn run(args: &Args) -> Result<u8> {
     let stop = signals::on_stop(|| ())?;
     let mut config = config(args)?;
-    let place = Place::of(&args.cluster_name)?;
+    let keys = DocumentKeys::of(&args.cluster_name)?;
     let dir = KvDir::create(&args.dir)?;
     let _lock = dir.lock()?;
     if let Some(known) = dir.known()?
@@ -130,10 +132,10 @@ pub fn run(args: &Args) -> Result<u8> {
         None => args.at_etcd.clone(),
     };
     let etcd = at_etcd.connect(&known.etcd)?;
-    place.found(&etcd, &config)?;
+    keys.found(&etcd, &config)?;
     // Numbers in the order of the names, so that the plan reads as it is drawn.
     for name in &config.nodes {
-        place.claim_number(&etcd, name)?;
+        keys.claim_number(&etcd, name)?;
     }
     if args.plan_only {
         println!(
@@ -156,7 +158,7 @@ pub fn run(args: &Args) -> Result<u8> {
     let found = Found {
         known: known.clone(),
         at_etcd,
-        place,
+        keys,
         etcd,
         key,
         key_file,

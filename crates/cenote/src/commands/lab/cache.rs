@@ -66,17 +66,17 @@ pub fn run(args: &Args) -> Result<u8> {
 fn options(args: &Args, seed: u64) -> Result<Options> {
     let any = match &args.plant {
         Some(_) if cfg!(not(feature = "planted")) => {
-            bail!("this program was built without the feature planted")
+            bail!("this program was built without the feature injected")
         }
         Some(name) => {
-            let planted = cache::planted(name).with_context(|| {
-                let known: Vec<&str> = cache::plants().collect();
+            let injected = cache::injected(name).with_context(|| {
+                let known: Vec<&str> = cache::fault_names().collect();
                 format!(
                     "no mistake is called {name:?}: there are {}",
                     known.join(", ")
                 )
             })?;
-            Options::suited(planted, seed)
+            Options::suited(injected, seed)
         }
         None => Options {
             seed,

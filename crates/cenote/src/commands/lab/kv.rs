@@ -110,7 +110,7 @@ fn run_clusters(args: &Args) -> Result<u8> {
     let (mut operations, mut troubles) = (0, 0);
     for seed in (args.seed..).take(usize::try_from(args.runs)?) {
         if args.plant.is_some() && cfg!(not(feature = "planted")) {
-            bail!("this program was built without the feature planted");
+            bail!("this program was built without the feature injected");
         }
         let options = match &args.plant {
             None => cluster::Options {
@@ -124,9 +124,9 @@ fn run_clusters(args: &Args) -> Result<u8> {
                 }
             },
             Some(name) => {
-                let planted = cluster::planted(name);
-                let planted = planted.ok_or_else(|| unknown(name, cluster::plants()))?;
-                cluster::Options::suited(planted, seed)
+                let injected = cluster::injected(name);
+                let injected = injected.ok_or_else(|| unknown(name, cluster::fault_names()))?;
+                cluster::Options::suited(injected, seed)
             }
         };
         let report = cluster::run(&options);
@@ -150,7 +150,7 @@ fn run_clusters(args: &Args) -> Result<u8> {
     Ok(DONE)
 }
 
-/// Why a mistake cannot be planted.
+/// Why a mistake cannot be injected.
 fn unknown(name: &str, known: impl Iterator<Item = &'static str>) -> anyhow::Error {
     let known: Vec<&str> = known.collect();
     anyhow::anyhow!(
@@ -161,13 +161,13 @@ fn unknown(name: &str, known: impl Iterator<Item = &'static str>) -> anyhow::Err
 
 fn options(args: &Args, seed: u64) -> Result<Options> {
     if let Some(name) = &args.plant {
-        let Some(planted) = kv::planted(name) else {
-            return Err(unknown(name, kv::plants()));
+        let Some(injected) = kv::injected(name) else {
+            return Err(unknown(name, kv::fault_names()));
         };
         if cfg!(not(feature = "planted")) {
-            bail!("this program was built without the feature planted");
+            bail!("this program was built without the feature injected");
         }
-        return Ok(Options::suited(planted, seed));
+        return Ok(Options::suited(injected, seed));
     }
     Ok(Options {
         seed,
@@ -184,6 +184,6 @@ fn options(args: &Args, seed: u64) -> Result<Options> {
         units: args.units,
         returns: args.returns,
         focus: args.focus,
-        planted: None,
+        injected: None,
     })
 }

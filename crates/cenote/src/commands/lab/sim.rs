@@ -93,7 +93,7 @@ pub fn run(args: &Args) -> Result<u8> {
 
 fn options(args: &Args, seed: u64) -> Options {
     if let Some(plant) = &args.plant {
-        return sim::planted(plant, seed);
+        return sim::injected(plant, seed);
     }
     let protection = match (args.checksum, args.seal) {
         (true, _) => Protection::Checksum,

@@ -65,7 +65,7 @@ pub struct View {
     volumes_before: Option<Volumes>,
     nodes: Option<Nodes>,
     nodes_before: Option<Nodes>,
-    /// Of each table, when it was told, and why it is not told anew.
+    /// Of each table, when it was told, and why it is not told again.
     told: Vec<(Focus, Told)>,
     /// What is shown, from the top.
     tables: Vec<Focus>,

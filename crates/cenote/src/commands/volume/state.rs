@@ -235,7 +235,7 @@ fn print_integrity(out: &mut impl Write, spec: &Spec, status: &Value) -> Result<
     if spec.protection.is_some() || wrong > 0 {
         writeln!(
             out,
-            "protection: {}; {} wrong splits, {} written anew, {} reads that were errors for it",
+            "protection: {}; {} wrong splits, {} written again, {} reads that were errors for it",
             spec.protection.as_deref().unwrap_or("none"),
             number("integrity", "wrong_splits"),
             number("integrity", "healed_splits"),
@@ -246,7 +246,7 @@ fn print_integrity(out: &mut impl Write, spec: &Spec, status: &Value) -> Result<
     if last.is_object() {
         writeln!(
             out,
-            "last scrub: {} pages, {} wrong splits, {} written anew, {} pages corrupt",
+            "last scrub: {} pages, {} wrong splits, {} written again, {} pages corrupt",
             last["pages"], last["wrong_splits"], last["healed_splits"], last["corrupt_pages"],
         )?;
     }

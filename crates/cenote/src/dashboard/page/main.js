@@ -115,7 +115,7 @@ const ORDERS = {
   drain: ["Drain host", "Drain", "It stops to lend, and volumes move what they have there to other hosts. It lends again when it is told to, or restarted."],
   lend: ["Lend again: host", "Lend again", "It takes slabs of clients again."],
   scrub: ["Look through volume", "Scrub", "Every page that holds data is read and compared once; wrong splits are put right."],
-  repair: ["Limit repairs of volume", "Set the limit", "Rebuilding and moving slabs takes no more than this, until the volume is opened anew."],
+  repair: ["Limit repairs of volume", "Set the limit", "Rebuilding and moving slabs takes no more than this, until the volume is opened again."],
 };
 let ordered = null;
 

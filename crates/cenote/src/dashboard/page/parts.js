@@ -72,7 +72,7 @@ const filled = (text, share) => (cell) => {
   setBar(cell.children[1], share);
 };
 
-// Buttons, made anew only when others are wanted.
+// Buttons, made again only when others are wanted.
 const buttons = (wanted) => (cell) => {
   const names = wanted.map(([name]) => name).join();
   if (cell.firstElementChild && cell.dataset.buttons === names) return;

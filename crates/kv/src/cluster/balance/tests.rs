@@ -38,7 +38,7 @@ fn done(views: &mut [View], next: HandOver) {
     let view = &mut views[next.group];
     let begun = match view.slot_of(next.to) {
         Some(_) => view.with_exchange(next.partition, next.to),
-        None => view.with_heir(crate::group::view::Place::Data(next.partition), next.to),
+        None => view.with_handoff(crate::group::view::GroupSlot::Data(next.partition), next.to),
     };
     *view = begun
         .and_then(|view| view.with_succession())

@@ -101,19 +101,19 @@ fn a_registration_that_makes_no_sense_is_refused() {
 
 #[test]
 fn keys_of_registrations_read_back_and_others_do_not() {
-    let place = Place::of("c").unwrap();
-    let key = place.node(NodeId(7));
+    let keys = DocumentKeys::of("c").unwrap();
+    let key = keys.node(NodeId(7));
     assert_eq!(key, "/cenote/kv/c/node/00007");
-    assert_eq!(place.node_of(&key), Some(NodeId(7)));
+    assert_eq!(keys.node_of(&key), Some(NodeId(7)));
     for bad in [
         "",
         "/cenote/kv/c/node/7",
         "/cenote/kv/c/node/+0007",
         "/cenote/kv/c/node/00256",
     ] {
-        assert_eq!(place.node_of(bad), None, "{bad}");
+        assert_eq!(keys.node_of(bad), None, "{bad}");
     }
-    assert!(Place::of("a/b").is_err());
+    assert!(DocumentKeys::of("a/b").is_err());
 }
 
 #[test]
@@ -124,20 +124,20 @@ fn a_cluster_is_founded_once_and_numbers_are_given_once() {
         other => other.unwrap(),
     };
     let etcd = Etcd::new(server.url(), None).unwrap();
-    let place = Place::of("c").unwrap();
-    let none = place.read_config(&etcd).unwrap_err();
+    let keys = DocumentKeys::of("c").unwrap();
+    let none = keys.read_config(&etcd).unwrap_err();
     assert_eq!(none.to_string(), "there is no cluster c in etcd");
-    place.found(&etcd, &config()).unwrap();
-    place.found(&etcd, &config()).unwrap();
+    keys.found(&etcd, &config()).unwrap();
+    keys.found(&etcd, &config()).unwrap();
     let other = ClusterConfig {
         groups: 10,
         ..config()
     };
     assert!(matches!(
-        place.found(&etcd, &other),
+        keys.found(&etcd, &other),
         Err(DocumentError::Another(_))
     ));
-    assert_eq!(place.read_config(&etcd).unwrap(), config());
+    assert_eq!(keys.read_config(&etcd).unwrap(), config());
 
     // Many at once: every name has a number of its own, and keeps it.
     let names: Vec<String> = (0..12).map(|index| format!("n{index:02}")).collect();
@@ -145,7 +145,7 @@ fn a_cluster_is_founded_once_and_numbers_are_given_once() {
         std::thread::scope(|scope| {
             let claims: Vec<_> = names
                 .iter()
-                .map(|name| scope.spawn(|| place.claim_number(&etcd, name).unwrap()))
+                .map(|name| scope.spawn(|| keys.claim_number(&etcd, name).unwrap()))
                 .collect();
             claims
                 .into_iter()

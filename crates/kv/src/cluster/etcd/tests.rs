@@ -314,7 +314,7 @@ fn a_watch_tells_every_change_once_also_over_a_restart_of_etcd() {
 }
 
 #[test]
-fn a_watch_over_a_compaction_starts_anew_with_all_there_is() {
+fn a_watch_over_a_compaction_starts_again_with_all_there_is() {
     let Some(store) = Store::start() else { return };
     let etcd = store.client();
     let first = etcd.put("/w/1", b"old", None).unwrap();
@@ -381,7 +381,7 @@ fn a_lease_lives_while_it_is_renewed_and_its_keys_go_with_it() {
 }
 
 #[test]
-fn a_watch_tells_all_anew_when_etcd_has_lost_its_data() {
+fn a_watch_tells_all_again_when_etcd_has_lost_its_data() {
     let Some(mut store) = Store::start() else {
         return;
     };
@@ -407,7 +407,10 @@ fn a_watch_tells_all_anew_when_etcd_has_lost_its_data() {
             Some(Change::Put(entry)) => return assert_eq!(entry.key, "/w/2"),
             other => panic!("{other:?}"),
         }
-        assert!(std::time::Instant::now() < deadline, "nothing is told anew");
+        assert!(
+            std::time::Instant::now() < deadline,
+            "nothing is told again"
+        );
     }
 }
 

@@ -1,6 +1,6 @@
 //! Watching a prefix: every change after a revision, in order, none twice.
 //!
-//! The thread asks anew from the revision after the last one it passed on, whenever the stream
+//! The thread asks again from the revision after the last one it passed on, whenever the stream
 //! breaks and every [`ROUND`] besides, so that an endpoint which went silent is left. Where etcd
 //! has compacted that revision away, or is another store than it was (it has another number, or its
 //! revision went back), the whole prefix is read again and told as one [`Change::Reset`].
@@ -124,7 +124,7 @@ enum End {
     Over,
     /// The reader is gone.
     Unwanted,
-    /// What was asked for is compacted away, or of another store: all is to be read anew.
+    /// What was asked for is compacted away, or of another store: all is to be read again.
     Outdated,
 }
 

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use super::super::NodeId;
 use super::Lane;
-use super::forwarding::{Forwarding, Mark};
+use super::forwarder::{Forwarding, Mark};
 use crate::server::Batch;
 
 /// How long a former owner may take to pass on what it was sent. Longer than it takes to miss a node, to
@@ -36,7 +36,7 @@ impl Changing {
 
 impl Lane {
     /// Notes which partitions have another owner since it was last called. What has not been sent to the
-    /// former one is to ask anew.
+    /// former one is to ask again.
     pub(super) fn note_owners(&mut self, asks: &mut Batch, now: Instant) {
         let forwarding = &mut self.forwarding;
         let changing = &mut self.changing;

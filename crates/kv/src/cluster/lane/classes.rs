@@ -12,7 +12,7 @@ impl Lane {
         for (index, seat) in self.seats.iter_mut().enumerate() {
             for (partition, owner) in seat.member.owned_partitions_mut() {
                 changed |= owner.take_changed_classes();
-                let owned = (index, partition, owner.tenure());
+                let owned = (index, partition, owner.term());
                 is_same &= self.counted.get(number) == Some(&owned);
                 number += 1;
             }
@@ -23,7 +23,7 @@ impl Lane {
         self.counted.clear();
         for (index, seat) in self.seats.iter().enumerate() {
             let owned = seat.member.owned_partitions();
-            let owned = owned.map(|(partition, owner)| (index, partition, owner.tenure()));
+            let owned = owned.map(|(partition, owner)| (index, partition, owner.term()));
             self.counted.extend(owned);
         }
         u64::MAX

@@ -19,7 +19,7 @@ pub(in super::super) enum Order {
     },
     /// A view was agreed on.
     View { group: usize, view: Arc<View> },
-    /// What was wished for was not agreed on, for sure.
+    /// What was proposed was not agreed on, for sure.
     Refused { group: usize, number: u32 },
     /// A partition of this node is to go to another.
     HandOver(HandOver),

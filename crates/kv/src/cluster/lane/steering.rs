@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use super::super::config::NodeState;
 use super::super::membership::Refused;
-use super::super::node::Wish;
+use super::super::node::Proposal;
 use super::super::steering::Situation;
 use super::Lane;
 
@@ -14,14 +14,14 @@ const REFUSE_EVERY_NS: u64 = 5_000_000;
 const STILL_NS: u64 = 100_000_000;
 
 impl Lane {
-    /// Looks anew at what it refuses before something is served. Whether that is known: a node that stood still
+    /// Looks again at what it refuses before something is served. Whether that is known: a node that stood still
     /// and may have been counted out since has to hear first who is gone.
     pub(super) fn knows_what_to_refuse(&mut self, now: u64) -> bool {
         let since = now.saturating_sub(self.refused_at);
         if since < REFUSE_EVERY_NS {
             return true;
         }
-        let lease = self.shared.standing.lease_at(now);
+        let lease = self.shared.registration_lease.lease_at(now);
         if since >= STILL_NS && !self.membership.is_registered(lease) {
             return false;
         }
@@ -29,10 +29,10 @@ impl Lane {
         true
     }
 
-    /// Looks anew at what this node refuses. It comes when what has arrived is taken, and before any of it is
+    /// Looks again at what this node refuses. It comes when what has arrived is taken, and before any of it is
     /// answered.
     pub(super) fn refuse(&mut self, now: u64) {
-        let lease = self.shared.standing.lease_at(now);
+        let lease = self.shared.registration_lease.lease_at(now);
         let is_due = now.saturating_sub(self.refused_at) >= REFUSE_EVERY_NS;
         if self.membership.is_registered(lease) && !is_due {
             return;
@@ -71,7 +71,7 @@ impl Lane {
             }
             if let Some(view) = next {
                 let group = seat.group;
-                self.shared.wish(Wish { group, view });
+                self.shared.propose(Proposal { group, view });
             }
         }
     }

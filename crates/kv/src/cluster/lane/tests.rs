@@ -88,7 +88,7 @@ impl Turned {
         let homes = vec![vec![1, 0]];
         let shared = Shared::new(NodeId(node), REGION_BYTES, homes, registration, vec![bell]);
         let shared = Arc::new(shared);
-        shared.standing.renew(LEASE, u64::MAX);
+        shared.registration_lease.renew(LEASE, u64::MAX);
         shared.order(
             0,
             Order::Node {
@@ -211,7 +211,7 @@ fn requests_wait_while_an_earlier_one_may_be_with_the_former_owner() {
             assert!(Instant::now() < deadline, "it does not come");
             owner.turn();
         }
-        // One more waits to be sent when the partition goes to another: it is to ask anew.
+        // One more waits to be sent when the partition goes to another: it is to ask again.
         front.lane.forward(1, ticket(2), b"get b\r\n");
         assert!(is_in_order(&front));
         let next = view.without(|dead| dead == process(1));
@@ -268,7 +268,7 @@ fn a_node_that_leaves_answers_what_was_sent_to_it_before_it_ends() {
     let asked = owner.asks.iter().next().map(|(ticket, _)| ticket);
     let asked = asked.expect("it was on its way");
 
-    // Another waits at the front, which learns from the owner that it is to ask anew.
+    // Another waits at the front, which learns from the owner that it is to ask again.
     front.lane.forward(1, ticket(2), b"get b\r\n");
     while owner.goodbyes() == 0 {
         assert!(Instant::now() < deadline, "no answer");
@@ -391,20 +391,20 @@ fn a_process_that_is_not_known_yet_is_not_taken_for_dead() {
         heard.inspect(|_| register(&owner, heard));
         for _ in 0..SOME {
             owner.turn();
-            let wishes = owner.shared.take_wishes();
-            assert!(wishes.is_empty(), "{heard:?}: {wishes:?}");
+            let proposals = owner.shared.take_proposals();
+            assert!(proposals.is_empty(), "{heard:?}: {proposals:?}");
         }
     }
     register(&owner, None);
     let deadline = Instant::now() + PATIENCE;
-    let wish = loop {
+    let proposal = loop {
         owner.turn();
-        if let Some(wish) = owner.shared.take_wishes().pop() {
-            break wish;
+        if let Some(proposal) = owner.shared.take_proposals().pop() {
+            break proposal;
         }
         assert!(Instant::now() < deadline, "it is gone and nobody says so");
     };
-    assert!(!wish.view.has(process(0)));
+    assert!(!proposal.view.has(process(0)));
 }
 
 #[test]
@@ -423,15 +423,15 @@ fn a_member_that_lives_and_acknowledges_nothing_is_given_up() {
         loop {
             owner.turn();
             parity.turn();
-            let wish = owner.shared.take_wishes().pop();
-            match (is_mute, wish) {
-                (true, Some(wish)) => {
-                    assert!(!wish.view.has(process(0)));
+            let proposal = owner.shared.take_proposals().pop();
+            match (is_mute, proposal) {
+                (true, Some(proposal)) => {
+                    assert!(!proposal.view.has(process(0)));
                     break;
                 }
                 (false, None) if xid(&owner) == (1, 1) => break,
                 (_, None) => assert!(Instant::now() < deadline, "{:?}", xid(&owner)),
-                (false, wish) => panic!("{wish:?}"),
+                (false, proposal) => panic!("{proposal:?}"),
             }
         }
     }
@@ -451,7 +451,7 @@ fn a_node_that_is_not_registered_serves_while_its_group_is_whole_and_refuses_whe
             let loss = owner.lane.loss(index, b"set a 0 0 1\r\nx\r\n");
             let is_refused = loss.is_some_and(|loss| loss.ends_with(b"nothing was done\r\n"));
             if is_refused == refuses && (refuses || owner.lane.may_serve(index)) {
-                assert_eq!(owner.lane.tenure(index) == 0, refuses);
+                assert_eq!(owner.lane.term(index) == 0, refuses);
                 return;
             }
             assert!(Instant::now() < deadline, "{loss:?}");
@@ -459,7 +459,7 @@ fn a_node_that_is_not_registered_serves_while_its_group_is_whole_and_refuses_whe
     };
     until(&mut owner, &mut parity, false);
     // Its registration runs out, by its own count, and is told to be gone.
-    owner.shared.standing.renew(LEASE, 0);
+    owner.shared.registration_lease.renew(LEASE, 0);
     until(&mut owner, &mut parity, false);
     let gone = |node| Order::Node {
         node,
@@ -471,7 +471,7 @@ fn a_node_that_is_not_registered_serves_while_its_group_is_whole_and_refuses_whe
     until(&mut owner, &mut parity, true);
     // Registered with another lease: not before it has been told of that, and of all before.
     let other = LeaseId(8);
-    owner.shared.standing.renew(other, u64::MAX);
+    owner.shared.registration_lease.renew(other, u64::MAX);
     for _ in 0..SOME {
         owner.turn();
     }
@@ -501,13 +501,13 @@ fn a_node_that_stood_still_looks_whether_it_was_counted_out_before_it_serves() {
     owner
         .lane
         .link_down(NodeId(0), now, &mut asks, &mut answers);
-    owner.shared.standing.renew(LEASE, 0);
+    owner.shared.registration_lease.renew(LEASE, 0);
     owner.lane.refused_at = now_ns() - 10_000_000;
     assert!(!owner.lane.may_serve(index));
     assert!(owner.lane.loss(index, b"get a\r\n").is_some());
 
     // No backup says whether others have gone on without it.
-    owner.shared.standing.renew(LEASE, u64::MAX);
+    owner.shared.registration_lease.renew(LEASE, u64::MAX);
     let without = view.without(|process| process.node == 0);
     owner.adopt(&without.expect("it was in it"));
     let deadline = Instant::now() + PATIENCE;
@@ -515,7 +515,7 @@ fn a_node_that_stood_still_looks_whether_it_was_counted_out_before_it_serves() {
         assert!(Instant::now() < deadline, "it is not served");
         owner.turn();
     }
-    owner.shared.standing.renew(LEASE, 0);
+    owner.shared.registration_lease.renew(LEASE, 0);
     owner.lane.refused_at = 0;
     assert!(!owner.lane.may_serve(index), "nothing was heard");
     owner.turn();

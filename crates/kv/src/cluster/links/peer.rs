@@ -114,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pauses_grow_to_a_bound_and_begin_anew_after_a_link_that_lasted() {
+    fn pauses_grow_to_a_bound_and_begin_again_after_a_link_that_lasted() {
         let mut peer = Peer::default();
         let mut now = Instant::now();
         assert!(peer.move_to(Some(([10, 0, 0, 1], 1).into()), now));

@@ -217,7 +217,7 @@ fn a_broken_link_is_told_on_both_sides_and_made_again() {
     let (links, events) = (&mut nodes.nodes[1], &mut nodes.events[1]);
     links.reset(NodeId(0), now, events);
     assert!(!nodes.nodes[1].is_open(NodeId(0)));
-    nodes.until("anew", |nodes| {
+    nodes.until("again", |nodes| {
         nodes.downs(0) == 1
             && nodes.nodes[0].is_open(NodeId(1))
             && nodes.nodes[1].is_open(NodeId(0))
@@ -252,7 +252,7 @@ fn a_peer_that_is_not_there_is_called_until_it_is() {
 }
 
 #[test]
-fn a_node_that_starts_anew_takes_the_place_of_its_earlier_process() {
+fn a_node_that_starts_again_takes_the_place_of_its_earlier_process() {
     let mut nodes = Nodes::new(2, WireProtection::Plain);
     nodes.linked(0, 1);
     // The called one cannot tell that the caller is gone: its connection still stands.

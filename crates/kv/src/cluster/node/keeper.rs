@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use super::super::NodeId;
 use super::super::backoff::Backoff;
-use super::super::config::{Place, Registration};
+use super::super::config::{DocumentKeys, Registration};
 use super::super::etcd::Etcd;
 use super::super::lane::now_ns;
 use super::super::registrar::{RENEWAL, Registrar, RegistrarError, Turned};
@@ -31,7 +31,7 @@ pub(super) struct Keeper {
     changed: Option<Sender<Registration>>,
     is_replaced: Arc<AtomicBool>,
     /// The registration had to be written again since this was last asked.
-    is_written_anew: Arc<AtomicBool>,
+    is_rewritten: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -42,18 +42,19 @@ impl Keeper {
     /// See [`RegistrarError`].
     pub(super) fn start(
         etcd: &Etcd,
-        place: &Place,
+        keys: &DocumentKeys,
         node: NodeId,
         registration: &Registration,
         shared: &Arc<Shared>,
     ) -> Result<Self, RegistrarError> {
         let (etcd, shared) = (etcd.clone(), Arc::clone(shared));
-        let standing = Arc::clone(&shared.standing);
-        let mut registrar = Registrar::new(place.node(node), registration.clone(), standing);
+        let registration_lease = Arc::clone(&shared.registration_lease);
+        let mut registrar =
+            Registrar::new(keys.node(node), registration.clone(), registration_lease);
         registrar.turn(&etcd, now_ns(), true)?;
         let is_replaced = Arc::new(AtomicBool::new(false));
-        let is_written_anew = Arc::new(AtomicBool::new(false));
-        let (tells, tells_anew) = (Arc::clone(&is_replaced), Arc::clone(&is_written_anew));
+        let is_rewritten = Arc::new(AtomicBool::new(false));
+        let (tells, tells_rewritten) = (Arc::clone(&is_replaced), Arc::clone(&is_rewritten));
         let (changed, changes) = mpsc::channel();
         let seed = u64::from(node.0) << 32 | registration.incarnation;
         let keep = move || {
@@ -79,7 +80,7 @@ impl Keeper {
                 let pause = match registrar.turn(&etcd, now_ns(), serves) {
                     Ok(Turned::Kept | Turned::Left) => RENEWAL,
                     Ok(Turned::Written) => {
-                        tells_anew.store(true, Ordering::SeqCst);
+                        tells_rewritten.store(true, Ordering::SeqCst);
                         shared.wake();
                         RENEWAL
                     }
@@ -109,7 +110,7 @@ impl Keeper {
         Ok(Self {
             changed: Some(changed),
             is_replaced,
-            is_written_anew,
+            is_rewritten,
             thread: Some(thread),
         })
     }
@@ -123,8 +124,8 @@ impl Keeper {
     }
 
     /// Whether the registration had to be written again since this was last asked.
-    pub(super) fn take_written_anew(&self) -> bool {
-        self.is_written_anew.swap(false, Ordering::SeqCst)
+    pub(super) fn take_rewritten(&self) -> bool {
+        self.is_rewritten.swap(false, Ordering::SeqCst)
     }
 
     /// Whether a later process has the node's name.

@@ -13,7 +13,7 @@ use super::times::{AgreedReport, Clock, TakeoverReport};
 use crate::group::member::Member;
 use crate::group::message::UNIT_BYTES;
 use crate::group::process::Process;
-use crate::group::view::{Parity, Partition, Place, View};
+use crate::group::view::{GroupSlot, Parity, Partition, View};
 use crate::group::wire::{decode_view, encode_view};
 
 /// How a node is.
@@ -106,8 +106,8 @@ pub struct GroupReport {
     #[serde(default)]
     pub joining_bytes: u64,
     /// Who takes a place over from a node that leaves.
-    #[serde(default)]
-    pub heir: Option<HeirReport>,
+    #[serde(default, rename = "heir")]
+    pub handoff: Option<HandoffReport>,
     /// Partitions that this node took over lately, oldest first.
     #[serde(default)]
     pub takeovers: Vec<TakeoverReport>,
@@ -133,7 +133,7 @@ pub struct PlaceReport {
 
 /// Who takes a place over.
 #[derive(Clone, Debug, Eq, PartialEq, Serialize, Deserialize)]
-pub struct HeirReport {
+pub struct HandoffReport {
     /// Number of the slot, data first.
     pub slot: usize,
     /// Who.
@@ -206,16 +206,16 @@ impl GroupReport {
             }
         });
         let memory = member.memory();
-        let heir = view.heir.map(|heir| HeirReport {
-            slot: match heir.place {
-                Place::Data(index) => index,
-                Place::Parity(slot) => view.partitions.len() + slot,
+        let handoff = view.handoff.map(|handoff| HandoffReport {
+            slot: match handoff.place {
+                GroupSlot::Data(index) => index,
+                GroupSlot::Parity(slot) => view.partitions.len() + slot,
             },
-            node: NodeId(heir.process.node),
+            node: NodeId(handoff.process.node),
         });
         Self {
             joining_bytes: member.joining_bytes(),
-            heir,
+            handoff,
             group,
             view: view.number,
             encoded: {

@@ -16,8 +16,8 @@ use super::super::config::{NodeState, Registration};
 use super::super::detector::Detector;
 use super::super::lane::Order;
 use super::super::links::Links;
-use super::super::standing::Standing;
-use super::super::steward::Wish;
+use super::super::registration_lease::RegistrationLease;
+use super::super::steward::Proposal;
 use super::report::{ChangeReport, GroupReport, NodeReport, PeerReport, PeerState};
 use super::times::AgreedReport;
 use crate::group::progress::Leave;
@@ -58,7 +58,7 @@ pub(in super::super) struct Shared {
     orders: Vec<Mutex<VecDeque<Order>>>,
     /// A byte for a lane wakes it.
     bells: Vec<UnixStream>,
-    wishes: Mutex<Vec<Wish>>,
+    proposals: Mutex<Vec<Proposal>>,
     /// The node's thread.
     steward: OnceLock<Thread>,
     groups: Mutex<Vec<Vec<GroupReport>>>,
@@ -72,7 +72,7 @@ pub(in super::super) struct Shared {
     parting: Mutex<Vec<Parting>>,
     started: Instant,
     /// Until when the node's registration stands.
-    pub(in super::super) standing: Arc<Standing>,
+    pub(in super::super) registration_lease: Arc<RegistrationLease>,
     /// By lane: the milliseconds after the start at which it last turned.
     turned_ms: Vec<AtomicU64>,
     /// By lane: for what content of etcd its groups' reports are.
@@ -102,11 +102,11 @@ impl Shared {
             strangers: Mutex::new(vec![Counts::default(); bells.len()]),
             parting: Mutex::new(vec![Parting::Begun; bells.len()]),
             ends_soon: AtomicBool::default(),
-            standing: Arc::default(),
+            registration_lease: Arc::default(),
             turned_ms: bells.iter().map(|_| AtomicU64::default()).collect(),
             seeds: bells.iter().map(|_| AtomicU64::default()).collect(),
             bells,
-            wishes: Mutex::default(),
+            proposals: Mutex::default(),
             steward: OnceLock::new(),
             changes: Mutex::default(),
             agreed: Mutex::default(),
@@ -176,8 +176,8 @@ impl Shared {
         *locked(&self.registration) = registration.clone();
     }
 
-    pub(in super::super) fn take_wishes(&self) -> Vec<Wish> {
-        std::mem::take(&mut *locked(&self.wishes))
+    pub(in super::super) fn take_proposals(&self) -> Vec<Proposal> {
+        std::mem::take(&mut *locked(&self.proposals))
     }
 
     pub(super) fn failure(&self) -> Option<String> {
@@ -194,8 +194,8 @@ impl Shared {
         while matches!(bell.read(&mut bytes), Ok(read) if read > 0) {}
     }
 
-    pub(in super::super) fn wish(&self, wish: Wish) {
-        locked(&self.wishes).push(wish);
+    pub(in super::super) fn propose(&self, proposal: Proposal) {
+        locked(&self.proposals).push(proposal);
         self.wake();
     }
 
@@ -286,7 +286,7 @@ impl Shared {
         push_bounded(&mut locked(&self.changes), change, CHANGES_MAX);
     }
 
-    /// A view that this node wished for was agreed on just now.
+    /// A view that this node proposed was agreed on just now.
     pub(super) fn note_agreed(&self, group: usize, view: u32) {
         let agreed = AgreedReport::now(group, view);
         push_bounded(&mut locked(&self.agreed), agreed, AGREED_MAX);

@@ -36,7 +36,7 @@ pub struct TakeoverReport {
     pub rebuilt_bytes: u64,
 }
 
-/// A view that the node had wished for, and that was agreed on.
+/// A view that the node had proposed, and that was agreed on.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize, Deserialize)]
 pub struct AgreedReport {
     /// Whose.

@@ -6,18 +6,18 @@ use cenote_fabric::WireProtection;
 
 use super::*;
 use crate::cluster::config::{
-    ClusterConfig, KeyFingerprint, NodeState, Place, Registration, Scheme, VERSION,
+    ClusterConfig, DocumentKeys, KeyFingerprint, NodeState, Registration, Scheme, VERSION,
 };
 use crate::cluster::etcd::Change;
-use crate::cluster::steward::{Notice, Wish};
+use crate::cluster::steward::{Notice, Proposal};
 use crate::cluster::store::memory::Memory;
 use crate::group::member::Service;
 use crate::group::view;
 
 const SECOND_NS: u64 = 1_000_000_000;
 
-fn place() -> Place {
-    Place::of("test").unwrap()
+fn keys() -> DocumentKeys {
+    DocumentKeys::of("test").unwrap()
 }
 
 fn process(node: u32) -> Process {
@@ -65,16 +65,16 @@ fn register(store: &Memory, node: u32) {
         incarnation: 1,
         state: NodeState::Up,
     };
-    store.put(&place().node(NodeId(node)), &registration.to_bytes());
+    store.put(&keys().node(NodeId(node)), &registration.to_bytes());
 }
 
 /// A store with the cluster's configuration, both nodes and the first group's view.
 fn store() -> Memory {
     let store = Memory::default();
-    store.put(&place().config(), &config().to_bytes());
+    store.put(&keys().config(), &config().to_bytes());
     register(&store, 0);
     register(&store, 1);
-    store.put(&place().view(0), &encoded(&view(3)));
+    store.put(&keys().view(0), &encoded(&view(3)));
     store
 }
 
@@ -82,7 +82,7 @@ fn store() -> Memory {
 fn steward(node: u32, store: &Memory) -> Steward {
     let plan = vec![vec![NodeId(7)]; 2];
     let config = Arc::new(config());
-    let mut steward = Steward::new(process(node), place(), config, &[], plan, 7);
+    let mut steward = Steward::new(process(node), keys(), config, &[], plan, 7);
     steward.take(Change::Reset(store.listing()));
     turn(&mut steward, store, 1);
     steward.take_notices();
@@ -94,7 +94,7 @@ fn turn(steward: &mut Steward, store: &Memory, second: u64) {
 }
 
 fn mark(store: &Memory) -> Option<Vec<u8>> {
-    store.entry(&place().seed()).map(|entry| entry.value)
+    store.entry(&keys().seed()).map(|entry| entry.value)
 }
 
 fn is_told_of_seeding(steward: &mut Steward) -> bool {
@@ -108,7 +108,7 @@ fn of_all_that_there_is_views_are_told_first_and_the_own_registration_last() {
     for node in [0, 1] {
         let plan = vec![vec![NodeId(7)]; 2];
         let config = Arc::new(config());
-        let mut steward = Steward::new(process(node), place(), config, &[], plan, 7);
+        let mut steward = Steward::new(process(node), keys(), config, &[], plan, 7);
         steward.take(Change::Reset(store.listing()));
         let notices = steward.take_notices();
         assert!(matches!(
@@ -128,7 +128,7 @@ fn what_was_listed_before_a_swap_of_our_own_is_no_loss() {
     // The watch lists, and is slow to tell. Meanwhile one group goes on and another begins.
     let stale = store.listing();
     for (group, view) in [(0, view(4)), (1, view(1))] {
-        steward.wish(Wish { group, view });
+        steward.propose(Proposal { group, view });
     }
     turn(&mut steward, &store, 2);
     steward.take(Change::Reset(stale));
@@ -137,21 +137,21 @@ fn what_was_listed_before_a_swap_of_our_own_is_no_loss() {
     assert!(!steward.is_busy());
     // And it goes on from there.
     steward.take_notices();
-    steward.wish(Wish {
+    steward.propose(Proposal {
         group: 0,
         view: view(5),
     });
     turn(&mut steward, &store, 4);
-    let entry = store.entry(&place().view(0)).unwrap();
+    let entry = store.entry(&keys().view(0)).unwrap();
     assert_eq!(entry.value, encoded(&view(5)));
 }
 
 #[test]
 fn an_older_view_and_a_view_that_is_gone_are_losses() {
     let older = |store: &Memory| {
-        store.put(&place().view(0), &encoded(&view(2)));
+        store.put(&keys().view(0), &encoded(&view(2)));
     };
-    let gone = |store: &Memory| store.remove(&place().view(0));
+    let gone = |store: &Memory| store.remove(&keys().view(0));
     let empty = |store: &Memory| store.lose();
     for lose in [&older as &dyn Fn(&Memory), &gone, &empty] {
         let store = store();
@@ -161,7 +161,7 @@ fn an_older_view_and_a_view_that_is_gone_are_losses() {
         turn(&mut steward, &store, 2);
         assert!(mark(&store).is_some());
         assert!(is_told_of_seeding(&mut steward));
-        assert!(store.entry(&place().config()).is_some());
+        assert!(store.entry(&keys().config()).is_some());
     }
 }
 
@@ -174,7 +174,7 @@ fn each_loss_has_a_mark_of_its_own() {
         match round {
             // The mark goes with all else, or stays when a view goes.
             0 | 1 => store.lose(),
-            _ => store.remove(&place().view(0)),
+            _ => store.remove(&keys().view(0)),
         }
         steward.take(Change::Reset(store.listing()));
         turn(&mut steward, &store, 2 + 10 * round);
@@ -182,7 +182,7 @@ fn each_loss_has_a_mark_of_its_own() {
         marks.push(mark(&store).unwrap());
         // All of its nodes have the view again.
         store.put(
-            &place().view(0),
+            &keys().view(0),
             &encoded(&view(100 + u32::try_from(round).unwrap())),
         );
         steward.take(Change::Reset(store.listing()));
@@ -208,7 +208,7 @@ fn two_that_notice_a_loss_agree_on_the_last_mark() {
         turn(steward, &store, 2);
     }
     let seeds = both.each_mut().map(|steward| {
-        steward.take(Change::Put(store.entry(&place().seed()).unwrap()));
+        steward.take(Change::Put(store.entry(&keys().seed()).unwrap()));
         steward.seeding.seed
     });
     assert_eq!(seeds[0], seeds[1]);

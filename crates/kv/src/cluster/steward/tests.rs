@@ -73,9 +73,9 @@ fn steward() -> Steward {
         node: 0,
         incarnation: 1,
     };
-    let place = Place::of("test").expect("a name");
+    let keys = DocumentKeys::of("test").expect("a name");
     let plan = vec![vec![NodeId(0), NodeId(1)]];
-    Steward::new(me, place, Arc::new(config), &[], plan, 7)
+    Steward::new(me, keys, Arc::new(config), &[], plan, 7)
 }
 
 fn register(steward: &mut Steward, node: u32) {
@@ -87,9 +87,9 @@ fn register(steward: &mut Steward, node: u32) {
         incarnation: 1,
         state: NodeState::Up,
     };
-    let place = Place::of("test").expect("a name");
+    let keys = DocumentKeys::of("test").expect("a name");
     steward.take(Change::Put(Entry {
-        key: place.node(NodeId(node)),
+        key: keys.node(NodeId(node)),
         value: registration.to_bytes(),
         mod_revision: 1,
         lease: None,
@@ -102,7 +102,7 @@ fn a_store_that_does_not_answer_is_asked_ever_more_seldom() {
     register(&mut steward, 0);
     register(&mut steward, 1);
     let ask: Ask<'_> = &|_, _| None;
-    // Both of the plan are there: the first one wishes for the group's first view.
+    // Both of the plan are there: the first one proposes the group's first view.
     for turn in 0..20_000 {
         steward.turn(&away, ask, turn * MILLISECOND);
     }

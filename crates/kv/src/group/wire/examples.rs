@@ -7,7 +7,7 @@ use crate::group::message::{Content, Item, Lacks, Message, Run};
 use crate::group::operation::{Effect, Operation};
 use crate::group::process::Process;
 use crate::group::replica::Basis;
-use crate::group::view::{Heir, Parity, Partition, Place, Scheme, View};
+use crate::group::view::{GroupSlot, Handoff, Parity, Partition, Scheme, View};
 use crate::memory::table::Entry;
 
 /// (name, message, its bytes in hexadecimal), by kind. Of large bodies there are four bytes.
@@ -242,8 +242,8 @@ fn view() -> View {
             },
             Parity::Vacant,
         ],
-        heir: Some(Heir {
-            place: Place::Data(0),
+        handoff: Some(Handoff {
+            place: GroupSlot::Data(0),
             process: process(6),
             since: 7,
         }),

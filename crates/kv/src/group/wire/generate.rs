@@ -12,7 +12,7 @@ use crate::group::operation::{Effect, Operation};
 use crate::group::process::Process;
 use crate::group::replica::Basis;
 use crate::group::view::{
-    Heir, PARITIES_MAX, PARTITIONS_MAX, Parity, Partition, Place, Scheme, View,
+    GroupSlot, Handoff, PARITIES_MAX, PARTITIONS_MAX, Parity, Partition, Scheme, View,
 };
 use crate::memory::allocator::ALIGN_BYTES;
 use crate::memory::table::Entry;
@@ -36,14 +36,14 @@ pub(super) fn view() -> impl Strategy<Value = View> {
         1..=PARTITIONS_MAX,
     );
     let parities = vec((0..3u8, process(), any::<u32>()), 0..=PARITIES_MAX);
-    let heir = option::of((any::<(bool, usize)>(), process(), any::<u32>()));
-    (any::<u64>(), scheme, partitions, parities, heir).prop_map(
-        |(numbers, scheme, partitions, parities, heir)| {
+    let handoff = option::of((any::<(bool, usize)>(), process(), any::<u32>()));
+    (any::<u64>(), scheme, partitions, parities, handoff).prop_map(
+        |(numbers, scheme, partitions, parities, handoff)| {
             let (k, m) = (partitions.len(), parities.len());
-            let heir = heir.map(|((is_data, place), process, since)| Heir {
+            let handoff = handoff.map(|((is_data, place), process, since)| Handoff {
                 place: match is_data || m == 0 {
-                    true => Place::Data(place % k),
-                    false => Place::Parity(place % m),
+                    true => GroupSlot::Data(place % k),
+                    false => GroupSlot::Parity(place % m),
                 },
                 process,
                 since,
@@ -77,7 +77,7 @@ pub(super) fn view() -> impl Strategy<Value = View> {
                 begun: (0..k).map(|at| (numbers >> at) as u32).collect(),
                 partitions: partitions.into_iter().map(partition).collect(),
                 parities: parities.into_iter().map(parity).collect(),
-                heir,
+                handoff,
                 let_go: (numbers >> 32 & ((1 << k) - 1)) as u32,
             }
         },

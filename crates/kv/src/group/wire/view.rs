@@ -5,7 +5,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use super::{NoMessage, fields::Reader};
 use crate::group::process::Process;
 use crate::group::view::{
-    Heir, PARITIES_MAX, PARTITIONS_MAX, Parity, Partition, Place, Scheme, View,
+    GroupSlot, Handoff, PARITIES_MAX, PARTITIONS_MAX, Parity, Partition, Scheme, View,
 };
 
 /// Appends a view.
@@ -62,15 +62,15 @@ pub fn encode_view(view: &View, out: &mut BytesMut) {
         put_process(out, *process);
         out.put_u32_le(*since);
     }
-    match view.heir {
+    match view.handoff {
         None => out.put_u8(0),
-        Some(Heir {
+        Some(Handoff {
             place,
             process,
             since,
         }) => match place {
-            Place::Data(index) => put_move(out, 1, index, process, since),
-            Place::Parity(slot) => put_move(out, 2, slot, process, since),
+            GroupSlot::Data(index) => put_move(out, 1, index, process, since),
+            GroupSlot::Parity(slot) => put_move(out, 2, slot, process, since),
         },
     }
     out.put_u32_le(view.let_go);
@@ -103,7 +103,7 @@ pub(super) fn view(from: &mut Reader) -> Result<View, NoMessage> {
         .collect::<Result<_, _>>()?;
     let begun = (0..k).map(|_| from.u32()).collect::<Result<_, _>>()?;
     let parities = (0..m).map(|_| parity(from)).collect::<Result<_, _>>()?;
-    let heir = heir(from, k, m)?;
+    let handoff = handoff(from, k, m)?;
     let let_go = from.u32()?;
     if u64::from(let_go) >> k != 0 {
         return Err(NoMessage::Field("partitions let go"));
@@ -114,19 +114,19 @@ pub(super) fn view(from: &mut Reader) -> Result<View, NoMessage> {
         partitions,
         begun,
         parities,
-        heir,
+        handoff,
         let_go,
     })
 }
 
-fn heir(from: &mut Reader, k: usize, m: usize) -> Result<Option<Heir>, NoMessage> {
+fn handoff(from: &mut Reader, k: usize, m: usize) -> Result<Option<Handoff>, NoMessage> {
     let place = match from.u8()? {
         0 => return Ok(None),
-        1 => Place::Data(slot(from, k)?),
-        2 => Place::Parity(slot(from, m)?),
-        _ => return Err(NoMessage::Field("heir's place")),
+        1 => GroupSlot::Data(slot(from, k)?),
+        2 => GroupSlot::Parity(slot(from, m)?),
+        _ => return Err(NoMessage::Field("handoff's place")),
     };
-    Ok(Some(Heir {
+    Ok(Some(Handoff {
         place,
         process: process(from)?,
         since: from.u32()?,

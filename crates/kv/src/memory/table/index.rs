@@ -91,7 +91,7 @@ impl Index {
         self.resident_bytes().max((segments * segment) as u64)
     }
 
-    /// As [`resident_bytes`](Self::resident_bytes), counted anew.
+    /// As [`resident_bytes`](Self::resident_bytes), counted again.
     #[cfg(test)]
     pub(super) fn counted_bytes(&self) -> u64 {
         let counted: usize = self.segments.iter().map(Segment::bytes).sum();

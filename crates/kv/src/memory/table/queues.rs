@@ -13,7 +13,7 @@
 //! [`Ghost`]: super::ghost::Ghost
 
 use super::{
-    record::{Place, Records, USES_MAX},
+    record::{EvictionQueue, Records, USES_MAX},
     slabs::{NONE, Slot},
 };
 use crate::memory::allocator::piece_bytes;
@@ -36,7 +36,7 @@ pub(super) struct Queues {
 
 /// A list from its newest to its oldest entry.
 struct Queue {
-    place: Place,
+    place: EvictionQueue,
     newest: u32,
     oldest: u32,
     /// Entries' slots and the space of their values.
@@ -46,8 +46,8 @@ struct Queue {
 impl Queues {
     pub(super) fn new() -> Self {
         Self {
-            small: Queue::new(Place::Small),
-            main: Queue::new(Place::Main),
+            small: Queue::new(EvictionQueue::Small),
+            main: Queue::new(EvictionQueue::Main),
         }
     }
 
@@ -57,11 +57,11 @@ impl Queues {
     }
 
     /// An entry is new; `place` says where it begins.
-    pub(super) fn enter(&mut self, records: &mut Records, slot: Slot, place: Place) {
+    pub(super) fn enter(&mut self, records: &mut Records, slot: Slot, place: EvictionQueue) {
         match place {
-            Place::Small => self.small.push(records, slot),
-            Place::Main => self.main.push(records, slot),
-            Place::Nowhere => {}
+            EvictionQueue::Small => self.small.push(records, slot),
+            EvictionQueue::Main => self.main.push(records, slot),
+            EvictionQueue::Nowhere => {}
         }
     }
 
@@ -82,7 +82,7 @@ impl Queues {
 
     /// Chooses the next to go, and takes it out of its queue. Also says whether it was a newcomer, which
     /// the ghost is to remember.
-    pub(super) fn choose(&mut self, records: &mut Records) -> Option<(Slot, Place)> {
+    pub(super) fn choose(&mut self, records: &mut Records) -> Option<(Slot, EvictionQueue)> {
         for passed in 0.. {
             let is_small_full = self.small.bytes * SMALL_PART >= self.bytes();
             let from_small =
@@ -113,9 +113,9 @@ impl Queues {
 
     fn queue_of(&mut self, records: &Records, slot: Slot) -> Option<&mut Queue> {
         match records.place(slot) {
-            Place::Nowhere => None,
-            Place::Small => Some(&mut self.small),
-            Place::Main => Some(&mut self.main),
+            EvictionQueue::Nowhere => None,
+            EvictionQueue::Small => Some(&mut self.small),
+            EvictionQueue::Main => Some(&mut self.main),
         }
     }
 }
@@ -129,7 +129,7 @@ pub(super) fn count_use(records: &mut Records, slot: Slot) {
 }
 
 impl Queue {
-    fn new(place: Place) -> Self {
+    fn new(place: EvictionQueue) -> Self {
         Self {
             place,
             newest: NONE,
@@ -160,7 +160,7 @@ impl Queue {
             NONE => self.oldest = newer,
             older => records.set_newer(Slot(older), newer),
         }
-        records.set_place(slot, Place::Nowhere);
+        records.set_place(slot, EvictionQueue::Nowhere);
         self.bytes -= cost(records, slot);
     }
 }

@@ -59,7 +59,7 @@ impl Hashes<'_> {
 
 /// Which queue of the eviction order an entry is in.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Place {
+pub(super) enum EvictionQueue {
     /// None: it was chosen to go.
     Nowhere,
     Small,
@@ -143,15 +143,15 @@ impl Records {
         set_word(self.head_mut(slot), OLDER, older);
     }
 
-    pub(super) fn place(&self, slot: Slot) -> Place {
+    pub(super) fn place(&self, slot: Slot) -> EvictionQueue {
         match self.head(slot)[STATE] & PLACE_BITS {
-            0 => Place::Nowhere,
-            1 => Place::Small,
-            _ => Place::Main,
+            0 => EvictionQueue::Nowhere,
+            1 => EvictionQueue::Small,
+            _ => EvictionQueue::Main,
         }
     }
 
-    pub(super) fn set_place(&mut self, slot: Slot, place: Place) {
+    pub(super) fn set_place(&mut self, slot: Slot, place: EvictionQueue) {
         let state = &mut self.head_mut(slot)[STATE];
         *state = *state & !PLACE_BITS | place as u8;
     }

@@ -53,7 +53,7 @@ pub struct Shown<'a> {
     pub seconds_idle: u64,
     /// Whether it has been fetched before.
     pub was_hit: bool,
-    /// The client won the right to store it anew.
+    /// The client won the right to store it again.
     pub has_won: bool,
     /// It is stale.
     pub is_stale: bool,

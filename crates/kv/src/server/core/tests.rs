@@ -32,7 +32,7 @@ struct Slow {
     owner: Owner,
     committed: Xid,
     is_closed: bool,
-    tenure: u32,
+    term: u32,
     /// How many stretches it has without an item, and how many of them were looked at.
     stretches: u64,
     walked: Cell<u64>,
@@ -95,7 +95,7 @@ impl Partition for Slow {
 }
 
 /// A worker's partition, and other nodes that have such.
-struct Place {
+struct TestBackend {
     partition: Slow,
     nodes: Vec<u32>,
     is_given_away: bool,
@@ -111,13 +111,13 @@ struct Place {
     answers: Batch,
 }
 
-impl Place {
+impl TestBackend {
     fn new(nodes: Vec<u32>) -> Self {
         let partition = Slow {
             owner: Owner::alone(KeyHasher::new([7; 16]), 1 << 20, Bound::NONE),
             committed: 0,
             is_closed: false,
-            tenure: 0,
+            term: 0,
             stretches: 0,
             walked: Cell::new(0),
         };
@@ -136,7 +136,7 @@ impl Place {
     }
 }
 
-impl Backend for Place {
+impl Backend for TestBackend {
     type Partition = Slow;
 
     fn route(&self, _place: u32) -> Route {
@@ -167,8 +167,8 @@ impl Backend for Place {
         self.loss
     }
 
-    fn tenure(&self, _index: usize) -> u32 {
-        self.partition.tenure
+    fn term(&self, _index: usize) -> u32 {
+        self.partition.term
     }
 
     fn forward(&mut self, node: u32, ticket: Ticket, text: &[u8]) {
@@ -209,7 +209,7 @@ impl Backend for Place {
 
 /// A worker without sockets, and one client of it.
 struct Bench {
-    core: Core<Place>,
+    core: Core<TestBackend>,
     session: Session,
 }
 
@@ -237,7 +237,7 @@ impl Bench {
 
     fn of(shared: Arc<Shared>, nodes: Vec<u32>) -> Self {
         Self {
-            core: Core::new(0, Place::new(nodes), shared),
+            core: Core::new(0, TestBackend::new(nodes), shared),
             session: Session::new(0, 0),
         }
     }
@@ -323,7 +323,11 @@ fn a_flush_waits_as_well() {
 }
 
 /// Gives what one worker has for the other to it.
-fn hand_over(from: &mut Core<Place>, to: &mut Core<Place>, mut each: impl FnMut(Ticket, &[u8])) {
+fn hand_over(
+    from: &mut Core<TestBackend>,
+    to: &mut Core<TestBackend>,
+    mut each: impl FnMut(Ticket, &[u8]),
+) {
     assert!(from.hand_over());
     let shared = Arc::clone(&to.shared);
     while let Some(message) = shared.workers[to.index].mailbox.receive() {
@@ -339,7 +343,7 @@ fn hand_over(from: &mut Core<Place>, to: &mut Core<Place>, mut each: impl FnMut(
 fn what_lies_elsewhere_leaves_less_room_to_clients() {
     let shared = shared(2);
     let mut bench = Bench::of(Arc::clone(&shared), Vec::new());
-    let mut other = Core::new(1, Place::new(Vec::new()), shared);
+    let mut other = Core::new(1, TestBackend::new(Vec::new()), shared);
     // Half of a worker's share is for answers.
     let max = usize::try_from(Settings::default().buffer_bytes).unwrap() / 2 / 2;
     let mut has_room = |elsewhere: usize, wanted| {
@@ -374,7 +378,7 @@ fn what_lies_elsewhere_leaves_less_room_to_clients() {
 fn a_node_that_does_not_read_its_answers_is_not_served_more() {
     let mut bench = Bench::new();
     bench.core.backend.answers_max = 10;
-    let serve = |core: &mut Core<Place>, slot, text: &[u8]| {
+    let serve = |core: &mut Core<TestBackend>, slot, text: &[u8]| {
         let asker = Asker::Node(3);
         let ticket = Ticket {
             asker,
@@ -403,7 +407,7 @@ fn a_node_that_does_not_read_its_answers_is_not_served_more() {
 fn who_waits_when_the_partition_changes_hands_is_told_that_nobody_knows() {
     let mut bench = Bench::new();
     bench.say("set a 0 0 1\r\nx\r\nmn\r\n");
-    bench.core.backend.partition.tenure = 7;
+    bench.core.backend.partition.term = 7;
     let said = bench.read();
     assert_eq!(
         said,

@@ -7,7 +7,7 @@ use crate::server::batch::Ticket;
 pub(super) struct Waiting {
     pub xid: Xid,
     /// The partition's when it was proposed.
-    pub tenure: u32,
+    pub term: u32,
     /// Answers that wait for one operation keep their order.
     pub order: u64,
     pub ticket: Ticket,

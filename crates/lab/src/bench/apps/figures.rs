@@ -2,11 +2,11 @@
 
 use super::Row;
 use super::slot::Slot;
-use crate::bench::Spread;
+use crate::bench::RatioRange;
 
 /// Where a figure comes from: one of the slots at a limit, or memory alone.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) struct Place {
+pub(super) struct FigureSource {
     pub(super) slot: Option<Slot>,
     /// Per cent of the peak.
     pub(super) limit: u8,
@@ -15,7 +15,7 @@ pub(super) struct Place {
 /// One figure of one round.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Figure {
-    pub(super) place: Place,
+    pub(super) place: FigureSource,
     pub(super) round: usize,
     pub(super) metric: &'static str,
     pub(super) unit: &'static str,
@@ -34,7 +34,7 @@ impl Figures {
     }
 
     /// One figure, if it was measured.
-    pub(super) fn of(&self, place: Place, round: usize, metric: &str) -> Option<f64> {
+    pub(super) fn of(&self, place: FigureSource, round: usize, metric: &str) -> Option<f64> {
         let found = self.0.iter().find(|figure| {
             figure.place == place && figure.round == round && figure.metric == metric
         });
@@ -50,7 +50,7 @@ impl Figures {
         for limit in limits.into_iter().rev().filter(|limit| *limit < 100) {
             for ours in Slot::ALL.into_iter().filter(|slot| slot.is_ours()) {
                 for (metric, unit, more_is_better) in self.metrics() {
-                    let mine = Place {
+                    let mine = FigureSource {
                         slot: Some(ours),
                         limit,
                     };
@@ -59,7 +59,7 @@ impl Figures {
                         .map(|slot| {
                             (
                                 name(slot),
-                                Place {
+                                FigureSource {
                                     slot: Some(slot),
                                     limit,
                                 },
@@ -93,7 +93,7 @@ impl Figures {
     }
 
     /// Both figures of each round that has both.
-    fn pairs(&self, metric: &str, mine: Place, theirs: Place) -> Vec<(f64, f64)> {
+    fn pairs(&self, metric: &str, mine: FigureSource, theirs: FigureSource) -> Vec<(f64, f64)> {
         let rounds = self.0.iter().map(|figure| figure.round).max();
         (0..rounds.map_or(0, |last| last + 1))
             .filter_map(|round| {
@@ -120,7 +120,7 @@ pub(crate) fn row(
         .map(|pair| pair.0 / pair.1)
         .collect();
     let mut row = Row::new(("apps", case), metric, ours, (peer, theirs));
-    row.spread = more_is_better.and_then(|more| Spread::of(&ratios, more));
+    row.spread = more_is_better.and_then(|more| RatioRange::of(&ratios, more));
     row
 }
 
@@ -137,7 +137,7 @@ pub(crate) fn median(mut figures: Vec<f64>) -> f64 {
 
 const IN_MEMORY: &str = "in memory";
 /// All of the program's memory, and no swap.
-pub(super) const MEMORY: Place = Place {
+pub(super) const MEMORY: FigureSource = FigureSource {
     slot: None,
     limit: 100,
 };
@@ -150,7 +150,7 @@ mod tests {
     fn figure(slot: Option<Slot>, round: usize, value: f64) -> Figure {
         let limit = if slot.is_some() { 50 } else { 100 };
         Figure {
-            place: Place { slot, limit },
+            place: FigureSource { slot, limit },
             round,
             metric: "throughput",
             unit: "ops/s",

@@ -42,7 +42,7 @@ fn programs_work_in_half_of_their_memory_over_a_swap_file() {
             figures: Figures::default(),
         };
         bench.run().unwrap();
-        let half = Place {
+        let half = FigureSource {
             slot: Some(Slot::File),
             limit: 50,
         };

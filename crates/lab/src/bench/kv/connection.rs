@@ -39,7 +39,7 @@ pub(in crate::bench) enum State {
 
 /// Where a server listens.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(in crate::bench) enum Place {
+pub(in crate::bench) enum ServerAddress {
     Tcp(SocketAddr),
     Unix(PathBuf),
 }
@@ -87,7 +87,11 @@ impl Connection {
     }
 
     /// Opens it, to the server that it had or another.
-    pub(in crate::bench) fn open(&mut self, place: &Place, registry: &Registry) -> io::Result<()> {
+    pub(in crate::bench) fn open(
+        &mut self,
+        place: &ServerAddress,
+        registry: &Registry,
+    ) -> io::Result<()> {
         let mut stream = Stream::connect(place)?;
         let interest = Interest::READABLE | Interest::WRITABLE;
         registry.register(stream.source(), self.token, interest)?;
@@ -198,14 +202,14 @@ impl Connection {
 }
 
 impl Stream {
-    fn connect(place: &Place) -> io::Result<Self> {
+    fn connect(place: &ServerAddress) -> io::Result<Self> {
         match place {
-            Place::Tcp(address) => {
+            ServerAddress::Tcp(address) => {
                 let stream = TcpStream::connect(*address)?;
                 stream.set_nodelay(true)?;
                 Ok(Self::Tcp(stream))
             }
-            Place::Unix(path) => UnixStream::connect(path).map(Self::Unix),
+            ServerAddress::Unix(path) => UnixStream::connect(path).map(Self::Unix),
         }
     }
 

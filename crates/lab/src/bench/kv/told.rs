@@ -49,11 +49,11 @@ struct Status {
 struct Places {
     group: usize,
     view: u32,
-    data: Vec<Place>,
+    data: Vec<SlotStatus>,
 }
 
 #[derive(Deserialize)]
-struct Place {
+struct SlotStatus {
     name: Option<String>,
     answers: bool,
 }

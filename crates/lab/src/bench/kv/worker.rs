@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, ensure};
 use mio::{Events, Poll, Token};
 
-use super::connection::{Connection, Pending, Place, State};
+use super::connection::{Connection, Pending, ServerAddress, State};
 use super::items::{Book, Items, push_key};
 use super::load::{Load, Route};
 use super::shards::Shards;
@@ -300,7 +300,7 @@ impl<'a> Worker<'a> {
     /// Opens a connection that is down; one that fails at once stays down.
     fn open(&mut self, index: usize) -> Result<()> {
         let address = self.address_of(index);
-        match self.connections[index].open(&Place::Tcp(address), self.poll.registry()) {
+        match self.connections[index].open(&ServerAddress::Tcp(address), self.poll.registry()) {
             Ok(()) => Ok(()),
             Err(error) => self.on_loss(index, error),
         }

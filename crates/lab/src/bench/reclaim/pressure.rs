@@ -183,7 +183,7 @@ fn retreat(
     wait_for(&volume, interrupt, "every slab is lent", |status| {
         status.mapped_bytes == size_bytes
     })?;
-    // Slabs that are taken back are not asked for anew by then.
+    // Slabs that are taken back are not asked for again by then.
     wait_for(&volume, interrupt, "no slab is busy", |status| {
         let mut activities = status.extents.iter().map(|extent| extent.activity);
         activities.all(|activity| f64::from(activity) < HOT)

@@ -14,7 +14,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use mio::{Events, Poll, Token};
 use tempfile::TempDir;
 
-use super::super::kv::connection::{Connection, Pending, Place, State};
+use super::super::kv::connection::{Connection, Pending, ServerAddress, State};
 use super::super::kv::running::free_address;
 use super::super::kv::tally::Kind;
 use super::super::kv::wire::{Protocol, Reply};
@@ -185,8 +185,8 @@ impl Store for Redis {
 
     fn connect(&self, way: &Way, loops: usize) -> Result<Vec<Box<dyn Client>>> {
         let place = match way.transport {
-            "unix" => Place::Unix(self.unix.clone()),
-            _ => Place::Tcp(self.tcp),
+            "unix" => ServerAddress::Unix(self.unix.clone()),
+            _ => ServerAddress::Tcp(self.tcp),
         };
         Ok(vec![Box::new(Sockets::connect(&place, loops)?)])
     }
@@ -216,7 +216,7 @@ struct Sockets {
 }
 
 impl Sockets {
-    fn connect(place: &Place, loops: usize) -> Result<Self> {
+    fn connect(place: &ServerAddress, loops: usize) -> Result<Self> {
         let mut poll = Poll::new().context("make a poll")?;
         let mut events = Events::with_capacity(256);
         let mut connections: Vec<_> = (0..loops).map(|at| Connection::new(Token(at))).collect();

@@ -171,7 +171,7 @@ impl Remote {
         }
         let itself = u32::try_from(client).expect("MACHINES_MAX fits 32 bits");
         for slab in hot {
-            // Asked anew for each slab, as QUERY_MEM is.
+            // Asked again for each slab, as QUERY_MEM is.
             let candidates = self.candidates();
             let is_old = |host: usize| {
                 let mut mapped = self.clients[client].iter();

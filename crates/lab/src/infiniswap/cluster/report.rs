@@ -2,7 +2,7 @@
 
 use super::{Outcome, Swapped};
 use crate::figure::{Csv, Legend, Line, Plot, Scale};
-use crate::spread::Spread;
+use crate::statistics::MedianRange;
 
 /// What the paper found, figure 15 and section 7.4.1.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -72,7 +72,7 @@ fn name(swapped: Swapped) -> &'static str {
 impl Outcome {
     /// Every figure with its name and what the paper has for it.
     #[must_use]
-    pub fn figures(&self) -> Vec<(&'static str, Spread, Option<f64>)> {
+    pub fn figures(&self) -> Vec<(&'static str, MedianRange, Option<f64>)> {
         vec![
             (
                 "utilisation_without",

@@ -35,7 +35,7 @@ struct Open {
 
 struct Sent {
     owner: Handle,
-    tenure: u32,
+    term: u32,
     xid: u64,
     kind: Kind,
 }
@@ -169,7 +169,7 @@ fn await_commit(open: &Open, sent: &Sent, world: &mut World) -> Outcome {
         return Outcome::Lost(sent.kind);
     }
     match node.seats[group].member.owner(partition) {
-        Some(owner) if owner.tenure() != sent.tenure => Outcome::Lost(sent.kind),
+        Some(owner) if owner.term() != sent.term => Outcome::Lost(sent.kind),
         Some(owner) if owner.committed_xid() >= sent.xid => Outcome::Done(sent.kind),
         Some(_) => Outcome::Waits,
         None => Outcome::Lost(sent.kind),
@@ -218,7 +218,7 @@ fn attempt(open: &mut Open, world: &mut World) -> Outcome {
         .owner(partition)
         .expect("it may be read");
     let hash = owner.hash_of(&name);
-    let tenure = owner.tenure();
+    let term = owner.term();
     let (kind, proposed) = match open.writes {
         None => {
             let newest = owner.newest(hash, &name);
@@ -242,7 +242,7 @@ fn attempt(open: &mut Open, world: &mut World) -> Outcome {
         Ok(xid) => {
             open.sent = Some(Sent {
                 owner: handle,
-                tenure,
+                term,
                 xid,
                 kind,
             });

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use cenote_kv::cluster::etcd::{Change, Entry, EtcdError, LeaseId, Listing, Swap};
 use cenote_kv::cluster::store::Store;
-use cenote_kv::planted::{Planted, is_planted};
+use cenote_kv::injected_faults::{InjectedFault, is_injected};
 
 use crate::sim::random::Random;
 
@@ -58,7 +58,7 @@ impl Etcd {
         }
     }
 
-    /// All that it had is gone. A store that is made anew has another number, unless it is made by the same words.
+    /// All that it had is gone. A store that is made from scratch has another number, unless it is made by the same words.
     pub(super) fn lose(&mut self) {
         if self.random.percent(50) {
             self.cluster += 1;
@@ -75,7 +75,7 @@ impl Etcd {
         let gap = now - self.now;
         self.now = now;
         if !self.is_up {
-            // It grants every lease its full time anew when it is back; never less.
+            // It grants every lease its full time again when it is back; never less.
             self.leases
                 .values_mut()
                 .for_each(|(_, until)| *until += gap);
@@ -255,7 +255,7 @@ impl Watch {
         let told = store.call(|etcd| {
             let is_other = known.is_some_and(|cluster| cluster != etcd.cluster);
             let is_behind = self.next.is_some_and(|next| etcd.revision < next - 1);
-            let is_noticed = (is_other || is_behind) && !is_planted(Planted::LossUnseen);
+            let is_noticed = (is_other || is_behind) && !is_injected(InjectedFault::LossUnseen);
             let changes = match self.next.filter(|_| !is_noticed) {
                 None => {
                     is_late = etcd.random.percent(50);
@@ -276,7 +276,7 @@ impl Watch {
         self.cluster = Some(cluster);
         let next = revision + 1;
         // Where a loss goes unnoticed it waits for revisions that come late or never.
-        self.next = Some(match is_planted(Planted::LossUnseen) {
+        self.next = Some(match is_injected(InjectedFault::LossUnseen) {
             true => next.max(self.next.unwrap_or(0)),
             false => next,
         });

@@ -4,7 +4,7 @@
 //! links, clients and an [etcd] with leases, revisions, watches, cuts of its own and loss of its data are drawn
 //! from a seed.
 //!
-//! Checked at every step: no two processes cannot be told apart, none but one serves a partition, and none begins anew
+//! Checked at every step: no two processes cannot be told apart, none but one serves a partition, and none starts from scratch
 //! but by an operator. Checked when all is mended: the group is whole, and fails over again; what clients saw of each
 //! key is linearizable; what serves nothing is not registered; and etcd is not asked without end.
 
@@ -14,7 +14,7 @@ mod node;
 mod trouble;
 mod world;
 
-use cenote_kv::planted::{OF_NODES, Planted};
+use cenote_kv::injected_faults::{InjectedFault, OF_NODES};
 use serde::Serialize;
 
 use super::linear::{Call, is_linearizable};
@@ -45,7 +45,7 @@ pub struct Options {
     /// What goes wrong; none: anything.
     pub only: &'static [Trouble],
     /// A mistake to be found.
-    pub planted: Option<Planted>,
+    pub injected: Option<InjectedFault>,
 }
 
 impl Default for Options {
@@ -58,7 +58,7 @@ impl Default for Options {
             spares: 2,
             troubles: 8,
             only: &[],
-            planted: None,
+            injected: None,
         }
     }
 }
@@ -84,27 +84,27 @@ impl Options {
 
     /// A cluster whose troubles lead to where a mistake shows.
     #[must_use]
-    pub fn suited(planted: Planted, seed: u64) -> Self {
-        let only: &[Trouble] = match planted {
-            Planted::ExpiryIsDeath => &[Trouble::Together],
-            Planted::BeginsByItself => &[Trouble::MoveAway, Trouble::OffEtcd],
-            Planted::NeverCloses => &[Trouble::GivenUp],
-            Planted::DeafLease => &[Trouble::Stuck],
-            Planted::BlindClaim => &[Trouble::Twins],
-            Planted::LossUnseen => &[Trouble::EtcdEmpty],
-            Planted::HastyBalance => &[Trouble::Bare, Trouble::Kill],
+    pub fn suited(injected: InjectedFault, seed: u64) -> Self {
+        let only: &[Trouble] = match injected {
+            InjectedFault::ExpiryIsDeath => &[Trouble::Together],
+            InjectedFault::BeginsByItself => &[Trouble::MoveAway, Trouble::OffEtcd],
+            InjectedFault::NeverCloses => &[Trouble::GivenUp],
+            InjectedFault::DeafLease => &[Trouble::Stuck],
+            InjectedFault::BlindClaim => &[Trouble::Twins],
+            InjectedFault::LossUnseen => &[Trouble::EtcdEmpty],
+            InjectedFault::HastyBalance => &[Trouble::Bare, Trouble::Kill],
             _ => &[],
         };
-        if planted == Planted::HastyBalance {
+        if injected == InjectedFault::HastyBalance {
             return Self {
                 seed,
                 only,
-                planted: Some(planted),
+                injected: Some(injected),
                 ..Self::many_groups()
             };
         }
         // As many beside the plan as in it: the group may be on none of its own.
-        let spares = if planted == Planted::BeginsByItself {
+        let spares = if injected == InjectedFault::BeginsByItself {
             3
         } else {
             2
@@ -113,7 +113,7 @@ impl Options {
             seed,
             only,
             spares,
-            planted: Some(planted),
+            injected: Some(injected),
             ..Self::default()
         }
     }
@@ -124,7 +124,7 @@ impl Options {
         let seed = self.seed;
         let known = OF_NODES
             .iter()
-            .find(|(_, known)| Some(*known) == self.planted);
+            .find(|(_, known)| Some(*known) == self.injected);
         match known {
             Some((name, _)) => format!("cenote lab kv --whole-nodes --seed {seed} --plant {name}"),
             None => format!(
@@ -165,7 +165,7 @@ pub struct Report {
 #[must_use]
 pub fn run(options: &Options) -> Report {
     #[cfg(feature = "planted")]
-    cenote_kv::planted::plant(options.planted);
+    cenote_kv::injected_faults::inject(options.injected);
     let report = caught(|| live(World::new(options))).unwrap_or_else(|panic| Report {
         seed: options.seed,
         violation: Some(panic),
@@ -173,20 +173,20 @@ pub fn run(options: &Options) -> Report {
         ..Report::default()
     });
     #[cfg(feature = "planted")]
-    cenote_kv::planted::plant(None);
+    cenote_kv::injected_faults::inject(None);
     report
 }
 
 /// A mistake by its name.
 #[must_use]
-pub fn planted(name: &str) -> Option<Planted> {
+pub fn injected(name: &str) -> Option<InjectedFault> {
     let mut all = OF_NODES.iter();
     all.find(|(known, _)| *known == name)
         .map(|(_, fault)| *fault)
 }
 
 /// The names of all mistakes.
-pub fn plants() -> impl Iterator<Item = &'static str> {
+pub fn fault_names() -> impl Iterator<Item = &'static str> {
     OF_NODES.iter().map(|(name, _)| *name)
 }
 

@@ -11,15 +11,15 @@ use std::time::{Duration, Instant};
 use cenote_fabric::WireProtection;
 use cenote_kv::cluster::NodeId;
 use cenote_kv::cluster::config::{
-    ClusterConfig, KeyFingerprint, NodeState, Place, Registration, Scheme, VERSION,
+    ClusterConfig, DocumentKeys, KeyFingerprint, NodeState, Registration, Scheme, VERSION,
 };
 use cenote_kv::cluster::detector::{Action, Cause, Detector, Settings, State};
 use cenote_kv::cluster::membership::{Membership, Refused, Registered};
 use cenote_kv::cluster::registrar::{RENEWAL, Registrar, RegistrarError, Turned};
+use cenote_kv::cluster::registration_lease::RegistrationLease;
 use cenote_kv::cluster::seeding::Testimony;
-use cenote_kv::cluster::standing::Standing;
 use cenote_kv::cluster::steering::{Situation, Steering};
-use cenote_kv::cluster::steward::{Notice, Steward, Wish};
+use cenote_kv::cluster::steward::{Notice, Proposal, Steward};
 use cenote_kv::cluster::store::Store as _;
 use cenote_kv::group::member::{Member, Shape};
 use cenote_kv::group::message::Message;
@@ -61,7 +61,7 @@ pub(super) enum Fate {
 pub(super) struct Node {
     pub(super) me: Process,
     registrar: Registrar,
-    standing: Arc<Standing>,
+    registration_lease: Arc<RegistrationLease>,
     keep_due: u64,
     watch: Watch,
     steward: Steward,
@@ -77,7 +77,7 @@ pub(super) struct Node {
     pub(super) stopped_until: u64,
     /// Where each node was last registered.
     pub(super) dials: BTreeMap<NodeId, u64>,
-    wishes: VecDeque<Wish>,
+    proposals: VecDeque<Proposal>,
     pub(super) out: Vec<(Process, Packet)>,
     /// Links that are to be broken.
     pub(super) resets: Vec<NodeId>,
@@ -103,11 +103,11 @@ impl Node {
             etcd,
             node: Some(node),
         };
-        let (place, config) = (place(), config(&shape, groups));
+        let (document_keys, config) = (document_keys(), config(&shape, groups));
         let id = NodeId(node);
-        store.read(&place.config()).ok()??;
+        store.read(&document_keys.config()).ok()??;
         // Microseconds, as a real one: two that start at once have the same.
-        let incarnation = place
+        let incarnation = document_keys
             .claim_incarnation(&store, id, now / 1000, marks[0])
             .ok()?;
         let me = Process { node, incarnation };
@@ -119,8 +119,12 @@ impl Node {
             incarnation,
             state: NodeState::Up,
         };
-        let standing = Arc::new(Standing::default());
-        let mut registrar = Registrar::new(place.node(id), registration, Arc::clone(&standing));
+        let registration_lease = Arc::new(RegistrationLease::default());
+        let mut registrar = Registrar::new(
+            document_keys.node(id),
+            registration,
+            Arc::clone(&registration_lease),
+        );
         registrar.turn(&store, now, true).ok()?;
         let count = shape.k + shape.m;
         let planned = u32::try_from(count).expect("few nodes");
@@ -144,10 +148,10 @@ impl Node {
         Some(Self {
             me,
             registrar,
-            standing,
+            registration_lease,
             keep_due: now + RENEWAL_NS,
             watch: Watch::default(),
-            steward: Steward::new(me, place, Arc::new(config), &names, plan, marks[1]),
+            steward: Steward::new(me, document_keys, Arc::new(config), &names, plan, marks[1]),
             orders: VecDeque::new(),
             seed: 0,
             membership: Membership::new(me, Detector::new(Settings::default())),
@@ -156,7 +160,7 @@ impl Node {
             is_stuck: false,
             stopped_until: 0,
             dials: BTreeMap::new(),
-            wishes: VecDeque::new(),
+            proposals: VecDeque::new(),
             out: Vec::new(),
             resets: Vec::new(),
         })
@@ -192,11 +196,11 @@ impl Node {
                 Err(_) => self.keep_due = now + RENEWAL_NS / 6,
             }
         }
-        for change in self.watch.poll(&store, &place().prefix()) {
+        for change in self.watch.poll(&store, &document_keys().prefix()) {
             self.steward.take(change);
         }
-        for wish in self.wishes.drain(..) {
-            self.steward.wish(wish);
+        for proposal in self.proposals.drain(..) {
+            self.steward.propose(proposal);
         }
         let ask = |_: &Steward, process| ask(process);
         if self.steward.turn(&store, &ask, now) {
@@ -226,7 +230,7 @@ impl Node {
     pub(super) fn lane_turn(&mut self, heard: Vec<(Process, Packet)>, orders: usize, at: Moment) {
         self.turned_at = at.ns;
         self.take_orders(orders, at);
-        let lease = self.standing.lease_at(at.ns);
+        let lease = self.registration_lease.lease_at(at.ns);
         for seat in &mut self.seats {
             seat.refused = match seat.member.view() {
                 Some(view) => self.membership.refused(view, lease),
@@ -272,7 +276,7 @@ impl Node {
                 instant: at.instant,
             };
             if let Some(view) = seat.steering.decide(&mut seat.member, &situation) {
-                self.wishes.push_back(Wish { group, view });
+                self.proposals.push_back(Proposal { group, view });
             }
             seat.member.tick(seconds, at.ns);
             seat.member.flush(at.ns, true);
@@ -351,8 +355,8 @@ impl Node {
     }
 }
 
-pub(super) fn place() -> Place {
-    Place::of("simulated").expect("a name")
+pub(super) fn document_keys() -> DocumentKeys {
+    DocumentKeys::of("simulated").expect("a name")
 }
 
 fn name(node: u32) -> String {

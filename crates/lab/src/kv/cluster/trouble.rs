@@ -3,12 +3,12 @@
 //! No more processes end at once than the group bears, so nothing may be lost unless an operator says so.
 
 use cenote_kv::cluster::NodeId;
-use cenote_kv::cluster::anew::{Anew, Sight};
+use cenote_kv::cluster::reset::{Reset, Sight};
 use cenote_kv::group::process::Process;
 use cenote_kv::group::view::{Partition, Scheme, View};
 use cenote_kv::group::wire::decode_view;
 
-use super::node::{Node, place};
+use super::node::{Node, document_keys};
 use super::world::{Handle, World};
 
 const SECOND_NS: u64 = 1_000_000_000;
@@ -138,7 +138,7 @@ impl World {
             }
         }
         self.mend();
-        // Without those that were cut off there may have been no node for all that had to begin anew.
+        // Without those that were cut off there may have been no node for all that had to start from scratch.
         if trouble == Trouble::GivenUp {
             self.go_on(10 * SECOND_NS);
             self.finish_operation();
@@ -252,7 +252,7 @@ impl World {
             Trouble::Stuck => {
                 self.nodes.get_mut(&victim).expect("it is there").is_stuck = true;
                 self.go_on(20 * SECOND_NS);
-                let key = place().node(NodeId(node));
+                let key = document_keys().node(NodeId(node));
                 if self.etcd.borrow().entry(&key).is_some() && !self.is_broken() {
                     self.violate(format!("{me} serves nothing and is registered"));
                 }
@@ -397,7 +397,7 @@ impl World {
             })
         };
         let known = self.etcd.borrow();
-        let key = place().view(group);
+        let key = document_keys().view(group);
         let is_known = known.entry(&key).is_some_and(|entry| {
             let known = decode_view(entry.value.clone().into());
             known.is_ok_and(|known| known == view)
@@ -424,13 +424,13 @@ impl World {
                 nothing: View::nothing(Scheme::Coded, self.options.k, self.options.m),
                 is_heard: &is_heard,
             };
-            let done = place().begin_anew(&self.operator(), group, &sight);
+            let done = document_keys().begin_reset(&self.operator(), group, &sight);
             let before = self.view(group);
             match done.expect("it is up") {
-                Anew::Nothing | Anew::Lives(_) => return,
-                Anew::Begun { partition, .. } => self.given_up[group] |= 1 << partition,
-                Anew::AllBegun(_) => self.given_up[group] = u32::MAX,
-                Anew::GivenUp(gone) => {
+                Reset::Nothing | Reset::Lives(_) => return,
+                Reset::Begun { partition, .. } => self.given_up[group] |= 1 << partition,
+                Reset::AllBegun(_) => self.given_up[group] = u32::MAX,
+                Reset::GivenUp(gone) => {
                     let after = before.and_then(|view| view.without(|one| gone.contains(&one)));
                     // What is still recovered then cannot be told from what is lost.
                     let is_home = |partition: &Partition| matches!(partition, Partition::Home(_));
@@ -444,7 +444,7 @@ impl World {
                     }
                     self.log(|| format!("an operator gives {gone:?} up"));
                 }
-                Anew::Restored(_) | Anew::NoNode | Anew::NotCalm => {}
+                Reset::Restored(_) | Reset::NoNode | Reset::NotCalm => {}
             }
             self.go_on(SECOND_NS);
         }

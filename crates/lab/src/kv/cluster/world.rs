@@ -16,7 +16,7 @@ use cenote_kv::memory::key_hash::KeyHasher;
 
 use super::client::Client;
 use super::etcd::{Etcd, Reached};
-use super::node::{Fate, Moment, Node, Packet, config, moment, place};
+use super::node::{Fate, Moment, Node, Packet, config, document_keys, moment};
 use super::{Options, Report};
 use crate::sim::random::Random;
 
@@ -51,7 +51,7 @@ pub(super) struct World {
     pub(super) starts: Vec<(u64, u32)>,
     pub(super) clients: Vec<Client>,
     pub(super) report: Report,
-    /// By group: the partitions that an operator had begin anew.
+    /// By group: the partitions that an operator had start from scratch.
     pub(super) given_up: Vec<u32>,
     /// Since when a group's view in etcd is not whole, or one of its processes not registered.
     unwell_since: Option<u64>,
@@ -85,7 +85,7 @@ impl World {
         world.etcd.borrow_mut().turn(START_NS);
         let founded = world
             .operator()
-            .swap(&place().config(), 0, &config.to_bytes(), None);
+            .swap(&document_keys().config(), 0, &config.to_bytes(), None);
         founded.expect("it is up");
         world
     }
@@ -337,8 +337,8 @@ impl World {
                 self.report.views = self.report.views.max(view.number);
                 self.log(|| {
                     format!(
-                        "{me} has view {group}/{}: {:?} {:?}, heir {:?}, refuses {refused:?}",
-                        view.number, view.partitions, view.parities, view.heir
+                        "{me} has view {group}/{}: {:?} {:?}, handoff {:?}, refuses {refused:?}",
+                        view.number, view.partitions, view.parities, view.handoff
                     )
                 });
             }
@@ -400,7 +400,7 @@ impl World {
         if distinct.len() < all.len() {
             self.violate(format!("two processes cannot be told apart: {all:?}"));
         }
-        let has_seed = self.etcd.borrow().entry(&place().seed()).is_some();
+        let has_seed = self.etcd.borrow().entry(&document_keys().seed()).is_some();
         if has_seed && !self.etcd.borrow().has_lost {
             self.violate("etcd is seeded again, and has lost nothing".to_owned());
         }
@@ -427,7 +427,7 @@ impl World {
         let begun = self.view(group).map_or(1, |view| view.begun[partition]);
         if begun > 1 && self.given_up[group] >> partition & 1 == 0 {
             self.violate(format!(
-                "partition {group}/{partition} begins anew in view {begun} by itself"
+                "partition {group}/{partition} starts from scratch in view {begun} by itself"
             ));
         }
     }
@@ -437,13 +437,15 @@ impl World {
     fn look_at_turns(&mut self) {
         let etcd = self.etcd.borrow();
         let turn = etcd
-            .entry(&place().turn())
+            .entry(&document_keys().turn())
             .map_or(0, |entry| entry.mod_revision);
         let is_well = |group: usize| {
-            let view = etcd.entry(&place().view(group));
+            let view = etcd.entry(&document_keys().view(group));
             let view = view.and_then(|entry| decode_view(entry.value.clone().into()).ok());
-            let is_there =
-                |process: &Process| etcd.entry(&place().node(NodeId(process.node))).is_some();
+            let is_there = |process: &Process| {
+                etcd.entry(&document_keys().node(NodeId(process.node)))
+                    .is_some()
+            };
             view.is_some_and(|view| view.is_whole() && view.processes().iter().all(is_there))
         };
         let is_well = (0..self.options.groups).all(is_well);

@@ -3,7 +3,7 @@
 //! A page that is torn was lost, unless it was being written when a write of it ended unknown, or rotted. That
 //! takes more hosts in trouble than its extent survives, counted from when it was whole last before that:
 //! whatever else goes on, an extent that was whole and lost no more than r is not lost (`World::explain`). A
-//! page that a write is under way for may be told of after its extent was mapped anew, and is whole again.
+//! page that a write is under way for may be told of after its extent was mapped afresh, and is whole again.
 
 use std::collections::BTreeSet;
 
@@ -48,8 +48,10 @@ impl Client {
         }
         // What a write that goes on will have made whole at its end is looked at then, also one that was
         // acknowledged and has not landed. Mostly nothing is torn, and this is looked at all the time.
-        let lanes = self.workers.iter().filter(|_| !torn.is_empty());
-        let landing: BTreeSet<u64> = lanes.flat_map(|lane| lane.worker.landing_pages()).collect();
+        let client_workers = self.workers.iter().filter(|_| !torn.is_empty());
+        let landing: BTreeSet<u64> = client_workers
+            .flat_map(|client_worker| client_worker.worker.landing_pages())
+            .collect();
         let torn = torn.into_iter().filter(|page| !landing.contains(page));
         let torn = torn.map(to_index);
         let is_left = |page: &usize| !self.model.is_being_written(page * SECTORS, SECTORS);
@@ -63,7 +65,7 @@ impl Client {
             }
             let (extent, whole) = self.torn_of[&page].clone();
             // One that is on its way to another cut may have been lost where it was before.
-            let whole = whole.filter(|_| !self.has_recut);
+            let whole = whole.filter(|_| !self.is_restriped);
             trouble.push(Trouble::Lost(Loss {
                 page,
                 extent,

@@ -98,14 +98,14 @@ impl Client {
     }
 
     /// Has the volume's pages cut otherwise; false where they are on their way between two others.
-    pub fn recut(&mut self, resilience: Resilience) -> bool {
+    pub fn restripe(&mut self, resilience: Resilience) -> bool {
         let Some(volume) = &self.volume else {
             return false;
         };
         match volume.volume().set_resilience(resilience) {
             Ok(()) => {
                 self.plan.resilience = resilience;
-                self.has_recut = true;
+                self.is_restriped = true;
                 true
             }
             Err(VolumeError::Cut { .. }) => false,
@@ -115,8 +115,8 @@ impl Client {
 
     /// Its process ends without a word.
     pub fn crash(&mut self, step: u64) {
-        for lane in self.workers.drain(..) {
-            lane.worker.abandon();
+        for client_worker in self.workers.drain(..) {
+            client_worker.worker.abandon();
         }
         self.model.end_all(step);
         let (wrong, healed) = self.errors();
@@ -236,15 +236,16 @@ impl Client {
 
     /// Goes on with the last of the writes to be redone. Where no stripe lost more than it survives, it can be.
     pub(super) fn redo(&mut self, trouble: &mut Vec<Trouble>) {
-        let (Some(redo), Some(lane)) = (self.redoing.last_mut(), self.workers.first_mut()) else {
+        let (Some(redo), Some(client_worker)) = (self.redoing.last_mut(), self.workers.first_mut())
+        else {
             return;
         };
         let Redo { write, request } = *redo;
         let Some(request) = request else {
-            redo.request = Some(lane.worker.submit_redo(write));
+            redo.request = Some(client_worker.worker.submit_redo(write));
             return;
         };
-        let Some(result) = lane.worker.redone(request, write) else {
+        let Some(result) = client_worker.worker.redone(request, write) else {
             return;
         };
         self.redoing.pop();
@@ -270,13 +271,13 @@ impl Client {
     /// Goes on with the last page of those to be mended.
     pub(super) fn mend(&mut self, steps: &mut u64) {
         const SECTORS: usize = PAGE_BYTES / SECTOR_BYTES;
-        if let (Some(&page), Some(lane)) = (self.mending.last(), self.workers.first_mut())
-            && lane.running.is_empty()
+        if let (Some(&page), Some(client_worker)) = (self.mending.last(), self.workers.first_mut())
+            && client_worker.running.is_empty()
         {
             *steps += 1;
             self.model.begin_read(*steps);
             let op = Op::Read(vec![0xa5; PAGE_BYTES]);
-            lane.start(to_index(page) * SECTORS, SECTORS, *steps, Kind::Mend, op);
+            client_worker.start(to_index(page) * SECTORS, SECTORS, *steps, Kind::Mend, op);
         }
     }
 }

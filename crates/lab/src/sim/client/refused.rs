@@ -82,7 +82,10 @@ impl Client {
 
     /// Starts of the writes under way of which the disk has refused one of these pages.
     fn refused_writes(&self, pages: &Range<u64>) -> BTreeSet<u64> {
-        let running = self.workers.iter().flat_map(|lane| &lane.running);
+        let running = self
+            .workers
+            .iter()
+            .flat_map(|client_worker| &client_worker.running);
         let is_refused = |write: &&Running| {
             let its = pages_of(write.first, write.count);
             let both = pages.start.max(its.start as u64)..pages.end.min(its.end as u64);
@@ -98,7 +101,7 @@ impl Client {
     /// A write has ended: judges what failed beside it.
     pub(super) fn judge_suspects(&mut self, write: u64) -> Vec<Trouble> {
         let model = &self.model;
-        let explains = |(first, count)| model.has_spoilt(write, first, count);
+        let explains = |(first, count)| model.made_unreadable(write, first, count);
         self.suspects.end_write(write, explains)
     }
 }

@@ -85,7 +85,7 @@ impl Member {
         self.connector.node()
     }
 
-    /// Its process is killed, and started anew.
+    /// Its process is killed, and started again.
     pub fn die(&mut self, net: &Net, random: &mut Random) {
         let notice = match random.below(2) {
             0 => Notice::AtOnce,

@@ -1,14 +1,14 @@
 use std::sync::Mutex;
 
 use cenote_store::schemes::{EFactory, Rpc, all};
-use cenote_store::{Planted, plant};
+use cenote_store::{InjectedFault, inject};
 
 use super::*;
 
 /// Seeds in CI; more by `cenote lab store network`.
 const SEEDS: u64 = 8;
 
-/// A planted mistake is all of the process's.
+/// An injected fault is all of the process's.
 static TURN: Mutex<()> = Mutex::new(());
 
 #[test]
@@ -41,16 +41,16 @@ fn the_same_seed_runs_the_same() {
 }
 
 #[test]
-fn every_planted_mistake_is_found() {
+fn every_injected_fault_is_found() {
     let _turn = TURN.lock();
     for (mistake, scheme) in [
-        (Planted::FlagInOneRead, &EFactory as &dyn Scheme),
-        (Planted::EpochUnread, &EFactory),
-        (Planted::UnwrittenPassedOver, &Rpc),
+        (InjectedFault::FlagInOneRead, &EFactory as &dyn Scheme),
+        (InjectedFault::EpochUnread, &EFactory),
+        (InjectedFault::UnwrittenPassedOver, &Rpc),
     ] {
-        plant(Some(mistake));
+        inject(Some(mistake));
         let found = (0..600).find_map(|seed| Some((seed, run(scheme, seed, STEPS).err()?)));
-        plant(None);
+        inject(None);
         let (seed, violation) = found.expect("it is not found");
         println!("{mistake:?}, seed {seed}: {violation}");
         let without = run(scheme, seed, STEPS);

@@ -102,8 +102,8 @@ impl Bench {
     }
 }
 
-fn place(extent: u32) -> Place {
-    Place {
+fn place(extent: u32) -> StripeMember {
+    StripeMember {
         volume: VOLUME,
         extent,
         member: 3,

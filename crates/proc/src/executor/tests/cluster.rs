@@ -10,8 +10,8 @@ use cenote_proc_sdk::{Away, BAD_ARGUMENT, Frame, Memory, Procedure, Verdict};
 use super::super::{Action, Executor, Limits};
 use crate::message::{Data, Fetch, Moved, Refused};
 use crate::{
-    Access, CacheId, ClientId, Grants, Machine, Place, ProcedureId, Procedures, Registry, Request,
-    Response, Slot, Status, Table, client,
+    Access, CacheId, ClientId, Grants, Machine, ProcedureId, Procedures, RegionLocation, Registry,
+    Request, Response, Slot, Status, Table, client,
 };
 
 const MACHINES: usize = 4;
@@ -146,12 +146,12 @@ impl Cluster {
     fn slot(&self, index: usize, machine: usize) -> Slot {
         let (owner, generation, memory) = &self.owners[index];
         let place = if *owner == machine {
-            Place::Here {
+            RegionLocation::Here {
                 memory: Arc::clone(memory).into(),
                 offset: 0,
             }
         } else {
-            Place::At(Machine(u32::try_from(*owner).unwrap()))
+            RegionLocation::At(Machine(u32::try_from(*owner).unwrap()))
         };
         Slot {
             generation: *generation,
@@ -258,11 +258,11 @@ impl Cluster {
         let (index, to) = (self.below(REGIONS), self.below(MACHINES));
         let (owner, generation, memory) = self.owners[index].clone();
         let known = self.machines[owner].table(CACHE).unwrap().slot(index);
-        let knows = matches!(&known.unwrap().place, Place::Here { .. });
+        let knows = matches!(&known.unwrap().place, RegionLocation::Here { .. });
         if to == owner || self.left[to] || !knows {
             return Ok(());
         }
-        let place = Place::Leaving {
+        let place = RegionLocation::Leaving {
             memory: memory.into(),
             offset: 0,
         };
@@ -404,7 +404,7 @@ impl Cluster {
         for index in 0..REGIONS {
             let is_writable = |machine: &&Executor| {
                 let slot = machine.table(CACHE).and_then(|table| table.slot(index));
-                matches!(slot.unwrap().place, Place::Here { .. })
+                matches!(slot.unwrap().place, RegionLocation::Here { .. })
             };
             let writable = self.machines.iter().filter(is_writable).count();
             if writable > 1 {

@@ -2,7 +2,7 @@
 
 use super::*;
 
-fn slot(generation: u64, place: Place) -> Slot {
+fn slot(generation: u64, place: RegionLocation) -> Slot {
     Slot { generation, place }
 }
 
@@ -101,11 +101,11 @@ fn a_store_that_a_helper_held_back_goes_on_by_what_its_owner_knows() {
         executor
     };
     let (mut owner, mut helper) = (
-        thread(Place::Here {
+        thread(RegionLocation::Here {
             memory: memory(),
             offset: 0,
         }),
-        thread(Place::Leaving {
+        thread(RegionLocation::Leaving {
             memory: memory(),
             offset: 0,
         }),
@@ -114,7 +114,7 @@ fn a_store_that_a_helper_held_back_goes_on_by_what_its_owner_knows() {
     let shelf = owner.shelf();
     let ended = helper.help(&shelf, &mut Stores, 1);
     // The owner of the request hears of the end of the move before it hears of the step.
-    assert!(owner.handle_map(CacheId(1), 0, slot(2, Place::At(Machine(2)))));
+    assert!(owner.handle_map(CacheId(1), 0, slot(2, RegionLocation::At(Machine(2)))));
     for ended in ended {
         owner.settle(ended);
     }
@@ -145,7 +145,7 @@ fn a_thread_that_helps_before_it_heard_of_the_cache_ends_nothing() {
 #[test]
 fn a_request_that_could_not_be_sent_goes_again_until_its_time_is_over() {
     let (mut executor, _) = echo_executor(Limits::default());
-    executor.handle_map(CacheId(1), 0, slot(1, Place::At(Machine(2))));
+    executor.handle_map(CacheId(1), 0, slot(1, RegionLocation::At(Machine(2))));
     executor.handle_requests([echo(1, 0)]);
     executor.run(&mut Wants(Outcome::Forward { addr: 0, size: 1 }), 16);
     let mut now = Time(0);

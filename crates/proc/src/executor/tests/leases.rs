@@ -32,7 +32,7 @@ fn leased(until: Time) -> Executor {
     table.end_reads_with_writes();
     executor.handle_cache(CacheId(1), table);
     let memory = Arc::new(Region::create("proc-test", 4096, RegionOptions::default()).unwrap());
-    let place = Place::Here {
+    let place = RegionLocation::Here {
         memory: memory.into(),
         offset: 0,
     };
@@ -120,8 +120,8 @@ fn a_store_is_whole_waits_or_is_in_doubt() {
     let slot = |generation, memory: &Arc<Region>, leaving| {
         let (memory, offset) = (Arc::clone(memory).into(), 0);
         let place = match leaving {
-            true => Place::Leaving { memory, offset },
-            false => Place::Here { memory, offset },
+            true => RegionLocation::Leaving { memory, offset },
+            false => RegionLocation::Here { memory, offset },
         };
         Slot { generation, place }
     };

@@ -250,7 +250,7 @@ fn a_volume_is_opened_more_often_than_it_has_places_for_owners() {
         let tags = Tags::in_file(&files.tags, &sealed(1), 3, PAGES, &marks).unwrap();
         let tags = tags.expect("sealed");
         tags.enter_owner();
-        // Some write a page that stays, the others one that the next writes anew.
+        // Some write a page that stays, the others one that the next writes again.
         let (page, byte) = (number.is_multiple_of(500), number as u8);
         let page = if page { 1 + number / 500 } else { 0 };
         let marks = Marks::take_over(files.marks(), 3, PAGES).unwrap();

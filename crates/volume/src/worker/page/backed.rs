@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use cenote_fabric::order_stores;
-use cenote_pool::planted::{Planted, is_planted};
+use cenote_pool::injected_faults::{InjectedFault, is_injected};
 
 use super::epoch::stripe_of;
 use super::{State, Worker};
@@ -290,7 +290,8 @@ impl Worker {
             return false;
         }
         let stripe = stripe_of(&self.views, &self.ops[at]).filter(|stripe| {
-            let is_whole = !stripe.has_stranded() || is_planted(Planted::MarkWhileStranded);
+            let is_whole =
+                !stripe.has_unreachable() || is_injected(InjectedFault::MarkWhileUnreachable);
             stripe.is_there() && !stripe.fence.contains(index) && is_whole
         });
         let Some(members) = stripe.map(|stripe| self.required(stripe, index)) else {
@@ -329,16 +330,16 @@ impl Worker {
         if is_ok {
             let is_parted = self.ops[usize::from(op)].is_parted;
             let mistake = if is_parted {
-                Planted::KeepBitFailed
+                InjectedFault::KeepBitFailed
             } else {
-                Planted::KeepBitAway
+                InjectedFault::KeepBitAway
             };
-            if !is_planted(mistake) {
+            if !is_injected(mistake) {
                 self.unmark_remote(op);
             }
         } else if self.ops[usize::from(op)].is_parted && self.may_reach_slabs(op) {
             return self.hold(op);
-        } else if is_planted(Planted::ClearBitRefused) {
+        } else if is_injected(InjectedFault::ClearBitRefused) {
             self.unmark_remote(op);
         } else if !self.ops[usize::from(op)].is_parted && self.is_remote(op) {
             self.retract(op);
@@ -367,7 +368,7 @@ impl Worker {
     fn may_reach_slabs(&mut self, op: u16) -> bool {
         self.enter(op);
         let stripe = stripe_of(&self.views, &self.ops[usize::from(op)]);
-        stripe.is_some_and(|stripe| stripe.is_there() || stripe.has_stranded())
+        stripe.is_some_and(|stripe| stripe.is_there() || stripe.has_unreachable())
     }
 
     /// A disk queue that has ended refuses everything.

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use cenote_pool::planted::{Planted, is_planted};
+use cenote_pool::injected_faults::{InjectedFault, is_injected};
 
 use super::verbs::spare_of;
 use crate::PAGE_BYTES;
@@ -11,7 +11,7 @@ use crate::worker::{Work, Worker};
 impl Worker {
     /// Encodes the page's parities and posts them.
     pub(super) fn encode_page(&mut self, op: u16) {
-        if is_planted(Planted::EncodeByScheme) {
+        if is_injected(InjectedFault::EncodeByScheme) {
             let scheme = self.epoch.known().resilience.scheme();
             self.ops[usize::from(op)].parities = scheme.r() as u8;
         }

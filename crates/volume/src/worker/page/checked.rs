@@ -1,7 +1,7 @@
 //! Reads that compare what they get: which splits they ask for, and what follows from a difference.
 //!
 //! `first_look -> (splits landed) -> judge`: the page is right and the read goes on; or it asks for more
-//! splits and is judged again; or it is an error. A split that is found wrong is written anew under
+//! splits and is judged again; or it is an error. A split that is found wrong is rewritten under
 //! the page's claim once the read has its bytes (`healed`).
 //!
 //! Invariants:
@@ -101,7 +101,7 @@ impl Worker {
             self.end_lost(op);
             return false;
         }
-        // Out of its epoch it asks anew.
+        // Out of its epoch it asks again.
         let all = (1 << self.splits(op)) - 1;
         let readable = stripe_of(&self.views, &self.ops[at]).map_or(all, Stripe::readable);
         let more = self.ops[at].landed.among(readable) & !self.ops[at].acked;
@@ -153,7 +153,7 @@ impl Worker {
         self.post(op, more, Verb::Read);
     }
 
-    /// Blames the hosts of splits that were found wrong, and remembers to write these anew.
+    /// Blames the hosts of splits that were found wrong, and remembers to write these again.
     fn note_wrong(&mut self, op: u16, wrong: u64) {
         self.ops[usize::from(op)].wrong = wrong;
         if wrong == 0 {

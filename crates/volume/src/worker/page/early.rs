@@ -18,7 +18,7 @@
 
 use std::sync::atomic::Ordering;
 
-use cenote_pool::planted::{Planted, is_planted};
+use cenote_pool::injected_faults::{InjectedFault, is_injected};
 
 use super::epoch::stripe_of;
 use super::{ENCODING, PageOp, State};
@@ -42,7 +42,7 @@ impl Worker {
         let acks = self.resilience(op).write_acks();
         let waits_for_all = acks >= self.splits(op);
         let is_waited_for = self.core.backing.is_some() || self.is_redo(op);
-        if waits_for_all || is_waited_for || self.lanes.complete_at_once() {
+        if waits_for_all || is_waited_for || self.endpoints.complete_at_once() {
             return;
         }
         self.copy_to_scratch(op);
@@ -90,7 +90,7 @@ impl Worker {
         {
             return;
         }
-        if !is_planted(Planted::ForgetEarly) {
+        if !is_injected(InjectedFault::ForgetEarly) {
             self.core.marks.commit(self.list_slot(op));
         }
         self.ops[at].is_told = true;
@@ -98,7 +98,7 @@ impl Worker {
         // Who reads the page from now on is to know it; should this not be its end, it is torn.
         self.decide_tag(op);
         self.publish_landed(op);
-        if is_planted(Planted::ReleaseEarly) {
+        if is_injected(InjectedFault::ReleaseEarly) {
             self.unclaim(op);
         }
         self.core

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use cenote_codec::Code;
-use cenote_pool::planted::{Planted, is_planted};
+use cenote_pool::injected_faults::{InjectedFault, is_injected};
 
 use super::{PageOp, State};
 use crate::Resilience;
@@ -17,7 +17,7 @@ impl Worker {
     pub(super) fn enter(&mut self, op: u16) {
         let mut snapshot = self.epoch.enter(self.working > 0);
         // Not again after it failed there, or it would fail for ever.
-        if is_planted(Planted::StaleSnapshot)
+        if is_injected(InjectedFault::StaleSnapshot)
             && !self.ops[usize::from(op)].failed
             && let Some(view) = self.views.back()
             && let Some(Some(stripe)) = view.snapshot.extents.get(self.ops[usize::from(op)].extent)

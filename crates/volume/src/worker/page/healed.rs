@@ -1,4 +1,4 @@
-//! Writing wrong splits anew, once a read has found what they should be.
+//! Writing wrong splits again, once a read has found what they should be.
 //!
 //! Under the page's claim, taken only if nobody wrote the page since the read began, so that the
 //! bytes are the newest; in the newest epoch, so that no slab is written that is gone or fenced. What
@@ -13,7 +13,7 @@ use super::{State, Worker};
 use crate::directory::Stripe;
 
 impl Worker {
-    /// Writes the page's wrong splits anew; false when there are none, or it cannot be done now.
+    /// Writes the page's wrong splits again; false when there are none, or it cannot be done now.
     pub(super) fn begin_heal(&mut self, op: u16) -> bool {
         let at = usize::from(op);
         let wrong = self.ops[at].wrong;
@@ -48,7 +48,7 @@ impl Worker {
         self.finish(op, Ok(()));
     }
 
-    /// The operation's wrong splits are written anew.
+    /// The operation's wrong splits are written again.
     pub(super) fn count_healed(&mut self, op: u16) {
         let wrong = std::mem::take(&mut self.ops[usize::from(op)].wrong);
         let counters = &self.core.integrity.counters;

@@ -10,7 +10,7 @@
 use std::sync::atomic::Ordering;
 
 use cenote_codec::{DATA_MAX, PARITY_MAX};
-use cenote_pool::planted::{Planted, is_planted};
+use cenote_pool::injected_faults::{InjectedFault, is_injected};
 
 use super::Worker;
 use super::verbs::bits;
@@ -40,7 +40,7 @@ impl Worker {
             self.reconstruct(op);
             return Verdict::Right { wrong: 0 };
         }
-        if self.differing(op, present, 0) == Some(0) || is_planted(Planted::SkipCompare) {
+        if self.differing(op, present, 0) == Some(0) || is_injected(InjectedFault::SkipCompare) {
             self.reconstruct(op);
             return Verdict::Right { wrong: 0 };
         }
@@ -54,7 +54,7 @@ impl Worker {
         }
         let locatable = tolerated.min((given - k) / 2);
         match self.differing(op, present, locatable) {
-            Some(wrong) if is_planted(Planted::HealWrong) => {
+            Some(wrong) if is_injected(InjectedFault::HealWrong) => {
                 let innocent = present & !wrong;
                 let wrong = innocent & innocent.wrapping_neg();
                 self.keep_right(op, present & !wrong);

@@ -13,7 +13,7 @@
 //!
 //! Decision 29.
 
-use cenote_pool::planted::{Planted, is_planted};
+use cenote_pool::injected_faults::{InjectedFault, is_injected};
 
 use super::epoch::stripe_of;
 use super::{PageOp, State};
@@ -42,7 +42,7 @@ impl Landed {
     pub(super) fn among(self, splits: u64) -> u64 {
         match self.splits {
             0 => splits,
-            _ if is_planted(Planted::ReadUnlanded) => splits,
+            _ if is_injected(InjectedFault::ReadUnlanded) => splits,
             landed => splits & landed,
         }
     }
@@ -137,7 +137,7 @@ impl Worker {
         if !landed.is_in_flight() {
             return self.core.claims.unchanged(page, version);
         }
-        is_planted(Planted::ReadOvertaken)
+        is_injected(InjectedFault::ReadOvertaken)
             || self.core.claims.unchanged_in_flight(page, landed.version)
     }
 

@@ -10,7 +10,7 @@
 //!
 //! Paper: \[hydra22\] 4.1.2 (late binding), 4.1.4 (deregistering).
 
-use cenote_pool::planted::{Planted, is_planted};
+use cenote_pool::injected_faults::{InjectedFault, is_injected};
 
 use super::epoch::stripe_of;
 use super::verbs::{bits, token};
@@ -41,7 +41,7 @@ impl Worker {
     /// Whether reads ask for more splits than they need.
     pub(in crate::worker) fn binds_late(&self, resilience: Resilience) -> bool {
         resilience.read_splits() > resilience.scheme().k()
-            && !self.lanes.complete_at_once()
+            && !self.endpoints.complete_at_once()
             && self.switches.late_binding
     }
 
@@ -73,7 +73,7 @@ impl Worker {
         };
         bits(splits).fold(0, |owing, split| {
             let member = stripe.members[split].as_ref();
-            let owes = member.is_some_and(|member| self.lanes.owes_late(member.session));
+            let owes = member.is_some_and(|member| self.endpoints.owes_late(member.session));
             owing | u64::from(owes) << split
         })
     }
@@ -104,9 +104,9 @@ impl Worker {
         let stripe = stripe.expect("a read works in a mapped extent");
         for split in bits(pending) {
             if let Some(member) = &stripe.members[split] {
-                self.lanes.note_late(member.session, 1);
-                if !is_planted(Planted::LateSplitLands) {
-                    self.lanes.revoke(member.session, token(op, split));
+                self.endpoints.note_late(member.session, 1);
+                if !is_injected(InjectedFault::LateSplitLands) {
+                    self.endpoints.revoke(member.session, token(op, split));
                 }
             }
         }
@@ -116,7 +116,7 @@ impl Worker {
     pub(super) fn settle_late(&mut self, op: u16, split: usize) {
         let stripe = stripe_of(&self.views, &self.ops[usize::from(op)]);
         if let Some(member) = stripe.and_then(|stripe| stripe.members[split].as_ref()) {
-            self.lanes.note_late(member.session, -1);
+            self.endpoints.note_late(member.session, -1);
         }
     }
 
@@ -132,7 +132,7 @@ impl Worker {
         let next = self.free_ops.pop()?;
         let block = self.ops[usize::from(next)].block;
         // This one's place in the list is another's as soon as its last verb has ended.
-        let slot = match is_planted(Planted::ShareSlot) {
+        let slot = match is_injected(InjectedFault::ShareSlot) {
             true => self.ops[at].slot,
             false => self.own_slot(next),
         };

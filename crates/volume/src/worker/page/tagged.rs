@@ -18,7 +18,7 @@ use crate::integrity::{Integrity, NUMBER_BLOCK, Tag, Tags};
 use crate::marks::Soundness;
 use crate::{IoError, PAGE_BYTES};
 use cenote_codec::PARITY_MAX;
-use cenote_pool::planted::{Planted, is_planted};
+use cenote_pool::injected_faults::{InjectedFault, is_injected};
 
 /// A worker's own part of protecting pages: room, and numbers for seals.
 pub(in crate::worker) struct Guard {
@@ -30,7 +30,7 @@ pub(in crate::worker) struct Guard {
     numbers_end: u64,
     /// Splits that scrubbing found wrong, ...
     pub wrong_count: u64,
-    /// ... and wrote anew.
+    /// ... and wrote again.
     pub healed_count: u64,
 }
 
@@ -387,7 +387,7 @@ unsafe fn fitting(
 ) -> Option<Tag> {
     let tags = integrity.tags.as_ref()?;
     let fits = |tag: &Tag| match &tags.sealer {
-        None => tags.checksum(bytes) == tag[0] || is_planted(Planted::SkipTag),
+        None => tags.checksum(bytes) == tag[0] || is_injected(InjectedFault::SkipTag),
         Some(sealer) => {
             // SAFETY: the caller's.
             let plain = unsafe { std::slice::from_raw_parts_mut(to, PAGE_BYTES) };

@@ -1,11 +1,11 @@
 use super::*;
-use crate::core::tests::crossing;
+use crate::core::tests::restriping;
 use crate::worker::Worker;
 use std::sync::Arc;
 
 /// A worker in the middle of operations that hold one page each.
 fn worker_with(states: &[State]) -> (Arc<crate::core::Core>, Worker) {
-    let core = Arc::new(crossing());
+    let core = Arc::new(restriping());
     let (id, epoch) = core.directory.register().unwrap();
     let (commands, _) = std::sync::mpsc::channel();
     let mut worker = Worker::new(Arc::clone(&core), id, epoch, 1, commands).unwrap();

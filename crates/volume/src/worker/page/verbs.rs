@@ -1,7 +1,7 @@
 //! Posting the verbs of an operation, and what their completions say.
 
 use cenote_fabric::{Completion, Status, Token};
-use cenote_pool::planted::{Planted, is_planted};
+use cenote_pool::injected_faults::{InjectedFault, is_injected};
 
 use super::State;
 use super::epoch::stripe_of;
@@ -26,7 +26,7 @@ impl Worker {
         };
         let offset = u64::from(op.index) * split_bytes as u64;
         for member in bits(splits).filter_map(|split| stripe.members[split].as_ref()) {
-            let Some(endpoint) = self.lanes.look(member.session) else {
+            let Some(endpoint) = self.endpoints.look(member.session) else {
                 continue;
             };
             match verb {
@@ -63,7 +63,7 @@ impl Worker {
                 data if data < k => page.wrapping_add(data * split_bytes),
                 parity => parities.wrapping_add((parity - k) * split_bytes),
             };
-            let Some((endpoint, at_once)) = self.lanes.get(member.session) else {
+            let Some((endpoint, at_once)) = self.endpoints.get(member.session) else {
                 self.queue.push(Completion {
                     token,
                     status: Status::Disconnected,
@@ -121,7 +121,7 @@ impl Worker {
         if is_late {
             self.settle_late(op, split);
         }
-        if completion.status != Status::Ok && !is_planted(Planted::ErrorAsAck) {
+        if completion.status != Status::Ok && !is_injected(InjectedFault::ErrorAsAck) {
             self.ops[at].failed = true;
             self.mark_failed(op, split, completion.status);
         } else if !is_late {

@@ -233,7 +233,7 @@ impl Speech {
     }
 
     /// Until when the host has the cache, as far as it may be told over this connection. A clock of
-    /// an earlier one may have been another's: the machine was started anew.
+    /// an earlier one may have been another's: the machine was started again.
     fn granted(&self, connection: u64) -> Time {
         let granted = self.granted.lock().unwrap_or_else(PoisonError::into_inner);
         let granted = granted.filter(|asking| asking.connection == connection);

@@ -32,8 +32,9 @@ pub struct PlaceStatus {
     /// Values that are still to be recovered, or moved; what a parity that joins is still to be told.
     pub missing_bytes: u64,
     /// Name of the node that is to have the place, where its node leaves or owns more than others.
-    pub heir: Option<String>,
-    /// What the heir is still to be told. Nothing is missing meanwhile: the node at the place has it.
+    #[serde(rename = "heir")]
+    pub handoff: Option<String>,
+    /// What that node is still to be told. Nothing is missing meanwhile: the node at the place has it.
     pub moving_bytes: u64,
 }
 
@@ -120,7 +121,7 @@ fn one(nodes: &[NodeStatus], group: usize) -> GroupStatus {
             items: 0,
             stored_bytes: 0,
             missing_bytes: 0,
-            heir: None,
+            handoff: None,
             moving_bytes: 0,
         }
     };
@@ -154,12 +155,12 @@ fn one(nodes: &[NodeStatus], group: usize) -> GroupStatus {
         data: data.collect(),
         parity: parity.collect(),
     };
-    if let Some(heir) = &newest.heir {
+    if let Some(handoff) = &newest.handoff {
         let mut places = status.data.iter_mut().chain(&mut status.parity);
-        if let Some(place) = places.nth(heir.slot) {
-            let known = nodes.iter().find(|node| node.node == heir.node);
-            place.heir = known.map(|node| node.name.clone());
-            place.moving_bytes = joining(heir.node);
+        if let Some(place) = places.nth(handoff.slot) {
+            let known = nodes.iter().find(|node| node.node == handoff.node);
+            place.handoff = known.map(|node| node.name.clone());
+            place.moving_bytes = joining(handoff.node);
         }
     }
     status

@@ -127,8 +127,8 @@ fn places(places: &[PlaceStatus], should_be: &str) -> String {
         if place.state != should_be {
             word += &format!(":{}", place.state);
         }
-        if let Some(heir) = &place.heir {
-            word += &format!(":to-{heir}");
+        if let Some(handoff) = &place.handoff {
+            word += &format!(":to-{handoff}");
         }
         if place.node.is_some() && !place.answers {
             word += ":gone";

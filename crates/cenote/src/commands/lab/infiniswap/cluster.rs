@@ -8,7 +8,7 @@ use crate::failure::DONE;
 
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// Clusters, each with its containers placed anew
+    /// Clusters, each with its containers placed again
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..))]
     runs: u32,
     /// Decides everything that chance decides

@@ -4,7 +4,7 @@ use std::str::FromStr;
 
 use anyhow::Result;
 use cenote_lab::infiniswap::placement::{self, Options};
-use cenote_lab::spread::Spread;
+use cenote_lab::statistics::MedianRange;
 
 use super::super::output::Output;
 use crate::failure::DONE;
@@ -99,14 +99,14 @@ pub fn run(args: &Args) -> Result<u8> {
     Ok(DONE)
 }
 
-fn whole(spread: &Spread) -> String {
+fn whole(spread: &MedianRange) -> String {
     format!(
         "{:.0} ({:.0}-{:.0})",
         spread.median, spread.low, spread.high
     )
 }
 
-fn ratio(spread: &Spread) -> String {
+fn ratio(spread: &MedianRange) -> String {
     format!(
         "{:.2} ({:.2}-{:.2})",
         spread.median, spread.low, spread.high

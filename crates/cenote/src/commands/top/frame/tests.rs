@@ -339,7 +339,7 @@ fn a_rate_is_of_one_owner() {
     let mut view = view();
     let rate = |view: &View| view.rows(Focus::Volumes)[1].cells[7].text.clone();
     assert_eq!(rate(&view), "500");
-    // Its server was started again: counters begin anew.
+    // Its server was started again: counters begin at zero.
     view.handle_volumes(volumes(Instant::now() + Duration::from_secs(4), 3));
     assert_eq!(rate(&view), "-");
 }

@@ -12,7 +12,7 @@ fn a_flush_reaches_the_partitions_of_all_workers_on_all_nodes_once() {
         for (answer, expected) in [("", "OK\r\nMN\r\n"), (UNKNOWN, &format!("{UNKNOWN}MN\r\n"))] {
             let shared = shared(2);
             let mut bench = Bench::of(Arc::clone(&shared), vec![3]);
-            let mut other = Core::new(1, Place::new(vec![3, 4]), shared);
+            let mut other = Core::new(1, TestBackend::new(vec![3, 4]), shared);
             bench.core.tick(100, 1);
             bench.say(&format!("{request}\r\nmn\r\n"));
             hand_over(&mut bench.core, &mut other, |_, _| ());
@@ -27,7 +27,7 @@ fn a_flush_reaches_the_partitions_of_all_workers_on_all_nodes_once() {
 
             // All parts are waited for: here and there, on this node and on others.
             let session = &mut bench.session;
-            let mut turn = |other: &mut Core<Place>| {
+            let mut turn = |other: &mut Core<TestBackend>| {
                 other.move_on();
                 hand_over(other, &mut bench.core, |at, text| {
                     session.fill(at.slot, text);
@@ -70,7 +70,7 @@ fn a_flush_that_a_node_hands_back_goes_to_the_next_owner() {
 #[test]
 fn a_flush_of_what_is_refused_is_answered_by_the_refusal() {
     const REFUSAL: &[u8] = b"SERVER_ERROR refused\r\n";
-    let refuse = |place: &mut Place| {
+    let refuse = |place: &mut TestBackend| {
         place.loss = Some(REFUSAL);
         place.partition.is_closed = true;
     };
@@ -92,7 +92,7 @@ fn a_flush_of_what_is_refused_is_answered_by_the_refusal() {
     // All other parts are flushed, and waited for.
     let shared = shared(2);
     let mut bench = Bench::of(Arc::clone(&shared), Vec::new());
-    let mut other = Core::new(1, Place::new(Vec::new()), shared);
+    let mut other = Core::new(1, TestBackend::new(Vec::new()), shared);
     refuse(&mut other.backend);
     bench.say("flush_all\r\nmn\r\n");
     let session = &mut bench.session;

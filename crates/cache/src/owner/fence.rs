@@ -1,0 +1,278 @@
+//! What follows when a client is gone that may have writes on their way: fence, then make copies
+//! equal.
+//!
+//! A write that nobody will end may land late, or be in one copy alone. Its region is **doubtful**
+//! until its windows have new generations, so that nothing lands any more, and its second copy was
+//! filled from the first. A region with one copy is fenced while it is open: clients do what they
+//! had under way again, under the new windows. One with two copies is frozen for as long as its
+//! copy takes.
+//!
+//! Until then its reads stay sound: a write reaches the copy that is read last, so what was read is
+//! in the other copy, too.
+
+use std::collections::BTreeSet;
+
+use cenote_fabric::Time;
+use cenote_pool::control::Window;
+
+use super::clients::{ClientNumber, Role};
+use super::hosts::HostIndex;
+use super::region::{Access, Contents, Copy, CopyState, Fencing, Purpose, Target, Task};
+use super::relocation::{ANSWER_LIMIT, PAUSE};
+use super::{Action, Owner};
+use crate::injected_faults::{InjectedFault, is_injected};
+
+/// Windows that a host is asked to renew at once: a client that goes leaves all regions doubtful,
+/// and a session takes only so many messages. Arbitrary.
+const RENEWING_MAX: usize = 64;
+
+/// A window that is being renewed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Renewing {
+    pub region: usize,
+    pub host: HostIndex,
+    slab: usize,
+    pub asked_at: Time,
+}
+
+impl Owner {
+    /// Forgets clients whose lease is over, and doubts what they may have been writing to.
+    pub(super) fn forget_clients(&mut self, now: Time) {
+        let gone = self.clients.drop_silent(now);
+        if is_injected(InjectedFault::CopiesDiverge) {
+            return;
+        }
+        for gone in gone {
+            for (index, region) in self.regions.iter_mut().enumerate() {
+                // Procedures write to the only copy of a region, where it is.
+                let writes = match (gone.role, &region.copies[..]) {
+                    (Role::Host(host), [copy]) => copy.host == host && self.settings.copies == 1,
+                    (Role::Host(_) | Role::Listener, _) => false,
+                    (Role::User, _) => true,
+                };
+                if !writes {
+                    continue;
+                }
+                let known = gone.known.get(index).copied().unwrap_or(0);
+                // It has no write under way from before what it knew, and begins none while frozen.
+                if region.opened_at > 0 && region.opened_at >= known && !region.copies.is_empty() {
+                    region.contents = Contents::Doubtful;
+                }
+            }
+        }
+    }
+
+    pub(super) fn note_doubt(&mut self, client: ClientNumber, region: usize, generation: u64) {
+        if !self.clients.contains(client) {
+            return;
+        }
+        if let Some(region) = self.regions.get_mut(region)
+            && generation > region.sure_since
+            && !region.copies.is_empty()
+        {
+            region.contents = Contents::Doubtful;
+        }
+    }
+
+    pub(super) fn is_doubtful(&self, region: usize) -> bool {
+        self.regions[region].contents == Contents::Doubtful
+    }
+
+    /// Whether the host has not said yet what the region's windows are called.
+    pub(super) fn is_renewing(&self, region: usize) -> bool {
+        self.renewing.values().any(|window| window.region == region)
+    }
+
+    /// Makes a doubtful region sure that nothing else is under way for.
+    pub(super) fn settle(&mut self, region: usize, now: Time) {
+        let copies = &self.regions[region].copies;
+        if self.is_wary
+            || now < self.regions[region].rest_until
+            || !copies.iter().all(|copy| self.hosts[copy.host].is_up())
+        {
+            return;
+        }
+        let is_busy = |host: HostIndex| {
+            let there = self.renewing.values().filter(|it| it.host == host);
+            there.count() >= RENEWING_MAX
+        };
+        match &copies[..] {
+            [] => {}
+            [copy] if is_busy(copy.host) => {}
+            [_] => {
+                self.regions[region].rest_until = now.after(PAUSE * 5);
+                self.fence(region, None, now);
+            }
+            [first, second, ..] => {
+                let (source, copy) = (first.host, second.clone());
+                if self.is_busy(source, copy.host) {
+                    return;
+                }
+                self.regions[region].rest_until = now.after(PAUSE * 5);
+                let purpose = Purpose::Converge;
+                self.freeze(region, Target { copy, purpose }, now);
+            }
+        }
+    }
+
+    /// Clients that are there have ended their writes: those of others are fenced off before the
+    /// copy.
+    pub(super) fn fence_and_fill(&mut self, region: usize, target: Target, now: Time) {
+        let is_up = |copy: &Copy| self.hosts[copy.host].is_up();
+        let stays = |copy: &Copy| Some(copy.host) != target.purpose.replaces();
+        let copies = &self.regions[region].copies;
+        // What is copied is to be what stays, so that no other copy differs from it.
+        let first = copies.iter().position(|copy| is_up(copy) && stays(copy));
+        let first = first.filter(|_| target.purpose != Purpose::Converge);
+        if let Some(at) = first {
+            self.regions[region].copies.swap(0, at);
+        }
+        self.fence(region, Some(target), now);
+    }
+
+    fn fence(&mut self, region: usize, target: Option<Target>, now: Time) {
+        let fenced = self.regions[region].copies.clone();
+        let told = fenced.clone();
+        self.regions[region].task = Task::Fencing(Fencing { target, told });
+        for copy in fenced {
+            let host = copy.host;
+            if !self.hosts[host].is_up() || is_injected(InjectedFault::NoFence) {
+                continue;
+            }
+            for (slab, &window) in copy.windows.iter().enumerate() {
+                self.requests += 1;
+                let request = self.requests;
+                let renewing = Renewing {
+                    region,
+                    host,
+                    slab,
+                    asked_at: now,
+                };
+                self.renewing.insert(request, renewing);
+                self.actions.push_back(Action::Renew {
+                    host,
+                    request,
+                    window,
+                });
+            }
+        }
+        if !self.is_renewing(region) {
+            self.end_fencing(region, now);
+        }
+    }
+
+    /// A window was renewed. False: nobody asked for it.
+    pub(super) fn take_renewed(
+        &mut self,
+        now: Time,
+        host: HostIndex,
+        request: u64,
+        window: Window,
+    ) -> bool {
+        let Some(renewing) = self.take_renewing(host, request) else {
+            return false;
+        };
+        let region = &mut self.regions[renewing.region];
+        let mut copies = region.copies.iter_mut().chain(&mut region.retiring);
+        let known = copies
+            .find(|copy| copy.host == host)
+            .and_then(|copy| copy.windows.get_mut(renewing.slab));
+        match known {
+            // It is the same slab, under another name.
+            Some(known) if known.id == window.id && known.len_bytes == window.len_bytes => {
+                *known = window;
+            }
+            Some(_) => self.reconnect(now, host),
+            // The copy was given up meanwhile, under the name that it had.
+            None => self.actions.push_back(Action::Unmap { host, window }),
+        }
+        if !self.is_renewing(renewing.region) {
+            self.end_fencing(renewing.region, now);
+        }
+        true
+    }
+
+    /// A window was not renewed: its host does not have it.
+    pub(super) fn take_renewal_refused(&mut self, host: HostIndex, request: u64) -> bool {
+        let Some(renewing) = self.take_renewing(host, request) else {
+            return false;
+        };
+        self.lose_copies(renewing.region, |copy| copy.host == host);
+        true
+    }
+
+    fn take_renewing(&mut self, host: HostIndex, request: u64) -> Option<Renewing> {
+        let renewing = self.renewing.get(&request).filter(|it| it.host == host);
+        let renewing = renewing.copied()?;
+        self.renewing.remove(&request);
+        Some(renewing)
+    }
+
+    fn end_fencing(&mut self, region: usize, now: Time) {
+        let fenced = &mut self.regions[region];
+        let Task::Fencing(fencing) = &mut fenced.task else {
+            // It was given up: clients only learn what the windows are called.
+            let access = fenced.access;
+            return self.publish(region, access);
+        };
+        let Some(mut target) = fencing.target.take() else {
+            fenced.make_sure();
+            return self.open(region);
+        };
+        if target.purpose == Purpose::Converge {
+            let second = fenced.copies.iter().find(|c| c.host == target.copy.host);
+            match second {
+                Some(second) => target.copy = second.clone(),
+                None => unreachable!("a copy that is lost ends what is done with it"),
+            }
+        }
+        // From here on clients are told the new windows.
+        fenced.task = Task::None;
+        self.publish(region, Access::Frozen);
+        self.begin_filling(region, target, now);
+    }
+
+    /// Windows that were to be renewed there are called what the host says once it is up again.
+    pub(super) fn forget_renewing(&mut self, host: HostIndex) {
+        let is_there = |_: &u64, renewing: &mut Renewing| renewing.host == host;
+        let lost: Vec<Renewing> = self
+            .renewing
+            .extract_if(.., is_there)
+            .map(|(_, renewing)| renewing)
+            .collect();
+        for renewing in lost {
+            let region = &mut self.regions[renewing.region];
+            let copies = region.copies.iter_mut().chain(&mut region.retiring);
+            for copy in copies.filter(|copy| copy.host == host) {
+                copy.state = CopyState::Unlearned;
+            }
+            if matches!(&region.task, Task::Fencing(_)) {
+                let target = region.new_copy().cloned();
+                region.task = Task::None;
+                if let Some(copy) = target {
+                    self.unmap(&copy);
+                }
+                if self.regions[renewing.region].access == Access::Frozen {
+                    self.switch(renewing.region, Vec::new());
+                }
+            }
+        }
+    }
+
+    /// Hosts that do not answer that they renewed a window: another session finds out.
+    pub(super) fn reconnect_where_renewing(&mut self, now: Time) {
+        // Also for a region that is fenced no more: nothing is begun there before it is known.
+        let is_over = |it: &&Renewing| now.since(it.asked_at) >= ANSWER_LIMIT;
+        let hosts = self.renewing.values().filter(is_over).map(|it| it.host);
+        for host in hosts.collect::<BTreeSet<_>>() {
+            self.reconnect(now, host);
+        }
+    }
+
+    /// A host answers what keeps its connection up, and not what it is asked.
+    pub(super) fn reconnect(&mut self, now: Time, host: HostIndex) {
+        self.hosts[host].avoid_until = now.after(ANSWER_LIMIT);
+        self.fall_silent(now, host);
+        self.actions.push_back(Action::Reconnect { host });
+    }
+}

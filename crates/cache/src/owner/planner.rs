@@ -1,0 +1,281 @@
+//! What to begin next: which regions lack a copy or have to leave, in which order, and where to.
+//!
+//! Regions without memory come first, then those whose host goes soonest. Of one host, those go
+//! first that have no other copy: a notice that is too short then loses the least.
+
+use std::collections::BTreeSet;
+
+use cenote_fabric::Time;
+use cenote_pool::control::{Refusal, Window};
+
+use super::hosts::HostIndex;
+use super::region::{Access, Contents, Copy, CopyState, Placing, Purpose, Region, Target, Task};
+use super::relocation::PAUSE;
+use super::{Action, Owner, SlabOf};
+use crate::injected_faults::{InjectedFault, is_injected};
+
+/// Bytes of regions that get memory elsewhere before the first of them is stopped. Their copies follow
+/// each other then with nothing between them; the memory lies idle until its region's turn comes.
+const AHEAD_BYTES: u64 = 1 << 30;
+/// As many regions at least, ...
+const AHEAD_MIN: usize = 2;
+/// ... and at most, however small they are. Arbitrary.
+const AHEAD_MAX: usize = 16;
+
+/// What a region lacks.
+#[derive(Clone, Copy, Debug)]
+enum Want {
+    /// Memory.
+    Place(Purpose),
+    /// To be sure of what it holds.
+    Settle,
+}
+
+impl Owner {
+    /// Everything that follows from what is known. Called after each event.
+    pub(super) fn advance(&mut self, now: Time) {
+        self.note_time(now);
+        if self.is_superseded() || self.is_put_off() {
+            return;
+        }
+        self.end_life(now);
+        self.give_hosts_up(now);
+        self.forget_clients(now);
+        self.end_overdue(now);
+        self.tend_relocations(now);
+        for (region, want) in self.wanted() {
+            match want {
+                Want::Place(purpose) => self.place(region, purpose, now),
+                // Unless it moves: then that makes it sure.
+                Want::Settle if matches!(self.regions[region].task, Task::None) => {
+                    self.settle(region, now);
+                }
+                Want::Settle => {}
+            }
+        }
+        self.tend_relocations(now);
+        self.give_idle_back();
+        // It looks at the whole table: too much for each message in use.
+        if cfg!(any(debug_assertions, feature = "planted")) {
+            self.audit();
+        }
+    }
+
+    pub(super) fn is_wanted_back(&self, copy: &Copy) -> bool {
+        copy.state == CopyState::WantedBack || self.hosts[copy.host].is_leaving()
+    }
+
+    /// Regions at rest that lack something, most urgent first.
+    fn wanted(&self) -> Vec<(usize, Want)> {
+        let mut wanted = Vec::new();
+        let renewing: BTreeSet<usize> = self.renewing.values().map(|it| it.region).collect();
+        for (index, region) in self.regions.iter().enumerate() {
+            let is_at_rest = matches!(region.task, Task::None) && !region.is_cut();
+            let is_learned = !region.copies.iter().any(Copy::is_unlearned);
+            if !is_at_rest || !is_learned || renewing.contains(&index) {
+                continue;
+            }
+            let leaving = region.copies.iter().find(|copy| self.is_wanted_back(copy));
+            if let Some(copy) = leaving {
+                let deadline = self.hosts[copy.host].deadline();
+                let others = region.copies.len() - 1;
+                let purpose = Purpose::Replace(copy.host);
+                wanted.push((1, deadline, others, index, Want::Place(purpose)));
+            } else if region.copies.len() < self.settings.copies {
+                let rank = if region.copies.is_empty() { 0 } else { 2 };
+                wanted.push((rank, Time(0), 0, index, Want::Place(Purpose::Add)));
+            }
+            if region.contents == Contents::Doubtful {
+                wanted.push((3, Time(0), 0, index, Want::Settle));
+            }
+        }
+        wanted.sort_unstable_by_key(|&(rank, deadline, others, index, _)| {
+            (rank, deadline, others, index)
+        });
+        wanted
+            .into_iter()
+            .map(|(.., at, want)| (at, want))
+            .collect()
+    }
+
+    /// Asks for memory for a region.
+    fn place(&mut self, region: usize, purpose: Purpose, now: Time) {
+        let replaces = purpose.replaces();
+        // Without a copy there is none to make: it is opened as soon as it has memory.
+        let is_copied = !self.regions[region].copies.is_empty();
+        let begun = |other: &&Region| {
+            let is_it = |of: Purpose| of == purpose && !other.copies.is_empty();
+            matches!(&other.task, Task::Placing(p) if is_it(p.purpose))
+                || matches!(&other.task, Task::Ready(target) if is_it(target.purpose))
+        };
+        if is_copied && self.regions.iter().filter(begun).count() >= self.ahead() {
+            return;
+        }
+        let Some(host) = self.choose(region, replaces, now) else {
+            return;
+        };
+        if is_copied && self.is_filled(host) {
+            return;
+        }
+        let slabs = self.settings.slabs_per_region;
+        let first_request = self.requests + 1;
+        self.requests += u64::from(slabs);
+        for slab in 0..slabs {
+            self.hosts[host].count_asked();
+            let region = u32::try_from(region).expect("at most 2^16 regions");
+            self.actions.push_back(Action::Map {
+                host,
+                request: first_request + u64::from(slab),
+                place: SlabOf { region, slab },
+            });
+        }
+        self.regions[region].task = Task::Placing(Placing {
+            host,
+            purpose,
+            first_request,
+            windows: vec![None; slabs as usize],
+            heard_at: now,
+        });
+    }
+
+    /// Regions that have memory before their turn comes.
+    fn ahead(&self) -> usize {
+        let regions = AHEAD_BYTES / self.settings.region_bytes().max(1);
+        let regions = usize::try_from(regions).unwrap_or(AHEAD_MAX);
+        regions.clamp(AHEAD_MIN, AHEAD_MAX)
+    }
+
+    /// The host with the most room, of those that stay and share no domain with another copy.
+    pub(super) fn choose(
+        &self,
+        region: usize,
+        replaces: Option<HostIndex>,
+        now: Time,
+    ) -> Option<HostIndex> {
+        let stay = |copy: &&Copy| Some(copy.host) != replaces;
+        let domain = |copy: &Copy| self.hosts[copy.host].domain;
+        let region = &self.regions[region];
+        let domains: Vec<u32> = region.copies.iter().filter(stay).map(domain).collect();
+        let used = |host: HostIndex| region.holds(|copy| copy.host == host);
+        let fits = |&host: &HostIndex| {
+            let there = &self.hosts[host];
+            there.is_up()
+                && !there.is_leaving()
+                && !there.is_kept_out()
+                && there.avoid_until <= now
+                && there.slabs_free() >= self.settings.slabs_per_region
+                && !used(host)
+                && (is_injected(InjectedFault::SameDomain) || !domains.contains(&there.domain))
+        };
+        let room = |&host: &HostIndex| (self.hosts[host].slabs_free(), usize::MAX - host);
+        (0..self.hosts.len()).filter(fits).max_by_key(room)
+    }
+
+    /// A host wants a slab back: the region's copy there goes elsewhere, if there is room.
+    pub(super) fn note_wanted_back(&mut self, now: Time, host: HostIndex, window: Window) {
+        let mut used = None;
+        for (index, region) in self.regions.iter_mut().enumerate() {
+            for copy in &mut region.copies {
+                if copy.host == host && !copy.is_unlearned() && copy.windows.contains(&window) {
+                    copy.state = CopyState::WantedBack;
+                    used = Some(index);
+                }
+            }
+        }
+        let is_stuck = |region: usize| {
+            let is_at_rest = matches!(self.regions[region].task, Task::None);
+            is_at_rest && self.choose(region, Some(host), now).is_none()
+        };
+        let decline = Action::Decline { host, window };
+        if used.is_some_and(is_stuck) && !self.actions.contains(&decline) {
+            self.actions.push_back(decline);
+        }
+    }
+
+    pub(super) fn take_grant(&mut self, now: Time, host: HostIndex, request: u64, window: Window) {
+        let asked = self.asked(host, request);
+        if self.regions.iter().any(|r| r.has_window_id(host, window)) {
+            // It lends what is lent already: nothing that it says of its windows is to be believed.
+            tracing::warn!(host, ?window, "a host lends a window twice");
+            if let Some((region, _)) = asked {
+                self.end_relocation(region, now);
+            }
+            return self.reconnect(now, host);
+        }
+        let is_sound = window.len_bytes == self.settings.slab_bytes;
+        let Some((region, slab)) = asked.filter(|_| is_sound) else {
+            if let Some((region, _)) = asked {
+                self.hosts[host].avoid_until = now.after(PAUSE * 50);
+                self.end_relocation(region, now);
+            }
+            return self.actions.push_back(Action::Unmap { host, window });
+        };
+        let Task::Placing(placing) = &mut self.regions[region].task else {
+            unreachable!("it asked for this");
+        };
+        placing.heard_at = now;
+        placing.windows[slab] = Some(window);
+        let windows: Option<Vec<Window>> = placing.windows.iter().copied().collect();
+        let Some(windows) = windows else { return };
+        let copy = Copy::new(host, windows);
+        let purpose = placing.purpose;
+        let region = &mut self.regions[region];
+        region.task = Task::Ready(Target { copy, purpose });
+    }
+
+    pub(super) fn take_refusal(
+        &mut self,
+        now: Time,
+        host: HostIndex,
+        request: u64,
+        reason: Refusal,
+    ) {
+        if let Some((region, _)) = self.asked(host, request) {
+            tracing::debug!(region, host, ?reason, "no slab");
+            self.hosts[host].avoid_until = now.after(PAUSE);
+            self.end_relocation(region, now);
+        }
+    }
+
+    /// The region and slab that a request is for.
+    fn asked(&self, host: HostIndex, request: u64) -> Option<(usize, usize)> {
+        let slabs = u64::from(self.settings.slabs_per_region);
+        self.regions.iter().enumerate().find_map(|(at, region)| {
+            let Task::Placing(placing) = &region.task else {
+                return None;
+            };
+            let slab = request.checked_sub(placing.first_request)?;
+            let is_it = placing.host == host && slab < slabs;
+            is_it.then(|| (at, usize::try_from(slab).expect("an index")))
+        })
+    }
+
+    pub(super) fn resize(&mut self, regions: usize) {
+        for region in regions..self.regions.len() {
+            if self.regions[region].is_cut() {
+                continue;
+            }
+            let quiet = self.abandon(region).unwrap_or_default();
+            let cut = &mut self.regions[region];
+            // Should it come again, it comes empty.
+            cut.losses += u32::from(!cut.copies.is_empty());
+            cut.fell_back_ms = 0;
+            self.forget_saved(u32::try_from(region).expect("at most 2^16 regions"));
+            let cut = &mut self.regions[region];
+            let copies = std::mem::take(&mut cut.copies);
+            cut.retiring.extend(copies);
+            cut.access = Access::Cut;
+            cut.make_sure();
+            self.switch(region, quiet);
+        }
+        for region in 0..regions.min(self.regions.len()) {
+            if self.regions[region].is_cut() {
+                self.publish(region, Access::Absent);
+            }
+        }
+        while self.regions.len() < regions {
+            self.regions.push(Region::default());
+            self.publish(self.regions.len() - 1, Access::Absent);
+        }
+    }
+}

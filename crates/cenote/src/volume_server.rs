@@ -1,0 +1,433 @@
+//! Opens a volume of a cluster and owns it, for the commands that serve one.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use cenote_fabric::WireProtection;
+use cenote_volume::{
+    Backing, HostConfig, Placement, Protection, RETURN_MAX, Resilience, Volume, VolumeConfig,
+    VolumeError,
+};
+
+use crate::commands::volume::{check_scheme, check_size};
+use crate::expectations::Expected;
+use crate::failure::Failure;
+use crate::place::Loaded;
+use crate::protection::Protected;
+use crate::scrub_rate::Scrubbing;
+use crate::shell::quoted;
+use crate::size::Size;
+use crate::volumes::{Owner, Question, Spec, UNNAMED, Volumes};
+
+/// A volume may grow to this many times the size that it was opened with: its tables are
+/// laid out for it, a bit per page, and take memory only where they are used.
+const GROWTH_MAX: u64 = 8;
+
+/// Which volume is served: one that was created, or a new one.
+#[derive(Clone, Debug, clap::Args)]
+pub struct WhichVolume {
+    /// A volume made by `cenote volume create`; or, with --size, the name of a new one
+    #[arg(long, value_name = "NAME", required_unless_present = "size")]
+    pub volume: Option<String>,
+    /// Size of a new volume; without a name it is forgotten when this command ends
+    #[arg(long, value_name = "SIZE")]
+    pub size: Option<Size>,
+    /// Scheme of a new volume: plain, mirror:N or rs:K+R [default: rs:8+2; plain with --backing]
+    #[arg(long, value_name = "SCHEME", requires = "size")]
+    pub scheme: Option<String>,
+    /// Where hosts of a new volume come from: coding-sets:L, groups of K+R+L hosts of which each
+    /// part of the volume stays in one; least-loaded, two-choices or random, of all hosts
+    /// [default: coding-sets:2 where there are hosts for two groups, else least-loaded]
+    #[arg(long, value_name = "PLACEMENT", requires = "size")]
+    pub placement: Option<Placement>,
+    /// Bytes of lost or moved slabs that are rebuilt per second at most, 200M [default: as many as
+    /// leave the p99 of requests within 1.5 of normal]
+    #[arg(long, value_name = "SIZE")]
+    pub repair_rate: Option<Size>,
+    #[command(flatten)]
+    pub expected: Expected,
+    #[command(flatten)]
+    pub protected: Protected,
+    /// Look for pages that went wrong in hosts' memory, so many bytes per second of them, for as long as
+    /// the volume is served; 0: not [default: 4M with --checksum, --seal, --mode detection and
+    /// correction, else 0]
+    #[arg(long, value_name = "SIZE")]
+    pub scrub_rate: Option<Size>,
+    /// How pages travel to and from hosts over tcp: encrypted; authenticated, readable on the way but not
+    /// changed unseen; or plain, for hosts that allow it [default: as the cluster file says, else encrypted]
+    #[arg(long, value_name = "HOW")]
+    pub page_traffic: Option<WireProtection>,
+    #[command(flatten)]
+    pub backed: Backed,
+}
+
+impl WhichVolume {
+    /// The flags that say the same to another process.
+    ///
+    /// # Errors
+    /// A path that is not absolute, and no current folder.
+    pub fn arguments(&self) -> Result<Vec<OsString>> {
+        let mut arguments: Vec<OsString> = Vec::new();
+        let plain = [
+            ("--volume", self.volume.clone()),
+            ("--size", self.size.map(|size| size.to_string())),
+            ("--scheme", self.scheme.clone()),
+            ("--placement", self.placement.map(|at| at.to_string())),
+            (
+                "--page-traffic",
+                self.page_traffic.map(|how| how.name().to_string()),
+            ),
+            (
+                "--repair-rate",
+                self.repair_rate.map(|rate| rate.to_string()),
+            ),
+            ("--scrub-rate", self.scrub_rate.map(|rate| rate.to_string())),
+        ];
+        for (flag, value) in plain {
+            if let Some(value) = value {
+                arguments.extend([flag.into(), value.into()]);
+            }
+        }
+        arguments.extend(self.expected.arguments());
+        arguments.extend(self.protected.arguments()?);
+        arguments.extend(self.backed.arguments()?);
+        Ok(arguments)
+    }
+}
+
+/// What stands behind a new volume without a name.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub struct Backed {
+    /// A file or block device that gets every page too, behind the hosts' acknowledgement: their memory
+    /// may all go. Made if there is none; what another has in it is not touched
+    #[arg(
+        long,
+        value_name = "FILE",
+        requires = "size",
+        conflicts_with = "volume"
+    )]
+    pub backing: Option<PathBuf>,
+    /// Page reads and writes per second above which a part of the volume gets memory of a host; 0: with
+    /// its next write [default: 20]
+    #[arg(long, value_name = "RATE", requires = "backing", value_parser = rate)]
+    pub hot_slab: Option<f64>,
+    /// And below which it gives that back [default: never]
+    #[arg(long, value_name = "RATE", requires = "backing", value_parser = rate)]
+    pub cold_slab: Option<f64>,
+}
+
+impl Backed {
+    /// The flags that say the same to another process.
+    pub fn arguments(&self) -> Result<Vec<OsString>> {
+        let mut arguments = Vec::new();
+        if let Some(path) = &self.backing {
+            let path = std::path::absolute(path).context("--backing")?;
+            arguments.extend(["--backing".into(), path.into_os_string()]);
+        }
+        let rates = [
+            ("--hot-slab", self.hot_slab),
+            ("--cold-slab", self.cold_slab),
+        ];
+        for (flag, rate) in rates {
+            if let Some(rate) = rate {
+                arguments.extend([flag.into(), rate.to_string().into()]);
+            }
+        }
+        Ok(arguments)
+    }
+
+    fn open(&self, size_bytes: u64) -> Result<Option<Backing>> {
+        let Some(path) = &self.backing else {
+            return Ok(None);
+        };
+        let mut backing = Backing::open(path, size_bytes)
+            .map_err(|error| Failure::new(error.to_string(), "another --backing"))?;
+        backing.hot_slab = self.hot_slab.unwrap_or(backing.hot_slab);
+        backing.cold_slab = self.cold_slab.unwrap_or(backing.cold_slab);
+        if backing.hot_slab > 0.0 && backing.cold_slab > backing.hot_slab {
+            let what = "a --cold-slab above --hot-slab would give back what was just taken";
+            return Err(Failure::usage(what, "a lower --cold-slab").into());
+        }
+        Ok(Some(backing))
+    }
+}
+
+fn rate(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(rate) if rate.is_finite() && rate >= 0.0 => Ok(rate),
+        _ => Err("a rate is a number from 0 on".into()),
+    }
+}
+
+/// An open volume and the right to it. Dropping it gives the volume's memory back, or leaves it to
+/// the next owner.
+pub struct Serving {
+    /// The volume.
+    pub volume: Arc<Volume>,
+    /// Its name in the folder.
+    pub name: String,
+    /// Its description.
+    pub spec: Spec,
+    volumes: Volumes,
+    owner: Option<Owner>,
+    scrubbing: Arc<Scrubbing>,
+    end: End,
+}
+
+/// What becomes of a volume's content when its server ends.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum End {
+    /// It stays with the hosts, for the next owner.
+    Keep,
+    /// It goes.
+    GiveBack,
+    /// It goes, and so does the volume's description.
+    Forget,
+}
+
+impl Serving {
+    /// Opens the volume and answers questions about it from then on.
+    ///
+    /// # Errors
+    /// There is no such volume, another process owns it, too few hosts answer, or what the last
+    /// owner left cannot be taken over.
+    pub fn open(loaded: &Loaded, which: &WhichVolume, end: End) -> Result<Self> {
+        let volumes = Volumes::new(&loaded.dir);
+        volumes.forget_unnamed()?;
+        let (name, end) = match &which.volume {
+            Some(name) => (name.clone(), end),
+            None => (format!("{UNNAMED}{}", std::process::id()), End::Forget),
+        };
+        if let Some(size) = which.size {
+            let usual = which.backed.backing.as_ref().map_or("rs:8+2", |_| "plain");
+            let scheme = which.scheme.as_deref().unwrap_or(usual);
+            let mut spec = Spec::new(check_size(size)?, check_scheme(scheme)?)?;
+            spec.expect(which.expected.of(scheme)?);
+            spec.placement = which.placement.map(|placement| placement.to_string());
+            which.protected.describe(&mut spec)?;
+            volumes.create(&name, &spec)?;
+        } else if which.expected.is_given() {
+            let what = "--mode and --delta are of a new volume: this one has its own";
+            return Err(Failure::usage(what, "cenote volume set").into());
+        }
+        let opened = Self::open_with(
+            loaded,
+            volumes.clone(),
+            &name,
+            end,
+            &which.backed,
+            Some(&which.protected),
+            which.page_traffic.unwrap_or(loaded.page_traffic),
+        )
+        .and_then(|opened| {
+            // From then on it follows the volume's mode.
+            opened.scrubbing.begin(&opened.volume, which.scrub_rate)?;
+            Ok(opened)
+        });
+        if let (Ok(serving), Some(rate)) = (&opened, which.repair_rate) {
+            serving.volume.pace_repairs(rate.bytes(), true);
+        }
+        if opened.is_err() && which.size.is_some() {
+            // What this very command described does not outlive its failure.
+            volumes.delete(&name)?;
+        }
+        opened
+    }
+
+    /// As [`Serving::open`], of a volume that there is.
+    ///
+    /// # Errors
+    /// As [`Serving::open`].
+    pub fn open_named(loaded: &Loaded, volumes: Volumes, name: &str, end: End) -> Result<Self> {
+        let (backed, protected) = (Backed::default(), Protected::default());
+        Self::open_with(
+            loaded,
+            volumes,
+            name,
+            end,
+            &backed,
+            Some(&protected),
+            loaded.page_traffic,
+        )
+    }
+
+    /// As [`Serving::open_named`], of a volume whose content goes: its pages are not read, so that a
+    /// key that is lost does not stand in the way.
+    ///
+    /// # Errors
+    /// As [`Serving::open`].
+    pub fn open_to_give_back(loaded: &Loaded, volumes: Volumes, name: &str) -> Result<Self> {
+        volumes.forget_tags(name)?;
+        Self::open_with(
+            loaded,
+            volumes,
+            name,
+            End::GiveBack,
+            &Backed::default(),
+            None,
+            loaded.page_traffic,
+        )
+    }
+
+    fn open_with(
+        loaded: &Loaded,
+        volumes: Volumes,
+        name: &str,
+        end: End,
+        backed: &Backed,
+        protected: Option<&Protected>,
+        page_traffic: WireProtection,
+    ) -> Result<Self> {
+        let is_read = protected.is_some();
+        let spec = volumes.load(name)?;
+        let owner = volumes.own(name)?;
+        let size_bytes = spec.size()?.bytes();
+        let hosts = hosts(loaded)?;
+        let resilience = spec.resilience()?;
+        let placement = match spec.placement()? {
+            Some(placement) => placement,
+            None => {
+                let scheme = resilience.scheme();
+                let usual = Placement::usual(scheme.k(), scheme.r(), hosts.len());
+                volumes.set_placement(name, usual)?;
+                usual
+            }
+        };
+        let config = VolumeConfig {
+            name: name.to_owned(),
+            id: spec.id()?,
+            protection: protected.map_or(Ok(Protection::None), |said| said.of(name, &spec))?,
+            resilience,
+            placement,
+            size_bytes,
+            size_bytes_max: size_bytes.saturating_mul(GROWTH_MAX),
+            hosts,
+            return_max: RETURN_MAX,
+        };
+        let key = loaded.key.clone();
+        let connector = Arc::new(cenote_fabric::connector_with(key, page_traffic));
+        let opened = if let Some(backing) = backed.open(size_bytes)? {
+            Volume::open_backed(config, backing, connector)
+        } else if end == End::Forget {
+            Volume::open(config, connector)
+        } else {
+            let kept = volumes.kept(name)?;
+            let kept = match is_read {
+                true => kept,
+                false => kept.given_up(),
+            };
+            Volume::open_kept(config, kept, connector)
+        };
+        let volume = opened.map_err(|e| {
+            let hint = match e {
+                _ if e.is_for_want_of_room() => {
+                    "make room on the disk of the cluster's folder; nothing is lost".to_owned()
+                }
+                VolumeError::Unlisted { .. } => format!(
+                    "put them into {} again, or give its content up: cenote volume reset {name}",
+                    loaded.file.display()
+                ),
+                VolumeError::Beyond { .. } => format!("cenote volume resize {name} --size SIZE"),
+                VolumeError::Marks(_)
+                | VolumeError::Journal(_)
+                | VolumeError::Foreign
+                | VolumeError::Superseded => {
+                    format!("cenote volume reset {name} gives its content up")
+                }
+                _ => format!("cenote status --cluster {}", quoted(&loaded.file)),
+            };
+            Failure::new(format!("open volume {name}: {e}"), hint)
+        })?;
+        let volume = Arc::new(volume);
+        let scrubbing = Arc::new(Scrubbing::new(spec.protection.is_some()));
+        let (asked, folder) = (Arc::clone(&volume), volumes.clone());
+        let (called, scrubs) = (name.to_owned(), Arc::clone(&scrubbing));
+        owner.answer(move |question| answer(&asked, &folder, &called, &scrubs, question))?;
+        Ok(Self {
+            volume,
+            name: name.to_owned(),
+            spec,
+            volumes,
+            owner: Some(owner),
+            scrubbing,
+            end,
+        })
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        match self.end {
+            End::Keep => self.volume.detach(),
+            End::GiveBack | End::Forget => self.volume.close(),
+        }
+        // The right goes first: a volume that is owned cannot be deleted.
+        drop(self.owner.take());
+        if self.end == End::Forget
+            && let Err(error) = self.volumes.delete(&self.name)
+        {
+            tracing::warn!(error = format!("{error:#}"), "forget volume");
+        }
+    }
+}
+
+fn hosts(loaded: &Loaded) -> Result<Vec<HostConfig>> {
+    let mut hosts = Vec::new();
+    for host in &loaded.cluster.hosts {
+        let address = host
+            .address
+            .parse()
+            .with_context(|| format!("host {}", host.name))?;
+        hosts.push(HostConfig {
+            name: host.name.clone(),
+            address,
+            domain: host.domain.clone(),
+            power: host.power.clone(),
+            retired: host.retired,
+            lends: host.lends,
+        });
+    }
+    Ok(hosts)
+}
+
+fn answer(
+    volume: &Volume,
+    volumes: &Volumes,
+    name: &str,
+    scrubbing: &Scrubbing,
+    question: Question,
+) -> Result<serde_json::Value> {
+    match question {
+        Question::Status => Ok(serde_json::to_value(volume.status()?)?),
+        Question::Scrub => {
+            volume.begin_scrub()?;
+            Ok(serde_json::Value::Null)
+        }
+        Question::Repair { bytes_per_s } => {
+            volume.pace_repairs(bytes_per_s, true);
+            Ok(serde_json::Value::Null)
+        }
+        Question::Resize { bytes } => {
+            volume.reserve(bytes)?;
+            // First: an owner refuses what was written beyond the size that it finds.
+            volumes.set_size(name, Size(bytes))?;
+            volume.resize(bytes)?;
+            Ok(serde_json::Value::Null)
+        }
+        Question::Set {
+            scheme,
+            mode,
+            delta,
+        } => {
+            let wanted = Resilience::new(scheme.parse()?, mode.parse()?, delta)?;
+            volume.check_resilience(wanted)?;
+            // First: whoever owns it next goes on with what this one may not end.
+            volumes.set_resilience(name, wanted)?;
+            volume.set_resilience(wanted)?;
+            scrubbing.follow(volume, wanted)?;
+            Ok(serde_json::Value::Null)
+        }
+    }
+}

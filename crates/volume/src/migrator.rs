@@ -1,0 +1,216 @@
+//! What brings pages to a volume's other layout, chunk by chunk as the control thread says.
+//!
+//! It has a worker of its own, begun with the first change of k, and does a chunk at a time: pages that hold
+//! nothing by their bit alone, the others by page operations (`worker::page::migration`). What it could not
+//! do of a chunk is done when that is asked for again.
+//!
+//! [`Run`] decides what is next, without thread or clock; [`run`] drives it on a thread, [`SteppedMigrator`]
+//! where its caller does the steps.
+//!
+//! Concurrency: one order and one answer, under a lock; the control thread is woken by the answer.
+
+use std::ops::Range;
+use std::sync::atomic::Ordering;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use crate::PAGE_BYTES;
+use crate::core::Core;
+use crate::worker::Worker;
+
+/// What the migrator is to do, and how the last chunk ended.
+#[derive(Default)]
+pub struct Migrator {
+    orders: Mutex<Orders>,
+    bell: Condvar,
+}
+
+#[derive(Default)]
+struct Orders {
+    chunk: Option<Range<u64>>,
+    is_whole: Option<bool>,
+    ends: bool,
+}
+
+/// Pages of one request: what a worker has operations for.
+const RUN_PAGES: u64 = crate::worker::OPS_MAX as u64;
+
+impl Migrator {
+    fn orders(&self) -> MutexGuard<'_, Orders> {
+        self.orders.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has these pages moved; the answer is taken by [`Migrator::answer`].
+    pub fn ask(&self, pages: Range<u64>) {
+        self.orders().chunk = Some(pages);
+        self.bell.notify_all();
+    }
+
+    /// Whether all of the chunk that was asked for is moved; `None`: it is at it.
+    pub fn answer(&self) -> Option<bool> {
+        self.orders().is_whole.take()
+    }
+
+    /// Ends the thread.
+    pub fn end(&self) {
+        self.orders().ends = true;
+        self.bell.notify_all();
+    }
+
+    fn tell(&self, is_whole: bool) {
+        self.orders().is_whole = Some(is_whole);
+    }
+
+    /// The next chunk; `None`: to end.
+    fn wait(&self) -> Option<Range<u64>> {
+        let mut orders = self.orders();
+        loop {
+            if orders.ends {
+                return None;
+            }
+            if let Some(chunk) = orders.chunk.take() {
+                return Some(chunk);
+            }
+            let waited = self.bell.wait(orders);
+            orders = waited.unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+/// The migrator's thread.
+pub fn run(core: &Core, mut worker: Worker) {
+    while let Some(chunk) = core.migrator.wait() {
+        let mut run = Run::new(chunk);
+        while let Some(pages) = run.advance(core) {
+            let is_moved = worker.move_pages(pages).is_ok();
+            run.handle_moved(is_moved);
+        }
+        core.migrator.tell(run.is_whole);
+        core.wake.wake();
+    }
+}
+
+/// A chunk on its way: `advance -> (a request of these pages) -> handle_moved -> advance ..` until there are
+/// none. What could not be done is left behind.
+#[derive(Debug)]
+struct Run {
+    next: u64,
+    end: u64,
+    is_whole: bool,
+}
+
+impl Run {
+    fn new(chunk: Range<u64>) -> Self {
+        Self {
+            next: chunk.start,
+            end: chunk.end,
+            is_whole: true,
+        }
+    }
+
+    /// The pages that are to be moved next; those that hold nothing before them are moved by this.
+    fn advance(&mut self, core: &Core) -> Option<Range<u64>> {
+        let written = &core.marks.written;
+        let first = written.next(self.next, self.end, true).unwrap_or(self.end);
+        for page in self.next..first {
+            self.is_whole &= pass_empty(core, page);
+        }
+        if first == self.end {
+            self.next = first;
+            return None;
+        }
+        let most = self.end.min(first + RUN_PAGES).min(page_end(core));
+        self.next = written.next(first, most, false).unwrap_or(most);
+        Some(first..self.next)
+    }
+
+    /// Whether all of the pages that were asked for last are where they are to be.
+    fn handle_moved(&mut self, is_moved: bool) {
+        self.is_whole &= is_moved;
+    }
+}
+
+/// Past the last page that may be written now.
+fn page_end(core: &Core) -> u64 {
+    core.size_bytes.load(Ordering::Acquire) / PAGE_BYTES as u64
+}
+
+/// Has a page that holds nothing be in the layout where it is to be; false when somebody is at it.
+fn pass_empty(core: &Core, page: u64) -> bool {
+    let target = core.layouts.target();
+    if core.layouts.id_of(page) == target {
+        return true;
+    }
+    if !core.claims.try_claim(page) {
+        return false;
+    }
+    let is_empty = !core.marks.written.contains(page);
+    if is_empty {
+        core.layouts.pass(page, target);
+    }
+    core.claims.release(page);
+    is_empty
+}
+
+/// A migrator that its caller steps.
+pub struct SteppedMigrator {
+    worker: Worker,
+    run: Option<Run>,
+    /// The request under way.
+    request: Option<u16>,
+}
+
+impl SteppedMigrator {
+    pub fn new(worker: Worker) -> Self {
+        Self {
+            worker,
+            run: None,
+            request: None,
+        }
+    }
+
+    /// Goes on as far as it goes without waiting; whether a chunk has ended.
+    pub fn step(&mut self, core: &Core) -> bool {
+        loop {
+            let run = match &mut self.run {
+                Some(run) => run,
+                None => match core.migrator.orders().chunk.take() {
+                    Some(chunk) => self.run.insert(Run::new(chunk)),
+                    None => {
+                        // What it read and does not wait for any more comes in.
+                        self.worker.drive();
+                        return false;
+                    }
+                },
+            };
+            if let Some(request) = self.request {
+                let Some(ended) = self.worker.moved(request) else {
+                    return false;
+                };
+                self.request = None;
+                run.handle_moved(ended.is_ok());
+            }
+            match run.advance(core) {
+                Some(pages) => self.request = Some(self.worker.submit_move(pages)),
+                None => {
+                    core.migrator.tell(run.is_whole);
+                    self.run = None;
+                    return true;
+                }
+            }
+        }
+    }
+
+    /// To be stepped within this time even when nothing arrives.
+    pub fn deadline(&self) -> Option<Duration> {
+        self.worker.deadline()
+    }
+
+    /// Ends as its process would: see [`Worker::abandon`].
+    pub fn abandon(self) {
+        self.worker.abandon();
+    }
+}
+
+#[cfg(test)]
+mod tests;

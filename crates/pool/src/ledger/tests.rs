@@ -104,6 +104,8 @@ struct Bench {
     heard: BTreeMap<u8, Duration>,
     /// Time in which nobody listened does not count against a client.
     stopped: Vec<(Duration, Duration)>,
+    /// Who held slabs at the last tick: a lease runs out at one.
+    held_at_tick: BTreeSet<u8>,
     windows: Vec<Known>,
     requests: BTreeMap<u64, (u8, StripeMember)>,
     requests_made: u64,
@@ -122,6 +124,7 @@ impl Bench {
             connected: BTreeSet::new(),
             heard: BTreeMap::new(),
             stopped: Vec::new(),
+            held_at_tick: BTreeSet::new(),
             windows: Vec::new(),
             requests: BTreeMap::new(),
             requests_made: 0,
@@ -166,9 +169,10 @@ impl Bench {
                 let taken = self
                     .ledger
                     .handle_connected(self.now, client.into(), "client");
-                let gone = others
-                    .iter()
-                    .filter(|other| !self.connected.contains(other));
+                let is_gone = |other: &&u8| {
+                    !self.connected.contains(other) && self.held_at_tick.contains(other)
+                };
+                let gone = others.iter().filter(is_gone);
                 let silent = gone.map(|&gone| self.silent(gone)).max();
                 // A tick may be late.
                 let is_orphaned = silent.is_some_and(|silent| silent > LEASE + TICK * 4);
@@ -203,7 +207,7 @@ impl Bench {
             Op::Run { seconds } => {
                 for _ in 0..seconds {
                     self.now += TICK;
-                    self.ledger.handle_tick(self.now);
+                    self.tick();
                     self.settle();
                 }
             }
@@ -213,7 +217,7 @@ impl Bench {
                 if seconds > 3 {
                     self.stopped.push((from, self.now));
                 }
-                self.ledger.handle_tick(self.now);
+                self.tick();
             }
             Op::Work { nth, fails } if !self.work.is_empty() => {
                 let action = self.work.remove(nth % self.work.len());
@@ -222,6 +226,12 @@ impl Bench {
             _ => {}
         }
         self.settle();
+    }
+
+    fn tick(&mut self) {
+        let holds = |client: &u8| self.held_by(*client) > 0;
+        self.held_at_tick = (0..CLIENTS).filter(holds).collect();
+        self.ledger.handle_tick(self.now);
     }
 
     fn hear(&mut self, client: u8) {
@@ -434,6 +444,30 @@ proptest! {
         }
         prop_assert!(bench.requests.is_empty(), "unanswered: {:?}", bench.requests);
     }
+}
+
+/// The slab comes to a client that has been silent for longer than its lease, and is gone then.
+#[test]
+fn a_slab_that_a_silent_client_is_given_is_an_orphan_from_the_next_tick_on() {
+    let mut bench = Bench::new(false);
+    for client in 0..3 {
+        bench.apply(&Op::Connect(client));
+    }
+    bench.hear(2);
+    bench.map(2, place(0, 0));
+    bench.apply(&Op::Run { seconds: 15 });
+    while bench.held_by(2) == 0 {
+        bench.apply(&Op::Work {
+            nth: 0,
+            fails: false,
+        });
+    }
+    bench.apply(&Op::Disconnect(2));
+    bench.apply(&Op::Connect(3));
+    assert!(!bench.connected.contains(&3), "no lease has run out yet");
+    bench.apply(&Op::Run { seconds: 1 });
+    bench.apply(&Op::Connect(3));
+    assert!(bench.connected.contains(&3));
 }
 
 /// A place is asked for again, which ends the slab that it had, and then that slab is given back as well.

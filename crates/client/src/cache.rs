@@ -20,7 +20,7 @@ use bytes::{Bytes, BytesMut};
 use cenote_cache::client::Error as RequestError;
 use cenote_cache::service::question::{Answer, Question};
 use cenote_cache::service::{self, CallError, OpenError};
-use cenote_fabric::{Address, ClusterKey, Waker};
+use cenote_fabric::{Address, ClusterKey, Time, Waker};
 
 use crate::cluster::Cluster;
 use crate::driver::{Connection, Driver, Over, Pending};
@@ -442,7 +442,7 @@ impl Connection for Link {
     type Request = Request;
     type End = End;
 
-    fn begin(&mut self, request: Request, token: u64) {
+    fn begin(&mut self, request: Request, token: u64, _: Time) {
         let request = match request {
             Request::Read { offset, len_bytes } => Held::Read { offset, len_bytes },
             Request::Write { offset, bytes } => {

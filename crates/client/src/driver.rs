@@ -12,7 +12,7 @@ use std::sync::mpsc::{
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use cenote_fabric::Waker;
+use cenote_fabric::{Time, Waker};
 
 /// Requests under way on a connection. A round trip's worth even of small ones; both kinds of
 /// connection take more.
@@ -31,8 +31,8 @@ pub(crate) trait Connection {
     /// Its end.
     type End: Send + 'static;
 
-    /// Begins a request, whose end comes out of `poll`.
-    fn begin(&mut self, request: Self::Request, token: u64);
+    /// Begins a request that was asked for at `asked`, whose end comes out of `poll`.
+    fn begin(&mut self, request: Self::Request, token: u64, asked: Time);
     /// Goes on without blocking, and appends what ended.
     fn poll(&mut self, ended: &mut Vec<(u64, Self::End)>);
     /// Sleeps until there may be something to poll, its waker was woken, or `timeout` has passed.
@@ -45,6 +45,7 @@ struct Job<C: Connection> {
     request: C::Request,
     reply: Sender<(usize, C::End)>,
     at: usize,
+    asked: Time,
 }
 
 /// The thread.
@@ -141,10 +142,15 @@ impl<C: Connection + 'static> Driver<C> {
     /// Asks for all of `requests`; blocks while more wait than may.
     pub fn begin(&self, requests: impl IntoIterator<Item = C::Request>) -> Pending<C::End> {
         let (reply, from) = channel();
+        let asked = Time::now();
         let mut count = 0;
         for request in requests {
-            let (reply, at) = (reply.clone(), count);
-            let job = Job { request, reply, at };
+            let job = Job {
+                request,
+                reply: reply.clone(),
+                at: count,
+                asked,
+            };
             let jobs = self.jobs.as_ref().expect("only drop takes it");
             // Without its thread the reply is gone with the job, which `Pending` says.
             if let Err(TrySendError::Full(job)) = jobs.try_send(job) {
@@ -186,9 +192,9 @@ fn drive<C: Connection>(mut connection: C, jobs: &Receiver<Job<C>>) {
         let mut has_moved = false;
         while under_way.len() < UNDER_WAY_MAX {
             match jobs.try_recv() {
-                Ok(Job { request, reply, at }) => {
-                    under_way.insert(next, (reply, at));
-                    connection.begin(request, next);
+                Ok(job) => {
+                    under_way.insert(next, (job.reply, job.at));
+                    connection.begin(job.request, next, job.asked);
                     next += 1;
                     has_moved = true;
                 }
@@ -239,7 +245,7 @@ mod tests {
         type Request = u32;
         type End = u32;
 
-        fn begin(&mut self, request: u32, token: u64) {
+        fn begin(&mut self, request: u32, token: u64, _: Time) {
             assert_ne!(request, 0, "a bug");
             self.under_way.push((token, request));
             assert!(self.under_way.len() <= UNDER_WAY_MAX);

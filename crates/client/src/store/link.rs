@@ -18,8 +18,9 @@ pub struct Link {
     until: BTreeMap<u64, Time>,
     /// Ended without the store.
     refused: Vec<(u64, End)>,
-    /// Before this nobody tries to connect: what is asked meanwhile has failed with the last try.
-    deaf: Option<(Time, Error)>,
+    /// When the last try to connect ended, and why in vain. What was asked for until then shares its
+    /// end: those who wait behind one another do not wait for a try each.
+    last_try: Option<(Time, Error)>,
     unsettled: Unsettled,
 }
 
@@ -53,10 +54,6 @@ impl Unsettled {
     }
 }
 
-/// Rest after a connection that could not be made. Those who wait behind one another do not wait for a try
-/// each.
-const DEAF: Duration = Duration::from_millis(100);
-
 impl Link {
     /// Connects.
     pub fn open(place: StoreTarget) -> Result<Self, Error> {
@@ -68,22 +65,23 @@ impl Link {
             client,
             until: BTreeMap::new(),
             refused: Vec::new(),
-            deaf: None,
+            last_try: None,
             unsettled: Unsettled::default(),
         })
     }
 
-    fn connected(&mut self, now: Time) -> Result<&mut Client, Error> {
+    /// The client, for a request of this time.
+    fn connected(&mut self, asked: Time) -> Result<&mut Client, Error> {
         if self.client.is_none() {
-            if let Some((until, error)) = &self.deaf
-                && now < *until
+            if let Some((at, error)) = &self.last_try
+                && asked <= *at
             {
                 return Err(error.clone());
             }
             match self.place.connect(0) {
                 Ok(client) => self.client = Some(client),
                 Err(error) => {
-                    self.deaf = Some((Time::now().after(DEAF), error.clone()));
+                    self.last_try = Some((Time::now(), error.clone()));
                     return Err(error);
                 }
             }
@@ -106,7 +104,7 @@ impl Connection for Link {
     type Request = Request;
     type End = End;
 
-    fn begin(&mut self, request: Request, token: u64) {
+    fn begin(&mut self, request: Request, token: u64, asked: Time) {
         let now = Time::now();
         let unsettled = &mut self.unsettled;
         match &request {
@@ -122,7 +120,7 @@ impl Connection for Link {
             Request::Put { is_durable, .. } => unsettled.puts += u64::from(!is_durable),
             _ => {}
         }
-        match self.connected(now) {
+        match self.connected(asked) {
             Ok(client) => {
                 client.submit(command(request), token, now);
                 self.until.insert(token, now.after(self.place.limit));
@@ -181,6 +179,40 @@ const IDLE: Duration = Duration::from_secs(60);
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_asked_before_a_try_failed_shares_its_end_and_who_asks_later_has_one_of_its_own() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = format!("tcp:{}", listener.local_addr().unwrap());
+        drop(listener);
+        let place = StoreTarget {
+            addresses: vec![address.parse().unwrap()],
+            key: cenote_fabric::ClusterKey::from_hex(&"37".repeat(32)).unwrap(),
+            limit: Duration::from_millis(100),
+        };
+        let mut link = Link {
+            place,
+            waker: Waker::new().unwrap(),
+            client: None,
+            until: BTreeMap::new(),
+            refused: Vec::new(),
+            last_try: None,
+            unsettled: Unsettled::default(),
+        };
+        let tries = |link: &mut Link, asked: Time| {
+            let before = link.last_try.as_ref().map(|(at, _)| *at);
+            link.begin(Request::Sync, 1, asked);
+            let mut ended = Vec::new();
+            link.poll(&mut ended);
+            let is_unreachable = matches!(ended[..], [(1, Err(Error::Unreachable(_)))]);
+            assert!(is_unreachable, "{ended:?}");
+            link.last_try.as_ref().map(|(at, _)| *at) != before
+        };
+        let early = Time::now();
+        assert!(tries(&mut link, early));
+        assert!(!tries(&mut link, early), "it was asked for before that try");
+        assert!(tries(&mut link, Time::now()), "the store may be there now");
+    }
 
     #[test]
     fn what_a_sync_under_way_was_to_make_durable_is_forgotten_with_its_connection() {

@@ -3,13 +3,13 @@
 #
 #     scripts/fuzz.sh [SECONDS [TARGET...]]
 #
-# Builds the targets of `fuzz/` with the toolchain of everything else and runs each for SECONDS (600;
-# 0 replays what is known, and no more): over the seeds in fuzz/corpus, and over what earlier runs found,
-# which is kept in target/fuzz. One line for each; ends with 1 and an input's path if one fails. An input
-# fails that panics, takes ten seconds or a gigabyte.
+# Builds the targets of `fuzz/` with the toolchain of everything else and runs each for SECONDS
+# (600; 0 replays what is known, and no more): over the seeds in fuzz/corpus, and over what earlier
+# runs found, which is kept in target/fuzz. One line for each; ends with 1 and an input's path if
+# one fails. An input fails that panics, takes ten seconds or a gigabyte.
 #
-# Instrumented by the compiler's own pass, so that no nightly toolchain is needed. Sanitizers are left
-# out: they would need one, and the parsers have no unsafe code.
+# Instrumented by the compiler's own pass, so that no nightly toolchain is needed. Sanitizers are
+# left out, which would need one.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -57,7 +57,8 @@ for target in "$@"; do
     runs=$(sed -n 's/^stat::number_of_executed_units: *//p' "$log")
     speed=$(sed -n 's/^stat::average_exec_per_sec: *//p' "$log")
     reached=$(sed -n 's/^#.* cov: \([0-9]*\) .*/\1/p' "$log" | tail -n 1)
-    line=$(printf '%-18s %9s runs %7s/s %5s places' "$target" "${runs:-0}" "${speed:-0}" "${reached:-0}")
+    line=$(printf '%-18s %9s runs %7s/s %5s places' \
+        "$target" "${runs:-0}" "${speed:-0}" "${reached:-0}")
     if [ "$code" -eq 0 ]; then
         echo "$line"
         continue

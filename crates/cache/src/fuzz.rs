@@ -1,5 +1,5 @@
-//! Doors for the fuzz targets (`fuzz/` at the repository's root): bytes in, a panic where an invariant
-//! breaks. No part of the interface; what users get is built without it.
+//! Doors for the fuzz targets (`fuzz/` at the repository's root): bytes in, a panic where an
+//! invariant breaks. No part of the interface; what users get is built without it.
 
 use std::io::Cursor;
 
@@ -46,8 +46,8 @@ pub fn model(text: &[u8]) {
     }
 }
 
-/// The file of a checkpoint, with the checksums that came and with the right ones: what it gives out is
-/// in order and within a region.
+/// The file of a checkpoint, with the checksums that came and with the right ones: what it gives
+/// out is in order and within a region.
 pub fn checkpoint(bytes: &[u8]) {
     check_checkpoint(bytes);
     let mut sealed = bytes.to_vec();

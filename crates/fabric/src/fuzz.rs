@@ -1,5 +1,5 @@
-//! Doors for the fuzz targets (`fuzz/` at the repository's root): bytes in, a panic where an invariant
-//! breaks. No part of the interface; what users get is built without it.
+//! Doors for the fuzz targets (`fuzz/` at the repository's root): bytes in, a panic where an
+//! invariant breaks. No part of the interface; what users get is built without it.
 
 use std::fmt::Display;
 use std::str::FromStr;
@@ -42,9 +42,10 @@ pub fn frame(bytes: &[u8]) {
     }
 }
 
-/// What somebody between two ends does to their records. The first byte says how they are protected,
-/// the second how many there are, the third how long; then follow changes, three bytes each: a place
-/// and what it is xored with. Each record arrives as it was sent, until the first that was changed.
+/// What somebody between two ends does to their records. The first byte says how they are
+/// protected, the second how many there are, the third how long; then follow changes, three bytes
+/// each: a place and what it is xored with. Each record arrives as it was sent, until the first
+/// that was changed.
 pub fn records(bytes: &[u8]) {
     let Some((&[protection, count, length], changes)) = bytes.split_first_chunk::<3>() else {
         return;

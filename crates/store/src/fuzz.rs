@@ -1,5 +1,5 @@
-//! Doors for the fuzz targets (`fuzz/` at the repository's root): bytes in, a panic where an invariant
-//! breaks. No part of the interface; what users get is built without it.
+//! Doors for the fuzz targets (`fuzz/` at the repository's root): bytes in, a panic where an
+//! invariant breaks. No part of the interface; what users get is built without it.
 
 use std::collections::BTreeMap;
 
@@ -32,8 +32,8 @@ const POOL_BYTES: usize = HEAD_BYTES as usize + 2 * 4096;
 const KEYS: [&[u8]; 4] = [b"a", b"key", b"another key", b"gone"];
 
 /// A pool of a few objects to whose bytes something was done. The input is changes of four bytes:
-/// what, where (two bytes), and how. A changed pool is refused as it is, or opened: then what it lists
-/// can be read, it takes another object, and finds the same when it is opened once more.
+/// what, where (two bytes), and how. A changed pool is refused as it is, or opened: then what it
+/// lists can be read, it takes another object, and finds the same when it is opened once more.
 pub fn recovery(changes: &[u8]) {
     let medium = ModelMedium::new(POOL_BYTES, 512);
     let config = PoolConfig {

@@ -6,7 +6,8 @@ use super::record::{self, HEADER_BYTES, Link, Parsed, Shape, word_at};
 
 const STORE: u64 = 9;
 
-/// A record, with the checksum that came and with the right one. The first eight bytes are its address.
+/// A record, with the checksum that came and with the right one. The first eight bytes are its
+/// address.
 pub fn record(bytes: &[u8]) {
     let Some((address, bytes)) = bytes.split_first_chunk() else {
         return;

@@ -14,8 +14,8 @@ use crate::{Generation, Rights, WindowDescriptor, WindowId, socket};
 /// Messages and what ended them.
 type Told = (Vec<(u32, Vec<u8>)>, bool);
 
-/// A stream of calls: the same messages, or the same end, in whatever pieces it comes; they have the
-/// bytes that came.
+/// A stream of calls: the same messages, or the same end, in whatever pieces it comes; they have
+/// the bytes that came.
 pub fn stream(bytes: &[u8]) {
     let told = through_a_socket(bytes, bytes.len());
     assert_eq!(through_a_socket(bytes, 5), told, "in pieces of 5");
@@ -54,8 +54,8 @@ fn through_a_socket(bytes: &[u8], piece: usize) -> Told {
 }
 
 /// Rings whose peer scribbles over them: messages or an end, and none longer than messages are. The
-/// bytes are acts of nine: what is done, and a number. Word `act` of the counts is set, a word of the
-/// calls' ring is, or an honest call is made.
+/// bytes are acts of nine: what is done, and a number. Word `act` of the counts is set, a word of
+/// the calls' ring is, or an honest call is made.
 pub fn ring(acts: &[u8]) {
     let region = Arc::new(ring::create().expect("the system has memory"));
     let descriptor = WindowDescriptor {

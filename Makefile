@@ -6,7 +6,7 @@ BENCHES = codec fabric page nbd regeneration
 # Programs that swap: a quarter of an hour and more, as root.
 LONG_BENCHES = apps reclaim log
 
-.PHONY: help build deb demo test test-all test-long test-rdma bench bench-apps bench-store bench-rdma ci fmt shell clippy doc deny codegen miri clean
+.PHONY: help build deb demo test test-all test-long test-rdma bench bench-apps bench-store bench-rdma ci fmt shell clippy doc deny codegen miri fuzz clean
 
 help: ## This list
 	@echo "Targets:"
@@ -86,6 +86,9 @@ deny: ## Licences and sources of dependencies
 
 miri: ## Unsafe code in an interpreter that finds what is undefined; needs a nightly toolchain
 	@sh scripts/miri.sh
+
+fuzz: ## Parsers under made-up bytes, ten minutes each
+	@sh scripts/fuzz.sh 600
 
 codegen: ## Whether the compiler left anything out of an optimized build (decision 40); ten minutes
 	python3 scripts/check-codegen.py

@@ -240,7 +240,7 @@ def main():
     print(f"running {len(programs)} test programs, {lanes} at a time", flush=True)
     Lanes(programs, ["--skip", "long::"] if is_short else ["long::"], lanes, until).run()
     # They build: no test may run meanwhile.
-    for other in [] if wanted or is_short else [DOCUMENTATION, SHIPPED, RDMA, MIRI]:
+    for other in [] if wanted or is_short else [DOCUMENTATION, SHIPPED, RDMA, MIRI, FUZZ]:
         programs.append(other)
         if other.fits(until):
             other.run(until=until)
@@ -280,5 +280,7 @@ DOCUMENTATION = Program("documentation", [
 RDMA = Program("rdma in a guest", ["sh", "scripts/test-rdma.sh", "test"], seconds=400)
 # Unsafe code in an interpreter. Builds with a toolchain of its own, in a folder of its own.
 MIRI = Program("miri", ["sh", "scripts/miri.sh"], seconds=300)
+# Parsers under made-up bytes. Builds with flags of its own, in a folder of its own.
+FUZZ = Program("fuzz", ["sh", "scripts/fuzz.sh", os.environ.get("FUZZ_SECONDS", "5")], seconds=400)
 
 main()

@@ -21,7 +21,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ["-p", "cenote", "-p", "cenote-kv"]
 # Features that are for tests alone, and a part of the symbols of what they compile in.
-FOR_TESTS = {"planted": b"15injected_faults6CHOSEN"}
+FOR_TESTS = {"planted": b"15injected_faults6CHOSEN", "fuzz": b"4fuzz"}
 
 os.environ["CENOTE"] = str(ROOT / "target" / "debug" / "cenote")
 sys.path.insert(0, str(ROOT / "tests" / "ops"))
@@ -46,7 +46,10 @@ def test_no_feature_for_tests_is_on():
         assert name in found, f"{name} is not among {sorted(found)}"
     wrong = {name: sorted(on & FOR_TESTS.keys()) for name, on in found.items() if on & FOR_TESTS.keys()}
     assert not wrong, f"a program for users has what is for tests: {wrong}"
-    # What is looked for is there to be found.
+    # What is looked for is there to be found. Nothing of the workspace turns the doors on.
+    for name in ("block", "cache", "fabric", "kv", "store", "volume"):
+        manifest = (ROOT / "crates" / name / "Cargo.toml").read_text()
+        assert "\nfuzz = []\n" in manifest, f"{name} has doors for the fuzz targets"
     command = ["cargo", "tree", "-p", "cenote-lab", "--locked", "--edges", "normal,dev", "--prefix", "none",
                "--format", "{p}|{f}"]
     assert "planted" in run(*command, cwd=ROOT).stdout, "the tests of cenote-lab have injected faults"

@@ -5,6 +5,9 @@
 //! plain disk in this process's own memory, for tests and as the baseline of benchmarks.
 
 pub mod disk;
+#[cfg(feature = "fuzz")]
+#[doc(hidden)]
+pub mod fuzz;
 pub mod nbd;
 pub mod ram;
 pub mod swap;

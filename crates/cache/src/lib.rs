@@ -15,6 +15,9 @@ pub mod client;
 pub mod closed_loop;
 pub mod configuration;
 pub mod fleet;
+#[cfg(feature = "fuzz")]
+#[doc(hidden)]
+pub mod fuzz;
 pub mod injected_faults;
 pub mod links;
 pub mod log;

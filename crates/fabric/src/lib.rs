@@ -25,6 +25,9 @@ pub mod conformance;
 mod endpoint;
 mod error;
 mod frame;
+#[cfg(feature = "fuzz")]
+#[doc(hidden)]
+pub mod fuzz;
 mod host_port;
 mod key;
 mod listen;

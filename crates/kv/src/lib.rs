@@ -9,6 +9,9 @@
 
 pub mod cluster;
 pub mod engine;
+#[cfg(feature = "fuzz")]
+#[doc(hidden)]
+pub mod fuzz;
 pub mod group;
 pub mod injected_faults;
 pub mod memory;

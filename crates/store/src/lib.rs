@@ -18,6 +18,9 @@
 pub mod client;
 pub mod copies;
 mod format;
+#[cfg(feature = "fuzz")]
+#[doc(hidden)]
+pub mod fuzz;
 mod index;
 mod injected_faults;
 mod landing;

@@ -13,6 +13,8 @@
 
 mod file;
 mod format;
+#[cfg(feature = "fuzz")]
+pub(crate) mod fuzz;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;

@@ -21,6 +21,9 @@ mod error;
 mod extents;
 mod fence;
 mod flights;
+#[cfg(feature = "fuzz")]
+#[doc(hidden)]
+pub mod fuzz;
 mod integrity;
 mod journal;
 mod kept;

@@ -24,6 +24,8 @@ mod buffers;
 mod connection;
 mod engine;
 mod export;
+#[cfg(feature = "fuzz")]
+pub(crate) mod fuzz;
 mod handshake;
 mod inbox;
 mod listen;

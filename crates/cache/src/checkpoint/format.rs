@@ -374,6 +374,37 @@ impl<R: Read + Seek> Reader<R> {
     }
 }
 
+/// Makes the checksums right of what stands there, so that a fuzz target gets behind them.
+#[cfg(feature = "fuzz")]
+pub(crate) fn seal(bytes: &mut [u8]) -> Option<()> {
+    let header = Header::read(bytes.first_chunk()?).ok()?;
+    let end_at = bytes.len().checked_sub(END_BYTES)?;
+    let index_at = usize::try_from(u64_at(bytes, end_at)).ok()?;
+    let index = bytes.get(index_at..end_at)?.to_vec();
+    for saved in index.chunks_exact(SAVED_BYTES) {
+        let (region, mut place) = (u32_at(saved, 0), usize::try_from(u64_at(saved, 12)).ok()?);
+        let mut at = 0;
+        while at < header.region_bytes {
+            let data_at = place.checked_add(CHUNK_HEADER_BYTES)?;
+            let head = bytes.get(place..data_at)?;
+            let (len_bytes, kind) = (u32_at(head, 0), u32_at(head, 4));
+            let kind = if kind == 0 { Kind::Zeros } else { Kind::Bytes };
+            let there = if kind == Kind::Zeros {
+                0
+            } else {
+                len_bytes as usize
+            };
+            let data = bytes.get(data_at..data_at.checked_add(there)?)?;
+            let head = ChunkHeader { len_bytes, kind }.bytes(region, at, data);
+            bytes[place..data_at].copy_from_slice(&head);
+            (place, at) = (data_at + there, at + u64::from(len_bytes.max(1)));
+        }
+    }
+    let sum = end_crc(&header, &index, &bytes[end_at..end_at + 12]);
+    bytes[end_at + 12..end_at + 16].copy_from_slice(&sum.to_le_bytes());
+    Some(())
+}
+
 #[cfg(test)]
 mod tests {
     use std::io::Cursor;

@@ -20,6 +20,8 @@ mod epoch;
 mod error;
 mod fetch;
 mod flow;
+#[cfg(feature = "fuzz")]
+pub(crate) mod fuzz;
 #[expect(unsafe_code, reason = "advice on memory has no safe wrapper")]
 mod huge;
 mod index;

@@ -8,6 +8,8 @@
 //! off inside its last batch is one that never got that batch; any other damage is an error.
 
 mod format;
+#[cfg(feature = "fuzz")]
+pub(crate) mod fuzz;
 #[cfg(test)]
 mod tests;
 

@@ -19,6 +19,8 @@
 
 mod answerer;
 mod caller;
+#[cfg(feature = "fuzz")]
+pub(crate) mod fuzz;
 mod pipe;
 mod ring;
 mod spinner;

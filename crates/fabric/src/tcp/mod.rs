@@ -13,6 +13,8 @@ mod wire;
 
 pub use batch::{Batch, IO_URING_VARIABLE};
 pub use endpoint::Wire;
+#[cfg(feature = "fuzz")]
+pub(crate) use wire::{REQUEST_BYTES, RESPONSE_BYTES, Request, Response};
 
 #[cfg(test)]
 mod tests;

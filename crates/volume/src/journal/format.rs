@@ -3,7 +3,7 @@
 use super::{Change, Held, Identity, Image, JournalError, Shape};
 
 /// First eight bytes of a journal; the last one counts formats.
-const MAGIC: &[u8; 8] = b"cenoteJ1";
+pub(super) const MAGIC: &[u8; 8] = b"cenoteJ1";
 /// Bytes in front of a batch: length, checksum of the length, checksum of the rest.
 const FRAME_BYTES: usize = 12;
 /// Longest name of a host.
@@ -67,10 +67,17 @@ impl Record {
 
 /// The bytes of a batch.
 pub(super) fn batch(records: &[Record]) -> Vec<u8> {
-    let mut bytes = vec![0; FRAME_BYTES];
+    let mut bytes = Vec::new();
     for record in records {
         record.write(&mut bytes);
     }
+    sealed(&bytes)
+}
+
+/// Records with what stands in front of them.
+pub(super) fn sealed(records: &[u8]) -> Vec<u8> {
+    let mut bytes = vec![0; FRAME_BYTES];
+    bytes.extend(records);
     let len =
         u32::try_from(bytes.len() - FRAME_BYTES).expect("a directory has far less than 4 GiB");
     let sum = cenote_codec::crc32c(&bytes[FRAME_BYTES..]);

@@ -11,7 +11,7 @@ use crate::service::injected_faults::{InjectedFault, is_injected};
 use crate::service::message::{HOSTS_MAX, access_of};
 
 /// First eight bytes of a journal; the last one counts formats.
-const MAGIC: &[u8; 8] = b"cenoteC1";
+pub(super) const MAGIC: &[u8; 8] = b"cenoteC1";
 /// In place of the number of a host that there is not.
 const NO_HOST: u16 = u16::MAX;
 /// Bytes in front of a batch: length, checksum of the length, checksum of the rest.

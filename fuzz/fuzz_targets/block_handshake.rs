@@ -1,0 +1,4 @@
+// Longest input: 2048 bytes.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| cenote_block::fuzz::handshake(bytes));

@@ -22,6 +22,8 @@ use crate::failure::{DONE, FAILED, chain};
 use crate::place::Which;
 use crate::span;
 
+pub use self::machine::is_silent;
+
 /// `doctor` and what follows it.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:

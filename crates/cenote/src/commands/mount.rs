@@ -14,6 +14,7 @@ use cenote_vfs::volume::VolumeMedium;
 use cenote_vfs::{Files, OpenError};
 use cenote_volume::WORKERS_MAX;
 
+use super::doctor;
 use crate::failure::{DONE, Failure};
 use crate::place::{Loaded, Which};
 use crate::shell::quoted;
@@ -79,6 +80,17 @@ impl Args {
 
 pub fn run(args: &Args) -> Result<u8> {
     let loaded = args.which.load()?;
+    if doctor::is_silent(&args.point) {
+        return Err(Failure::new(
+            format!(
+                "{} is a mount point already, and the process that serves it does not answer; it may \
+                 be stopped",
+                args.point.display()
+            ),
+            "have it go on (kill -CONT), or end it, which fails what waits there",
+        )
+        .into());
+    }
     // Before another process is started, whose errors come as text.
     let point = MountPoint::new(&args.point).map_err(|error| refused(&error))?;
     check(args)?;

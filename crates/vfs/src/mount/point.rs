@@ -7,8 +7,6 @@ use std::os::fd::AsRawFd as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::mpsc;
-use std::time::Duration;
 
 use super::mount_table::{self, Mounted};
 
@@ -40,12 +38,6 @@ pub enum PointError {
     /// A file system is mounted there.
     #[error("{} is a mount point already", .0.display())]
     Mounted(PathBuf),
-    /// A file system is mounted there, and what serves it says nothing.
-    #[error(
-        "{} is a mount point already, and the process that serves it does not answer; it may be stopped",
-        .0.display()
-    )]
-    Silent(PathBuf),
     /// The process that served it was killed, and the mount could not be taken away.
     #[error("{} is the mount of a process that is gone", .0.display())]
     Stale(PathBuf),
@@ -62,19 +54,17 @@ impl MountPoint {
             source,
         };
         let absolute = std::path::absolute(path).map_err(os)?;
-        if let Some(there) = uppermost(&absolute) {
-            match look_within(LOOK_LIMIT, &absolute) {
-                None => return Err(PointError::Silent(absolute)),
-                Some(Err(error)) if mount_table::is_dead(&error) => {
-                    if !there.is_ours() || detach(&absolute).is_err() {
-                        return Err(PointError::Stale(absolute));
-                    }
-                    tracing::warn!(path = %absolute.display(), "took a mount away whose process is gone");
+        let found = match mount_table::look(&absolute) {
+            Err(error) if mount_table::is_dead(&error) => {
+                if !is_ours(&absolute) || detach(&absolute).is_err() {
+                    return Err(PointError::Stale(absolute));
                 }
-                Some(_) => {}
+                tracing::warn!(path = %absolute.display(), "took a mount away whose process is gone");
+                fs::metadata(&absolute)
             }
-        }
-        if !fs::metadata(&absolute).map_err(os)?.is_dir() {
+            _ => fs::metadata(&absolute),
+        };
+        if !found.map_err(os)?.is_dir() {
             return Err(PointError::NotDirectory(absolute));
         }
         let canonical = absolute.canonicalize().map_err(os)?;
@@ -98,32 +88,16 @@ fn is_mounted(path: &Path) -> bool {
     Mounted::all().iter().any(|mounted| mounted.path() == path)
 }
 
-/// The uppermost mount at a path.
-fn uppermost(path: &Path) -> Option<Mounted> {
+/// Whether the uppermost mount there is one of this program's.
+fn is_ours(path: &Path) -> bool {
     // A stale mount has no canonical path; its parent's will do.
     let name = path.file_name().unwrap_or(OsStr::new(""));
     let parent = path.parent().and_then(|parent| parent.canonicalize().ok());
     let path = parent.map_or_else(|| path.to_owned(), |parent| parent.join(name));
-    let mut all = Mounted::all().into_iter().rev();
-    all.find(|mounted| mounted.path() == path)
+    let all = Mounted::all();
+    let last = all.iter().rev().find(|mounted| mounted.path() == path);
+    last.is_some_and(Mounted::is_ours)
 }
-
-/// Whether what serves `path` is there; `None`: it says nothing, as one does that is stopped.
-fn look_within(limit: Duration, path: &Path) -> Option<io::Result<()>> {
-    let (sender, answer) = mpsc::channel();
-    let looked_at = path.to_owned();
-    // Where it does not answer the thread waits until it does, or until the process ends.
-    let looker = std::thread::Builder::new().spawn(move || {
-        drop(sender.send(mount_table::look(&looked_at)));
-    });
-    match looker {
-        Ok(_) => answer.recv_timeout(limit).ok(),
-        Err(error) => Some(Err(error)),
-    }
-}
-
-/// A server that is there answers in microseconds; on a machine that is overloaded it may take long.
-const LOOK_LIMIT: Duration = Duration::from_secs(5);
 
 /// Where a file system was mounted, and how to find it when a folder above was renamed since. Keeps
 /// nothing open: the mount would be in use.

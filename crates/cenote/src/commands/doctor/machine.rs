@@ -415,6 +415,27 @@ fn mounts(ours: io::Result<Vec<Mounted>>, looks: impl Fn(&[Mounted]) -> Vec<Look
     Finding::ok(subject, format!("{} of volumes", ours.len()))
 }
 
+/// Whether a file system of ours is mounted at a folder whose server does not answer. Nobody but
+/// [`looks`] may look there: who does waits for as long as the server is stopped.
+pub fn is_silent(point: &Path) -> bool {
+    // By its parent: the mount is not to be asked.
+    let absolute = std::path::absolute(point).unwrap_or_else(|_| point.to_owned());
+    let parent = absolute
+        .parent()
+        .and_then(|parent| parent.canonicalize().ok());
+    let name = absolute.file_name();
+    let path = match (parent, name) {
+        (Some(parent), Some(name)) => parent.join(name),
+        _ => absolute,
+    };
+    let ours = Mounted::ours().unwrap_or_default();
+    let here: Vec<_> = ours
+        .into_iter()
+        .filter(|mounted| mounted.path() == path)
+        .collect();
+    looks(&here).contains(&Look::Silent)
+}
+
 /// How long mounts may take to answer.
 const LOOK_LIMIT: Duration = Duration::from_secs(2);
 

@@ -281,6 +281,6 @@ RDMA = Program("rdma in a guest", ["sh", "scripts/test-rdma.sh", "test"], second
 # Unsafe code in an interpreter. Builds with a toolchain of its own, in a folder of its own.
 MIRI = Program("miri", ["sh", "scripts/miri.sh"], seconds=300)
 # Parsers under made-up bytes. Builds with flags of its own, in a folder of its own.
-FUZZ = Program("fuzz", ["sh", "scripts/fuzz.sh", os.environ.get("FUZZ_SECONDS", "5")], seconds=400)
+FUZZ = Program("fuzz", ["sh", "scripts/fuzz.sh", os.environ.get("FUZZ_SECONDS", "5")], seconds=900)
 
 main()

@@ -112,6 +112,13 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
+        // Servers in the background are nobody's children, and outlive their cluster.
+        let servers = std::fs::read_dir(self.path().join("servers"));
+        for server in servers.into_iter().flatten().flatten() {
+            if let Some(name) = server.file_name().to_str() {
+                self.run(&["volume", "stop", name, "--timeout", "10s"]);
+            }
+        }
         let ended = self.run(&["down", "--force"]);
         if ended.code != 0 && !std::thread::panicking() {
             panic!("{ended:#?}");

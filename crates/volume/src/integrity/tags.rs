@@ -258,7 +258,12 @@ impl Tags {
             let Some(page) = page.filter(|_| !marks.is_unfinished(slot)) else {
                 continue;
             };
-            if marks.soundness(page) == Soundness::Doubtful && !self.add_pending(page, &tag) {
+            // Nothing else says that the file was not damaged here.
+            let is_there = page < (self.entries.as_slice().len() / self.width) as u64;
+            if is_there
+                && marks.soundness(page) == Soundness::Doubtful
+                && !self.add_pending(page, &tag)
+            {
                 marks.tear(page);
             }
             self.staged.as_slice()[slot * SLOT_WORDS].store(0, Ordering::Release);

@@ -6,6 +6,8 @@ use super::{Change, Held, Identity, Image, JournalError, Shape};
 pub(super) const MAGIC: &[u8; 8] = b"cenoteJ1";
 /// Bytes in front of a batch: length, checksum of the length, checksum of the rest.
 const FRAME_BYTES: usize = 12;
+/// Sizes of slabs that a volume can have: a page at least, and an extent has fewer than 2^32 pages.
+const SLAB_BYTES: std::ops::Range<u64> = 4096..1 << 39;
 /// Longest name of a host.
 const NAME_BYTES_MAX: usize = 255;
 
@@ -173,6 +175,11 @@ fn body_of(bytes: &[u8]) -> Option<&[u8]> {
     (cenote_codec::crc32c(body) == sum).then_some(body)
 }
 
+/// Whether extents can have so many data splits and parities.
+fn is_shape(k: u8, r: u8) -> bool {
+    k.is_power_of_two() && k <= 32 && r <= 8
+}
+
 /// Takes fields off the front; `None` past the end.
 struct Input<'a>(&'a [u8]);
 
@@ -204,7 +211,11 @@ impl Input<'_> {
                     k: self.u8()?,
                     r: self.u8()?,
                 };
-                Some(Record::Begin(identity, self.u64()?))
+                let epoch = self.u64()?;
+                let is_one = is_shape(identity.k, identity.r)
+                    && SLAB_BYTES.contains(&identity.slab_bytes)
+                    && epoch < u64::MAX;
+                is_one.then_some(Record::Begin(identity, epoch))
             }
             2 => {
                 let (at, birth) = ((self.u32()?, self.u8()?), self.u64()?);
@@ -218,8 +229,7 @@ impl Input<'_> {
             4 => {
                 let (layout_id, k, r) = (self.u8()?, self.u8()?, self.u8()?);
                 let shape = (k != 0).then_some(Shape { k, r });
-                let is_one =
-                    layout_id < 2 && (k == 0 || (k.is_power_of_two() && k <= 32)) && r <= 8;
+                let is_one = layout_id < 2 && (k == 0 && r <= 8 || is_shape(k, r));
                 is_one.then_some(Record::Change(Change::Layout(layout_id, shape)))
             }
             _ => None,

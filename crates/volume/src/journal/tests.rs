@@ -352,3 +352,38 @@ fn a_file_keeps_what_is_noted() {
         .unwrap();
     assert_eq!((read.epoch, read.held.len()), (3, 0));
 }
+
+#[test]
+fn a_beginning_that_no_volume_has_is_damage() {
+    let begun = |identity, epoch| {
+        let records = [format::Record::Begin(identity, epoch)];
+        load(&[&format::MAGIC[..], &format::batch(&records)].concat())
+    };
+    let right = image().identity;
+    assert!(begun(right, u64::MAX - 1).is_ok());
+    let with = |k, r, slab_bytes| Identity {
+        slab_bytes,
+        k,
+        r,
+        ..right
+    };
+    let wrong = [
+        (0, 2, 1 << 20),
+        (3, 2, 1 << 20),
+        (64, 2, 1 << 20),
+        (8, 9, 1 << 20),
+    ];
+    let slabs = [(8, 2, 0), (8, 2, 4095), (8, 2, 1 << 39), (8, 2, u64::MAX)];
+    for (k, r, slab_bytes) in wrong.into_iter().chain(slabs) {
+        let read = begun(with(k, r, slab_bytes), 3);
+        assert!(
+            matches!(read, Err(JournalError::Damaged { .. })),
+            "k={k}, r={r}, slabs of {slab_bytes} bytes: {read:?}"
+        );
+    }
+    let read = begun(right, u64::MAX);
+    assert!(
+        matches!(read, Err(JournalError::Damaged { .. })),
+        "no epoch follows"
+    );
+}

@@ -68,7 +68,7 @@ impl Watch {
             etcd: etcd.clone(),
             prefix: prefix.to_owned(),
             cluster: None,
-            next: after.map(|revision| revision + 1),
+            next: after.map(following),
             sender,
             stop: Arc::clone(&stop),
             is_to_restart: Arc::clone(&is_to_restart),
@@ -153,7 +153,7 @@ impl<W: Fn()> Watcher<W> {
             Some(next) => next,
             None => {
                 let listing = self.etcd.list(&self.prefix)?;
-                let next = listing.revision + 1;
+                let next = following(listing.revision);
                 self.cluster = Some(listing.cluster);
                 if !self.pass_on(Change::Reset(listing)) {
                     return Ok(End::Unwanted);
@@ -197,7 +197,9 @@ impl<W: Fn()> Watcher<W> {
         }
         let header = &watched.header;
         let is_known = *self.cluster.get_or_insert(header.cluster_id) == header.cluster_id;
-        let is_behind = self.next.is_some_and(|next| header.revision < next - 1);
+        let is_behind = self
+            .next
+            .is_some_and(|next| following(header.revision) < next);
         if !is_known || is_behind {
             tracing::warn!(prefix = self.prefix, "etcd is another store than it was");
             return Ok(Some(End::Outdated));
@@ -220,7 +222,7 @@ impl<W: Fn()> Watcher<W> {
             if !self.pass_on(change) {
                 return Ok(Some(End::Unwanted));
             }
-            self.next = Some(revision + 1);
+            self.next = Some(following(revision));
         }
         tracing::trace!(revision = watched.header.revision, watched.created, "watch");
         Ok(self.stop.load(Ordering::SeqCst).then_some(End::Unwanted))
@@ -231,4 +233,9 @@ impl<W: Fn()> Watcher<W> {
         (self.wake)();
         wanted
     }
+}
+
+/// The revision after this one. Whoever answers in etcd's place may say any number.
+fn following(revision: i64) -> i64 {
+    revision.saturating_add(1)
 }

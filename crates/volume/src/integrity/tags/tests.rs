@@ -110,6 +110,26 @@ fn a_write_that_is_to_be_redone_keeps_its_tag_until_it_is() {
 }
 
 #[test]
+fn a_tag_that_is_staged_for_no_page_of_the_volume_is_dropped() {
+    let files = files();
+    let first = owner(&files, &Protection::Checksum).unwrap();
+    write(&first, 0, 5, [50, 0, 0]);
+    end(&first, 0, 5, [50, 0, 0]);
+    // So that the marks are asked at all.
+    first.marks.doubt(5);
+    for (slot, page) in [(1, PAGES), (2, 1 << 50), (3, u64::MAX - 1)] {
+        first.tags.stage(slot, page, &[51, 0, 0]);
+    }
+    drop(first);
+    let second = owner(&files, &Protection::Checksum).unwrap();
+    assert_eq!(second.tags.load(5), [50, 0, 0]);
+    for page in [PAGES, 1 << 50, u64::MAX - 1] {
+        assert_eq!(second.tags.pending(page).count(), 0);
+        assert!((1..4).all(|slot| second.tags.staged(slot, page).is_none()));
+    }
+}
+
+#[test]
 fn a_write_that_failed_leaves_both_until_one_is_whole() {
     let files = files();
     let owner = owner(&files, &Protection::Checksum).unwrap();

@@ -60,10 +60,7 @@ impl Files {
             )
         };
         inodes.get(&directory)?;
-        let (from, to) = (
-            (directory, after.into()),
-            (directory.saturating_add(1), Box::default()),
-        );
+        let (from, to) = ((directory, after.into()), (directory + 1, Box::default()));
         let rest = (Bound::Excluded(&from), Bound::Excluded(&to));
         entries.some(rest, count.min(ROWS_MAX), |_, entry| {
             inodes.get(&entry.ino).map(drop)

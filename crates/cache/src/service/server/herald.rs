@@ -148,24 +148,17 @@ impl Herald {
     /// hosts are told again, as words name machines by their numbers.
     fn set_machines<'a>(&mut self, hosts: impl Iterator<Item = (&'a Address, bool)> + Clone) {
         let addresses = || hosts.clone().map(|(address, _)| address);
-        let up: Vec<_> = (0..)
-            .zip(hosts.clone())
-            .filter_map(|(host, (_, is_up))| is_up.then_some(host))
-            .collect();
-        let mut roll = self.table.roll.clone();
         // While there is room all are named at once, and not told again for each that comes up.
-        let count = addresses().count();
-        let all: Vec<_> = (0..count).collect();
-        let wanted = if count <= MACHINES_MAX { &all } else { &up };
-        let is_other_roll = roll.admit(wanted, |host| {
+        let has_room = addresses().count() <= MACHINES_MAX;
+        let wanted = (0..).zip(hosts.clone());
+        let wanted = wanted.filter_map(|(host, (_, is_up))| (has_room || is_up).then_some(host));
+        let roll = self.table.roll.admitting(wanted.clone(), |host| {
             let rows = self.table.rows.lock();
             rows.unwrap_or_else(PoisonError::into_inner)
                 .has_bytes_at(host)
         });
-        let unnamed = up
-            .iter()
-            .filter(|&&host| roll.number(host).is_none())
-            .count();
+        let known = roll.as_ref().unwrap_or(&self.table.roll);
+        let unnamed = wanted.filter(|&host| known.number(host).is_none()).count();
         if unnamed > self.unnamed {
             tracing::warn!(
                 unnamed,
@@ -173,9 +166,10 @@ impl Herald {
             );
         }
         self.unnamed = unnamed;
-        if !is_other_roll && addresses().eq(self.hosts.iter().map(|host| &host.address)) {
+        if roll.is_none() && addresses().eq(self.hosts.iter().map(|host| &host.address)) {
             return;
         }
+        let roll = roll.unwrap_or_else(|| self.table.roll.clone());
         let mut before = std::mem::take(&mut self.hosts).into_iter();
         let host = |address: &'a Address| match before.next() {
             // It keeps what lease it has.

@@ -3,7 +3,7 @@
 //! A word has room for [`MACHINES_MAX`] hosts. A cache may have had more in its life: a host keeps
 //! its number until the room is needed, and then makes it if it is of no use any more.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use cenote_proc::service::MACHINES_MAX;
 
@@ -24,29 +24,32 @@ impl Roll {
         &self.hosts
     }
 
-    /// Has all of `wanted` named, as far as there is room; whether anything changed. Where room is
-    /// short, those go that are neither wanted nor `of_use`.
-    pub fn admit(&mut self, wanted: &[usize], of_use: impl Fn(usize) -> bool) -> bool {
-        let is_new = |host: &&usize| !self.numbers.contains_key(host);
-        let mut newcomers: Vec<usize> = wanted.iter().filter(is_new).copied().collect();
+    /// The roll that names all of `wanted`, as far as there is room; `None`: it is this one. Where room
+    /// is short, those go that are neither wanted nor `of_use`. Looks, and no more, where all are named.
+    pub fn admitting(
+        &self,
+        wanted: impl Iterator<Item = usize> + Clone,
+        of_use: impl Fn(usize) -> bool,
+    ) -> Option<Self> {
+        let is_new = |host: &usize| self.number(*host).is_none();
+        let mut newcomers: Vec<usize> = wanted.clone().filter(is_new).collect();
         if newcomers.is_empty() {
-            return false;
+            return None;
         }
         let mut hosts = self.hosts.clone();
         if hosts.len() + newcomers.len() > MACHINES_MAX {
-            hosts.retain(|&host| wanted.contains(&host) || of_use(host));
+            let wanted: BTreeSet<usize> = wanted.collect();
+            hosts.retain(|host| wanted.contains(host) || of_use(*host));
             newcomers.truncate(MACHINES_MAX.saturating_sub(hosts.len()));
         }
         hosts.append(&mut newcomers);
-        if hosts == self.hosts {
-            return false;
-        }
-        self.numbers = (0..)
-            .zip(&hosts)
-            .map(|(number, &host)| (host, number))
-            .collect();
-        self.hosts = hosts;
-        true
+        (hosts != self.hosts).then(|| Self {
+            numbers: (0..)
+                .zip(&hosts)
+                .map(|(number, &host)| (host, number))
+                .collect(),
+            hosts,
+        })
     }
 }
 
@@ -54,30 +57,32 @@ impl Roll {
 mod tests {
     use super::*;
 
+    fn admitted(roll: &Roll, wanted: impl Iterator<Item = usize> + Clone) -> Roll {
+        roll.admitting(wanted, |_| false).expect("another roll")
+    }
+
     #[test]
     fn a_host_keeps_its_number_until_the_room_is_needed() {
-        let mut roll = Roll::default();
-        assert!(roll.admit(&[7, 3], |_| false));
-        assert!(!roll.admit(&[3], |_| false), "nobody is new");
-        assert!(roll.admit(&[9], |_| false));
+        let roll = admitted(&Roll::default(), [7, 3].into_iter());
+        assert!(roll.admitting([3].into_iter(), |_| false).is_none());
+        let roll = admitted(&roll, [9].into_iter());
         assert_eq!(roll.hosts(), [7, 3, 9]);
         assert_eq!([3, 8].map(|host| roll.number(host)), [Some(1), None]);
     }
 
     #[test]
     fn hosts_of_before_make_room_and_those_of_use_stay() {
-        let mut roll = Roll::default();
-        let first: Vec<usize> = (0..MACHINES_MAX).collect();
-        assert!(roll.admit(&first, |_| false));
+        let all = 0..MACHINES_MAX;
+        let full = admitted(&Roll::default(), all.clone());
         let next = MACHINES_MAX;
-        assert!(roll.admit(&[5, next], |host| host == 8));
+        let roll = full.admitting([5, next].into_iter(), |host| host == 8);
+        let roll = roll.expect("another roll");
         assert_eq!(roll.hosts(), [5, 8, next]);
+        assert_eq!(roll.number(6), None);
 
-        assert!(roll.admit(&first, |_| true));
+        let roll = roll.admitting(all, |_| true).expect("another roll");
         assert_eq!(roll.hosts().len(), MACHINES_MAX);
-        let before = roll.hosts().to_vec();
-        assert!(!roll.admit(&[next + 1], |_| true), "all are of use");
-        assert_eq!(roll.hosts(), before);
-        assert_eq!(roll.number(next + 1), None);
+        let none = roll.admitting([next + 1].into_iter(), |_| true);
+        assert!(none.is_none(), "all are of use");
     }
 }

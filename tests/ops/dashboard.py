@@ -148,6 +148,9 @@ def holder():
 def test_a_host_that_dies_is_shown_and_so_is_the_healing():
     with Tab() as tab:
         tab.shows_all()
+        # No chart of parts that are not there.
+        drawn = tab.page.inner_text("#hour .charts")
+        assert "Memory of hosts" in drawn and "stores" not in drawn and "Key-value" not in drawn, drawn
         tab.says("#summary-title", "All is well")
         tab.says(".volume", "8 mapped extents: 8 whole")
         host = holder()
@@ -220,6 +223,11 @@ def test_groups_caches_and_stores_are_shown_and_what_becomes_of_them():
             tab.says('#kv tr[data-key="n01"]', "up")
             tab.says("#stores tbody tr", "efactory")
             tab.says("#cards", "3 of 3 whole")
+            run(CENOTE, "store", "put", address, "k", __file__, "--key", Shared.dir / "cluster.key")
+            # It takes two points of ten seconds.
+            chart = '.chart[data-key="Bytes put into stores per second"]'
+            tab.page.wait_for_selector(f"{chart} path[d*=M]", state="attached")
+            tab.says(chart, "put")
             run(CENOTE, "cache", "stop", "c0", *here)
             store.end()
             os.kill(int((kv / "nodes" / "n01" / "pid").read_text()), signal.SIGKILL)

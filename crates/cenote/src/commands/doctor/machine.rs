@@ -428,6 +428,7 @@ pub fn is_silent(point: &Path) -> bool {
         (Some(parent), Some(name)) => parent.join(name),
         _ => absolute,
     };
+    // Without a list nothing is known to be mounted; what is looked at next says more.
     let ours = Mounted::ours().unwrap_or_default();
     let here: Vec<_> = ours
         .into_iter()

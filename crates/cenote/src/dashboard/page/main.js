@@ -78,20 +78,16 @@ function handle(name, data) {
 
 // The last hour.
 
+// Last: the part without which there is nothing to draw.
 const CHARTS = [
   ["Pages per second", (rate) => digits(rate), [["reads", "reads"], ["writes", "writes"]]],
   ["Latency of reads", micros, [["median", "read_p50_us"], ["p99", "read_p99_us"]]],
   ["Latency of writes", micros, [["median", "write_p50_us"], ["p99", "write_p99_us"]]],
   ["Slab bytes rebuilt per second", bytes, [["rebuilt", "rebuilt_bytes"]]],
   ["Memory of hosts", bytes, [["lent", "lent_bytes"], ["free", "free_bytes"]]],
-  ["Key-value operations per second", (rate) => digits(rate), [["operations", "operations"]]],
-  ["Bytes put into stores per second", bytes, [["put", "put_bytes"]]],
+  ["Key-value operations per second", (rate) => digits(rate), [["operations", "operations"]], "kv"],
+  ["Bytes put into stores per second", bytes, [["put", "put_bytes"]], "stores"],
 ];
-// Charts that are shown only where there is such a part.
-const CHART_PARTS = {
-  "Key-value operations per second": () => parts.kv,
-  "Bytes put into stores per second": () => parts.stores?.answer?.length,
-};
 
 async function showHour() {
   const select = by("hour-volume");
@@ -104,7 +100,7 @@ async function showHour() {
   sync(select, [{ name: "" }, ...found.volumes.map((name) => ({ name }))], ({ name }) => name, ({ name }) =>
     make("option", { value: name }, name || "all volumes"), () => {});
   const charts = by("hour").querySelector(".charts");
-  const shown = CHARTS.filter(([title]) => CHART_PARTS[title]?.() ?? true);
+  const shown = CHARTS.filter(([, , , part]) => !part || parts[part]);
   sync(charts, shown, ([title]) => title, ([title]) => newChart(title), (figure, [title, text, series]) =>
     setChart(figure, title, series.map(([name, of]) => ({ name, values: found[of] })), text));
 }

@@ -57,7 +57,7 @@ for target in "$@"; do
     runs=$(sed -n 's/^stat::number_of_executed_units: *//p' "$log")
     speed=$(sed -n 's/^stat::average_exec_per_sec: *//p' "$log")
     reached=$(sed -n 's/^#.* cov: \([0-9]*\) .*/\1/p' "$log" | tail -n 1)
-    line=$(printf '%-18s %9s runs %7s/s %5s places' \
+    line=$(printf '%-18s %9s runs %7s/s %5s edges' \
         "$target" "${runs:-0}" "${speed:-0}" "${reached:-0}")
     if [ "$code" -eq 0 ]; then
         echo "$line"

@@ -73,10 +73,9 @@ fn piece(
     if windows.len() == 1 {
         // Every split of a mirror is the data itself; its code rows are not all ones.
         // Around the caches: what a host's own programs and its clients have there stays.
-        if let Some(source) = &sources[0] {
-            // SAFETY: `out` is of a region, which the host maps apart from any other memory.
-            unsafe { out.copy_from(source) };
-        }
+        let source = sources[0].expect("of the one window");
+        // SAFETY: `out` is of a region, which the host maps apart from any other memory.
+        unsafe { out.copy_from(&source) };
     } else {
         let splits = &splits[..windows.len()];
         // SAFETY: as above; nobody has references to window memory.

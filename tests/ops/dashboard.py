@@ -225,7 +225,7 @@ def test_groups_caches_and_stores_are_shown_and_what_becomes_of_them():
             tab.says("#cards", "3 of 3 whole")
             run(CENOTE, "store", "put", address, "k", __file__, "--key", Shared.dir / "cluster.key")
             # It takes two points of ten seconds.
-            chart = '.chart[data-key="Bytes put into stores per second"]'
+            chart = '#hour [data-key="Bytes put into stores per second"]'
             tab.page.wait_for_selector(f"{chart} path[d*=M]", state="attached")
             tab.says(chart, "put")
             run(CENOTE, "cache", "stop", "c0", *here)

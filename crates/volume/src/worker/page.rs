@@ -163,8 +163,8 @@ impl PageOp {
 }
 
 impl Worker {
-    /// Starts an operation on part of one page; false when none is free.
-    pub(super) fn start_op(&mut self, request: u16, chunk: Chunk) -> bool {
+    /// Starts an operation on part of one page, which it may have claimed; false when none is free.
+    pub(super) fn start_op(&mut self, request: u16, chunk: Chunk, claimed: bool) -> bool {
         let Some(op) = self.free_ops.pop() else {
             return false;
         };
@@ -183,6 +183,7 @@ impl Worker {
             len_bytes: chunk.len_bytes,
             buffer_offset: chunk.buffer_offset,
             slot: list_slot,
+            claimed,
             ..PageOp::on_block(self.ops[usize::from(op)].block)
         };
         // Which finds out where the page is.

@@ -7,6 +7,8 @@
 //! Whole pages that are discarded take no operation: their bit goes under the page's claim. A discard
 //! that meets a claim of another, or has dropped many pages, lets other requests go first.
 
+mod run;
+
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -17,6 +19,7 @@ use cenote_pool::injected_faults::{InjectedFault, is_injected};
 use super::Worker;
 use crate::marks::Unfinished;
 use crate::{Done, IoError, Op, PAGE_BYTES, Request};
+use run::Run;
 
 /// A request in flight.
 pub(super) struct Slot {
@@ -340,13 +343,29 @@ impl Worker {
     /// Starts the request's remaining pages.
     fn start_chunks(&mut self, request: u16) -> Progress {
         let at = usize::from(request);
+        let mut run = Run::default();
+        let mut progress = Progress::AllStarted;
         while self.requests[at].started_bytes < self.requests[at].len_bytes {
             let chunk = self.requests[at].next_chunk();
-            if !self.start_op(request, chunk) {
-                return Progress::NoOperations;
+            if !run.contains(chunk.page) && self.requests[at].is_long_write() {
+                run = self.claim_run(request, chunk.page);
             }
+            if !self.start_op(request, chunk, run.has(chunk.page)) {
+                progress = Progress::NoOperations;
+                break;
+            }
+            run.hand_over(chunk.page);
         }
-        Progress::AllStarted
+        run.give_back(&self.core.claims);
+        progress
+    }
+
+    /// Claims the request's pages from `first` on, as far as operations are free for them.
+    fn claim_run(&self, request: u16, first: u64) -> Run {
+        let slot = &self.requests[usize::from(request)];
+        let end = (slot.offset + slot.len_bytes).div_ceil(PAGE_BYTES as u64);
+        let end = end.min(first + self.free_ops.len() as u64);
+        Run::claim(&self.core.claims, first..end)
     }
 
     /// Drops whole pages and starts writes of zeros at the edges.
@@ -358,7 +377,7 @@ impl Worker {
             let slot = &self.requests[at];
             let chunk = slot.next_chunk();
             if chunk.len_bytes < PAGE_BYTES {
-                if !self.start_op(request, chunk) {
+                if !self.start_op(request, chunk, false) {
                     return Progress::NoOperations;
                 }
                 continue;
@@ -480,6 +499,11 @@ impl Slot {
     fn scrub(page: u64) -> Self {
         let (offset, len_bytes) = (page * PAGE_BYTES as u64, PAGE_BYTES as u64);
         Self::new(Kind::Scrub, std::ptr::null_mut(), offset, len_bytes)
+    }
+
+    /// Whether it writes more than one page.
+    fn is_long_write(&self) -> bool {
+        self.kind == Kind::Write && self.len_bytes > PAGE_BYTES as u64
     }
 
     fn is_over(&self) -> bool {

@@ -1,6 +1,7 @@
 use super::*;
 use crate::core::tests::restriping;
 use crate::worker::Worker;
+use crate::{Op, PAGE_BYTES, Request};
 use std::sync::Arc;
 
 /// A worker in the middle of operations that hold one page each.
@@ -39,4 +40,24 @@ fn a_dropped_worker_gives_every_page_back() {
         let page = page as u64;
         assert!(core.claims.try_claim(page), "{state:?}");
     }
+}
+
+#[test]
+fn a_long_write_leaves_no_claim_of_a_page_that_waits() {
+    let (core, mut worker) = worker_with(&[State::Writing]);
+    let spare = worker.free_ops.split_off(2);
+    // Page 0 is another's, pages 1 to 4 are in no slab yet, and there are operations for two of them.
+    let request = Request {
+        tag: 7,
+        offset: 0,
+        op: Op::Write(vec![1; 5 * PAGE_BYTES]),
+    };
+    assert!(worker.submit(request).is_ok());
+    assert!(worker.free_ops.is_empty(), "pages 0 and 1 wait in theirs");
+    assert!(!core.claims.try_claim(0), "the other still has it");
+    for page in 1..5 {
+        assert!(core.claims.try_claim(page), "{page}");
+        core.claims.release(page);
+    }
+    worker.free_ops.extend(spare);
 }

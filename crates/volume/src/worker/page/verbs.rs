@@ -8,6 +8,9 @@ use super::epoch::stripe_of;
 use crate::directory::Session;
 use crate::worker::Worker;
 
+/// The least that a translation of a host's memory covers.
+const MEMORY_PAGE_BYTES: u64 = 4096;
+
 /// What a verb moves.
 #[derive(Clone, Copy, Eq, PartialEq)]
 pub(super) enum Verb {
@@ -25,6 +28,12 @@ impl Worker {
             return;
         };
         let offset = u64::from(op.index) * split_bytes as u64;
+        // Stores that go around the caches miss a translation and nothing else; the pages before this one
+        // in its request needed the same.
+        let follows = op.buffer_offset > 0 && !offset.is_multiple_of(MEMORY_PAGE_BYTES);
+        if verb == Verb::Write && follows {
+            return;
+        }
         for member in bits(splits).filter_map(|split| stripe.members[split].as_ref()) {
             let Some(endpoint) = self.endpoints.look(member.session) else {
                 continue;

@@ -27,7 +27,7 @@ impl Worker {
     pub(super) fn begin_write(&mut self, op: u16) {
         let at = usize::from(op);
         let page = self.ops[at].page;
-        let claimed = self.core.claims.try_claim(page);
+        let claimed = self.ops[at].claimed || self.core.claims.try_claim(page);
         if !claimed && !is_injected(InjectedFault::TwoWriters) {
             return self.park(op);
         }

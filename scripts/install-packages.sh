@@ -48,6 +48,7 @@ redis-tools|apps|redis-benchmark, its load
 postgresql|apps|a third one, with pgbench
 libmemcached-tools|test apps|memccp, memccat and memccapable, clients of the store in both protocols; memaslap, a second opinion on the load of memcached
 npm|long|runs the own tests of node-memcached, a client of the store|npm
+ruby-dalli|long|Dalli, another client of the store
 perl|long|prove, which runs memcached's own tests (scripts/memcached-suite.sh)|prove
 shellcheck|lint|checks the scripts
 g++|bench|builds RocksDB and FASTER for the benchmark of the log store

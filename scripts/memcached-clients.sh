@@ -5,12 +5,13 @@
 #
 #   -m PROGRAM   what is tested [default: target/release/cenote-memcached]
 #   -p PEER      what is expected: what passes with it is to pass [default: memcached]
-#   CLIENT...    pymemcache, pylibmc, gomemcache, node-memcached [default: all]
+#   CLIENT...    pymemcache, pylibmc, gomemcache, node-memcached, dalli [default: all]
 #
 # Ends with 1 if a test fails with PROGRAM that passes with PEER and scripts/memcached-clients.txt does
 # not name, or one passes that it names. Each client's servers listen on 127.0.0.1 in a network
 # namespace of their own. What registries give is kept in target/clients/suites, at the versions below. Needs
-# python3 with venv, go, node with npm, ip and unshare; a client whose language is not here is left out.
+# python3 with venv, go, node with npm, ruby with dalli, ip and unshare; a client whose language is not
+# here is left out. Dalli's own tests are in no registry: ours call what it offers.
 set -eu
 
 here=$(cd "$(dirname "$0")/.." && pwd)
@@ -21,13 +22,13 @@ while getopts m:p: option; do
     case $option in
     m) program=$OPTARG ;;
     p) peer=$OPTARG ;;
-    *) sed -n '2,14s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
+    *) sed -n '2,15s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
     esac
 done
 shift $((OPTIND - 1))
 program=$(command -v "$program") || { echo "no program to test: see -m" >&2; exit 2; }
 peer=$(command -v "$peer") || { echo "skipped: memcached is not installed"; exit 77; }
-[ $# -gt 0 ] || set -- pymemcache pylibmc gomemcache node-memcached
+[ $# -gt 0 ] || set -- pymemcache pylibmc gomemcache node-memcached dalli
 
 kept=$target/clients/suites
 mkdir -p "$kept"
@@ -79,6 +80,7 @@ prepare() {
             npm install --silent --no-audit --no-fund --ignore-scripts --no-save \
                 mocha@12.0.3 should@13.2.3) && : >"$kept/node-memcached/ready"
         ;;
+    dalli) ruby -e 'require "dalli"' || { echo "ruby with dalli is not installed"; return 1; } ;;
     *) echo "$1 is none of the clients"; return 1 ;;
     esac
 }
@@ -121,6 +123,7 @@ node-memcached)
     MEMCACHED__HOST=127.0.0.1 timeout 240 node_modules/.bin/mocha --require should --exit --ui bdd \
         --timeout 10000 --reporter tap $files
     ;;
+dalli) timeout 240 ruby "$HERE/tests/clients/dalli/exercise.rb" 127.0.0.1:11211 127.0.0.1:11212 127.0.0.1:11213 ;;
 esac
 END
 
@@ -145,7 +148,7 @@ for client; do
         printf '#!/bin/sh\nexec "%s" -u root "$@"\n' "$server" >"$work/$side/memcached"
         chmod +x "$work/$side/memcached"
         # shellcheck disable=SC2086 # nothing, or one word
-        KEPT=$kept PATH=$work/$side:$PATH unshare $as_root --net sh "$work/run" "$client" \
+        HERE=$here KEPT=$kept PATH=$work/$side:$PATH unshare $as_root --net sh "$work/run" "$client" \
             >"$work/$side/$client" 2>&1 || true
         verdicts "$work/$side/$client" >"$work/$side/verdicts"
     done

@@ -110,12 +110,23 @@ pub(crate) fn start(
     })
 }
 
+/// How long the end of a fill may wait for the ends of those behind it: each wakes the daemon, and that its
+/// client, and what the two take of a core is what one copy is slower for. A rebuilt chunk that writers wait
+/// for takes longer than this, and is told at once.
+const TELL_TOGETHER: Duration = Duration::from_micros(400);
+
 fn run(inbox: &Receiver<Job>, mut filler: Filler, outcomes: &Sender<Outcome>, waker: &Waker) {
+    // Since when the daemon has not been woken for an outcome.
+    let mut untold: Option<Time> = None;
     loop {
-        let job = if filler.is_connected() {
-            inbox.recv_timeout(IDLE)
-        } else {
-            inbox.recv().map_err(|_| RecvTimeoutError::Disconnected)
+        let job = match inbox.try_recv() {
+            Ok(job) => Ok(job),
+            Err(_) => {
+                if untold.take().is_some() {
+                    waker.wake();
+                }
+                await_job(inbox, filler.is_connected())
+            }
         };
         match job {
             Ok(job) => filler.begin(job, Time::now()),
@@ -125,16 +136,37 @@ fn run(inbox: &Receiver<Job>, mut filler: Filler, outcomes: &Sender<Outcome>, wa
             }
             Err(RecvTimeoutError::Disconnected) => return,
         }
+        let begun = Time::now();
         let outcome = loop {
             if let Some(outcome) = filler.step(Time::now()) {
                 break outcome;
+            }
+            if untold.take().is_some() {
+                // This one has to wait for its sources; the others need not.
+                waker.wake();
             }
             filler.wait();
         };
         if outcomes.send(outcome).is_err() {
             return; // The daemon is gone.
         }
-        waker.wake();
+        let since = *untold.get_or_insert(begun);
+        if Time::now().since(since) >= TELL_TOGETHER {
+            untold = None;
+            waker.wake();
+        }
+    }
+}
+
+/// For as long as connections stay open, if there are any.
+fn await_job(
+    inbox: &Receiver<Job>,
+    is_connected: bool,
+) -> std::result::Result<Job, RecvTimeoutError> {
+    if is_connected {
+        inbox.recv_timeout(IDLE)
+    } else {
+        inbox.recv().map_err(|_| RecvTimeoutError::Disconnected)
     }
 }
 

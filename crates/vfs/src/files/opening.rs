@@ -15,7 +15,7 @@ use crate::injected_faults::{InjectedFault, is_injected};
 use crate::label::{Found, Label, SIZE_BYTES_MIN};
 use crate::medium::{BLOCK_BYTES, Medium, MediumError};
 use crate::range_locks::RangeLocks;
-use crate::records::{Inode, ROOT};
+use crate::records::{Ino, Inode, ROOT};
 use crate::space::{Run, Space};
 use crate::table::Changes;
 use crate::{FsError, Result};
@@ -102,6 +102,7 @@ impl Files {
         let newest = tables
             .inodes
             .last((Bound::Unbounded, Bound::Unbounded))?
+            .filter(|(ino, _)| *ino < INO_END)
             .ok_or(OpenError::Damaged)?;
         let files = Self {
             medium,
@@ -150,6 +151,10 @@ impl Files {
     }
 }
 
+/// No inode has this number or a larger one: a file system would have to make one each nanosecond for three
+/// centuries. So a number may be added to.
+const INO_END: Ino = 1 << 63;
+
 fn make_root(database: &Database, caller: Caller) -> Result<()> {
     let root = Inode {
         mode: libc::S_IFDIR | 0o755,
@@ -176,4 +181,34 @@ fn make_root(database: &Database, caller: Caller) -> Result<()> {
         orphans: Arc::default(),
     };
     database.apply(&batch).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::files::NewInode;
+    use crate::medium::model::{ModelMedium, Survival};
+
+    #[test]
+    fn an_inode_whose_number_was_never_given_is_damage() {
+        let new = NewInode {
+            mode: libc::S_IFREG | 0o600,
+            rdev: 0,
+            target: None,
+        };
+        for (ino, is_damaged) in [(INO_END - 1, false), (INO_END, true), (Ino::MAX - 1, true)] {
+            let medium = Arc::new(ModelMedium::new(16 << 20));
+            let caller = Caller::default();
+            let files = Files::open(medium.clone(), caller).expect("a file system");
+            files.state().next_ino = ino;
+            files.make(&caller, ROOT, b"f", new).expect("a file");
+            files.commit().expect("a commit");
+            let again = Files::open(Arc::new(medium.crash(Survival::All)), caller);
+            assert_eq!(
+                matches!(again, Err(OpenError::Damaged)),
+                is_damaged,
+                "{ino}"
+            );
+        }
+    }
 }

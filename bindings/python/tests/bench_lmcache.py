@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """How fast LMCache's back ends put and get chunks: Cenote's beside its Redis, RESP and disk ones.
 
-    bench_lmcache.py [--rounds N] [--sizes 1,4,16,64] [--disk FOLDER] [--programs FOLDER]
+    bench_lmcache.py [--rounds N] [--sizes 1,4,16,64] [--landing SIZE] [--disk FOLDER]
+                     [--programs FOLDER]
 
 It takes the environment that run_lmcache.py makes, and makes it first where it is not yet; the
 library is target/release/lib_cenote.so (cargo build --release -p cenote-python). All back ends take
@@ -52,8 +53,9 @@ def again_in_the_environment():
 class Servers:
     """A Redis, and stores on disk and in memory; all end with their block."""
 
-    def __init__(self, place, disk, programs):
+    def __init__(self, place, disk, programs, landing):
         self.place, self.disk, self.cenote = place, disk, programs / "cenote"
+        self.landing = landing
         self.started = []
 
     def __enter__(self):
@@ -69,7 +71,7 @@ class Servers:
     def serve(self, folder, address, medium):
         self.run("store", "create", folder, "--size", "1G")
         self.start(self.cenote, "store", "serve", folder, "--listen", address, "--medium", medium,
-                   "--key", self.place / "key")
+                   "--landing", self.landing, "--key", self.place / "key")
         return address
 
     def run(self, *command):
@@ -148,6 +150,7 @@ def main():
     words.add_argument("--sizes", default="1,4,16,64")
     words.add_argument("--disk", type=Path, default=Path(tempfile.gettempdir()))
     words.add_argument("--programs", type=Path)
+    words.add_argument("--landing", default="4M", help="as of `cenote store serve`")
     words.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
     given = words.parse_args()
     if not given.here:
@@ -165,7 +168,7 @@ def main():
     place = Path(tempfile.mkdtemp(prefix="cenote-bench-", dir=given.disk))
     rows = []
     try:
-        with Servers(place, place, programs) as servers:
+        with Servers(place, place, programs, given.landing) as servers:
             time.sleep(1)
             for size in map(int, given.sizes.split(",")):
                 made, cpu, metadata = back_ends(size, servers, loop)
@@ -192,8 +195,10 @@ def main():
                     })
                     print(json.dumps(rows[-1]), flush=True)
                 obj.ref_count_down()
-                for backend in made.values():
-                    backend.close()
+                for name, backend in made.items():
+                    # The close of LMCache's remote back ends waits for ever.
+                    if name not in ("redis", "resp"):
+                        backend.close()
                 subprocess.run(["redis-cli", "-p", "6390", "flushall"], check=False,
                                stdout=subprocess.DEVNULL)
     finally:
@@ -204,8 +209,9 @@ def main():
     for name in dict.fromkeys(row["back_end"] for row in rows):
         own = [row for row in rows if row["back_end"] == name]
         cells = [f"{row['put_mib_s']}, {row['get_mib_s']}" for row in own]
-        print(f"| {name} | {' | '.join(cells)} |")
-    return 0
+        print(f"| {name} | {' | '.join(cells)} |", flush=True)
+    # Threads of the back ends that were not closed.
+    os._exit(0)
 
 
 if __name__ == "__main__":

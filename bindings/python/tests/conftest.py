@@ -55,11 +55,11 @@ class Well:
 class Served:
     """A store, served by a process."""
 
-    def __init__(self, place):
+    def __init__(self, place, size="64M"):
         self.place = Path(place)
         self.folder, self.key = self.place / "objects", self.place / "key"
         run(CENOTE, "key", "new", "--out", self.key)
-        run(CENOTE, "store", "create", self.folder, "--size", "64M")
+        run(CENOTE, "store", "create", self.folder, "--size", size)
         self.address = "tcp:127.0.0.1:0"
         self.process = None
         self.start()
@@ -118,6 +118,15 @@ def served():
 def own_served():
     with tempfile.TemporaryDirectory(prefix="cenote-py-") as place:
         made = Served(place)
+        yield made
+        made.kill()
+
+
+@pytest.fixture
+def large():
+    """A store for values that are large together."""
+    with tempfile.TemporaryDirectory(prefix="cenote-py-") as place:
+        made = Served(place, "256M")
         yield made
         made.kill()
 

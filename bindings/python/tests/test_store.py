@@ -4,6 +4,7 @@ import random
 import threading
 
 import pytest
+from harness import wait_for
 
 import cenote
 
@@ -23,6 +24,42 @@ def test_what_is_put_is_what_is_got(store):
     assert store.delete("a") > second
     assert store.get("a") is None
     store.delete("a")
+
+
+def test_values_are_read_into_buffers(store):
+    store.put_many({"a": b"one", "b": bytes(1 << 20), "c": b""}, durable=True)
+    landing = bytearray(b"x" * (1 << 20))
+    short, long = bytearray(b"xx"), bytearray(b"xxxx")
+    part = memoryview(bytearray(b"------"))
+    items = [("a", part[2:5]), ("b", landing), (b"c", bytearray()), ("none", short), ("a", short),
+             ("a", long)]
+    assert store.get_many_into(items) == [3, 1 << 20, 0, None, 3, 3]
+    assert bytes(part) == b"--one-" and landing == bytes(1 << 20)
+    # What does not fit is not there in part.
+    assert (short, long) == (b"xx", b"xxxx")
+    assert store.get_many_into(("b", bytearray(1 << 20)) for _ in range(70)) == [1 << 20] * 70
+    for refused in (b"fixed", memoryview(landing)[::2]):
+        with pytest.raises(BufferError):
+            store.get_many_into([("a", refused)])
+
+
+def test_a_full_store_is_cleaned_where_it_is_asked_to(own_served):
+    with own_served.open() as store:
+        put = 0
+        with pytest.raises(cenote.NoSpaceError):
+            for put in range(64):
+                store.put(str(put), bytes(1 << 20))
+        store.delete_many(str(at) for at in range(put // 2))
+        store.clean()
+
+        def has_room():
+            try:
+                return store.put("more", bytes(1 << 20))
+            except cenote.NoSpaceError:
+                return None
+
+        assert wait_for(has_room, "room of what was deleted")
+        assert store.get(str(put - 1)) == bytes(1 << 20)
 
 
 def test_keys_are_listed_by_prefix(store):

@@ -284,7 +284,7 @@ fn check(page: &str) {
 }
 
 /// The pages, each of which a test below runs.
-const PAGES: [&str; 20] = [
+const PAGES: [&str; 21] = [
     "README.md",
     "docs/guides/cache.md",
     "docs/guides/files.md",
@@ -305,6 +305,7 @@ const PAGES: [&str; 20] = [
     "docs/guides/python.md",
     "docs/guides/commands.md",
     "docs/guides/c.md",
+    "docs/guides/lmcache.md",
 ];
 
 #[test]
@@ -385,6 +386,11 @@ fn the_guide_to_c() {
 #[test]
 fn the_guide_to_python() {
     check(PAGES[17]);
+}
+
+#[test]
+fn the_guide_to_lmcache() {
+    check(PAGES[20]);
 }
 
 #[test]

@@ -311,6 +311,26 @@ impl Store {
         }
     }
 
+    /// Has the store clean its log in the background, which makes room of what was deleted. A store does
+    /// that by itself as well, once its log has grown or many keys were deleted: a few large objects are
+    /// not many.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn clean(&self) -> Result<(), Error> {
+        let place = match &self.kind {
+            Kind::One { place, .. } => place.clone(),
+            Kind::Row(row) => {
+                let row = row.lock().unwrap_or_else(PoisonError::into_inner);
+                row.place().clone()
+            }
+        };
+        for at in 0..place.addresses.len() {
+            place.connect(at)?.clean(place.limit).map_err(explain)?;
+        }
+        Ok(())
+    }
+
     fn ask(&self, request: Request) -> End {
         let ends = self.begin(vec![request]).ends()?;
         ends.into_iter().next().expect("one was asked for")

@@ -8,6 +8,7 @@
 | `Store` | objects that survive crashes |
 | `cenote.aio` | the same, awaited |
 | `cenote.fs` | files in a store, as the file system `cenote://` of fsspec |
+| `cenote.lmcache` | KV caches of LMCache in a store |
 | `cenote.errors` | the exceptions |
 
 The guide is docs/guides/python.md.

@@ -7,7 +7,7 @@ import os
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, overload
 
 from . import _cenote
-from ._ranges import Closing, Path, plain
+from ._ranges import Closing, Path, plain, writable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -114,6 +114,14 @@ class Store(Closing):
         found = self._inner.get_many([_key(key) for key in keys])
         return [None if one is None else one[1] for one in found]
 
+    def get_many_into(self, items: Iterable[tuple[Key, Any]]) -> builtins.list[int | None]:
+        """Has the newest values of many objects be in writable buffers, all under way at a time.
+
+        What it returns is how long each value is, None where there is none. A buffer of another
+        length than its value is left as it is.
+        """
+        return self._inner.get_many_into([(_key(key), writable(buffer)) for key, buffer in items])
+
     def delete(self, key: Key, *, if_version: int | None = None) -> int:
         """Has there be no such object, durably; the version that says so, also if there was none.
 
@@ -140,6 +148,14 @@ class Store(Closing):
         After the connection was lost it raises `ConnectionLostError`: nobody knows any more.
         """
         return self._inner.sync()
+
+    def clean(self) -> None:
+        """Has the store clean its log, in the background: room comes of what was deleted.
+
+        It does so by itself too, once its log has grown or many keys were deleted: a few large values
+        are not many.
+        """
+        self._inner.clean()
 
     def close(self) -> None:
         """Ends the connection, once what is under way has ended. Again is no error."""

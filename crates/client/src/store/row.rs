@@ -26,6 +26,11 @@ impl Row {
         Ok(row)
     }
 
+    /// Where they are.
+    pub fn place(&self) -> &StoreTarget {
+        &self.place
+    }
+
     fn connected(&mut self) -> Result<&mut Copies, Error> {
         let copies = match self.copies.take() {
             Some(copies) => copies,

@@ -39,6 +39,7 @@ extra_config:
   cenote.address: "{address}"
   cenote.key: {key}
   cenote.retry: 0.1
+  cenote.timeout: 60
 """
 
 

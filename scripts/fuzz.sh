@@ -15,6 +15,7 @@ cd "$(dirname "$0")/.."
 
 seconds=${1:-600}
 [ $# -eq 0 ] || shift
+# shellcheck disable=SC2046 # names of targets have no blanks
 [ $# -gt 0 ] || set -- $(basename -s .rs fuzz/fuzz_targets/*.rs)
 
 skip() {
@@ -30,11 +31,12 @@ build=${CARGO_TARGET_DIR:-target}/fuzz
 mkdir -p "$build"
 
 # What cargo-fuzz gives the compiler. A triple of its own, so that build scripts go without.
-coverage="-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4
-    -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table
-    -Cllvm-args=-sanitizer-coverage-trace-compares"
+coverage="-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
+-Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
+-Cllvm-args=-sanitizer-coverage-trace-compares"
 bins=$(printf -- ' --bin %s' "$@")
-if ! CARGO_TARGET_DIR=$build RUSTFLAGS="--cfg fuzzing $(echo $coverage)" \
+# shellcheck disable=SC2086 # a list of options
+if ! CARGO_TARGET_DIR=$build RUSTFLAGS="--cfg fuzzing $coverage" \
     cargo build --manifest-path fuzz/Cargo.toml --locked --release --target "$triple" $bins \
     > "$build/build.log" 2>&1
 then

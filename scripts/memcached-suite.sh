@@ -59,6 +59,7 @@ chmod +x "$work/memcached-debug"
 cd "$work"
 
 if [ $# -eq 0 ]; then
+    # shellcheck disable=SC2046,SC2012 # memcached's names have no blanks
     set -- $(cd t && ls ./*.t | sed 's|^\./||' |
         grep -Ev '^(proxy|ssl_|extstore|whitespace)|-extstore')
 fi

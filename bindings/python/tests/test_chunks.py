@@ -124,6 +124,8 @@ def test_heads_that_make_no_sense_are_no_chunks(chunks, store):
         good.replace(b'"bytes": 4', b'"bytes": -4'), good.replace(b'"bytes": 4', b'"bytes": "4"'),
         good.replace(b'"piece_bytes": 5', b'"piece_bytes": 5555'),
         good.replace(b'"tag": "', b'"tag": "/'),
+        # Of its pieces keys are made.
+        good.replace(b'"bytes": 4', b'"bytes": 4000000000000000000'),
     ):
         assert decode(name, value) is None, value
     for _ in range(500):

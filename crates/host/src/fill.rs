@@ -110,9 +110,9 @@ pub(crate) fn start(
     })
 }
 
-/// How long the end of a fill may wait for the ends of those behind it: each wakes the daemon, and that its
-/// client, and what the two take of a core is what one copy is slower for. A rebuilt chunk that writers wait
-/// for takes longer than this, and is told at once.
+/// After this the end of a fill is told, with those that came meanwhile: at the latest when the fill ends that
+/// is in hand then. Each telling wakes the daemon and then its client, on cores that the copy has use for. A
+/// rebuilt chunk that writers wait for takes longer than this, and is told at its own end.
 const TELL_TOGETHER: Duration = Duration::from_micros(400);
 
 fn run(inbox: &Receiver<Job>, mut filler: Filler, outcomes: &Sender<Outcome>, waker: &Waker) {

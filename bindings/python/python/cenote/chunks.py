@@ -39,6 +39,8 @@ _AT_ONCE = 4
 _LANES = 4
 #: Most bytes of a piece that others wrote.
 _PIECE_BYTES_MAX = 1 << 20
+#: Pieces of a chunk at most: a head that others wrote says how many keys are made of it.
+_PIECES_MAX = 1 << 14
 #: Names and tags take the rest of a key's 250 bytes.
 _PREFIX_BYTES_MAX = 150
 #: Heads in one request.
@@ -88,6 +90,8 @@ def decode(name: str, value: bytes) -> Head | None:
         head = Head(name, said["tag"], said["bytes"], said["piece_bytes"], said["about"])
         numbers = isinstance(head.size, int) and isinstance(head.piece_bytes, int)
         if not numbers or head.size < 0 or not 0 < head.piece_bytes <= _PIECE_BYTES_MAX:
+            return None
+        if head.piece_count() > _PIECES_MAX:
             return None
         if said["version"] != 1 or not isinstance(head.about, dict):
             return None
@@ -177,6 +181,8 @@ class Chunks:
         if self.heads([name]) != [None]:
             return None
         head = Head(name, uuid.uuid4().hex, len(data), PIECE_BYTES, about)
+        if head.piece_count() > _PIECES_MAX:
+            raise ConfigurationError(f"a chunk has up to {_PIECES_MAX * PIECE_BYTES} bytes")
 
         def write(indices: range) -> None:
             items = [(self._piece(head, index), data[head.place(index)]) for index in indices]

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::os::fd::RawFd;
 
-use crate::{RemoteWindow, Time, Wire};
+use crate::{MESSAGE_BYTES_MAX, RemoteWindow, Time, Wire};
 
 /// Most verbs outstanding on one endpoint.
 pub const QUEUE_DEPTH: usize = 1024;
@@ -116,6 +116,72 @@ impl CompletionQueue {
     }
 }
 
+/// What an endpoint is asked to do, as it is posted.
+#[derive(Clone, Copy, Debug)]
+pub enum Verb<'v> {
+    /// Reads `len_bytes` at `offset` of the window into `landing`. On any status but `Ok` the landing's
+    /// content is unspecified.
+    Read {
+        /// Of the host's memory.
+        window: &'v RemoteWindow,
+        /// In the window.
+        offset: u64,
+        /// Where the bytes go.
+        landing: *mut u8,
+        /// How many.
+        len_bytes: usize,
+    },
+    /// Writes `len_bytes` from `source` at `offset` of the window.
+    Write {
+        /// Of the host's memory.
+        window: &'v RemoteWindow,
+        /// In the window.
+        offset: u64,
+        /// Where the bytes come from.
+        source: *const u8,
+        /// How many.
+        len_bytes: usize,
+        /// With it the host also gets an event that carries it, after the bytes are in place.
+        immediate: Option<u32>,
+    },
+    /// Sends a message of at most [`MESSAGE_BYTES_MAX`] to the host's receive queue, ordered after earlier
+    /// verbs.
+    Send {
+        /// Its bytes.
+        message: &'v [u8],
+    },
+    /// Replaces the 8 bytes at `offset` (a multiple of 8, little-endian) by `new` if they equal
+    /// `expected`.
+    CompareSwap {
+        /// Of the host's memory.
+        window: &'v RemoteWindow,
+        /// In the window.
+        offset: u64,
+        /// What has to be there.
+        expected: u64,
+        /// What is put there.
+        new: u64,
+    },
+    /// Adds `addend`, wrapping, to the 8 bytes at `offset` (a multiple of 8, little-endian).
+    FetchAdd {
+        /// Of the host's memory.
+        window: &'v RemoteWindow,
+        /// In the window.
+        offset: u64,
+        /// What is added.
+        addend: u64,
+    },
+}
+
+/// Refuses a message that no receive queue takes.
+pub(crate) fn check_message(message: &[u8]) {
+    assert!(
+        message.len() <= MESSAGE_BYTES_MAX,
+        "message of {} bytes",
+        message.len()
+    );
+}
+
 /// One worker's queue pair to one host. Used by one thread at a time.
 ///
 /// Posting may complete at once (`shm` does): the completion is then already in the
@@ -126,16 +192,33 @@ impl CompletionQueue {
 /// A dead endpoint completes everything posted on it with an error, at the latest on
 /// the next `poll`.
 pub trait Endpoint: Send {
-    /// Reads `len_bytes` at `offset` of the window into `landing`.
+    /// Posts a verb; its completion has the token.
     ///
-    /// On any status but `Ok` the landing's content is unspecified.
+    /// # Errors
+    /// [`QueueFull`]: nothing was posted.
+    ///
+    /// # Panics
+    /// If a message is longer than [`MESSAGE_BYTES_MAX`].
+    ///
+    /// # Safety
+    /// Until the completion of `token` is popped, a `source` is valid for reads of `len_bytes` and
+    /// unchanged, and a `landing` is valid for writes of `len_bytes`; the latter only until
+    /// [`Endpoint::revoke_landing`] of `token` returned.
+    unsafe fn post(
+        &mut self,
+        verb: Verb<'_>,
+        token: Token,
+        queue: &mut CompletionQueue,
+    ) -> Result<(), QueueFull>;
+
+    /// Posts a [`Verb::Read`].
     ///
     /// # Errors
     /// [`QueueFull`]: nothing was posted.
     ///
     /// # Safety
-    /// `landing` is valid for writes of `len_bytes` until the completion of `token` is
-    /// popped or [`Endpoint::revoke_landing`] of `token` returned.
+    /// That of [`Endpoint::post`].
+    #[inline]
     unsafe fn post_read(
         &mut self,
         window: &RemoteWindow,
@@ -144,21 +227,29 @@ pub trait Endpoint: Send {
         len_bytes: usize,
         token: Token,
         queue: &mut CompletionQueue,
-    ) -> Result<(), QueueFull>;
+    ) -> Result<(), QueueFull> {
+        let verb = Verb::Read {
+            window,
+            offset,
+            landing,
+            len_bytes,
+        };
+        // SAFETY: the caller's promise.
+        unsafe { self.post(verb, token, queue) }
+    }
 
-    /// Writes `len_bytes` from `source` at `offset` of the window; with `immediate`, the
-    /// host also gets an event that carries it, after the bytes are in place.
+    /// Posts a [`Verb::Write`].
     ///
     /// # Errors
     /// [`QueueFull`]: nothing was posted.
     ///
     /// # Safety
-    /// `source` is valid for reads of `len_bytes`, and unchanged, until the completion of
-    /// `token` is popped.
+    /// That of [`Endpoint::post`].
     #[expect(
         clippy::too_many_arguments,
         reason = "the verb's own parameters, as in ibverbs"
     )]
+    #[inline]
     unsafe fn post_write(
         &mut self,
         window: &RemoteWindow,
@@ -168,23 +259,36 @@ pub trait Endpoint: Send {
         immediate: Option<u32>,
         token: Token,
         queue: &mut CompletionQueue,
-    ) -> Result<(), QueueFull>;
+    ) -> Result<(), QueueFull> {
+        let verb = Verb::Write {
+            window,
+            offset,
+            source,
+            len_bytes,
+            immediate,
+        };
+        // SAFETY: the caller's promise.
+        unsafe { self.post(verb, token, queue) }
+    }
 
-    /// Sends a message to the host's receive queue, ordered after earlier verbs.
+    /// Posts a [`Verb::Send`].
     ///
     /// # Errors
     /// [`QueueFull`]: nothing was posted.
     ///
     /// # Panics
-    /// If the message is longer than [`crate::MESSAGE_BYTES_MAX`].
+    /// If the message is longer than [`MESSAGE_BYTES_MAX`].
     fn post_send(
         &mut self,
         message: &[u8],
         token: Token,
         queue: &mut CompletionQueue,
-    ) -> Result<(), QueueFull>;
+    ) -> Result<(), QueueFull> {
+        // SAFETY: a message is copied before the post returns.
+        unsafe { self.post(Verb::Send { message }, token, queue) }
+    }
 
-    /// Replaces the 8 bytes at `offset` (a multiple of 8, little-endian) by `new` if they equal `expected`.
+    /// Posts a [`Verb::CompareSwap`].
     ///
     /// # Errors
     /// [`QueueFull`]: nothing was posted.
@@ -196,9 +300,18 @@ pub trait Endpoint: Send {
         new: u64,
         token: Token,
         queue: &mut CompletionQueue,
-    ) -> Result<(), QueueFull>;
+    ) -> Result<(), QueueFull> {
+        let verb = Verb::CompareSwap {
+            window,
+            offset,
+            expected,
+            new,
+        };
+        // SAFETY: the verb has no memory of the caller.
+        unsafe { self.post(verb, token, queue) }
+    }
 
-    /// Adds `addend`, wrapping, to the 8 bytes at `offset` (a multiple of 8, little-endian).
+    /// Posts a [`Verb::FetchAdd`].
     ///
     /// # Errors
     /// [`QueueFull`]: nothing was posted.
@@ -209,7 +322,15 @@ pub trait Endpoint: Send {
         addend: u64,
         token: Token,
         queue: &mut CompletionQueue,
-    ) -> Result<(), QueueFull>;
+    ) -> Result<(), QueueFull> {
+        let verb = Verb::FetchAdd {
+            window,
+            offset,
+            addend,
+        };
+        // SAFETY: the verb has no memory of the caller.
+        unsafe { self.post(verb, token, queue) }
+    }
 
     /// Whether every verb has completed when its post returns, so that nothing needs a flush.
     ///

@@ -52,7 +52,9 @@ mod window;
 mod windows;
 
 pub use address::Address;
-pub use endpoint::{Completion, CompletionQueue, Endpoint, QUEUE_DEPTH, QueueFull, Status, Token};
+pub use endpoint::{
+    Completion, CompletionQueue, Endpoint, QUEUE_DEPTH, QueueFull, Status, Token, Verb,
+};
 pub use error::{Error, KeyError, Result};
 pub use host_port::{Host, HostName, HostPort, NoHostPort};
 pub use key::ClusterKey;

@@ -12,11 +12,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::channel::Channel;
+use crate::endpoint::check_message;
 use crate::frame::Frame;
 use crate::memory::{Dead, Mapping, order_stores};
 use crate::{
-    Completion, CompletionQueue, Endpoint, MESSAGE_BYTES_MAX, QUEUE_DEPTH, QueueFull, RemoteWindow,
-    Rights, Status, Time, Token,
+    Completion, CompletionQueue, Endpoint, QUEUE_DEPTH, QueueFull, RemoteWindow, Rights, Status,
+    Time, Token, Verb,
 };
 
 /// One worker's end of the connection to a host whose memory it maps.
@@ -115,100 +116,74 @@ impl ShmEndpoint {
 }
 
 impl Endpoint for ShmEndpoint {
-    #[inline]
-    unsafe fn post_read(
+    // Each of the trait's methods that call this one has a verb that is known, and keeps its arm alone.
+    #[inline(always)]
+    unsafe fn post(
         &mut self,
-        window: &RemoteWindow,
-        offset: u64,
-        landing: *mut u8,
-        len_bytes: usize,
+        verb: Verb<'_>,
         token: Token,
         queue: &mut CompletionQueue,
     ) -> Result<(), QueueFull> {
-        let status = match self.enter(window, Rights::READ, offset, len_bytes) {
-            // SAFETY: `enter` bounds the range; the landing is the caller's promise.
-            Ok((mapping, start)) => ended(unsafe { mapping.view.read(start, landing, len_bytes) }),
-            Err(status) => status,
+        let status = match verb {
+            Verb::Read {
+                window,
+                offset,
+                landing,
+                len_bytes,
+            } => match self.enter(window, Rights::READ, offset, len_bytes) {
+                // SAFETY: `enter` bounds the range; the landing is the caller's promise.
+                Ok((mapping, start)) => {
+                    ended(unsafe { mapping.view.read(start, landing, len_bytes) })
+                }
+                Err(status) => status,
+            },
+            Verb::Write {
+                window,
+                offset,
+                source,
+                len_bytes,
+                immediate,
+            } => {
+                let status = match self.enter(window, Rights::WRITE, offset, len_bytes) {
+                    // SAFETY: `enter` bounds the range and checks for WRITE, with which the mapping is
+                    // writable; the source is the caller's promise.
+                    Ok((mapping, start)) => {
+                        ended(unsafe { mapping.view.write(start, source, len_bytes) })
+                    }
+                    Err(status) => status,
+                };
+                match (status, immediate) {
+                    (Status::Ok, Some(value)) => self.tell(window, offset, len_bytes, value),
+                    _ => status,
+                }
+            }
+            Verb::Send { message } => {
+                check_message(message);
+                self.say(&Frame::Message(message))
+            }
+            Verb::CompareSwap {
+                window,
+                offset,
+                expected,
+                new,
+            } => {
+                self.atomic(window, offset, token, queue, |mapping, start| {
+                    mapping.view.compare_swap(start, expected, new)
+                });
+                return Ok(());
+            }
+            Verb::FetchAdd {
+                window,
+                offset,
+                addend,
+            } => {
+                self.atomic(window, offset, token, queue, |mapping, start| {
+                    mapping.view.fetch_add(start, addend)
+                });
+                return Ok(());
+            }
         };
         complete(queue, token, status, 0);
-        Ok(())
-    }
-
-    #[inline]
-    unsafe fn post_write(
-        &mut self,
-        window: &RemoteWindow,
-        offset: u64,
-        source: *const u8,
-        len_bytes: usize,
-        immediate: Option<u32>,
-        token: Token,
-        queue: &mut CompletionQueue,
-    ) -> Result<(), QueueFull> {
-        let mut status = match self.enter(window, Rights::WRITE, offset, len_bytes) {
-            // SAFETY: `enter` bounds the range and checks for WRITE, with which the mapping is
-            // writable; the source is the caller's promise.
-            Ok((mapping, start)) => ended(unsafe { mapping.view.write(start, source, len_bytes) }),
-            Err(status) => status,
-        };
-        if let (Status::Ok, Some(value)) = (status, immediate) {
-            let (id, generation) = (window.descriptor.id, window.descriptor.generation);
-            status = match u32::try_from(len_bytes) {
-                Ok(len_bytes) => self.say(&Frame::Immediate {
-                    id,
-                    generation,
-                    offset,
-                    len_bytes,
-                    value,
-                }),
-                Err(_) => Status::OutOfBounds,
-            };
-        }
-        complete(queue, token, status, 0);
-        Ok(())
-    }
-
-    fn post_send(
-        &mut self,
-        message: &[u8],
-        token: Token,
-        queue: &mut CompletionQueue,
-    ) -> Result<(), QueueFull> {
-        assert!(
-            message.len() <= MESSAGE_BYTES_MAX,
-            "message of {} bytes",
-            message.len()
-        );
-        let status = self.say(&Frame::Message(message));
-        complete(queue, token, status, 0);
-        Ok(())
-    }
-
-    fn post_compare_swap(
-        &mut self,
-        window: &RemoteWindow,
-        offset: u64,
-        expected: u64,
-        new: u64,
-        token: Token,
-        queue: &mut CompletionQueue,
-    ) -> Result<(), QueueFull> {
-        let swap = |mapping: &Mapping, start| mapping.view.compare_swap(start, expected, new);
-        self.atomic(window, offset, token, queue, swap);
-        Ok(())
-    }
-
-    fn post_fetch_add(
-        &mut self,
-        window: &RemoteWindow,
-        offset: u64,
-        addend: u64,
-        token: Token,
-        queue: &mut CompletionQueue,
-    ) -> Result<(), QueueFull> {
-        self.atomic(window, offset, token, queue, |mapping, start| {
-            mapping.view.fetch_add(start, addend)
-        });
         Ok(())
     }
 
@@ -272,6 +247,21 @@ impl Endpoint for ShmEndpoint {
 }
 
 impl ShmEndpoint {
+    /// The event of a write whose bytes are in place.
+    fn tell(&mut self, window: &RemoteWindow, offset: u64, len_bytes: usize, value: u32) -> Status {
+        let (id, generation) = (window.descriptor.id, window.descriptor.generation);
+        match u32::try_from(len_bytes) {
+            Ok(len_bytes) => self.say(&Frame::Immediate {
+                id,
+                generation,
+                offset,
+                len_bytes,
+                value,
+            }),
+            Err(_) => Status::OutOfBounds,
+        }
+    }
+
     fn atomic(
         &mut self,
         window: &RemoteWindow,

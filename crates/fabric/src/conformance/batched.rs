@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::calls::CallerOpener;
 use crate::{
     Address, Batch, CompletionQueue, Connector, Endpoint, Hello, Incoming, Opener, QueueFull,
-    RemoteWindow, Result, Session, Time, Token, WindowDescriptor,
+    Result, Session, Time, Token, Verb, WindowDescriptor,
 };
 
 /// Opens sessions with such endpoints.
@@ -74,71 +74,14 @@ impl Session for BatchedSession {
 }
 
 impl Endpoint for BatchedEndpoint {
-    unsafe fn post_read(
+    unsafe fn post(
         &mut self,
-        window: &RemoteWindow,
-        offset: u64,
-        landing: *mut u8,
-        len_bytes: usize,
+        verb: Verb<'_>,
         token: Token,
         queue: &mut CompletionQueue,
     ) -> std::result::Result<(), QueueFull> {
         // SAFETY: the caller's promise.
-        unsafe {
-            self.inner
-                .post_read(window, offset, landing, len_bytes, token, queue)
-        }
-    }
-
-    unsafe fn post_write(
-        &mut self,
-        window: &RemoteWindow,
-        offset: u64,
-        source: *const u8,
-        len_bytes: usize,
-        immediate: Option<u32>,
-        token: Token,
-        queue: &mut CompletionQueue,
-    ) -> std::result::Result<(), QueueFull> {
-        // SAFETY: the caller's promise.
-        unsafe {
-            self.inner
-                .post_write(window, offset, source, len_bytes, immediate, token, queue)
-        }
-    }
-
-    fn post_send(
-        &mut self,
-        message: &[u8],
-        token: Token,
-        queue: &mut CompletionQueue,
-    ) -> std::result::Result<(), QueueFull> {
-        self.inner.post_send(message, token, queue)
-    }
-
-    fn post_compare_swap(
-        &mut self,
-        window: &RemoteWindow,
-        offset: u64,
-        expected: u64,
-        new: u64,
-        token: Token,
-        queue: &mut CompletionQueue,
-    ) -> std::result::Result<(), QueueFull> {
-        self.inner
-            .post_compare_swap(window, offset, expected, new, token, queue)
-    }
-
-    fn post_fetch_add(
-        &mut self,
-        window: &RemoteWindow,
-        offset: u64,
-        addend: u64,
-        token: Token,
-        queue: &mut CompletionQueue,
-    ) -> std::result::Result<(), QueueFull> {
-        self.inner
-            .post_fetch_add(window, offset, addend, token, queue)
+        unsafe { self.inner.post(verb, token, queue) }
     }
 
     fn flush(&mut self, queue: &mut CompletionQueue) {

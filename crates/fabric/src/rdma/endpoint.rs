@@ -27,12 +27,12 @@ use super::device::Device;
 use super::pair::Pair;
 use super::registration::{Pages, Registered, Span};
 use super::ring::Ring;
-use super::slots::{Slot, Slots, Verb};
+use super::slots::{Slot, Slots};
 use crate::channel::Channel;
 use crate::socket::{Epoll, Interest};
 use crate::{
-    Completion, CompletionQueue, Endpoint, Error, FAILURE_TIMEOUT, MESSAGE_BYTES_MAX, QUEUE_DEPTH,
-    QueueFull, RemoteWindow, Result, Rights, Status, Time, Token, wait,
+    Completion, CompletionQueue, Endpoint, Error, FAILURE_TIMEOUT, QUEUE_DEPTH, QueueFull, Result,
+    Rights, Status, Time, Token, Verb, wait,
 };
 
 /// One worker's queue pair to one host.
@@ -152,7 +152,7 @@ impl RdmaEndpoint {
         Ok(endpoint)
     }
 
-    fn post(
+    fn queue(
         &mut self,
         slot: Slot,
         queue: &mut CompletionQueue,
@@ -177,74 +177,14 @@ impl RdmaEndpoint {
 }
 
 impl Endpoint for RdmaEndpoint {
-    unsafe fn post_read(
+    unsafe fn post(
         &mut self,
-        window: &RemoteWindow,
-        offset: u64,
-        landing: *mut u8,
-        len_bytes: usize,
+        verb: Verb<'_>,
         token: Token,
         queue: &mut CompletionQueue,
     ) -> std::result::Result<(), QueueFull> {
-        let verb = Verb::Read { landing };
-        let slot = Slot::on_window(verb, window, offset, len_bytes, token, &self.session);
-        self.post(slot, queue)
-    }
-
-    unsafe fn post_write(
-        &mut self,
-        window: &RemoteWindow,
-        offset: u64,
-        source: *const u8,
-        len_bytes: usize,
-        immediate: Option<u32>,
-        token: Token,
-        queue: &mut CompletionQueue,
-    ) -> std::result::Result<(), QueueFull> {
-        let verb = Verb::Write { source, immediate };
-        let slot = Slot::on_window(verb, window, offset, len_bytes, token, &self.session);
-        self.post(slot, queue)
-    }
-
-    fn post_send(
-        &mut self,
-        message: &[u8],
-        token: Token,
-        queue: &mut CompletionQueue,
-    ) -> std::result::Result<(), QueueFull> {
-        assert!(
-            message.len() <= MESSAGE_BYTES_MAX,
-            "a message of {} bytes",
-            message.len()
-        );
-        self.post(Slot::send(message, token), queue)
-    }
-
-    fn post_compare_swap(
-        &mut self,
-        window: &RemoteWindow,
-        offset: u64,
-        expected: u64,
-        new: u64,
-        token: Token,
-        queue: &mut CompletionQueue,
-    ) -> std::result::Result<(), QueueFull> {
-        let verb = Verb::CompareSwap { expected, new };
-        let slot = Slot::on_window(verb, window, offset, 8, token, &self.session);
-        self.post(slot, queue)
-    }
-
-    fn post_fetch_add(
-        &mut self,
-        window: &RemoteWindow,
-        offset: u64,
-        addend: u64,
-        token: Token,
-        queue: &mut CompletionQueue,
-    ) -> std::result::Result<(), QueueFull> {
-        let verb = Verb::FetchAdd { addend };
-        let slot = Slot::on_window(verb, window, offset, 8, token, &self.session);
-        self.post(slot, queue)
+        let slot = Slot::of(verb, token, &self.session);
+        self.queue(slot, queue)
     }
 
     fn flush(&mut self, queue: &mut CompletionQueue) {

@@ -7,8 +7,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::RemoteMemory;
+use crate::endpoint::check_message;
 use crate::{
-    Completion, CompletionQueue, QUEUE_DEPTH, RemoteWindow, Rights, Status, Token, WindowDescriptor,
+    Completion, CompletionQueue, QUEUE_DEPTH, RemoteWindow, Rights, Status, Token, Verb as Posted,
+    WindowDescriptor,
 };
 
 /// A verb as it was posted, and how far it is.
@@ -74,8 +76,42 @@ impl Verb {
 }
 
 impl Slot {
-    /// A verb on a window of `session`; refused at once when the host would refuse it.
-    pub(super) fn on_window(
+    /// What was posted on a window of `session`; refused at once when the host would refuse it.
+    pub(super) fn of(posted: Posted<'_>, token: Token, session: &Arc<AtomicBool>) -> Self {
+        let (verb, window, offset, len_bytes) = match posted {
+            Posted::Read {
+                window,
+                offset,
+                landing,
+                len_bytes,
+            } => (Verb::Read { landing }, window, offset, len_bytes),
+            Posted::Write {
+                window,
+                offset,
+                source,
+                len_bytes,
+                immediate,
+            } => (Verb::Write { source, immediate }, window, offset, len_bytes),
+            Posted::CompareSwap {
+                window,
+                offset,
+                expected,
+                new,
+            } => (Verb::CompareSwap { expected, new }, window, offset, 8),
+            Posted::FetchAdd {
+                window,
+                offset,
+                addend,
+            } => (Verb::FetchAdd { addend }, window, offset, 8),
+            Posted::Send { message } => {
+                check_message(message);
+                return Self::send(message, token);
+            }
+        };
+        Self::on_window(verb, window, offset, len_bytes, token, session)
+    }
+
+    fn on_window(
         verb: Verb,
         window: &RemoteWindow,
         offset: u64,
@@ -103,7 +139,7 @@ impl Slot {
         slot
     }
 
-    pub(super) fn send(message: &[u8], token: Token) -> Self {
+    fn send(message: &[u8], token: Token) -> Self {
         Self {
             verb: Verb::Send {
                 message: message.to_vec(),

@@ -7,9 +7,9 @@ use std::os::fd::RawFd;
 use super::connection::{ConnectionId, Slot};
 use super::message::{Body, Leg, Message, MessageId};
 use super::net::Net;
+use crate::endpoint::check_message;
 use crate::{
-    Completion, CompletionQueue, Endpoint, MESSAGE_BYTES_MAX, QUEUE_DEPTH, QueueFull, RemoteWindow,
-    Time, Token,
+    Completion, CompletionQueue, Endpoint, QUEUE_DEPTH, QueueFull, RemoteWindow, Time, Token, Verb,
 };
 
 /// One worker's queue pair.
@@ -25,7 +25,7 @@ impl SimEndpoint {
 
     /// Queues a verb; `fill` adds what is its own.
     #[inline]
-    fn post(
+    fn queue(
         &mut self,
         body: Body,
         token: Token,
@@ -75,81 +75,56 @@ impl Message {
 
 impl Endpoint for SimEndpoint {
     #[inline]
-    unsafe fn post_read(
+    unsafe fn post(
         &mut self,
-        window: &RemoteWindow,
-        offset: u64,
-        landing: *mut u8,
-        len_bytes: usize,
+        verb: Verb<'_>,
         token: Token,
         queue: &mut CompletionQueue,
     ) -> Result<(), QueueFull> {
-        self.post(Body::Read, token, queue, |message, slot| {
-            message.aim(window, offset, len_bytes);
-            slot.landing = landing;
-        })
-    }
-
-    #[inline]
-    unsafe fn post_write(
-        &mut self,
-        window: &RemoteWindow,
-        offset: u64,
-        source: *const u8,
-        len_bytes: usize,
-        immediate: Option<u32>,
-        token: Token,
-        queue: &mut CompletionQueue,
-    ) -> Result<(), QueueFull> {
-        self.post(Body::Write, token, queue, |message, slot| {
-            message.aim(window, offset, len_bytes);
-            message.immediate = immediate;
-            slot.source = source;
-        })
-    }
-
-    fn post_send(
-        &mut self,
-        bytes: &[u8],
-        token: Token,
-        queue: &mut CompletionQueue,
-    ) -> Result<(), QueueFull> {
-        assert!(
-            bytes.len() <= MESSAGE_BYTES_MAX,
-            "message of {} bytes",
-            bytes.len()
-        );
-        self.post(Body::Send, token, queue, |message, _| message.fill(bytes))
-    }
-
-    fn post_compare_swap(
-        &mut self,
-        window: &RemoteWindow,
-        offset: u64,
-        expected: u64,
-        new: u64,
-        token: Token,
-        queue: &mut CompletionQueue,
-    ) -> Result<(), QueueFull> {
-        self.post(Body::CompareSwap, token, queue, |message, _| {
-            message.aim(window, offset, 8);
-            message.operand = expected;
-            message.swap = new;
-        })
-    }
-
-    fn post_fetch_add(
-        &mut self,
-        window: &RemoteWindow,
-        offset: u64,
-        addend: u64,
-        token: Token,
-        queue: &mut CompletionQueue,
-    ) -> Result<(), QueueFull> {
-        self.post(Body::FetchAdd, token, queue, |message, _| {
-            message.aim(window, offset, 8);
-            message.operand = addend;
-        })
+        match verb {
+            Verb::Read {
+                window,
+                offset,
+                landing,
+                len_bytes,
+            } => self.queue(Body::Read, token, queue, |message, slot| {
+                message.aim(window, offset, len_bytes);
+                slot.landing = landing;
+            }),
+            Verb::Write {
+                window,
+                offset,
+                source,
+                len_bytes,
+                immediate,
+            } => self.queue(Body::Write, token, queue, |message, slot| {
+                message.aim(window, offset, len_bytes);
+                message.immediate = immediate;
+                slot.source = source;
+            }),
+            Verb::Send { message: bytes } => {
+                check_message(bytes);
+                self.queue(Body::Send, token, queue, |message, _| message.fill(bytes))
+            }
+            Verb::CompareSwap {
+                window,
+                offset,
+                expected,
+                new,
+            } => self.queue(Body::CompareSwap, token, queue, |message, _| {
+                message.aim(window, offset, 8);
+                message.operand = expected;
+                message.swap = new;
+            }),
+            Verb::FetchAdd {
+                window,
+                offset,
+                addend,
+            } => self.queue(Body::FetchAdd, token, queue, |message, _| {
+                message.aim(window, offset, 8);
+                message.operand = addend;
+            }),
+        }
     }
 
     fn flush(&mut self, _queue: &mut CompletionQueue) {

@@ -9,7 +9,7 @@
 //! Invariant: the same calls on the same seed give the same events, byte for byte, on every
 //! machine. No wall clock, no hash order, no addresses, no floating point decide anything.
 //!
-//! Not here: what runs on the nodes, and which faults happen when; that is `lab`.
+//! Not here: what runs on the nodes, and which faults happen when; that is the crate `sim`.
 
 mod calls;
 mod clock;

@@ -23,11 +23,12 @@ use io_uring::squeue;
 
 use super::gather::{Gather, Patience, prepare};
 use super::outbox::Sent;
-use super::wire::{Request, Verb};
+use super::wire::{self, Request};
+use crate::endpoint::check_message;
 use crate::record::{RecordError, RecordOpener, RecordSealer};
 use crate::{
-    Completion, CompletionQueue, Endpoint, Error, FAILURE_TIMEOUT, MESSAGE_BYTES_MAX, QUEUE_DEPTH,
-    QueueFull, RemoteWindow, Result, Status, Time, Token,
+    Completion, CompletionQueue, Endpoint, Error, FAILURE_TIMEOUT, QUEUE_DEPTH, QueueFull,
+    RemoteWindow, Result, Status, Time, Token, Verb,
 };
 use plain::Plain;
 use ring::{Ring, Slot};
@@ -97,7 +98,7 @@ impl TcpEndpoint {
     }
 
     /// Queues a verb; `fill` adds what the header does not hold.
-    fn post(
+    fn queue(
         &mut self,
         request: Request,
         token: Token,
@@ -320,95 +321,70 @@ impl TcpEndpoint {
 }
 
 impl Endpoint for TcpEndpoint {
-    unsafe fn post_read(
+    unsafe fn post(
         &mut self,
-        window: &RemoteWindow,
-        offset: u64,
-        landing: *mut u8,
-        len_bytes: usize,
+        verb: Verb<'_>,
         token: Token,
         queue: &mut CompletionQueue,
     ) -> std::result::Result<(), QueueFull> {
-        let request = ranged(Verb::Read, window, offset, len_bytes);
-        self.post(request, token, queue, |slot| slot.landing = landing)
-    }
-
-    unsafe fn post_write(
-        &mut self,
-        window: &RemoteWindow,
-        offset: u64,
-        source: *const u8,
-        len_bytes: usize,
-        immediate: Option<u32>,
-        token: Token,
-        queue: &mut CompletionQueue,
-    ) -> std::result::Result<(), QueueFull> {
-        let request = Request {
-            immediate,
-            ..ranged(Verb::Write, window, offset, len_bytes)
-        };
-        self.post(request, token, queue, |slot| slot.source = source)
-    }
-
-    fn post_send(
-        &mut self,
-        message: &[u8],
-        token: Token,
-        queue: &mut CompletionQueue,
-    ) -> std::result::Result<(), QueueFull> {
-        assert!(
-            message.len() <= MESSAGE_BYTES_MAX,
-            "a message of {} bytes",
-            message.len()
-        );
-        let len_bytes = u32::try_from(message.len()).expect("MESSAGE_BYTES_MAX is small");
-        self.post(Request::new(Verb::Send, len_bytes), token, queue, |slot| {
-            slot.message.clear();
-            slot.message.extend_from_slice(&slot.request.encode());
-            slot.message.extend_from_slice(message);
-        })
-    }
-
-    fn post_compare_swap(
-        &mut self,
-        window: &RemoteWindow,
-        offset: u64,
-        expected: u64,
-        new: u64,
-        token: Token,
-        queue: &mut CompletionQueue,
-    ) -> std::result::Result<(), QueueFull> {
-        let request = ranged(Verb::CompareSwap, window, offset, 8);
-        self.post(
-            Request {
-                operand: expected,
-                swap: new,
-                ..request
-            },
-            token,
-            queue,
-            |_| {},
-        )
-    }
-
-    fn post_fetch_add(
-        &mut self,
-        window: &RemoteWindow,
-        offset: u64,
-        addend: u64,
-        token: Token,
-        queue: &mut CompletionQueue,
-    ) -> std::result::Result<(), QueueFull> {
-        let request = ranged(Verb::FetchAdd, window, offset, 8);
-        self.post(
-            Request {
-                operand: addend,
-                ..request
-            },
-            token,
-            queue,
-            |_| {},
-        )
+        match verb {
+            Verb::Read {
+                window,
+                offset,
+                landing,
+                len_bytes,
+            } => {
+                let request = ranged(wire::Verb::Read, window, offset, len_bytes);
+                self.queue(request, token, queue, |slot| slot.landing = landing)
+            }
+            Verb::Write {
+                window,
+                offset,
+                source,
+                len_bytes,
+                immediate,
+            } => {
+                let request = Request {
+                    immediate,
+                    ..ranged(wire::Verb::Write, window, offset, len_bytes)
+                };
+                self.queue(request, token, queue, |slot| slot.source = source)
+            }
+            Verb::Send { message } => {
+                check_message(message);
+                let len_bytes = u32::try_from(message.len()).expect("MESSAGE_BYTES_MAX is small");
+                let request = Request::new(wire::Verb::Send, len_bytes);
+                self.queue(request, token, queue, |slot| {
+                    slot.message.clear();
+                    slot.message.extend_from_slice(&slot.request.encode());
+                    slot.message.extend_from_slice(message);
+                })
+            }
+            Verb::CompareSwap {
+                window,
+                offset,
+                expected,
+                new,
+            } => {
+                let request = Request {
+                    operand: expected,
+                    swap: new,
+                    ..ranged(wire::Verb::CompareSwap, window, offset, 8)
+                };
+                self.queue(request, token, queue, |_| {})
+            }
+            Verb::FetchAdd {
+                window,
+                offset,
+                addend,
+            } => {
+                let request = Request {
+                    operand: addend,
+                    ..ranged(wire::Verb::FetchAdd, window, offset, 8)
+                };
+                self.queue(request, token, queue, |_| {})
+            }
+        }
     }
 
     fn flush(&mut self, queue: &mut CompletionQueue) {
@@ -517,7 +493,7 @@ impl Wire<'_> {
 
 /// A request on a window. A length that the wire cannot hold becomes one that every host
 /// refuses as out of bounds, so that it still completes in its turn.
-fn ranged(verb: Verb, window: &RemoteWindow, offset: u64, len_bytes: usize) -> Request {
+fn ranged(verb: wire::Verb, window: &RemoteWindow, offset: u64, len_bytes: usize) -> Request {
     let (len_bytes, offset) = match u32::try_from(len_bytes) {
         Ok(len_bytes) => (len_bytes, offset),
         Err(_) => (0, u64::MAX),

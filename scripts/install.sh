@@ -4,7 +4,7 @@
 #   scripts/install.sh [--programs DIR] [--prefix DIR] [--destdir DIR]
 #   scripts/install.sh --uninstall [--prefix DIR] [--destdir DIR]
 #
-# --programs  where cenote and cenote-memcached are [target/release]
+# --programs  where cenote, cenote-lab and cenote-memcached are [target/release]
 # --prefix    below which all but settings go [/usr/local]
 # --destdir   a folder that stands for /, for packages: nothing of this machine is changed then
 #
@@ -35,12 +35,14 @@ while [ $# -gt 0 ]; do
 done
 case $prefix in /*) ;; *) echo "--prefix $prefix: an absolute path" >&2; exit 2 ;; esac
 to=$destdir$prefix
+names="cenote cenote-lab cenote-memcached"
 man=$to/share/man/man1
 units="cenote-host.service cenote-kv.service cenote-swap.service cenote-volume@.service"
 
 if [ "$action" = uninstall ]; then
     for unit in $units; do rm -f "$to/lib/systemd/system/$unit"; done
-    rm -f "$to/bin/cenote" "$to/bin/cenote-memcached" "$to/lib/sysusers.d/cenote.conf" \
+    for program in $names; do rm -f "$to/bin/$program"; done
+    rm -f "$to/lib/sysusers.d/cenote.conf" \
         "$man"/cenote.1 "$man"/cenote-*.1 \
         "$to/share/bash-completion/completions/cenote" \
         "$to/share/zsh/vendor-completions/_cenote" "$to/share/fish/vendor_completions.d/cenote.fish"
@@ -49,7 +51,7 @@ if [ "$action" = uninstall ]; then
     exit 0
 fi
 
-for program in cenote cenote-memcached; do
+for program in $names; do
     if [ ! -x "$programs/$program" ]; then
         echo "$programs/$program is not there: make build" >&2
         exit 1
@@ -58,7 +60,7 @@ done
 install -d "$to/bin" "$to/lib/systemd/system" "$to/lib/sysusers.d" "$man" \
     "$to/share/bash-completion/completions" "$to/share/zsh/vendor-completions" \
     "$to/share/fish/vendor_completions.d" "$to/share/doc/cenote" "$destdir/etc/cenote"
-for program in cenote cenote-memcached; do
+for program in $names; do
     # A new file over the old name: processes that run keep theirs.
     install -m 755 "$programs/$program" "$to/bin/$program.new"
     mv "$to/bin/$program.new" "$to/bin/$program"
@@ -69,6 +71,7 @@ for unit in $units; do
 done
 install -m 644 "$here/dist/cenote.sysusers" "$to/lib/sysusers.d/cenote.conf"
 "$programs/cenote" man "$man"
+"$programs/cenote-lab" man "$man"
 "$programs/cenote" completions bash > "$to/share/bash-completion/completions/cenote"
 "$programs/cenote" completions zsh > "$to/share/zsh/vendor-completions/_cenote"
 "$programs/cenote" completions fish > "$to/share/fish/vendor_completions.d/cenote.fish"

@@ -43,6 +43,7 @@ if [ "$what" = test ]; then
     cp "$(executable cenote build -p cenote --features rdma)" $directory/bin/cenote
 else
     cp "$(executable cenote build --release -p cenote --features rdma)" $directory/bin/cenote
+    cp "$(executable cenote-lab build --release -p cenote-lab --features rdma)" $directory/bin/cenote-lab
 fi
 
 echo "running in the guest (two minutes or so)"
@@ -51,7 +52,7 @@ case $what in
 # One processor: two processes that talk all the time are faster on one emulated one than on two.
 test) programs="$(command -v fio) $directory/bin/conformance" processors=1 ;;
 # Two: either side looks for completions without a pause.
-*) processors=2 programs="$(command -v ib_read_lat) $(command -v ib_write_lat) $(command -v ib_read_bw) $(command -v ib_write_bw)" ;;
+*) processors=2 programs="$directory/bin/cenote-lab $(command -v ib_read_lat) $(command -v ib_write_lat) $(command -v ib_read_bw) $(command -v ib_write_bw)" ;;
 esac
 sed "1i what=$what" scripts/test-rdma-guest.sh >$directory/guest.sh
 code=0

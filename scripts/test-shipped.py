@@ -19,7 +19,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-PACKAGES = ["-p", "cenote", "-p", "cenote-kv"]
+PACKAGES = ["-p", "cenote", "-p", "cenote-lab", "-p", "cenote-kv"]
 # Features that are for tests alone, and a part of the symbols of what they compile in.
 FOR_TESTS = {"planted": b"15injected_faults6CHOSEN", "fuzz": b"4fuzz"}
 
@@ -42,7 +42,7 @@ def features():
 
 def test_no_feature_for_tests_is_on():
     found = features()
-    for name in ("cenote", "cenote-kv", "cenote-lab", "cenote-pool", "cenote-store", "cenote-volume"):
+    for name in ("cenote", "cenote-kv", "cenote-sim", "cenote-pool", "cenote-store", "cenote-volume"):
         assert name in found, f"{name} is not among {sorted(found)}"
     wrong = {name: sorted(on & FOR_TESTS.keys()) for name, on in found.items() if on & FOR_TESTS.keys()}
     assert not wrong, f"a program for users has what is for tests: {wrong}"
@@ -50,17 +50,20 @@ def test_no_feature_for_tests_is_on():
     for name in ("block", "cache", "fabric", "kv", "store", "volume"):
         manifest = (ROOT / "crates" / name / "Cargo.toml").read_text()
         assert "\nfuzz = []\n" in manifest, f"{name} has doors for the fuzz targets"
-    command = ["cargo", "tree", "-p", "cenote-lab", "--locked", "--edges", "normal,dev", "--prefix", "none",
+    command = ["cargo", "tree", "-p", "cenote-sim", "--locked", "--edges", "normal,dev", "--prefix", "none",
                "--format", "{p}|{f}"]
-    assert "planted" in run(*command, cwd=ROOT).stdout, "the tests of cenote-lab have injected faults"
+    assert "planted" in run(*command, cwd=ROOT).stdout, "the tests of cenote-sim have injected faults"
 
 
 def built_test_no_code_for_tests_is_in_the_programs():
-    for program in ("cenote", "cenote-memcached"):
+    for program in ("cenote", "cenote-lab", "cenote-memcached"):
         code = (CENOTE.parent / program).read_bytes()
         assert b"cenote_pool" in code, f"{program} has no symbols to look through"
         for feature, symbol in FOR_TESTS.items():
             assert symbol not in code, f"{program} has code of the feature {feature}"
+        # What measures and simulates is in a program of its own.
+        for crate in (b"cenote_bench", b"cenote_papers", b"cenote_sim"):
+            assert (crate in code) == (program == "cenote-lab"), f"{crate} in {program}"
 
 
 def pid(path):

@@ -12,9 +12,10 @@ from harness import CENOTE, ROOT, folder, need, run, skip, tools
 
 SCRIPTS = ROOT / "scripts"
 EVERY_FILE = {
-    "/usr/bin/cenote", "/usr/bin/cenote-memcached", "/usr/lib/sysusers.d/cenote.conf",
+    "/usr/bin/cenote", "/usr/bin/cenote-lab", "/usr/bin/cenote-memcached", "/usr/lib/sysusers.d/cenote.conf",
     *(f"/usr/lib/systemd/system/cenote-{unit}.service" for unit in ("host", "kv", "swap", "volume@")),
     "/usr/share/man/man1/cenote.1.gz", "/usr/share/man/man1/cenote-host-drain.1.gz",
+    "/usr/share/man/man1/cenote-bench-codec.1.gz",
     "/usr/share/bash-completion/completions/cenote", "/usr/share/zsh/vendor-completions/_cenote",
     "/usr/share/fish/vendor_completions.d/cenote.fish", "/etc/cenote/host.toml", "/etc/cenote/kv.env",
     "/usr/share/doc/cenote/copyright", "/usr/share/doc/cenote/CHANGELOG.md.gz",
@@ -32,7 +33,7 @@ def programs(place):
     need("strip")
     to = place / "programs"
     to.mkdir()
-    for name in ("cenote", "cenote-memcached"):
+    for name in ("cenote", "cenote-lab", "cenote-memcached"):
         built = Path(CENOTE).parent / name
         if not built.exists():
             skip(f"{built} is not built")
@@ -233,12 +234,16 @@ def test_the_install_script_takes_back_what_it_put():
 def test_manual_pages_say_what_help_says():
     with folder() as place:
         run(CENOTE, "man", place)
+        lab = Path(CENOTE).parent / "cenote-lab"
+        run(lab, "man", place)
         pages = {file.name: file.read_text() for file in place.iterdir()}
         assert {"cenote.1", "cenote-host.1", "cenote-kv-node.1"} <= pages.keys(), pages.keys()
         # Commands that help does not list have no page.
+        assert {"cenote-demo.1", "cenote-bench-codec.1", "cenote-lab-sim.1"} <= pages.keys(), pages.keys()
         assert "cenote-man.1" not in pages and "cenote-swap-serve.1" not in pages, pages.keys()
         for name, words in [("cenote.1", []), ("cenote-host.1", ["host"]),
-                            ("cenote-volume-create.1", ["volume", "create"])]:
+                            ("cenote-volume-create.1", ["volume", "create"]),
+                            ("cenote-bench-nbd.1", ["bench", "nbd"])]:
             plain = pages[name].replace("\\-", "-").replace("\\fB", "").replace("\\fR", "")
             flags = set(re.findall(r"^ +(?:-\w, )?(--[a-z-]+)", run(CENOTE, *words, "--help").stdout,
                                    re.M))

@@ -7,10 +7,9 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use cenote_cli::failure::Failure;
 use cenote_kv::cluster::etcd::{Credentials, Etcd, Tls};
 use serde::{Deserialize, Serialize};
-
-use crate::failure::Failure;
 
 /// Who we are at etcd, where it asks, and who it is.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize, clap::Args)]

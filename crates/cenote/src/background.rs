@@ -10,12 +10,12 @@ use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use cenote_cli::failure::{DONE, FAILED, Failure};
+use cenote_cli::span::Span;
 
-use crate::failure::{DONE, FAILED, Failure};
 use crate::folder::Folder;
 use crate::place::ClusterDir;
 use crate::process::{self, Identity, Process};
-use crate::span::Span;
 use crate::volumes::{UNNAMED, check_name_of};
 
 /// The folder with one for each server in the background.

@@ -11,18 +11,18 @@ use anyhow::{Context, Result};
 use cenote_cache::links::HostConfig;
 use cenote_cache::service::question::{Answer, Parameters, Question, Status};
 use cenote_cache::service::{CallError, ask_while};
+use cenote_cli::failure::Failure;
+use cenote_cli::size::Size;
 use cenote_fabric::{Address, ClusterKey};
 use cenote_pool::Cluster;
 use serde::{Deserialize, Serialize};
 
 use crate::ask::random_u128;
 use crate::at_etcd::AtEtcd;
-use crate::failure::Failure;
 use crate::folder::Folder;
 use crate::lock::{is_locked, try_lock};
 use crate::place::ClusterDir;
 use crate::process::Identity;
-use crate::size::Size;
 use crate::volumes::check_name_of;
 
 /// What a cache is; the content of its file.

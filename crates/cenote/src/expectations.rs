@@ -3,9 +3,8 @@
 use std::ffi::OsString;
 
 use anyhow::Result;
+use cenote_cli::failure::Failure;
 use cenote_volume::{Mode, Resilience, Scheme};
-
-use crate::failure::Failure;
 
 /// `--mode` and `--delta`.
 #[derive(Clone, Copy, Debug, Default, clap::Args)]
@@ -70,8 +69,8 @@ pub fn usual_delta(scheme: Scheme, mode: Mode) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::size::Size;
     use crate::volumes::Spec;
+    use cenote_cli::size::Size;
 
     #[test]
     fn what_is_said_is_kept_and_said_again() {

@@ -1,6 +1,6 @@
 //! The way out of an error that names none itself, found by its kind and never by its text.
 //!
-//! A [`Failure`](crate::failure::Failure) knows what its command can do about it. What comes from
+//! A [`Failure`](cenote_cli::failure::Failure) knows what its command can do about it. What comes from
 //! further below, a folder or a key or the system, is the same for all commands: it is here.
 
 use std::io::ErrorKind;

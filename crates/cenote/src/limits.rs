@@ -4,7 +4,7 @@
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd};
 
-use crate::failure::Failure;
+use cenote_cli::failure::Failure;
 
 /// Lock memory beyond the limit.
 pub const CAP_IPC_LOCK: u32 = 14;

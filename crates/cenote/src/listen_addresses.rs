@@ -3,9 +3,8 @@
 use std::net::{IpAddr, SocketAddr};
 
 use anyhow::Result;
+use cenote_cli::failure::Failure;
 use cenote_fabric::{Host, HostPort};
-
-use crate::failure::Failure;
 
 /// Where `flag` says to listen.
 ///

@@ -14,30 +14,24 @@ mod confined;
 mod connections;
 mod dashboard;
 mod expectations;
-mod failure;
 mod folder;
 mod fuse_rings;
-mod help;
 mod hints;
 mod limits;
 mod listen_addresses;
 mod lock;
 mod metrics;
+#[cfg(test)]
+mod pages;
 mod place;
 mod process;
-mod progress;
 mod protection;
-mod role;
 mod sample;
 mod scrub_rate;
 mod service;
 mod share;
 mod shell;
-mod signals;
-mod size;
-mod span;
 mod succession;
-mod table;
 mod volume_metrics;
 mod volume_server;
 mod volumes;
@@ -45,13 +39,14 @@ mod watch;
 
 use std::process::ExitCode;
 
+use cenote_cli::role::Role;
+use cenote_cli::{Common, help};
 use clap::{CommandFactory as _, FromArgMatches as _, Parser};
 
 use crate::commands::{
-    bench, cache, completions, demo, doctor, down, fabric, host, key, kv, lab, man, mount, nbd,
-    plan, status, store, support_bundle, swap, top, ublk, up, volume,
+    cache, completions, doctor, down, fabric, host, key, kv, lab, man, mount, nbd, plan, status,
+    store, support_bundle, swap, top, ublk, up, volume,
 };
-use crate::role::Role;
 
 /// Pooled idle memory of a cluster: resilient remote memory at microseconds
 #[derive(Debug, Parser)]
@@ -59,29 +54,8 @@ use crate::role::Role;
 struct Cli {
     #[command(subcommand)]
     command: Command,
-    /// How lines of the log look: text, or a JSON object each
-    #[arg(
-        long,
-        global = true,
-        value_enum,
-        value_name = "FORMAT",
-        default_value = "text"
-    )]
-    #[arg(env = "CENOTE_LOG_FORMAT", hide_env = true, hide_default_value = true)]
-    log_format: LogFormat,
-    /// No progress on standard error
-    #[arg(short, long, global = true)]
-    quiet: bool,
-}
-
-/// What a line of the log is.
-#[derive(Clone, Copy, Debug, Eq, PartialEq, clap::ValueEnum)]
-enum LogFormat {
-    // Time, level, place and message, for people.
-    Text,
-    // An object with timestamp (RFC 3339), level, target and fields, for collectors. Documentation of
-    // values would have --help take two lines for every flag.
-    Json,
+    #[command(flatten)]
+    common: Common,
 }
 
 const AFTER_HELP: &str = "\
@@ -149,9 +123,9 @@ enum Command {
     /// Say over which fabrics this program reaches memory here
     Fabric(fabric::Args),
     /// Show it: a program swaps to twelve hosts, two are killed, nothing is lost
-    Demo(demo::Args),
+    Demo(lab::Args),
     /// Measure us beside a peer
-    Bench(bench::Args),
+    Bench(lab::Args),
     /// Choose a scheme and groups of hosts for a cluster; estimate savings from lending
     Plan(plan::Args),
     /// Experiments: a whole cluster simulated under faults
@@ -180,7 +154,7 @@ impl Command {
             Self::Ublk(args) => serves(args.serves()),
             Self::Run(_) | Self::Dashboard(_) => Role::Serves,
             Self::Volume(args) if args.owns() => Role::Tidies,
-            Self::Top(_) | Self::Demo(_) | Self::Bench(_) => Role::Tidies,
+            Self::Top(_) => Role::Tidies,
             Self::Up(_)
             | Self::Down(_)
             | Self::Status(_)
@@ -190,6 +164,9 @@ impl Command {
             | Self::Fabric(_)
             | Self::SupportBundle(_)
             | Self::Plan(_)
+            // What they become takes its own.
+            | Self::Demo(_)
+            | Self::Bench(_)
             | Self::Lab(_)
             | Self::Completions(_)
             | Self::Man(_) => Role::Prints,
@@ -200,23 +177,12 @@ impl Command {
 fn main() -> ExitCode {
     let matches = help::laid_out(Cli::command(), help::width()).get_matches();
     let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
-    start_log(&cli);
-    if cli.quiet {
-        progress::silence();
-    }
-    cli.command.role().take();
-    let result = match role::run(|| run(&cli.command)) {
-        Ok(result) => result,
-        Err(code) => return code,
-    };
-    match result {
-        Ok(code) => ExitCode::from(code),
-        Err(error) => role::ended_by_the_reader(&error).unwrap_or_else(|| failure::report(&error)),
-    }
+    cli.common.start(LOGGED);
+    cenote_cli::run(cli.command.role(), hints::of, || run(&cli))
 }
 
-fn run(command: &Command) -> anyhow::Result<u8> {
-    match command {
+fn run(cli: &Cli) -> anyhow::Result<u8> {
+    match &cli.command {
         Command::Up(args) => up::run(args),
         Command::Down(args) => down::run(args),
         Command::Status(args) => status::run(args),
@@ -232,14 +198,14 @@ fn run(command: &Command) -> anyhow::Result<u8> {
         Command::Key(args) => key::run(args),
         Command::Kv(args) => kv::run(args),
         Command::Cache(args) => cache::run(args),
-        Command::Store(args) => store::run(args),
+        Command::Store(args) => store::run(args, cli.common),
         Command::Doctor(args) => doctor::run(args),
         Command::SupportBundle(args) => support_bundle::run(args),
         Command::Fabric(args) => fabric::run(args),
-        Command::Demo(args) => demo::run(args),
-        Command::Bench(args) => bench::run(args),
+        Command::Demo(args) => lab::run(&["demo"], args, cli.common),
+        Command::Bench(args) => lab::run(&["bench"], args, cli.common),
         Command::Plan(args) => plan::run(args),
-        Command::Lab(args) => lab::run(args),
+        Command::Lab(args) => lab::run(&["lab"], args, cli.common),
         Command::Completions(args) => completions::run(args),
         Command::Man(args) => man::run(args),
     }
@@ -248,47 +214,6 @@ fn run(command: &Command) -> anyhow::Result<u8> {
 /// What is logged unless CENOTE_LOG says otherwise: warnings, and a key-value node's peers and views.
 /// The level without a target has to be here: a filter that names targets replaces the default one.
 const LOGGED: &str = "warn,cenote_kv::cluster::node=info,cenote_kv::cluster::lane=info";
-
-fn start_log(cli: &Cli) {
-    let simulation = match &cli.command {
-        Command::Lab(args) => Some(args).filter(|args| args.simulates()),
-        _ => None,
-    };
-    // Simulated hosts warn of the faults that they are there for.
-    let usual = match simulation {
-        Some(args) if !args.is_verbose() => "off",
-        _ => LOGGED,
-    };
-    let filter = tracing_subscriber::EnvFilter::builder()
-        .with_default_directive(tracing::level_filters::LevelFilter::WARN.into())
-        .parse_lossy(std::env::var("CENOTE_LOG").as_deref().unwrap_or(usual));
-    let log = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .with_ansi(failure::colours())
-        // It would say so where it could not write, and panic: a full disk under a log ends no server.
-        .log_internal_errors(false);
-    match (simulation, cli.log_format) {
-        (Some(_), LogFormat::Text) => log.with_timer(VirtualTime).init(),
-        (None, LogFormat::Text) => log.init(),
-        // A collector wants no colours, whatever stderr is.
-        (Some(_), LogFormat::Json) => log.with_ansi(false).json().with_timer(VirtualTime).init(),
-        (None, LogFormat::Json) => log.with_ansi(false).json().init(),
-    }
-}
-
-/// The time of the simulated network that moved last on this thread; 0 where there is none.
-struct VirtualTime;
-
-impl tracing_subscriber::fmt::time::FormatTime for VirtualTime {
-    fn format_time(
-        &self,
-        out: &mut tracing_subscriber::fmt::format::Writer<'_>,
-    ) -> std::fmt::Result {
-        let now = cenote_fabric::sim::now();
-        write!(out, "{:>14.6} s", now.0 as f64 / 1e9)
-    }
-}
 
 #[cfg(test)]
 mod tests {
@@ -330,8 +255,6 @@ mod tests {
             &["volume", "scrub", "v"],
             &["volume", "delete", "v"],
             &["top"],
-            &["demo"],
-            &["bench", "codec"],
         ] {
             assert_eq!(role(tidies), Role::Tidies, "{tidies:?}");
         }

@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use cenote_cli::failure::Failure;
 use cenote_fabric::HostPort;
 use cenote_latency::Latency;
 use http_body_util::Full;
@@ -34,7 +35,6 @@ use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 
 use crate::connections::Connections;
-use crate::failure::Failure;
 use crate::{hints, listen_addresses};
 
 /// Longest request head in bytes, the least that hyper takes; scrapers send a few hundred.

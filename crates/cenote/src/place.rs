@@ -24,10 +24,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use cenote_cli::failure::Failure;
 use cenote_fabric::{Address, ClusterKey, HostPort, WireProtection};
 use cenote_pool::Cluster;
 
-use crate::failure::Failure;
 use crate::folder::{Folder, FolderError};
 use crate::lock::try_lock;
 use crate::shell::quoted;

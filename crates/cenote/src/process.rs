@@ -241,20 +241,6 @@ pub fn first_line(child: &mut Child) -> Result<String> {
     Ok(line)
 }
 
-/// Asks a child to end, by a signal, and waits until it has.
-pub fn end_child(child: &mut Child, signal: i32) {
-    // Not reaped yet, so the number is still its own.
-    let asked = Identity::of(child.id()).and_then(|identity| identity.open());
-    let signalled = match asked {
-        Ok(Some(process)) => process.signal(signal),
-        Ok(None) => Ok(()),
-        Err(_) => child.kill(),
-    };
-    if let Err(error) = signalled.and_then(|()| child.wait()) {
-        tracing::warn!(pid = child.id(), %error, "end child");
-    }
-}
-
 /// Whether a process was killed or exits, and the kernel is still at taking back what it had.
 pub fn is_ending(pid: u32) -> bool {
     // The shared one stays while its threads end one by one.

@@ -8,10 +8,10 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use cenote_cli::failure::Failure;
 use cenote_volume::{Protection, SealKey};
 
 use crate::ask::random_u128;
-use crate::failure::Failure;
 use crate::volumes::Spec;
 
 /// `--checksum` and `--seal`; chosen once, for the volume's life.
@@ -144,7 +144,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;
-    use crate::size::Size;
+    use cenote_cli::size::Size;
 
     #[test]
     fn a_volume_is_opened_as_it_was_made() {

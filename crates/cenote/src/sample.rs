@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
+use cenote_cli::failure::chain;
 use cenote_pool::HostEntry;
 use cenote_pool::control::HostStatus;
 use serde_json::Value;
@@ -10,7 +11,6 @@ use serde_json::Value;
 use crate::ask;
 use crate::commands::kv::place::Found as KvCluster;
 use crate::commands::kv::status::{self, NodeStatus};
-use crate::failure::chain;
 use crate::place::{ClusterDir, Loaded, Which};
 use crate::process::Identity;
 use crate::volumes;

@@ -3,9 +3,8 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use cenote_cli::size::Size;
 use cenote_volume::{Resilience, Volume, VolumeError};
-
-use crate::size::Size;
 
 /// Bytes per second that a volume is looked through with when nothing else is said: a percent of a
 /// gigabit link, and 4 TiB in twelve days.

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::size::{Size, SizeError};
+use cenote_cli::size::{Size, SizeError};
 
 /// So many bytes, or so many of each thousand.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
+use cenote_cli::failure::Failure;
+use cenote_cli::size::Size;
 use cenote_fabric::WireProtection;
 use cenote_volume::{
     Backing, HostConfig, Placement, Protection, RETURN_MAX, Resilience, Volume, VolumeConfig,
@@ -13,12 +15,10 @@ use cenote_volume::{
 
 use crate::commands::volume::{check_scheme, check_size};
 use crate::expectations::Expected;
-use crate::failure::Failure;
 use crate::place::Loaded;
 use crate::protection::Protected;
 use crate::scrub_rate::Scrubbing;
 use crate::shell::quoted;
-use crate::size::Size;
 use crate::volumes::{Owner, Question, Spec, UNNAMED, Volumes};
 
 /// A volume may grow to this many times the size that it was opened with: its tables are

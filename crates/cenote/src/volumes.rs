@@ -7,16 +7,16 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use cenote_cli::failure::Failure;
+use cenote_cli::size::Size;
 use cenote_volume::{JournalFile, Kept, Left, Placement, Resilience, Scheme};
 use serde::{Deserialize, Serialize};
 
 use crate::ask::{random_u128, side_by_side};
-use crate::failure::Failure;
 use crate::folder::Folder;
 use crate::lock::{is_locked, try_lock};
 use crate::place::ClusterDir;
 use crate::process::Identity;
-use crate::size::Size;
 
 mod owner;
 

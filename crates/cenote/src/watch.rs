@@ -4,9 +4,8 @@ use std::io::{IsTerminal as _, Write as _, stdout};
 use std::time::Duration;
 
 use anyhow::Result;
-
-use crate::failure::chain;
-use crate::span;
+use cenote_cli::failure::chain;
+use cenote_cli::span;
 
 /// Whether a status is shown once, or again and again.
 #[derive(clap::Args, Clone, Copy, Debug)]

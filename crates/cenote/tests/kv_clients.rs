@@ -1,7 +1,7 @@
 //! Real clients of memcached on a cluster of which two nodes are killed. Without etcd, or without the
 //! client, it is left out.
 
-#[path = "../../lab/tests/support/client.rs"]
+#[path = "../../bench/tests/support/client.rs"]
 mod client;
 mod support;
 

@@ -1,7 +1,7 @@
 //! What clients were promised by `cenote kv`, while its nodes are killed and stopped. Without etcd it is
 //! left out.
 
-#[path = "../../lab/tests/support/judge.rs"]
+#[path = "../../bench/tests/support/judge.rs"]
 mod judge;
 mod support;
 
@@ -9,12 +9,13 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use cenote_lab::history::{self, Options};
 use support::kept::{Kept, store};
 use support::memcached::{Client, shard_of, shards, with_value};
 use support::well::{PATIENCE, Well};
 use support::writer::{Load, WRITERS};
 use support::{cenote, signal, wait_ended};
+
+use cenote_bench::history::{self, Options};
 
 const FIVE: [&str; 8] = [
     "--nodes", "5", "--groups", "5", "--code", "3+2", "--memory", "256M",

@@ -1,13 +1,13 @@
 //! What clients were promised by `cenote kv`, while links between its nodes are cut and joined again.
 //! Without etcd or network namespaces it is left out.
 
-#[path = "../../lab/tests/support/judge.rs"]
+#[path = "../../bench/tests/support/judge.rs"]
 mod judge;
 mod support;
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use cenote_lab::history::{self, Options};
+use cenote_bench::history::{self, Options};
 use serde_json::Value;
 use support::apart::{Apart, ETCD, NODES, address_of, clients_of};
 use support::kept::{Kept, store};

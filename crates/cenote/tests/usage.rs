@@ -93,6 +93,21 @@ fn every_command_has_help_with_an_example() {
 }
 
 #[test]
+fn without_the_other_program_its_commands_say_what_is_missing() {
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let alone = folder.path().join("cenote");
+    std::fs::hard_link(env!("CARGO_BIN_EXE_cenote"), &alone).unwrap();
+    let output = std::process::Command::new(alone)
+        .args(["bench", "codec"])
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("cenote-lab: no such program"), "{said}");
+    assert!(said.contains("try: make build"), "{said}");
+}
+
+#[test]
 fn completions_know_every_command() {
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         let ended = run(&["completions", shell]).expect(0);

@@ -17,6 +17,7 @@ pub mod injected_faults;
 mod library;
 pub mod message;
 mod native;
+pub mod orders;
 mod procedures;
 pub mod remote;
 mod request;

@@ -1,6 +1,6 @@
 //! Pools on the model of a medium and on files: what is read, refused, cleaned and left behind.
 //!
-//! Crashes at each boundary of random workloads are `cenote-lab`'s (`store`).
+//! Crashes at each boundary of random workloads are `cenote-sim`'s (`store`).
 
 use std::sync::{Arc, Mutex};
 

@@ -4,12 +4,12 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
+use cenote_cli::failure::{DONE, Failure, NOT_WHOLE};
+use cenote_cli::progress::{self, Left};
+use cenote_cli::signals;
 use cenote_volume::{Health, VolumeStatus};
 
-use crate::failure::{DONE, Failure, NOT_WHOLE};
 use crate::place::{Loaded, Which};
-use crate::progress::{self, Left};
-use crate::signals;
 use crate::volume_server::{End, Serving};
 use crate::volumes::Volumes;
 

@@ -5,15 +5,13 @@ mod change;
 mod checkpoint;
 mod claim;
 mod create;
-pub mod files;
 mod machine;
 pub mod manage;
-pub mod measurer;
 mod metrics;
 mod model;
 mod plan;
-pub mod printed;
-pub mod proc;
+mod printed;
+mod proc;
 mod search;
 mod state;
 mod supply;
@@ -142,6 +140,9 @@ Exit code 1: a request failed.")]
   CENOTE_ORDER=ID-1-1 cenote cache machine release c0 --dir ~/.cenote/well"
     )]
     Machine(machine::Args),
+    /// The host that model measures
+    #[command(hide = true)]
+    Measured(cenote_measurer::peer::Args),
     /// Procedures that run beside the data: put one on hosts, list them, take one away
     Proc(proc::Args),
 }
@@ -169,6 +170,7 @@ pub fn run(args: &Args) -> Result<u8> {
         Command::Stop(args) => create::stop(args),
         Command::Manage(args) => manage::run(args),
         Command::Machine(args) => machine::run(args),
+        Command::Measured(args) => cenote_measurer::peer::serve(args),
         Command::Proc(args) => proc::run(args),
     }
 }

@@ -1,10 +1,9 @@
 //! `cenote completions`: what a shell needs to complete our commands.
 
 use anyhow::Result;
+use cenote_cli::failure::DONE;
 use clap::CommandFactory;
 use clap_complete::Shell;
-
-use crate::failure::DONE;
 
 /// `completions` and what follows it.
 #[derive(clap::Args, Debug)]

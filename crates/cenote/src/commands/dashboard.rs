@@ -7,6 +7,8 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use cenote_cli::failure::{DONE, Failure};
+use cenote_cli::{signals, span};
 use cenote_fabric::{Address, HostPort};
 use cenote_kv::server::tls::{self, Verify};
 use serde_json::json;
@@ -17,9 +19,8 @@ use crate::dashboard::access::{Access, Token};
 use crate::dashboard::actions::Actions;
 use crate::dashboard::server::{self, Config};
 use crate::dashboard::watcher::{Watched, Watcher};
-use crate::failure::{DONE, Failure};
 use crate::place::{Loaded, Which, load_key};
-use crate::{hints, listen_addresses, service, signals, span};
+use crate::{hints, listen_addresses, service};
 
 /// `dashboard` and what follows it.
 #[derive(clap::Args, Debug)]

@@ -13,14 +13,14 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Result;
+use cenote_cli::failure::{DONE, FAILED, chain};
+use cenote_cli::span;
 use serde::Serialize;
 
 use self::finding::{Finding, State};
 use self::fix::Mended;
 use super::store::opened;
-use crate::failure::{DONE, FAILED, chain};
 use crate::place::Which;
-use crate::span;
 
 pub use self::machine::is_silent;
 

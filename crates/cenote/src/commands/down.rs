@@ -8,14 +8,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use cenote_cache::service::journal::{Journal, JournalFile};
+use cenote_cli::failure::{DONE, Failure};
+use cenote_cli::span;
 
 use super::cache::manage;
 use super::up::SOCKET;
 use crate::caches::{CacheDir, journal_path};
-use crate::failure::{DONE, Failure};
 use crate::place::{CLUSTER_FILE, ClusterDir};
 use crate::process::{Identity, Process};
-use crate::span;
 use crate::volumes::Volumes;
 
 /// How long a killed process may take to be gone: the kernel frees its memory first.

@@ -3,11 +3,10 @@
 use std::io::Write;
 
 use anyhow::Result;
+use cenote_cli::failure::DONE;
+use cenote_cli::table::Table;
 use cenote_fabric::rdma::{self, Support};
 use serde::Serialize;
-
-use crate::failure::DONE;
-use crate::table::Table;
 
 /// `fabric` and what follows it.
 #[derive(clap::Args, Debug)]

@@ -17,14 +17,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use anyhow::{Context, Result};
+use cenote_cli::failure::{DONE, FAILED};
+use cenote_cli::signals;
 use cenote_fabric::{Address, ClusterKey, Waker};
 use cenote_host::{Daemon, End, Inheritance};
 use prometheus_client::registry::Registry;
 
-use crate::failure::{DONE, FAILED};
 use crate::folder::Folder;
 use crate::place::load_key;
-use crate::{limits, service, signals, succession};
+use crate::{limits, service, succession};
 use metrics::HostMetrics;
 use settings::Settings;
 

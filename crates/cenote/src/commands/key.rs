@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 
 use anyhow::Result;
+use cenote_cli::failure::{DONE, Failure};
 use cenote_fabric::ClusterKey;
 
-use crate::failure::{DONE, Failure};
 use crate::protection::make_key;
 
 /// `key` and what follows it.

@@ -3,9 +3,8 @@
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
+use cenote_cli::failure::DONE;
 use clap::CommandFactory;
-
-use crate::failure::DONE;
 
 /// `man` and what follows it.
 #[derive(clap::Args, Debug)]

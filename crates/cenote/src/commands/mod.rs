@@ -1,11 +1,9 @@
 //! One module per command, each with its arguments and its `run`.
 
 pub mod attach;
-pub mod bench;
 pub mod cache;
 pub mod completions;
 pub mod dashboard;
-pub mod demo;
 pub mod doctor;
 pub mod down;
 pub mod fabric;

@@ -7,6 +7,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
 
 use anyhow::{Context, Result};
+use cenote_cli::failure::{DONE, Failure};
+use cenote_cli::signals;
+use cenote_cli::size::Size;
 use cenote_fabric::HostPort;
 use cenote_vfs::label::SIZE_BYTES_MIN;
 use cenote_vfs::mount::{self, Mount, MountPoint, Options, PointError, Transport};
@@ -15,13 +18,11 @@ use cenote_vfs::{Files, OpenError};
 use cenote_volume::WORKERS_MAX;
 
 use super::doctor;
-use crate::failure::{DONE, Failure};
 use crate::place::{Loaded, Which};
 use crate::shell::quoted;
-use crate::size::Size;
 use crate::volume_metrics::VolumeMetrics;
 use crate::volume_server::{End, Serving, WhichVolume};
-use crate::{background, fuse_rings, service, signals};
+use crate::{background, fuse_rings, service};
 
 /// `mount` and what follows it.
 #[derive(clap::Args, Debug)]

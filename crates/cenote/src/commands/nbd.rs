@@ -8,15 +8,16 @@ use std::sync::{Arc, mpsc};
 use anyhow::{Context, Result};
 use cenote_block::nbd::{Address, Config, Export, Remote, Server};
 use cenote_block::volume::VolumeDisk;
+use cenote_cli::failure::{DONE, Failure};
+use cenote_cli::signals;
 use cenote_fabric::HostPort;
 use cenote_kv::server::tls::{self, Verify};
 
-use crate::failure::{DONE, Failure};
 use crate::folder::Folder;
 use crate::place::Which;
 use crate::volume_metrics::VolumeMetrics;
 use crate::volume_server::{End, Serving, WhichVolume};
-use crate::{background, listen_addresses, service, signals};
+use crate::{background, listen_addresses, service};
 
 /// `nbd` and what follows it.
 #[derive(clap::Args, Debug)]

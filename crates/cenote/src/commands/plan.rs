@@ -7,14 +7,13 @@ use std::io::{Write, stdout};
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
-use cenote_lab::hydra::loss::Case;
-use cenote_lab::hydra::odds::Failing;
-use cenote_lab::hydra::plan::{CANDIDATES_MAX, Candidate, Plan, Wish, plan, plot};
-
-use super::lab::output::{amount, share};
-use crate::failure::{DONE, Failure};
-use crate::progress;
-use crate::table::Table;
+use cenote_cli::failure::{DONE, Failure};
+use cenote_cli::number::{amount, share};
+use cenote_cli::progress;
+use cenote_cli::table::Table;
+use cenote_plan::choice::{CANDIDATES_MAX, Candidate, Plan, Wish, plan, plot};
+use cenote_plan::loss::Case;
+use cenote_plan::odds::Failing;
 
 /// `plan` and what follows it.
 #[derive(clap::Args, Debug)]

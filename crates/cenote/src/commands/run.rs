@@ -9,14 +9,15 @@ use std::path::Path;
 use std::process::{Child, Command};
 
 use anyhow::{Context, Result};
+use cenote_cli::failure::Failure;
+use cenote_cli::signals;
+use cenote_cli::size::Size;
 use cenote_pager::{Keeper, SERVED_RESIDENT_MIN_BYTES, Served};
 use cenote_preload::LIBRARY;
 
-use crate::failure::Failure;
+use crate::confined;
 use crate::place::Which;
-use crate::size::Size;
 use crate::volume_server::{End, Serving, WhichVolume};
-use crate::{confined, signals};
 
 /// `run` and what follows it.
 #[derive(clap::Args, Debug)]

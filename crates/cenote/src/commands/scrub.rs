@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use cenote_cli::failure::{DONE, NOT_WHOLE};
+use cenote_cli::progress::{self, Left};
 use serde_json::Value;
 
-use crate::failure::{DONE, NOT_WHOLE};
 use crate::place::Which;
-use crate::progress::{self, Left};
 use crate::volume_server::{End, Serving};
 use crate::volumes::{Question, Volumes};
 

@@ -3,15 +3,15 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use cenote_cli::failure::{DONE, Failure};
+use cenote_cli::progress::{self, Left};
+use cenote_cli::size::Size;
 use cenote_volume::{Mode, Resilience, Scheme};
 use serde_json::Value;
 
 use super::volume::check_scheme;
 use crate::expectations::{Expected, usual_delta};
-use crate::failure::{DONE, Failure};
 use crate::place::Which;
-use crate::progress::{self, Left};
-use crate::size::Size;
 use crate::volumes::{Question, Spec, Volumes};
 
 /// What is to be another.

@@ -4,16 +4,16 @@ use std::io::Write;
 use std::time::Duration;
 
 use anyhow::Result;
+use cenote_cli::failure::{DONE, NOT_WHOLE, chain, colours_of_results};
+use cenote_cli::size::Size;
+use cenote_cli::span;
+use cenote_cli::table::Table;
 use cenote_pool::control::{HostStatus, PressureStatus};
 use serde::Serialize;
 
 use crate::ask;
-use crate::failure::{DONE, NOT_WHOLE, chain, colours_of_results};
 use crate::place::{Loaded, Which};
 use crate::process::Identity;
-use crate::size::Size;
-use crate::span;
-use crate::table::Table;
 use crate::volumes::Volumes;
 use crate::watch::Watch;
 

@@ -15,11 +15,12 @@ use std::io::{Read as _, Write as _};
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
+use cenote_cli::Common;
+use cenote_cli::failure::{DONE, Failure};
+use cenote_cli::progress;
+use cenote_cli::size::Size;
 use cenote_store::{Condition, VALUE_BYTES_MAX};
 
-use crate::failure::{DONE, Failure};
-use crate::progress;
-use crate::size::Size;
 use opened::Opened;
 
 /// `store` and what follows it.
@@ -92,22 +93,7 @@ After that it may be named last, and be read."
     #[command(
         after_help = "Example:\n  cenote store bench --value 1K --clients 32 --dir /mnt/nvme"
     )]
-    Bench(Bench),
-}
-
-#[derive(clap::Args, Debug)]
-struct Bench {
-    #[command(flatten)]
-    chosen: super::bench::store::Args,
-    /// JSON lines on standard output in place of a table
-    #[arg(long)]
-    json: bool,
-    /// JSON lines to this file as well
-    #[arg(long, value_name = "FILE")]
-    save: Option<PathBuf>,
-    /// Rounds of which the median is taken
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1000))]
-    rounds: Option<u16>,
+    Bench(super::lab::Args),
 }
 
 #[derive(clap::Args, Debug)]
@@ -225,7 +211,7 @@ impl Args {
     }
 }
 
-pub fn run(args: &Args) -> Result<u8> {
+pub fn run(args: &Args, common: Common) -> Result<u8> {
     match &args.action {
         Action::Create(args) => create(args),
         Action::Serve(args) => serve::run(args),
@@ -235,12 +221,7 @@ pub fn run(args: &Args) -> Result<u8> {
         Action::Delete(args) => delete(args),
         Action::Copy(args) => copy(args),
         Action::Check(args) => check(args),
-        Action::Bench(args) => {
-            let rounds = args.rounds.map(usize::from);
-            let to = (args.json, args.save.as_deref());
-            super::bench::store::run(&args.chosen, rounds, to)?;
-            Ok(DONE)
-        }
+        Action::Bench(args) => super::lab::run(&["bench", "store"], args, common),
     }
 }
 

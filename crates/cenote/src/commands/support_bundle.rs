@@ -15,17 +15,17 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
+use cenote_cli::failure::{DONE, Failure};
+use cenote_cli::progress;
+use cenote_cli::size::Size;
+use cenote_cli::span;
 use cenote_fabric::HostPort;
 use serde_json::json;
 
 use self::archive::Archive;
 use self::part::{Content, Line, Part};
 use self::secrets::Redactor;
-use crate::failure::{DONE, Failure};
 use crate::place::{ClusterDir, Which};
-use crate::progress;
-use crate::size::Size;
-use crate::span;
 
 /// `support-bundle` and what follows it.
 #[derive(clap::Args, Debug)]
@@ -118,8 +118,6 @@ fn build() -> serde_json::Value {
         "os": std::env::consts::OS,
         "debug_assertions": cfg!(debug_assertions),
         "rdma": cfg!(feature = "rdma"),
-        "isal": cfg!(feature = "isal"),
-        "planted": cfg!(feature = "planted"),
     })
 }
 

@@ -16,17 +16,17 @@ use cenote_block::swap::{
     Discard, Error, FuseTransport, OffReport, Options, control, launch, refuse, server,
 };
 use cenote_block::volume::VolumeDisk;
+use cenote_cli::failure::{DONE, Failure, NOT_WHOLE};
+use cenote_cli::progress::{self, Left};
+use cenote_cli::size::Size;
 use cenote_fabric::HostPort;
 use clap::ValueEnum as _;
 
 use crate::commands::host::room::Switch;
-use crate::failure::{DONE, Failure, NOT_WHOLE};
 use crate::fuse_rings;
 use crate::limits::{CAP_SYS_ADMIN, Capabilities};
 use crate::place::{Loaded, Which};
 use crate::process::Identity;
-use crate::progress::{self, Left};
-use crate::size::Size;
 use crate::volume_metrics::VolumeMetrics;
 use crate::volume_server::{End, Serving, WhichVolume};
 use crate::watch::Watch;

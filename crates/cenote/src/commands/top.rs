@@ -17,15 +17,15 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use cenote_cli::failure::{DONE, Failure, chain};
+use cenote_cli::signals;
+use cenote_cli::span;
 use crossterm::event::{self, Event};
 
 use self::screen::Screen;
 use self::view::{After, Focus, View};
-use crate::failure::{DONE, Failure, chain};
 use crate::place::Which;
 use crate::sample::{Hosts, Nodes, Sampler, Volumes};
-use crate::signals;
-use crate::span;
 
 /// `top` and what follows it.
 #[derive(clap::Args, Debug)]

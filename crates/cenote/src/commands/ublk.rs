@@ -8,14 +8,15 @@ use cenote_block::disk::Disk;
 use cenote_block::swap::harden;
 use cenote_block::ublk::{Device, Error, Options};
 use cenote_block::volume::VolumeDisk;
+use cenote_cli::failure::{DONE, Failure};
+use cenote_cli::signals;
 use cenote_fabric::HostPort;
 
-use crate::failure::{DONE, Failure};
+use crate::background;
 use crate::place::{Loaded, Which};
 use crate::volume_metrics::VolumeMetrics;
 use crate::volume_server::{End, Serving, WhichVolume};
 use crate::volumes::Volumes;
-use crate::{background, signals};
 
 /// `ublk` and what follows it.
 #[derive(clap::Args, Debug)]

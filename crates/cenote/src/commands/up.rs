@@ -14,20 +14,22 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use cenote_cli::failure::{DONE, Failure};
+use cenote_cli::size::Size;
+use cenote_cli::span::Span;
+use cenote_cli::transport::Transport;
+use cenote_cli::{progress, signals};
 use cenote_fabric::rdma::{self, Support};
 use cenote_fabric::{ClusterKey, WireProtection};
 use cenote_pool::{Cluster, HostEntry};
 
 use super::host::room;
-use crate::failure::{DONE, Failure};
 use crate::folder::Folder;
 use crate::place::{CLUSTER_FILE, ClusterDir, KEY_FILE, load_key, read_cluster};
 use crate::process::{self, Identity};
 
+use crate::ask;
 use crate::shell::quoted;
-use crate::size::Size;
-use crate::span::Span;
-use crate::{ask, progress, signals};
 use own_machine::OwnMachine;
 
 /// How long a host may take to announce itself: locking and huge pages take seconds.
@@ -88,27 +90,6 @@ pub struct Args {
     /// Folder for the cluster's files; made where there is none
     #[arg(long, value_name = "DIR", env = "CENOTE_DIR")]
     dir: PathBuf,
-}
-
-/// How clients reach the hosts of a local cluster.
-#[derive(Clone, Copy, Debug, Eq, PartialEq, clap::ValueEnum)]
-pub enum Transport {
-    /// Clients map the hosts' memory: no system call per page
-    Shm,
-    /// Loopback TCP, one port per host
-    Tcp,
-    /// The first RDMA device with an IP address
-    Rdma,
-}
-
-impl std::fmt::Display for Transport {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Self::Shm => "shm",
-            Self::Tcp => "tcp",
-            Self::Rdma => "rdma",
-        })
-    }
 }
 
 pub fn run(args: &Args) -> Result<u8> {

@@ -5,19 +5,20 @@ mod state;
 use std::time::Duration;
 
 use anyhow::Result;
+use cenote_cli::failure::{DONE, Failure};
+use cenote_cli::size::Size;
+use cenote_cli::span;
 use cenote_volume::{Placement, Scheme};
 
 use super::attach::{attach, release};
 use super::scrub::scrub;
 use super::set::{Wish, set};
+use crate::background;
 use crate::expectations::Expected;
-use crate::failure::{DONE, Failure};
 use crate::place::Which;
 use crate::protection::Protected;
-use crate::size::Size;
 use crate::volumes::{Question, Spec, Volumes};
 use crate::watch::Watch;
-use crate::{background, span};
 pub use state::{health, is_whole};
 
 /// `volume` and what follows it.

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
+use cenote_cli::size::Size;
 use cenote_pool::HostEntry;
 use cenote_pool::control::{Drain, Request};
 use serde::Deserialize;
@@ -11,7 +12,6 @@ use serde::Deserialize;
 use crate::ask::Asker;
 use crate::commands::host::drain::{check_room, lent};
 use crate::place::Loaded;
-use crate::size::Size;
 use crate::volumes::{Question, Volumes};
 
 /// How long a host, or the owner of a volume, may take.

@@ -18,6 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use cenote_cli::failure::chain;
 use http_body_util::channel::{Channel, Sender};
 use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt as _, Full, Limited};
@@ -35,7 +36,6 @@ use super::access::{Access, Asked, Denied};
 use super::actions::{Actions, Order};
 use super::watcher::{Board, Watcher, now_ms};
 use crate::connections::Connections;
-use crate::failure::chain;
 
 /// Longest request head in bytes; browsers send about one thousand.
 const HEAD_BYTES_MAX: usize = 16 * 1024;
@@ -140,7 +140,7 @@ pub fn serve(listener: TcpListener, config: Config) -> Result<()> {
             let ended = runtime.block_on(accept(listener, tls, site));
             if let Err(error) = ended {
                 tracing::error!(%error, "the dashboard is served no more");
-                std::process::exit(i32::from(crate::failure::FAILED));
+                std::process::exit(i32::from(cenote_cli::failure::FAILED));
             }
         })
         .context("start the thread of the dashboard")?;

@@ -5,12 +5,12 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use cenote_cli::failure::chain;
 use cenote_fabric::{Address, ClientId, ClusterKey, connector};
 use cenote_store::client::Client;
 
 use super::snapshot::{StoreFigures, StoreView};
 use crate::ask::{random_u128, side_by_side};
-use crate::failure::chain;
 
 /// The stores that are watched.
 pub struct Stores {

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
+use cenote_cli::failure::chain;
 use cenote_fabric::Address;
 use hyper::body::Bytes;
 use serde::Serialize;
@@ -22,7 +23,6 @@ use super::work::{self, Kind, Paces, Work};
 use crate::ask::side_by_side;
 use crate::caches::CacheDir;
 use crate::commands::kv::{place, status};
-use crate::failure::chain;
 use crate::place::Loaded;
 use crate::sample;
 

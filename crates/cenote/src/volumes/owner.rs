@@ -11,10 +11,10 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use cenote_block::unix::connect_within;
+use cenote_cli::failure::Failure;
 use serde::{Deserialize, Serialize};
 
 use super::{OWNER_LIMIT, Question, file};
-use crate::failure::Failure;
 use crate::folder::Folder;
 
 /// Longest request line in bytes; far above what any request needs.

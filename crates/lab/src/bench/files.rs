@@ -1,300 +1,97 @@
-//! `cenote bench files`: `cenote mount` beside what bounds it and what does instead.
-//!
-//! The same load in five folders: ours, whose requests come over io_uring; ours over `/dev/fuse`
-//! (the only one where the kernel has no FUSE over io_uring, which is switched on meanwhile); a FUSE
-//! file system that only hands requests on to tmpfs, which is what `/dev/fuse` allows on this
-//! machine; tmpfs; and ext4 over a block device that is another volume of the same hosts. Places
-//! take turns in each round; the median of the rounds is kept. In every row more is better.
+//! The arguments of `cenote bench files` and of the processes that serve what it measures beside.
 
-mod load;
-mod mounted_folder;
-mod passthrough;
+use std::path::PathBuf;
+use std::time::Duration;
 
-use std::path::{Path, PathBuf};
-
-use anyhow::ensure;
+use anyhow::Result;
+use cenote_bench::Row;
+use cenote_bench::files::{self, Options, Role};
+use cenote_cli::span;
+use cenote_cli::transport::Transport;
 use cenote_volume::Scheme;
 
-use super::page::median;
-use super::{Row, fio};
-use crate::cluster::LocalCluster;
-use crate::swapping::fuse_switch::FuseSwitch;
-use crate::swapping::interrupt::Interrupt;
-use crate::swapping::{Folder, fresh, is_root};
-use load::{Access, Names};
-use mounted_folder::{MountedFolder, Transport};
-pub use mounted_folder::{Role, serve};
+/// `bench files` and what follows it.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:
+  cenote bench files --quick
+  cenote bench files --files 20000 --rounds 5 --json
+  cenote bench files --duration 0 --transport tcp
 
-/// What to measure.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// Folder for mounts and sockets; made, and removed.
-    pub dir: PathBuf,
-    /// `shm` or `tcp`.
-    pub transport: String,
-    /// Bytes of the file that fio reads and writes.
-    pub data_bytes: u64,
-    /// How many files are made, looked at and deleted; none: no names are measured.
-    pub files: u64,
-    /// Rounds of which the median is taken.
-    pub rounds: usize,
-    /// How long each run of fio takes; 0: no data is measured.
-    pub seconds: f64,
+The same load in five places: cenote mount (rs:8+2, 12 hosts), whose requests come over io_uring;
+another over /dev/fuse; a FUSE file system that only hands requests on to tmpfs, the most that
+/dev/fuse allows here; tmpfs; ext4 on a block device that is another volume of the same hosts. FUSE
+over io_uring is switched on in the kernel meanwhile; where there is none the first is over /dev/fuse.
+fio reads and writes past the kernel's cache; files are made, looked at and deleted by one thread,
+1000 in a folder, at first with the names in the kernel's cache and then without. In every row more
+is better. It needs root, /dev/fuse, fio, and mkfs.ext4.")]
+pub struct Args {
+    /// Hosts over this transport
+    #[arg(long, value_enum, default_value_t = Transport::Shm)]
+    transport: Transport,
+    /// How many files are made; 0 measures data alone
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(0..=2_000_000))]
+    files: Option<u64>,
+    /// The file that fio reads and writes, in MiB
+    #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(8..=16384))]
+    data: Option<u64>,
+    /// How long each run of fio takes; 0 measures names alone
+    #[arg(long, value_name = "DURATION", value_parser = span::within("0s", "10m"))]
+    duration: Option<Duration>,
+    /// Fewer files, less data, one round: whether it works, not how well
+    #[arg(long)]
+    quick: bool,
 }
 
-impl Default for Options {
-    fn default() -> Self {
-        Self {
-            dir: fresh(&std::env::temp_dir(), "files"),
-            transport: "shm".into(),
-            data_bytes: 256 << 20,
-            files: 100_000,
-            rounds: 3,
-            seconds: 1.0,
-        }
+pub fn run(args: &Args, rounds: Option<usize>) -> Result<Vec<Row>> {
+    let mut options = Options::default();
+    if args.quick {
+        options.shorten();
     }
+    options.transport = args.transport.to_string();
+    options.files = args.files.unwrap_or(options.files);
+    options.data_bytes = args.data.map_or(options.data_bytes, |mib| mib << 20);
+    options.seconds = args
+        .duration
+        .map_or(options.seconds, |time| time.as_secs_f64());
+    options.rounds = rounds.unwrap_or(options.rounds);
+    files::run(&options)
 }
 
-impl Options {
-    /// Makes it a matter of a minute: fewer files, less data, one round.
-    pub fn shorten(&mut self) {
-        self.data_bytes = 32 << 20;
-        self.files = 2000;
-        self.rounds = 1;
-        self.seconds = 0.2;
-    }
-
-    /// Size of a volume that all of it fits in, as ours and as ext4.
-    fn volume_bytes(&self) -> u64 {
-        let names = self.files * FILE_BYTES;
-        (names.max(self.data_bytes) * 2 + (64 << 20)).next_multiple_of(16 << 20)
-    }
+/// `bench files-server`: a passthrough at `--point`, or a volume as a block device.
+#[derive(clap::Args, Debug)]
+pub struct Server {
+    /// Where the passthrough is mounted
+    #[arg(long, requires = "backing", conflicts_with = "cluster")]
+    point: Option<PathBuf>,
+    /// The folder that it shows
+    #[arg(long)]
+    backing: Option<PathBuf>,
+    /// The cluster of the volume
+    #[arg(long, requires_all = ["scheme", "bytes", "dir"])]
+    cluster: Option<PathBuf>,
+    /// Its scheme
+    #[arg(long)]
+    scheme: Option<Scheme>,
+    /// Its size
+    #[arg(long)]
+    bytes: Option<u64>,
+    /// Folder of the device's socket
+    #[arg(long)]
+    dir: Option<PathBuf>,
 }
 
-const SCHEME: &str = "rs:8+2";
-const HOSTS: usize = 12;
-/// What a file takes of a volume, about: see docs/guides/files.md.
-const FILE_BYTES: u64 = 13 << 10;
-
-/// Where it is done.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Contender {
-    Ours,
-    /// Ours over `/dev/fuse`, where the other is over io_uring.
-    OursDevFuse,
-    Passthrough,
-    Tmpfs,
-    Ext4,
-}
-
-impl Contender {
-    const PEERS: [Self; 4] = [
-        Self::OursDevFuse,
-        Self::Passthrough,
-        Self::Tmpfs,
-        Self::Ext4,
-    ];
-}
-
-/// What is done.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Case {
-    Access(Access),
-    Names(Names),
-}
-
-impl Case {
-    fn label(self) -> String {
-        match self {
-            Self::Access(access) => access.label(),
-            Self::Names(names) => names.label().to_owned(),
-        }
+pub fn serve(args: &Server) -> Result<()> {
+    let Server { point, backing, .. } = args;
+    if let (Some(point), Some(backing)) = (point, backing) {
+        return files::serve(&Role::Passthrough(point.clone(), backing.clone()));
     }
-
-    fn metric(self) -> (&'static str, &'static str) {
-        match self {
-            Self::Access(access) => fio::metric(access.block_bytes),
-            Self::Names(_) => ("rate", "ops/s"),
-        }
-    }
-}
-
-/// The places. Dropped in this order: the passthrough is over the tmpfs, and hosts are last.
-struct Places {
-    ours: MountedFolder,
-    ours_dev_fuse: Option<MountedFolder>,
-    passthrough: MountedFolder,
-    tmpfs: MountedFolder,
-    ext4: MountedFolder,
-    /// What ext4 lies on.
-    device: String,
-    _cluster: LocalCluster,
-}
-
-impl Places {
-    fn make(options: &Options, dir: &Path) -> anyhow::Result<Self> {
-        let scheme: Scheme = SCHEME.parse().expect("a scheme");
-        let bytes = options.volume_bytes();
-        // Three volumes, ten splits to eight of data, and slabs that do not fit.
-        let host_mib =
-            ((bytes >> 20) * 3 * 10 / 8 * 5 / 4 / HOSTS as u64).next_multiple_of(16) + 64;
-        let cluster = LocalCluster::start_in(
-            &dir.join("cluster"),
-            HOSTS,
-            host_mib,
-            &options.transport,
-            &["--slab", "8M"],
-        )?;
-        let tmpfs = MountedFolder::tmpfs(dir, bytes * 2)?;
-        let passthrough = MountedFolder::passthrough(dir, &tmpfs)?;
-        let what = (scheme, bytes);
-        let (ours, transport) = MountedFolder::ours(&cluster, dir, what, Transport::IoUring)?;
-        let ours_dev_fuse = match transport {
-            Transport::IoUring => {
-                Some(MountedFolder::ours(&cluster, dir, what, Transport::DevFuse)?.0)
-            }
-            Transport::DevFuse => None,
-        };
-        let (ext4, device) = MountedFolder::ext4(&cluster, dir, scheme, (bytes, options.files))?;
-        Ok(Self {
-            ours,
-            ours_dev_fuse,
-            passthrough,
-            tmpfs,
-            ext4,
-            device,
-            _cluster: cluster,
-        })
-    }
-
-    /// Who is there.
-    fn all(&self) -> Vec<Contender> {
-        let peers = Contender::PEERS.into_iter();
-        let peers =
-            peers.filter(|who| self.ours_dev_fuse.is_some() || *who != Contender::OursDevFuse);
-        std::iter::once(Contender::Ours).chain(peers).collect()
-    }
-
-    fn path(&self, who: Contender) -> &Path {
-        match who {
-            Contender::Ours => self.ours.path(),
-            Contender::OursDevFuse => self.ours_dev_fuse.as_ref().unwrap_or(&self.ours).path(),
-            Contender::Passthrough => self.passthrough.path(),
-            Contender::Tmpfs => self.tmpfs.path(),
-            Contender::Ext4 => self.ext4.path(),
-        }
-    }
-
-    fn name(&self, who: Contender) -> String {
-        match who {
-            Contender::Ours => "cenote mount".to_owned(),
-            Contender::OursDevFuse => "cenote mount over /dev/fuse".to_owned(),
-            Contender::Passthrough => "FUSE passthrough to tmpfs".to_owned(),
-            Contender::Tmpfs => "tmpfs".to_owned(),
-            Contender::Ext4 => {
-                let device = self.device.trim_start_matches("/dev/");
-                let kind = device.trim_end_matches(|digit: char| digit.is_ascii_digit());
-                format!("ext4 on {kind} of cenote")
-            }
-        }
-    }
-}
-
-/// Measures everything that was asked for; narrates on stderr.
-///
-/// # Errors
-/// What is missing, could not be started or went away, or that the run was interrupted.
-pub fn run(options: &Options) -> anyhow::Result<Vec<Row>> {
-    ensure!(is_root(), "it mounts file systems: run it as root");
-    ensure!(options.rounds > 0, "no rounds asked for");
-    let interrupt = Interrupt::catch()?;
-    let folder = Folder::make(options.dir.clone())?;
-    let switch = FuseSwitch::on();
-    if let Err(error) = &switch {
-        eprintln!("over /dev/fuse alone: {error:#}");
-    }
-    let places = Places::make(options, &folder.0)?;
-    let all = places.all();
-    let mut told: Vec<(Contender, Case, f64)> = Vec::new();
-    let mut tell = |who: Contender, case: Case, figure: f64| {
-        eprintln!("{who:?} {}: {figure:.0} {}", case.label(), case.metric().1);
-        told.push((who, case, figure));
-    };
-    let turns = |round: usize| {
-        // Whoever goes first changes from round to round.
-        let first = round % all.len();
-        all[first..].iter().chain(&all[..first]).copied()
-    };
-    if options.seconds > 0.0 {
-        for who in all.iter().copied() {
-            load::fill(places.path(who), options.data_bytes)?;
-        }
-        for access in Access::all() {
-            for round in 0..options.rounds {
-                for who in turns(round) {
-                    interrupt.check()?;
-                    let (place, bytes) = (places.path(who), options.data_bytes);
-                    let figure = access.measure(place, bytes, options.seconds)?;
-                    tell(who, Case::Access(access), figure);
-                }
-            }
-        }
-    }
-    for round in 0..options.rounds {
-        for who in turns(round).filter(|_| options.files > 0) {
-            interrupt.check()?;
-            for (names, figure) in load::names(places.path(who), options.files)? {
-                tell(who, Case::Names(names), figure);
-            }
-        }
-    }
-    Ok(rows(options, &told, |who| places.name(who)))
-}
-
-fn rows(
-    options: &Options,
-    told: &[(Contender, Case, f64)],
-    name: impl Fn(Contender) -> String,
-) -> Vec<Row> {
-    let accesses = Access::all().into_iter().map(Case::Access);
-    let names = Names::ALL.into_iter().map(Case::Names);
-    let mut rows = Vec::new();
-    for case in accesses.chain(names) {
-        let figure = |who: Contender| {
-            let mine = told.iter().filter(|one| one.0 == who && one.1 == case);
-            let figures: Vec<f64> = mine.map(|one| one.2).collect();
-            (!figures.is_empty()).then(|| median(figures.into_iter()))
-        };
-        let Some(ours) = figure(Contender::Ours) else {
-            continue;
-        };
-        for peer in Contender::PEERS {
-            if let Some(theirs) = figure(peer) {
-                let text = format!("{SCHEME} {} {}", options.transport, case.label());
-                let peer = (name(peer), theirs);
-                rows.push(Row::new(("files", text), case.metric(), ours, peer));
-            }
-        }
-    }
-    rows
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn rows_hold_medians_of_what_was_measured_and_nothing_else() {
-        let case = Case::Names(Names::Create);
-        let told: Vec<_> = [1.0, 9.0, 2.0]
-            .map(|figure| (Contender::Ours, case, figure))
-            .into_iter()
-            .chain([(Contender::Tmpfs, case, 8.0)])
-            .collect();
-        let rows = rows(&Options::default(), &told, |who| format!("{who:?}"));
-        assert_eq!(rows.len(), 1);
-        assert_eq!((rows[0].ours, rows[0].ratio), (2.0, 0.25));
-        assert_eq!(rows[0].peer, "Tmpfs");
-        assert_eq!(rows[0].case, "rs:8+2 shm create");
+    match (&args.cluster, args.scheme, args.bytes, &args.dir) {
+        (Some(cluster), Some(scheme), Some(bytes), Some(dir)) => files::serve(&Role::Device {
+            cluster: cluster.clone(),
+            scheme,
+            bytes,
+            dir: dir.clone(),
+        }),
+        _ => anyhow::bail!("a passthrough's --point, or a device's --cluster"),
     }
 }

@@ -1,398 +1,180 @@
-//! Key-value stores beside each other under YCSB's mixes: ours, memcached, Redis.
-//!
-//! All stores run and hold the same items at once; each case is measured on one after the other,
-//! several rounds in turn, and a row holds medians of rounds and how much their ratios differed.
-//! The first store is ours, the others are its peers. Every value that comes back is checked to its
-//! last byte, and against what was acknowledged: a wrong one is the end of the run, not a figure.
-//!
-//! Throughput of one machine is shared between server and client, so the fairest figure is
-//! requests per second of the servers' processor time. Latencies are those of closed loops.
-//! Elsewhere: the client (`load` and what it uses), stores (`server`, `running`), what is aimed at
-//! (`goals`), stores whose nodes are killed (`recovery`).
-//! Paper: \[cocytus16\] section 6.
+//! The arguments of `cenote bench kv`.
 
-pub(in crate::bench) mod connection;
-mod goals;
-pub(in crate::bench) mod items;
-mod load;
-pub mod recovery;
-pub(in crate::bench) mod running;
-mod server;
-mod shards;
-pub(in crate::bench) mod source;
-mod survey;
-pub(in crate::bench) mod tally;
-#[cfg(test)]
-mod tests;
-mod told;
-pub(in crate::bench) mod usage;
-pub(in crate::bench) mod wire;
-pub(in crate::bench) mod worker;
-pub(crate) mod zipf;
+use std::path::PathBuf;
+use std::time::Duration;
 
-use std::time::{Duration, Instant};
+use anyhow::{Result, anyhow};
+use cenote_bench::Row;
+use cenote_bench::kv::{self, Mix, Options, Server, Shape, Sizes, recovery};
+use cenote_cli::size::Size;
+use cenote_cli::span;
 
-use anyhow::{Context as _, Result, bail, ensure};
+/// `bench kv` and what follows it.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:
+  cenote bench kv --quick
+  cenote bench kv --server memcached --server memcached --server redis --mix 100:0
+  cenote bench kv --server ours-3+2 --server ours-3x --server memcached --mix 50:50
+  cenote bench kv --server 'spread=memcached://10.0.0.1:11211,10.0.0.2:11211' --server 'memcached*2'
+  cenote bench kv --codes --mix 50:50 --depth 1
+  cenote bench kv --recovery --files out --kill-at 6s --kill-at 10s --mix 95:5 --mix 50:50
+  cenote bench kv --recovery --server ours-3+2 \\
+    --server 'copies@3x=memcached:group:up-copies ;; down-copies ;; status-copies'
 
-use super::Row;
-use super::apps::figures;
-use crate::swapping::interrupt::Interrupt;
-pub use items::Sizes;
-use items::{Book, HEADER_BYTES, Items, VALUE_BYTES_MAX};
-use load::Load;
-pub use load::{Route, Shape};
-use running::Running;
-pub use server::{Redundancy, Server, Start};
-pub use source::Mix;
-use tally::{Kind, Tally};
-pub use wire::Protocol;
+A server is memcached, redis or cenote (cenote-memcached beside this program), each with *N for N
+processes over which the client spreads the keys; ours-K+M or ours-Nx for a cluster of five nodes
+that `kv up` starts (etcd has to be installed), with a code or N copies, whose clients ask owners at
+once, or with -any behind it any node, and with -blocked one in which changes wait while anything is
+recovered; or NAME[@K+M|@Nx]=PROTOCOL:HOW. PROTOCOL is
+memcached or redis. HOW is a command with {port} and {mib} in it; or //ADDRESS[/PID[+PID]],... of
+nodes that run already, any of which answers for all keys; or group:UP[;;DOWN[;;STATUS]], commands
+that start nodes, saying ADDRESS and `pid NUMBER` of each on a line, end them, and tell of them as
+`cenote kv status --json` does; {dir} is a new folder. K+M and Nx say what a group
+keeps of a value. The first server is ours, the others are its peers.
 
-/// What to measure.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// Ours first, then its peers.
-    pub servers: Vec<Server>,
-    /// Shares of reads and writes.
-    pub mixes: Vec<Mix>,
-    /// Lengths of values.
-    pub sizes: Vec<Sizes>,
-    /// Requests under way per client.
-    pub depths: Vec<usize>,
-    /// Closed loops.
-    pub clients: usize,
-    /// Threads that serve them.
-    pub threads: usize,
-    /// About how many MiB of values each store gets.
-    pub mib: u64,
-    /// Length of one measurement.
-    pub seconds: f64,
-    /// Measurements of each case on each store.
-    pub rounds: usize,
-    /// Seed of items and of the order of requests.
-    pub seed: u64,
+Keys, popularity and mixes are YCSB's (Zipf 0.99, scrambled). Every value that comes back is checked.
+throughput_per_cpu is requests by processor time of the servers: on a machine that the client shares
+with them, the fairest of the figures. With --recovery a node is killed at each given time while the
+load runs, for each mix; --files leaves tables (CSV, JSON lines) and curves (SVG) by tenths of a
+second. Clusters of ours tell when recoveries began, served and ended; of each a node is killed without
+a load, too.")]
+pub struct Args {
+    /// A store; given again, its peers [default: cenote, memcached, redis; to recover, ours-3+2,
+    /// ours-3+2-blocked, ours-3x]
+    #[arg(long = "server", value_name = "SERVER")]
+    servers: Vec<Server>,
+    /// Shares of reads and writes; may be given again [default: 50:50, 95:5, 100:0]
+    #[arg(long = "mix", value_name = "READS:WRITES", value_parser = mix)]
+    mixes: Vec<Mix>,
+    /// Length of values: bytes, as in 512 or 4K, or zipf for 10 B to 1 KiB; may be given again
+    /// [default: 1K, 4K, 16K and zipf; to recover, 1K]
+    #[arg(long = "size", value_name = "BYTES", value_parser = size)]
+    sizes: Vec<Sizes>,
+    /// Requests that a client has under way; may be given again [default: 1 and 16; to recover, 1]
+    #[arg(long = "depth", value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    depths: Vec<u16>,
+    /// Clients, each a closed loop
+    #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..=4096))]
+    clients: u16,
+    /// Threads of the load
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
+    threads: u16,
+    /// Values that each store gets, in MiB
+    #[arg(long, value_name = "MIB", default_value_t = 128, value_parser = clap::value_parser!(u64).range(1..=65536))]
+    memory: u64,
+    /// Length of a measurement [default: 1s; to recover, 16s]
+    #[arg(long, value_name = "DURATION", value_parser = span::within("100ms", "1h"))]
+    duration: Option<Duration>,
+    /// Few cases, one round: whether it works, not how well
+    #[arg(long)]
+    quick: bool,
+    /// Compare the codes 3+2, 2+3 and 4+1, each on five nodes
+    #[arg(long, conflicts_with_all = ["servers", "recovery"])]
+    codes: bool,
+    /// Kill nodes under the load
+    #[arg(long)]
+    recovery: bool,
+    /// When one is killed, after the load began; may be given again [default: 6s and 10s]
+    #[arg(long, value_name = "DURATION", requires = "recovery", value_parser = span::within("100ms", "1h"))]
+    kill_at: Vec<Duration>,
+    /// Leave tables and curves in this folder, in one for each mix
+    #[arg(long, value_name = "DIR", requires = "recovery")]
+    files: Option<PathBuf>,
 }
 
-impl Options {
-    /// With these stores, and the paper's mixes and sizes.
-    #[must_use]
-    pub fn new(servers: Vec<Server>) -> Self {
-        Self {
-            servers,
-            mixes: vec![Mix::HALF, Mix::MOSTLY_READS, Mix::READS],
-            sizes: vec![
-                Sizes::Fixed(1 << 10),
-                Sizes::Fixed(4 << 10),
-                Sizes::Fixed(16 << 10),
-                Sizes::Zipf,
-            ],
-            depths: vec![1, 16],
-            clients: 32,
-            threads: 1,
-            mib: 128,
-            seconds: 1.0,
-            rounds: 5,
-            seed: 1,
-        }
-    }
+pub(super) fn mix(text: &str) -> Result<Mix> {
+    let shares = text.split_once(':').and_then(|(gets, sets)| {
+        let (gets, sets): (u8, u8) = (gets.parse().ok()?, sets.parse().ok()?);
+        (gets.checked_add(sets)? == 100).then_some(gets)
+    });
+    let get_percent = shares.ok_or_else(|| anyhow!("two shares of 100, as in 95:5"))?;
+    Ok(Mix { get_percent })
+}
 
-    fn check(&self) -> Result<()> {
-        ensure!(self.servers.len() > 1, "ours and at least one peer");
-        ensure!(self.rounds > 0 && self.seconds > 0.0, "no rounds asked for");
-        for sizes in &self.sizes {
-            if let Sizes::Fixed(bytes) = sizes {
-                ensure!(
-                    (HEADER_BYTES..=VALUE_BYTES_MAX).contains(&(*bytes as usize)),
-                    "values of {HEADER_BYTES} to {VALUE_BYTES_MAX} bytes"
-                );
-            }
-        }
-        Ok(())
+fn size(text: &str) -> Result<Sizes> {
+    if text == "zipf" {
+        return Ok(Sizes::Zipf);
     }
+    let bytes: Size = text.parse()?;
+    Ok(Sizes::Fixed(u32::try_from(bytes.bytes())?))
+}
 
-    fn shape(&self, depth: usize) -> Shape {
-        Shape {
-            clients: self.clients,
-            depth,
-            threads: self.threads,
-        }
-    }
-
-    fn items(&self, sizes: Sizes) -> Result<Items> {
-        let mean_bytes = match sizes {
-            Sizes::Fixed(bytes) => u64::from(bytes),
-            Sizes::Zipf => ZIPF_MEAN_BYTES,
+pub fn run(args: &Args, rounds: Option<usize>) -> Result<Vec<Row>> {
+    let mut servers = args.servers.clone();
+    let named =
+        |names: &[&str]| -> Result<Vec<Server>> { names.iter().map(|name| name.parse()).collect() };
+    if servers.is_empty() {
+        servers = if args.codes {
+            named(&["ours-3+2", "ours-2+3", "ours-4+1"])?
+        } else if args.recovery {
+            named(&["ours-3+2", "ours-3+2-blocked", "ours-3x"])?
+        } else {
+            vec![Server::ours()?, Server::memcached(), Server::redis()]
         };
-        let count = (self.mib << 20) / mean_bytes;
-        let count = u32::try_from(count).context("fewer items")?.max(1);
-        Ok(Items::new(count, sizes, self.seed))
     }
-}
-
-/// Of [`Sizes::Zipf`], about.
-const ZIPF_MEAN_BYTES: u64 = 140;
-
-/// Measures every case; narrates on stderr.
-///
-/// # Errors
-/// A store that cannot be started or goes away, and any answer that is wrong.
-pub fn run(options: &Options) -> Result<Vec<Row>> {
-    options.check()?;
-    let interrupt = Interrupt::catch()?;
-    let mut rows = Vec::new();
-    for sizes in &options.sizes {
-        let items = options.items(*sizes)?;
-        let bench = Bench {
-            options,
-            interrupt: &interrupt,
-            items: &items,
-            sizes: *sizes,
-        };
-        rows.extend(bench.run()?);
-    }
-    goals::print(&options.servers, &rows);
-    Ok(rows)
-}
-
-/// Room for items, in MiB.
-fn room_mib(items: &Items) -> u64 {
-    // Twice: slab classes and allocators round up, and Redis counts its buffers.
-    (items.filled_bytes() >> 20) * 2 + 128
-}
-
-/// All stores with items of one kind.
-struct Bench<'a> {
-    options: &'a Options,
-    interrupt: &'a Interrupt,
-    items: &'a Items,
-    sizes: Sizes,
-}
-
-/// A store and what is known of its items.
-struct Store<'a> {
-    server: &'a Server,
-    running: Running,
-    book: Book,
-    memory: Memory,
-}
-
-/// What a store holds in memory for what was filled in.
-#[derive(Clone, Copy)]
-struct Memory {
-    /// Beyond what it held when it was empty.
-    grown_bytes: u64,
-    resident_bytes: u64,
-}
-
-impl Bench<'_> {
-    fn run(&self) -> Result<Vec<Row>> {
-        let label = self.sizes.label();
-        eprintln!(
-            "{} items of {label}, {} MiB with their keys",
-            self.items.count(),
-            self.items.filled_bytes() >> 20
-        );
-        let servers = self.options.servers.iter();
-        let stores = servers
-            .map(|server| self.fill(server).with_context(|| server.name.clone()))
-            .collect::<Result<Vec<_>>>()?;
-        let mut rows = self.memory_rows(&stores);
-        for mix in &self.options.mixes {
-            for depth in &self.options.depths {
-                rows.extend(self.measure(&stores, *mix, *depth)?);
-            }
-        }
-        Ok(rows)
-    }
-
-    fn fill<'s>(&self, server: &'s Server) -> Result<Store<'s>> {
-        self.interrupt.check()?;
-        let running = Running::start(server, room_mib(self.items))?;
-        let pids = running.pids();
-        let empty_bytes = usage::resident_bytes(&pids)?;
-        let mut store = Store {
-            server,
-            running,
-            book: Book::new(self.items),
-            memory: Memory {
-                grown_bytes: 0,
-                resident_bytes: 0,
-            },
-        };
-        self.load(&store, 1).fill()?;
-        let resident_bytes = usage::resident_bytes(&pids)?;
-        store.memory = Memory {
-            grown_bytes: resident_bytes.saturating_sub(empty_bytes),
-            resident_bytes,
-        };
-        eprintln!("{server}: filled, {} MiB resident", resident_bytes >> 20);
-        Ok(store)
-    }
-
-    fn load<'s>(&'s self, store: &'s Store<'_>, depth: usize) -> Load<'s> {
-        Load {
-            target: &store.running.target,
-            items: self.items,
-            book: &store.book,
-            shape: self.options.shape(depth),
-            is_tolerant: false,
-        }
-    }
-
-    fn memory_rows(&self, stores: &[Store<'_>]) -> Vec<Row> {
-        let stored = self.items.filled_bytes() as f64;
-        let of = |store: &Store<'_>| {
-            let values = stored * store.server.redundancy.factor();
-            let beside = store.memory.grown_bytes as f64 - values;
-            [
-                (
-                    ("resident_per_byte", "B/B"),
-                    store.memory.resident_bytes as f64 / stored,
-                ),
-                (
-                    ("beside_values", "B/item"),
-                    beside / f64::from(self.items.count()),
-                ),
-            ]
-        };
-        let case = format!("{} {}", stores[0].server, self.sizes.label());
+    if args.recovery {
+        let mut mixes = vec![Mix::READS, Mix::MOSTLY_READS, Mix::HALF];
+        choose(&mut mixes, &args.mixes);
         let mut rows = Vec::new();
-        for peer in &stores[1..] {
-            for ((metric, ours), (_, theirs)) in of(&stores[0]).into_iter().zip(of(peer)) {
-                let name = peer.server.name.as_str();
-                rows.push(Row::new(("kv", case.clone()), metric, ours, (name, theirs)));
-            }
+        for mix in mixes {
+            let options = recovery_options(args, servers.clone(), mix, rounds);
+            rows.extend(recovery::run(&options)?);
         }
-        rows
+        return Ok(rows);
     }
-
-    /// One case on every store, in turn.
-    fn measure(&self, stores: &[Store<'_>], mix: Mix, depth: usize) -> Result<Vec<Row>> {
-        let case = format!("{} {} depth {depth}", self.sizes.label(), mix.label());
-        let mut figures = vec![Vec::new(); stores.len()];
-        for round in 0..self.options.rounds {
-            // Whoever goes first changes from round to round.
-            for turn in 0..stores.len() {
-                let index = (turn + round) % stores.len();
-                let seed = self.options.seed + round as u64;
-                let store = &stores[index];
-                if round == 0 {
-                    self.measure_once(store, mix, depth, seed, WARM_UP)?;
-                }
-                let time = Duration::from_secs_f64(self.options.seconds);
-                let round = self
-                    .measure_once(store, mix, depth, seed, time)
-                    .with_context(|| format!("{case} on {}", store.server))?;
-                figures[index].push(round);
-            }
-        }
-        for (store, rounds) in stores.iter().zip(&figures) {
-            let middle = |metric: usize| {
-                figures::median(rounds.iter().filter_map(|round| round.0[metric]).collect())
-            };
-            eprintln!(
-                "{case}, {}: {:.0} requests/s, {:.0} per second of its processor, p99 {:.0} us",
-                store.server,
-                middle(0),
-                middle(1),
-                middle(if mix == Mix::READS { 5 } else { 7 }),
-            );
-        }
-        let ours = format!("{} {case}", stores[0].server);
-        let mut rows = Vec::new();
-        for (peer, theirs) in stores[1..].iter().zip(&figures[1..]) {
-            rows.extend(rows_of(&ours, &figures[0], &peer.server.name, theirs));
-        }
-        Ok(rows)
+    let mut options = Options::new(servers);
+    if args.quick {
+        options.rounds = 1;
+        options.seconds = 0.3;
+        options.mixes = vec![Mix::HALF, Mix::READS];
+        options.sizes = vec![Sizes::Fixed(1 << 10), Sizes::Zipf];
     }
-
-    fn measure_once(
-        &self,
-        store: &Store<'_>,
-        mix: Mix,
-        depth: usize,
-        seed: u64,
-        time: Duration,
-    ) -> Result<Figures> {
-        let servers = store.running.pids();
-        let client = [std::process::id()];
-        let load = self.load(store, depth);
-        let (tally, used) = load.run((mix, seed), Duration::ZERO, |_| {
-            let began = Instant::now();
-            let before = (usage::cpu(&servers)?, usage::cpu(&client)?);
-            self.interrupt.sleep(time)?;
-            Ok(Used {
-                servers: usage::cpu(&servers)? - before.0,
-                client: usage::cpu(&client)? - before.1,
-                time: began.elapsed(),
-            })
-        })?;
-        let is_clean = tally.is_sound() && tally.failures() == 0 && tally.misses == 0;
-        if !is_clean {
-            bail!("{}", tally.troubles());
-        }
-        Ok(Figures::of(&tally, &used))
-    }
+    choose(&mut options.mixes, &args.mixes);
+    choose(&mut options.sizes, &args.sizes);
+    let depths: Vec<usize> = args.depths.iter().map(|depth| (*depth).into()).collect();
+    choose(&mut options.depths, &depths);
+    options.clients = args.clients.into();
+    options.threads = args.threads.into();
+    options.mib = args.memory;
+    options.seconds = args
+        .duration
+        .map_or(options.seconds, |time| time.as_secs_f64());
+    options.rounds = rounds.unwrap_or(options.rounds);
+    kv::run(&options)
 }
 
-/// Time on processors during a measurement.
-struct Used {
-    servers: Duration,
-    client: Duration,
-    time: Duration,
+fn recovery_options(
+    args: &Args,
+    variants: Vec<Server>,
+    mix: Mix,
+    rounds: Option<usize>,
+) -> recovery::Options {
+    let mut options = recovery::Options::new(variants);
+    if args.quick {
+        options.rounds = 1;
+    }
+    options.mix = mix;
+    options.sizes = args.sizes.first().copied().unwrap_or(options.sizes);
+    options.shape = Shape {
+        clients: args.clients.into(),
+        depth: args
+            .depths
+            .first()
+            .map_or(options.shape.depth, |depth| (*depth).into()),
+        threads: args.threads.into(),
+    };
+    options.mib = args.memory;
+    options.time = args.duration.unwrap_or(options.time);
+    choose(&mut options.kills, &args.kill_at);
+    options.rounds = rounds.unwrap_or(options.rounds);
+    let folder = mix.label().replace(':', "-");
+    options.files = args.files.as_ref().map(|dir| dir.join(folder));
+    options
 }
 
-/// One measurement, in the order of [`METRICS`]; `None` where there was no such request.
-#[derive(Clone)]
-struct Figures([Option<f64>; METRICS.len()]);
-
-/// Metric, unit and whether more of it is better.
-const METRICS: [(&str, &str, Option<bool>); 8] = [
-    ("throughput", "ops/s", Some(true)),
-    ("throughput_per_cpu", "ops/cpu s", Some(true)),
-    ("server_cpu", "us/op", Some(false)),
-    ("client_cpu", "us/op", None),
-    ("get_p50", "us", Some(false)),
-    ("get_p99", "us", Some(false)),
-    ("set_p50", "us", Some(false)),
-    ("set_p99", "us", Some(false)),
-];
-
-impl Figures {
-    fn of(tally: &Tally, used: &Used) -> Self {
-        let count = tally.total() as f64;
-        let per_request_us =
-            |time: Duration| (count > 0.0).then(|| time.as_secs_f64() * 1e6 / count);
-        let server_s = used.servers.as_secs_f64();
-        Self([
-            Some(count / used.time.as_secs_f64()),
-            (server_s > 0.0).then(|| count / server_s),
-            per_request_us(used.servers),
-            per_request_us(used.client),
-            tally.quantile_us(Kind::Get, 0.5),
-            tally.quantile_us(Kind::Get, 0.99),
-            tally.quantile_us(Kind::Set, 0.5),
-            tally.quantile_us(Kind::Set, 0.99),
-        ])
+/// What was asked for, or what is there.
+pub(super) fn choose<T: Clone>(these: &mut Vec<T>, asked: &[T]) {
+    if !asked.is_empty() {
+        *these = asked.to_vec();
     }
 }
-
-/// Ours beside one peer: figures of the same round are compared.
-fn rows_of(case: &str, ours: &[Figures], peer: &str, theirs: &[Figures]) -> Vec<Row> {
-    let mut rows = Vec::new();
-    for (index, (metric, unit, more_is_better)) in METRICS.into_iter().enumerate() {
-        let rounds = ours.iter().zip(theirs);
-        let pairs: Vec<_> = rounds
-            .filter_map(|(ours, theirs)| Some((ours.0[index]?, theirs.0[index]?)))
-            .collect();
-        if pairs.is_empty() {
-            continue;
-        }
-        let mut row = figures::row(case, (metric, unit), more_is_better, peer, &pairs);
-        row.bench = "kv";
-        rows.push(row);
-    }
-    rows
-}
-
-/// Until connections and caches are as they will be; arbitrary.
-const WARM_UP: Duration = Duration::from_millis(300);

@@ -1,264 +1,74 @@
-//! `cenote bench pager`: a program that touches pages, a part of which is resident: over a region
-//! of the paged heap, and over swap.
-//!
-//! The program is the same (`touch`), in a process of its own (`worker`): a region bounds itself,
-//! swap is forced by the limit of a cgroup. Contenders take turns in each round; the median of the
-//! rounds is kept. A fault is a touch that takes longer than an access of memory can.
+//! The arguments of `cenote bench pager` and of the process that it measures.
 
-pub(super) mod touch;
-pub(super) mod worker;
+use std::path::PathBuf;
 
-use std::path::{Path, PathBuf};
-
-use anyhow::{Context as _, ensure};
-use cenote_block::swap::cgroup::MemoryCgroup;
+use anyhow::Result;
+use cenote_bench::Row;
+use cenote_bench::apps::Slot;
+use cenote_bench::pager::{self, Job, Options};
+use cenote_cli::transport::Transport;
 use cenote_volume::Scheme;
 
-use super::Row;
-use super::apps::Slot;
-use super::apps::peak_bytes;
-use super::apps::slot::Slots;
-use crate::cluster::LocalCluster;
-use crate::swapping::interrupt::Interrupt;
-use crate::swapping::squeeze::{LiftOnDrop, UNLIMITED_BYTES, squeeze};
-use crate::swapping::{Folder, ON_DISK, area, fresh, is_root};
-use touch::Pattern;
-pub use worker::{Job, work};
-use worker::{Told, Worker};
+use super::apps::SwapKind;
 
-/// What to measure.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// Folder for sockets and a swap file; made, and removed.
-    pub dir: PathBuf,
-    /// `shm`, `tcp`, or both.
-    pub transports: Vec<String>,
-    /// Kinds of swap beside it.
-    pub slots: Vec<Slot>,
-    /// Memory of the program, in MiB.
-    pub memory_mib: u64,
-    /// How much of it is resident, in per cent.
-    pub resident: Vec<u8>,
-    /// How many threads touch it.
-    pub threads: Vec<usize>,
-    /// Rounds of which the median is taken.
-    pub rounds: usize,
-    /// How long each measurement takes.
-    pub seconds: f64,
+/// `bench pager` and what follows it.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:
+  cenote bench pager --quick
+  cenote bench pager --transport shm --slots rs --resident 50 --rounds 5 --json
+
+The same program touches its pages over a region of the paged heap and over each kind of swap. It needs
+root, no other swap, and the Debian packages that scripts/install-packages.sh lists for bench.")]
+pub struct Args {
+    /// Hosts over this transport; may be given again [default: shm and tcp]
+    #[arg(long, value_enum)]
+    transport: Vec<Transport>,
+    /// Beside this kind of swap; may be given again [default: rs, nbdkit and zram]
+    #[arg(long, value_enum, value_name = "SLOT")]
+    slots: Vec<SwapKind>,
+    /// How much of the memory is resident, in per cent, the largest first
+    #[arg(long, value_name = "PERCENT", value_delimiter = ',', default_values_t = [50_u8, 25])]
+    resident: Vec<u8>,
+    /// Memory of the program, in MiB
+    #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(64..=65536))]
+    memory: Option<u64>,
+    /// Less memory, one round: whether it works, not how well
+    #[arg(long)]
+    quick: bool,
 }
 
-impl Default for Options {
-    fn default() -> Self {
-        Self {
-            dir: fresh(Path::new(ON_DISK), "pager"),
-            transports: vec!["shm".into(), "tcp".into()],
-            slots: vec![Slot::Coded, Slot::Nbdkit, Slot::Zram],
-            memory_mib: 256,
-            resident: vec![50, 25],
-            threads: vec![1, 2],
-            rounds: 3,
-            seconds: 1.0,
-        }
+pub fn run(args: &Args, rounds: Option<usize>) -> Result<Vec<Row>> {
+    let mut options = Options::default();
+    if args.quick {
+        options.shorten();
     }
-}
-
-impl Options {
-    /// Makes it a matter of a minute: less memory, one round.
-    pub fn shorten(&mut self) {
-        self.memory_mib = 64;
-        self.rounds = 1;
-        self.seconds = 0.2;
+    super::choose(&mut options.transports, &args.transport);
+    if !args.slots.is_empty() {
+        options.slots = args.slots.iter().map(|one| Slot::from(*one)).collect();
     }
+    options.resident.clone_from(&args.resident);
+    options.memory_mib = args.memory.unwrap_or(options.memory_mib);
+    options.rounds = rounds.unwrap_or(options.rounds);
+    pager::run(&options)
 }
 
-const SCHEME: &str = "rs:8+2";
-const HOSTS: usize = 12;
-
-/// What was done.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-struct Case {
-    resident: u8,
-    pattern: Pattern,
-    threads: usize,
+/// `bench pager-worker`.
+#[derive(clap::Args, Debug)]
+pub struct Worker {
+    /// Memory that it touches
+    #[arg(long, value_parser = clap::value_parser!(u64).range(4096..=1 << 40))]
+    bytes: u64,
+    /// The cluster of its region; without, its memory may be swapped
+    #[arg(long, requires = "scheme")]
+    cluster: Option<PathBuf>,
+    /// The scheme of its region's volume
+    #[arg(long)]
+    scheme: Option<Scheme>,
 }
 
-/// One of those that are compared.
-#[derive(Clone, Debug, Eq, PartialEq)]
-enum Contender {
-    Region(String),
-    Swap(Slot),
-}
-
-/// Measures everything that was asked for; narrates on stderr.
-///
-/// # Errors
-/// What is missing, could not be started or went away, or that the run was interrupted.
-pub fn run(options: &Options) -> anyhow::Result<Vec<Row>> {
-    check(options)?;
-    let interrupt = Interrupt::catch()?;
-    let folder = Folder::make(options.dir.clone())?;
-    let bytes = options.memory_mib << 20;
-    let slots = Slots::prepare(&options.slots, &folder.0, bytes * 2, 1)?;
-    let scheme: Scheme = SCHEME.parse().expect("a scheme");
-    // Ten splits to eight of data, and half as much again for slabs that do not fit.
-    let host_mib = (options.memory_mib * 10 / 8 * 3 / 2 / HOSTS as u64).next_multiple_of(16) + 16;
-    let mut regions = Vec::new();
-    for transport in &options.transports {
-        let dir = folder.0.join(transport);
-        let more = ["--slab", "4M"];
-        let cluster = LocalCluster::start_in(&dir, HOSTS, host_mib, transport, &more)?;
-        let job = Job {
-            bytes,
-            region: Some((cluster.file(), scheme)),
-        };
-        // Dropped before its cluster.
-        regions.push((transport.clone(), Worker::start(&job, None)?, cluster));
-        interrupt.check()?;
-    }
-    let name = format!("cenote-pager-{}", std::process::id());
-    let group = MemoryCgroup::create(&name, UNLIMITED_BYTES).context("make a memory cgroup")?;
-    let job = Job {
-        bytes,
-        region: None,
-    };
-    let mut swapped = Worker::start(&job, Some(&group))?;
-    let peak = peak_bytes(&group)?;
-    let mut told = Vec::new();
-    for round in 0..options.rounds {
-        for (transport, region, _) in &mut regions {
-            for resident in &options.resident {
-                region.room(bytes / 100 * u64::from(*resident))?;
-                let who = Contender::Region(transport.clone());
-                measure(options, &interrupt, &who, *resident, region, &mut told)?;
-            }
-        }
-        // Whoever goes first changes from round to round.
-        let count = options.slots.len();
-        for index in 0..count {
-            let slot = options.slots[(index + round) % count];
-            let on = slots.on(slot)?;
-            let limited = LiftOnDrop(&group);
-            for resident in &options.resident {
-                squeeze(&group, peak / 100 * u64::from(*resident), &interrupt)?;
-                let who = Contender::Swap(slot);
-                measure(
-                    options,
-                    &interrupt,
-                    &who,
-                    *resident,
-                    &mut swapped,
-                    &mut told,
-                )?;
-            }
-            limited.lift()?;
-            on.off()?;
-        }
-    }
-    Ok(rows(options, &told, &|slot| slots.name(slot)))
-}
-
-/// What would fail late is refused early.
-fn check(options: &Options) -> anyhow::Result<()> {
-    ensure!(
-        is_root(),
-        "it turns swap on and limits memory: run it as root"
-    );
-    ensure!(
-        !options.slots.is_empty(),
-        "nothing to compare with: name a kind of swap"
-    );
-    let falling = options.resident.windows(2).all(|two| two[0] > two[1]);
-    let below = options
-        .resident
-        .iter()
-        .all(|share| (10..100).contains(share));
-    ensure!(
-        falling && below && !options.resident.is_empty(),
-        "resident shares from 99 down to 10 per cent, the largest first"
-    );
-    area::refuse_others()
-}
-
-fn measure(
-    options: &Options,
-    interrupt: &Interrupt,
-    who: &Contender,
-    resident: u8,
-    worker: &mut Worker,
-    told: &mut Vec<(Contender, Case, Told)>,
-) -> anyhow::Result<()> {
-    for pattern in Pattern::ALL {
-        for threads in &options.threads {
-            interrupt.check()?;
-            let case = Case {
-                resident,
-                pattern,
-                threads: *threads,
-            };
-            // The first touches find what the last measurement left.
-            worker.touch(pattern, *threads, options.seconds / 4.0)?;
-            let one = worker.touch(pattern, *threads, options.seconds)?;
-            let of = one.touched;
-            eprintln!(
-                "{who:?} {resident}% {} {threads} threads: {:.0} pages/s, {:.1}% faults, p50 {:.1} us, \
-                 p99 {:.1} us, {} read ahead, {} of use",
-                pattern.label(),
-                of.pages_per_s,
-                of.fault_share * 100.0,
-                of.fault_us_p50,
-                of.fault_us_p99,
-                one.ahead,
-                one.useful,
-            );
-            told.push((who.clone(), case, one));
-        }
-    }
-    Ok(())
-}
-
-fn rows(
-    options: &Options,
-    told: &[(Contender, Case, Told)],
-    name: &dyn Fn(Slot) -> String,
-) -> Vec<Row> {
-    let median = |who: &Contender, case: Case, figure: fn(&Told) -> f64| {
-        let mine = told.iter().filter(|one| one.0 == *who && one.1 == case);
-        let mut figures: Vec<f64> = mine.map(|one| figure(&one.2)).collect();
-        figures.sort_by(f64::total_cmp);
-        figures[figures.len() / 2]
-    };
-    type Metric = (&'static str, &'static str, fn(&Told) -> f64);
-    let metrics: [Metric; 3] = [
-        ("touches", "pages/s", |one| one.touched.pages_per_s),
-        ("fault_p50", "us", |one| one.touched.fault_us_p50),
-        ("fault_p99", "us", |one| one.touched.fault_us_p99),
-    ];
-    let mut rows = Vec::new();
-    for transport in &options.transports {
-        let ours = Contender::Region(transport.clone());
-        for (_, case, _) in told.iter().filter(|one| one.0 == ours) {
-            let (share, pattern) = (case.resident, case.pattern.label());
-            let text = format!("{SCHEME} {transport} {share}% {pattern} t{}", case.threads);
-            if rows.iter().any(|row: &Row| row.case == text) {
-                continue;
-            }
-            for slot in &options.slots {
-                for (metric, unit, figure) in metrics {
-                    let theirs = median(&Contender::Swap(*slot), *case, figure);
-                    let peer = match slot {
-                        Slot::Coded => "cenote swap, rs:8+2 shm".to_owned(),
-                        other => name(*other),
-                    };
-                    let mine = median(&ours, *case, figure);
-                    rows.push(Row::new(
-                        ("pager", text.clone()),
-                        (metric, unit),
-                        mine,
-                        (peer, theirs),
-                    ));
-                }
-            }
-        }
-    }
-    rows
+pub fn work(args: &Worker) -> Result<()> {
+    pager::work(&Job {
+        bytes: args.bytes,
+        region: args.cluster.clone().zip(args.scheme),
+    })
 }

@@ -1,307 +1,66 @@
-//! `cenote bench swap`: how fast pages come back from our swap device, by each way that its
-//! requests come, beside nbdkit's memory disk in the same place.
-//!
-//! One program in a cgroup touches its pages (`pager::touch`), a part of which is resident, while
-//! contenders take turns in each round; the median of the rounds is kept. What is timed are touches
-//! that waited for the device, not those of pages that the kernel had read ahead. FUSE over
-//! io_uring is switched on in the kernel meanwhile, and left as it was found.
+//! The arguments of `cenote bench swap`.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+use std::time::Duration;
 
-use anyhow::{Context as _, ensure};
-use cenote_block::swap::cgroup::MemoryCgroup;
+use anyhow::Result;
+use cenote_bench::Row;
+use cenote_bench::swap::{self, Options};
+use cenote_cli::span;
 
-use super::apps::slot::{On, Slots};
-use super::apps::{Slot, peak_bytes};
-use super::pager::Job;
-use super::pager::touch::{Pattern, Touched};
-use super::pager::worker::Worker;
-use super::{RatioRange, Row};
-use crate::swapping::fuse_switch::FuseSwitch;
-use crate::swapping::interrupt::Interrupt;
-use crate::swapping::squeeze::{LiftOnDrop, UNLIMITED_BYTES, squeeze};
-use crate::swapping::{Folder, ON_DISK, area, fresh, is_installed, is_root};
+/// `bench swap` and what follows it.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:
+  cenote bench swap --quick
+  cenote bench swap --rounds 9 --save swap.jsonl
+  cenote bench swap --threads 1 --resident 25 --json
 
-/// What to measure.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// Folder for sockets; made, and removed.
-    pub dir: PathBuf,
-    /// Memory of the program, in MiB.
-    pub memory_mib: u64,
-    /// How much of it is resident, in per cent.
-    pub resident: u8,
-    /// How many threads touch it.
-    pub threads: Vec<usize>,
-    /// Rounds of which the median is taken.
-    pub rounds: usize,
-    /// How long each measurement takes.
-    pub seconds: f64,
+A program in a memory cgroup touches its pages, at random and in order. It swaps to a volume rs:8+2
+of twelve hosts over shared memory, whose requests come by FUSE over io_uring or over /dev/fuse, and
+to nbdkit's memory plugin in the same place. FUSE over io_uring is switched on in the kernel meanwhile.
+It needs root, no other swap, nbdkit and nbdfuse (Debian package libnbd-bin), and a kernel with
+CONFIG_FUSE_IO_URING. It cleans up after itself.")]
+pub struct Args {
+    /// Threads of the program, as a list
+    #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [1_u8, 2],
+          value_parser = clap::value_parser!(u8).range(1..=64))]
+    threads: Vec<u8>,
+    /// How much of the memory is resident, in per cent
+    #[arg(long, value_name = "PERCENT", default_value_t = 50,
+          value_parser = clap::value_parser!(u8).range(10..=99))]
+    resident: u8,
+    /// Memory of the program, in MiB
+    #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(64..=65536))]
+    memory: Option<u64>,
+    /// How long each measurement takes
+    #[arg(long, value_name = "DURATION", value_parser = span::within("100ms", "10m"))]
+    duration: Option<Duration>,
+    /// Less memory, one round: whether it works, not how well
+    #[arg(long)]
+    quick: bool,
+    /// Folder for its files, made and removed
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
 }
 
-impl Default for Options {
-    fn default() -> Self {
-        Self {
-            dir: fresh(Path::new(ON_DISK), "swap"),
-            memory_mib: 256,
-            resident: 50,
-            threads: vec![1, 2],
-            rounds: 5,
-            seconds: 1.0,
-        }
+pub fn run(args: &Args, rounds: Option<usize>) -> Result<Vec<Row>> {
+    let mut options = Options::default();
+    if args.quick {
+        options.shorten();
     }
-}
-
-impl Options {
-    /// Makes it a matter of a minute: less memory, one round.
-    pub fn shorten(&mut self) {
-        self.memory_mib = 64;
-        self.rounds = 1;
-        self.seconds = 0.2;
-    }
-}
-
-const SCHEME: &str = "rs:8+2";
-const PATTERNS: [Pattern; 2] = [Pattern::Random, Pattern::Sequential];
-
-/// One of those that are compared.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Contender {
-    /// Ours, FUSE requests over io_uring.
-    Rings,
-    /// Ours, FUSE requests over `/dev/fuse`.
-    DevFuse,
-    Nbdkit,
-}
-
-impl Contender {
-    const ALL: [Self; 3] = [Self::Rings, Self::DevFuse, Self::Nbdkit];
-
-    fn on(self, slots: &Slots) -> anyhow::Result<On<'_>> {
-        let (slot, setting, transport) = match self {
-            Self::Rings => (Slot::Coded, "on", Some("io_uring")),
-            Self::DevFuse => (Slot::Coded, "off", Some("/dev/fuse")),
-            Self::Nbdkit => (Slot::Nbdkit, "", None),
-        };
-        let on = slots.on_with(slot, &[("CENOTE_FUSE_URING", setting)])?;
-        let found = on.transport()?;
-        ensure!(
-            found.as_deref() == transport,
-            "{self:?}: requests come over {found:?}, not {transport:?}"
-        );
-        Ok(on)
-    }
-}
-
-/// What was done.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-struct Case {
-    pattern: Pattern,
-    threads: usize,
-}
-
-/// One measurement of one contender.
-#[derive(Clone, Copy, Debug)]
-struct Told {
-    who: Contender,
-    case: Case,
-    touched: Touched,
-}
-
-/// Measures everything that was asked for; narrates on stderr.
-///
-/// # Errors
-/// What is missing, could not be started or went away, or that the run was interrupted.
-pub fn run(options: &Options) -> anyhow::Result<Vec<Row>> {
-    check(options)?;
-    let interrupt = Interrupt::catch()?;
-    let folder = Folder::make(options.dir.clone())?;
-    let _switch = FuseSwitch::on()?;
-    let bytes = options.memory_mib << 20;
-    let slots = Slots::prepare(&[Slot::Coded, Slot::Nbdkit], &folder.0, bytes * 2, 1)?;
-    let name = format!("cenote-swap-{}", std::process::id());
-    let group = MemoryCgroup::create(&name, UNLIMITED_BYTES).context("make a memory cgroup")?;
-    let job = Job {
-        bytes,
-        region: None,
-    };
-    let mut program = Worker::start(&job, Some(&group))?;
-    let peak = peak_bytes(&group)?;
-    let mut told = Vec::new();
-    for round in 0..options.rounds {
-        // Whoever goes first changes from round to round.
-        for index in 0..Contender::ALL.len() {
-            let who = Contender::ALL[(index + round) % Contender::ALL.len()];
-            interrupt.check()?;
-            let on = who.on(&slots)?;
-            let limited = LiftOnDrop(&group);
-            squeeze(&group, peak / 100 * u64::from(options.resident), &interrupt)?;
-            for pattern in PATTERNS {
-                for threads in &options.threads {
-                    interrupt.check()?;
-                    let case = Case {
-                        pattern,
-                        threads: *threads,
-                    };
-                    // The first touches find what the last measurement left.
-                    program.touch(pattern, *threads, options.seconds / 4.0)?;
-                    let touched = program.touch(pattern, *threads, options.seconds)?.touched;
-                    eprintln!(
-                        "{who:?} {} t{threads}, round {round}: {:.0} pages/s, {:.1}% waited, \
-                         p50 {:.1} us, p99 {:.1} us",
-                        pattern.label(),
-                        touched.pages_per_s,
-                        touched.wait_share * 100.0,
-                        touched.wait_us_p50,
-                        touched.wait_us_p99,
-                    );
-                    told.push(Told { who, case, touched });
-                }
-            }
-            limited.lift()?;
-            on.off()?;
-        }
-    }
-    Ok(rows(options, &told, &slots.name(Slot::Nbdkit)))
-}
-
-/// What would fail late is refused early.
-fn check(options: &Options) -> anyhow::Result<()> {
-    ensure!(
-        is_root(),
-        "it turns swap on and limits memory: run it as root"
-    );
-    ensure!(options.rounds > 0, "no rounds asked for");
-    ensure!(
-        (10..100).contains(&options.resident),
-        "a resident share from 10 to 99 per cent"
-    );
-    for (program, package) in [("nbdkit", "nbdkit"), ("nbdfuse", "libnbd-bin")] {
-        ensure!(
-            is_installed(program),
-            "{program} is not installed: apt-get install {package}"
-        );
-    }
-    area::refuse_others()
-}
-
-type Metric = (&'static str, &'static str, bool, fn(&Touched) -> f64);
-
-/// Name, unit, whether more is better, and the figure.
-const METRICS: [Metric; 4] = [
-    ("touches", "pages/s", true, |one| one.pages_per_s),
-    ("waits", "waits/s", true, |one| {
-        one.pages_per_s * one.wait_share
-    }),
-    ("wait_p50", "us", false, |one| one.wait_us_p50),
-    ("wait_p99", "us", false, |one| one.wait_us_p99),
-];
-
-fn rows(options: &Options, told: &[Told], nbdkit: &str) -> Vec<Row> {
-    let mut rows = Vec::new();
-    for pattern in PATTERNS {
-        for threads in &options.threads {
-            let case = Case {
-                pattern,
-                threads: *threads,
-            };
-            let text = format!(
-                "{SCHEME} shm {}% {} t{threads}",
-                options.resident,
-                pattern.label()
-            );
-            for (ours, mine) in [
-                (Contender::Rings, "io_uring"),
-                (Contender::DevFuse, "/dev/fuse"),
-            ] {
-                for (peer, name) in [
-                    (Contender::DevFuse, "cenote swap by /dev/fuse"),
-                    (Contender::Nbdkit, nbdkit),
-                ] {
-                    if ours == peer {
-                        continue;
-                    }
-                    for metric in METRICS {
-                        let case_text = format!("{text} by {mine}");
-                        rows.extend(row(&case_text, metric, told, case, (ours, peer, name)));
-                    }
-                }
-            }
-        }
-    }
-    rows
-}
-
-/// Medians, and the spread of the ratio over rounds; `None` without a figure of both.
-fn row(
-    text: &str,
-    (metric, unit, more_is_better, figure): Metric,
-    told: &[Told],
-    case: Case,
-    (ours, peer, name): (Contender, Contender, &str),
-) -> Option<Row> {
-    let figures = |who: Contender| -> Vec<f64> {
-        told.iter()
-            .filter(|one| one.who == who && one.case == case)
-            .map(|one| figure(&one.touched))
-            .collect()
-    };
-    let (mine, theirs) = (figures(ours), figures(peer));
-    let ratios: Vec<f64> = mine
+    options.threads = args
+        .threads
         .iter()
-        .zip(&theirs)
-        .filter(|pair| *pair.1 != 0.0)
-        .map(|pair| pair.0 / pair.1)
+        .map(|count| usize::from(*count))
         .collect();
-    let median = |mut figures: Vec<f64>| {
-        figures.sort_by(f64::total_cmp);
-        figures.get(figures.len() / 2).copied()
-    };
-    let peer = (name, median(theirs)?);
-    let mut row = Row::new(("swap", text), (metric, unit), median(mine)?, peer);
-    row.spread = RatioRange::of(&ratios, more_is_better);
-    Some(row)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn rows_hold_medians_and_the_ratios_of_the_same_round() {
-        let case = Case {
-            pattern: Pattern::Random,
-            threads: 1,
-        };
-        let one = |who, us| Told {
-            who,
-            case,
-            touched: Touched {
-                pages_per_s: 1e6 / us,
-                fault_share: 0.75,
-                fault_us_p50: us / 2.0,
-                fault_us_p99: us,
-                wait_share: 0.5,
-                wait_us_p50: us,
-                wait_us_p99: us,
-            },
-        };
-        let told: Vec<Told> = [(20.0, 40.0), (30.0, 40.0), (40.0, 80.0)]
-            .iter()
-            .flat_map(|(mine, theirs)| {
-                [
-                    one(Contender::Rings, *mine),
-                    one(Contender::Nbdkit, *theirs),
-                ]
-            })
-            .collect();
-        let rows = rows(&Options::default(), &told, "nbdkit 1");
-        assert_eq!(rows.len(), METRICS.len(), "beside nbdkit alone: {rows:?}");
-        let p50 = rows.iter().find(|row| row.metric == "wait_p50").unwrap();
-        assert_eq!((p50.ours, p50.theirs), (30.0, 40.0));
-        assert_eq!(p50.case, "rs:8+2 shm 50% random t1 by io_uring");
-        let spread = p50.spread.as_ref().unwrap();
-        assert_eq!((spread.ratio_min, spread.ratio_max), (0.5, 0.75));
-        assert_eq!(spread.verdict, crate::bench::Verdict::Better);
+    options.resident = args.resident;
+    options.memory_mib = args.memory.unwrap_or(options.memory_mib);
+    options.seconds = args
+        .duration
+        .map_or(options.seconds, |time| time.as_secs_f64());
+    options.rounds = rounds.unwrap_or(options.rounds);
+    if let Some(dir) = &args.dir {
+        options.dir.clone_from(dir);
     }
+    swap::run(&options)
 }

@@ -6,15 +6,15 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use cenote_cache::service::bench::{Figures, Plan, run as measure};
 use cenote_cache::service::{Cache, Options};
+use cenote_cli::failure::{DONE, FAILED};
+use cenote_cli::size::Size;
+use cenote_cli::span;
 use cenote_fabric::Address;
+use cenote_measurer::files::record_bytes;
 use serde::Serialize;
 
-use super::printed::record_bytes;
 use crate::caches::CacheDir;
-use crate::failure::{DONE, FAILED};
 use crate::place::Which;
-use crate::size::Size;
-use crate::span;
 
 #[derive(clap::Args, Debug)]
 pub struct Args {

@@ -5,15 +5,15 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 use cenote_cache::service::question::Question;
+use cenote_cli::failure::{DONE, Failure, NOT_WHOLE};
+use cenote_cli::size::Size;
+use cenote_cli::span::{self, Span};
 
 use super::create::{Chosen, Wish, check, nothing_does, wait_whole};
 use super::{manage, state};
 use crate::caches::CacheDir;
-use crate::failure::{DONE, Failure, NOT_WHOLE};
 use crate::place::Which;
 use crate::process::Identity;
-use crate::size::Size;
-use crate::span::{self, Span};
 
 #[derive(clap::Args, Debug)]
 pub struct ReshapeArgs {

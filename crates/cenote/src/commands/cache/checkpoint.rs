@@ -6,14 +6,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use cenote_cache::service::question::{Answer, Checkpoint, Question};
+use cenote_cli::failure::DONE;
+use cenote_cli::progress;
+use cenote_cli::size::Size;
+use cenote_cli::span::{self, Span};
 use serde_json::json;
 
 use crate::caches::{CHECKPOINT, CacheDir};
-use crate::failure::DONE;
 use crate::place::Which;
-use crate::progress;
-use crate::size::Size;
-use crate::span::{self, Span};
 
 #[derive(clap::Args, Debug)]
 pub struct Args {

@@ -12,21 +12,21 @@ use cenote_cache::service::message::ENTRY_SLABS_MAX;
 use cenote_cache::service::question::{Parameters, Status};
 use cenote_cache::tuner::Transport;
 use cenote_cache::{Configuration, LatencyOf, Slo, Space};
+use cenote_cli::failure::{DONE, Failure, NOT_WHOLE};
+use cenote_cli::number::amount;
+use cenote_cli::progress::{self, Left};
+use cenote_cli::size::Size;
+use cenote_cli::span::{self, Span};
+use cenote_measurer::files;
 use cenote_pool::control::HostStatus;
 
-use super::super::lab::output::amount;
-use super::files;
 use super::manage;
 use super::printed::{Best, SloArgs, refused, transport_of};
 use super::state;
 use crate::ask;
 use crate::at_etcd::AtEtcd;
 use crate::caches::{CacheDir, Objective, Spec, hosts_of};
-use crate::failure::{DONE, Failure, NOT_WHOLE};
 use crate::place::{Loaded, Which};
-use crate::progress::{self, Left};
-use crate::size::Size;
-use crate::span::{self, Span};
 
 #[derive(clap::Args, Debug)]
 pub struct Args {

@@ -9,11 +9,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use cenote_cache::providers::{confine, release_confined};
+use cenote_cli::failure::DONE;
 use cenote_fabric::Address;
 
 use super::super::host::announced_address;
 use crate::caches::{CacheDir, MACHINES};
-use crate::failure::DONE;
 use crate::folder::Folder;
 use crate::place::{Loaded, Which};
 use crate::process::{self, Identity};
@@ -117,7 +117,7 @@ fn get(
         .and_then(|()| Identity::of(child.id())?.save(&folder));
     if let Err(error) = noted {
         // Nobody else would ever find it.
-        process::end_child(&mut child, libc::SIGKILL);
+        cenote_cli::child::end(&mut child, cenote_cli::child::Signal::KILL);
         return Err(error.context(format!("note host {name}")));
     }
     confine(CGROUPS.as_ref(), name, child.id(), memory, cores);
@@ -127,7 +127,7 @@ fn get(
         said.read_line(&mut line)?;
     }
     let Some(address) = announced_address(&line, name) else {
-        process::end_child(&mut child, libc::SIGKILL);
+        cenote_cli::child::end(&mut child, cenote_cli::child::Signal::KILL);
         let text = folder.read(LOG)?.unwrap_or_default();
         bail!(
             "host {name} did not start: {}",

@@ -11,16 +11,17 @@ use anyhow::{Context, Result, bail};
 use cenote_cache::owner::Settings;
 use cenote_cache::service::journal::JournalFile;
 use cenote_cache::service::{Claim, Config, End, Server, Terms};
+use cenote_cli::failure::{DONE, Failure};
+use cenote_cli::signals;
 use cenote_fabric::{Address, HostPort};
 
 use super::claim::AtEtcd;
 use super::metrics::CacheMetrics;
 use super::supply;
 use crate::caches::{CHECKPOINT, CacheDir, LOG, Spec, hosts_of, journal_path};
-use crate::failure::{DONE, Failure};
 use crate::place::Which;
 use crate::process::{self, Identity};
-use crate::{service, signals};
+use crate::service;
 
 #[derive(clap::Args, Debug)]
 pub struct Args {
@@ -178,7 +179,7 @@ pub fn start(which: &Which, cache: &CacheDir) -> Result<()> {
     if line.starts_with(&format!("ready {} at ", cache.name())) {
         return Ok(());
     }
-    process::end_child(&mut child, libc::SIGKILL);
+    cenote_cli::child::end(&mut child, cenote_cli::child::Signal::KILL);
     let text = cache.folder().read(LOG)?.unwrap_or_default();
     let lines: Vec<&str> = text.lines().collect();
     let from = lines.len().saturating_sub(TAIL_LINES);

@@ -7,14 +7,12 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use cenote_cache::Writes;
 use cenote_cache::tuner::{Key, Model, RISE_MIN, Spacing, Survey, Table, Transport};
+use cenote_cli::failure::{DONE, Failure};
+use cenote_cli::size::Size;
+use cenote_cli::span::Span;
+use cenote_measurer::files::record_bytes;
+use cenote_measurer::{self as measurer, Effort, files, go_on, passes, repeat};
 use serde::Serialize;
-
-use super::files;
-use super::measurer::{self, Effort, go_on, passes, repeat};
-use super::printed::record_bytes;
-use crate::failure::{DONE, Failure};
-use crate::size::Size;
-use crate::span::Span;
 
 #[derive(clap::Args, Debug)]
 pub struct Args {

@@ -9,16 +9,16 @@ use cenote_cache::Writes;
 use cenote_cache::market::{Allocation, Catalogue, Need};
 use cenote_cache::tuner::{Found, Model, Transport};
 use cenote_cache::{LatencyOf, Slo};
+use cenote_cli::failure::{DONE, NOT_WHOLE};
+use cenote_cli::number::amount;
+use cenote_cli::size::Size;
+use cenote_cli::span::Span;
+use cenote_cli::table::Table;
+use cenote_measurer::files;
 use clap::ArgGroup;
 use serde::Serialize;
 
-use super::super::lab::output::amount;
-use super::files;
 use super::printed::{Best, Choice, SloArgs, refused, told, transport_of};
-use crate::failure::{DONE, NOT_WHOLE};
-use crate::size::Size;
-use crate::span::Span;
-use crate::table::Table;
 
 #[derive(clap::Args, Debug)]
 #[command(group = ArgGroup::new("how").args(["model", "server_threads"]))]

@@ -6,25 +6,12 @@ use std::path::Path;
 use anyhow::Result;
 use cenote_cache::tuner::{Found, Model, Refusal, Transport};
 use cenote_cache::{LatencyOf, Slo};
+use cenote_cli::failure::Failure;
+use cenote_cli::number::amount;
+use cenote_cli::size::Size;
+use cenote_cli::span::Span;
+use cenote_measurer::files::record_bytes;
 use serde::Serialize;
-
-use super::super::lab::output::amount;
-use crate::failure::Failure;
-use crate::size::Size;
-use crate::span::Span;
-
-/// A size as bytes of a record.
-///
-/// # Errors
-/// It is 0 or more than a region can be.
-pub fn record_bytes(size: Size) -> Result<u32> {
-    let bytes = u32::try_from(size.bytes()).ok();
-    let bytes = bytes.filter(|bytes| (1..=RECORD_BYTES_MAX).contains(bytes));
-    let what = || Failure::usage(format!("a record of {size}"), "from 1 byte to 1G");
-    Ok(bytes.ok_or_else(what)?)
-}
-
-const RECORD_BYTES_MAX: u32 = 1 << 30;
 
 /// What a cache has to do.
 #[derive(clap::Args, Debug)]
@@ -72,7 +59,7 @@ pub fn transport_of(model: &Model, asked: Option<Transport>, path: &Path) -> Res
         [only] => Ok(only),
         [] => Err(Failure::new(
             format!("nothing was measured yet in {}", path.display()),
-            super::files::MODEL,
+            cenote_measurer::files::MODEL,
         )
         .into()),
         _ => Err(Failure::usage(

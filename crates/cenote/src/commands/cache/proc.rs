@@ -8,18 +8,17 @@ mod request;
 
 use std::io::Write;
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
+use cenote_cli::failure::{DONE, Failure, NOT_WHOLE};
 use cenote_fabric::calls::Caller;
 use cenote_fabric::{ClientId, Connector, Hello, Session, connector_with};
-use cenote_proc::remote::exchange;
-use cenote_proc::service::{Label, Order, PIECE_MAX, Row, Told};
-use cenote_proc::{Access, CacheId, Grants, MODULE_MAX, ProcedureId, checksum};
+use cenote_proc::service::{Label, Row};
+use cenote_proc::{Access, CacheId, Grants, MODULE_MAX, ProcedureId, checksum, orders};
 use serde::Serialize;
 
 use crate::caches::{CacheDir, Spec};
-use crate::failure::{DONE, Failure, NOT_WHOLE};
 use crate::place::{Loaded, Which};
 
 /// `cache proc` and what follows it.
@@ -102,7 +101,6 @@ struct Remove {
 
 /// How long a host may take to answer, and to compile a module.
 const PATIENCE: Duration = Duration::from_secs(10);
-const COMPILING: Duration = Duration::from_secs(120);
 /// Numbers below are those of the hosts' own program.
 const FIRST_NUMBER: u32 = 1000;
 
@@ -135,49 +133,6 @@ pub fn run(args: &Args) -> Result<u8> {
     }
 }
 
-/// Brings a module to a host, and waits until it is there.
-///
-/// Whether the host has it after a restart, too.
-///
-/// # Errors
-/// The host's reason, or it does not answer.
-pub fn put_module(caller: &mut dyn Caller, label: Label, module: &[u8]) -> Result<bool> {
-    going(order(caller, &Order::Begin(label))?)?;
-    for (piece, bytes) in module.chunks(PIECE_MAX).enumerate() {
-        let offset = u32::try_from(piece * PIECE_MAX)?;
-        let bytes = bytes.to_vec();
-        going(order(caller, &Order::Piece { offset, bytes })?)?;
-    }
-    let deadline = Instant::now() + COMPILING;
-    loop {
-        match order(caller, &Order::Ask)? {
-            Told::Loaded => return Ok(false),
-            Told::Kept => return Ok(true),
-            Told::Going if Instant::now() < deadline => {
-                std::thread::sleep(Duration::from_millis(5));
-            }
-            Told::Going => bail!("the module is not compiled yet"),
-            told => going(told)?,
-        }
-    }
-}
-
-fn going(told: Told) -> Result<()> {
-    match told {
-        Told::Going => Ok(()),
-        Told::Refused(why) => Err(anyhow!(why)),
-        other => bail!("an answer to something else: {other:?}"),
-    }
-}
-
-fn order(caller: &mut dyn Caller, order: &Order) -> Result<Told> {
-    let mut bytes = Vec::new();
-    order.write(&mut bytes);
-    let answer = exchange(caller, &bytes, PATIENCE);
-    let answer = answer.map_err(|why| anyhow!("the host does not answer: {why:?}"))?;
-    Ok(Told::read(&answer)?)
-}
-
 /// The hosts of a cluster that answer, and how many do not.
 struct Sites {
     up: Vec<Site>,
@@ -207,7 +162,7 @@ fn sites(loaded: &Loaded) -> Result<Sites> {
         let connect = || -> Result<Site> {
             let session = connector.connect(&host.address.parse()?, &hello, PATIENCE)?;
             let mut caller = session.caller_opener()(PATIENCE)?;
-            let rows = rows(&mut *caller)?;
+            let rows = orders::list(&mut *caller)?;
             Ok(Site {
                 name: host.name.clone(),
                 caller,
@@ -253,23 +208,6 @@ fn cache_id(loaded: &Loaded, text: &str, access: Access) -> Result<CacheId> {
         spec.copies
     );
     Ok(CacheId(spec.id()?))
-}
-
-fn rows(caller: &mut dyn Caller) -> Result<Vec<Row>> {
-    let mut rows = Vec::new();
-    loop {
-        let skip = u32::try_from(rows.len())?;
-        match order(caller, &Order::List { skip })? {
-            Told::List { total, rows: more } => {
-                let is_last = more.is_empty();
-                rows.extend(more);
-                if is_last || rows.len() >= total as usize {
-                    return Ok(rows);
-                }
-            }
-            other => bail!("an answer to something else: {other:?}"),
-        }
-    }
 }
 
 /// What hosts have of a name, the newest last: number and version.
@@ -334,7 +272,7 @@ fn put(args: &Put) -> Result<u8> {
             grants: Grants::Caches(caches.clone()),
             len_bytes,
         };
-        let is_kept = put_module(&mut *site.caller, label, &module)
+        let is_kept = orders::put(&mut *site.caller, label, &module)
             .with_context(|| format!("host {}", site.name))?;
         there += 1;
         kept += usize::from(is_kept);
@@ -428,9 +366,8 @@ fn remove(args: &Remove) -> Result<u8> {
     );
     let mut gone = 0;
     for site in &mut sites.up {
-        if let Told::Removed(true) = order(&mut *site.caller, &Order::Remove(*id))? {
-            gone += 1;
-        }
+        let was_there = orders::remove(&mut *site.caller, *id);
+        gone += usize::from(was_there.with_context(|| format!("host {}", site.name))?);
     }
     if args.common.json {
         let line = serde_json::json!({ "id": id.0, "version": version, "hosts": gone });

@@ -7,12 +7,12 @@ use std::time::Instant;
 use anyhow::Result;
 use cenote_cache::Writes;
 use cenote_cache::tuner::Transport;
+use cenote_cli::failure::{DONE, NOT_WHOLE};
+use cenote_cli::span::Span;
+use cenote_measurer::files;
 use serde::Serialize;
 
-use super::files;
 use super::printed::{Best, Choice, SloArgs, refused, told, transport_of};
-use crate::failure::{DONE, NOT_WHOLE};
-use crate::span::Span;
 
 #[derive(clap::Args, Debug)]
 pub struct Args {

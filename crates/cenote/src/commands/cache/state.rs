@@ -7,17 +7,17 @@ use std::time::Duration;
 use anyhow::Result;
 use cenote_cache::configuration::Configuration;
 use cenote_cache::service::question::Status;
+use cenote_cli::failure::{DONE, NOT_WHOLE};
+use cenote_cli::size::Size;
+use cenote_cli::span;
+use cenote_cli::table::Table;
 use serde_json::json;
 
 use super::create::wait_whole;
 use super::manage::unix_seconds;
 use crate::ask::side_by_side;
 use crate::caches::{CacheDir, Spec};
-use crate::failure::{DONE, NOT_WHOLE};
 use crate::place::{Loaded, Which};
-use crate::size::Size;
-use crate::span;
-use crate::table::Table;
 use crate::watch::Watch;
 
 #[derive(clap::Args, Debug)]

@@ -10,8 +10,8 @@ use cenote_cache::market::{Source, SourceKind};
 use cenote_cache::providers::{PROCESS_LIMIT, Program, Provider, Running};
 use cenote_cache::service::{Market, Supply};
 use cenote_fabric::{ClientId, Hello, connector};
+use cenote_measurer::files;
 
-use super::files;
 use crate::ask::random_u128;
 use crate::caches::{Spec, hosts_of};
 use crate::place::{Loaded, Which};

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use cenote_block::swap::{Error as SwapError, control};
+use cenote_cli::failure::chain;
 
 use super::finding::Finding;
 use super::fix::Fix;
@@ -12,7 +13,6 @@ use crate::ask::{self, side_by_side};
 use crate::caches::CacheDir;
 use crate::commands::kv::place::Found;
 use crate::commands::{kv, volume};
-use crate::failure::chain;
 use crate::folder::Folder;
 use crate::place::{ClusterDir, Loaded, Which};
 use crate::process::Identity;

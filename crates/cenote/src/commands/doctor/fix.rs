@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
+use cenote_cli::failure::chain;
 use cenote_vfs::mount::mount_table::Mounted;
 use serde::Serialize;
 
-use crate::failure::chain;
 use crate::folder::Folder;
 use crate::limits::{self, Limit};
 use crate::place::ClusterDir;

@@ -6,14 +6,14 @@ use std::time::{Duration, Instant};
 use std::{fs, io, thread};
 
 use cenote_block::swap::{FUSE_RINGS_SWITCH, FuseRingsState};
+use cenote_cli::failure::{DONE, NOT_WHOLE};
+use cenote_cli::size::Size;
 use cenote_vfs::mount::mount_table::{self, Mounted};
 
 use super::finding::Finding;
 use super::fix::{Fix, sysctl};
-use crate::failure::{DONE, NOT_WHOLE};
 use crate::limits::{self, Limit};
 use crate::shell::quoted;
-use crate::size::Size;
 
 const IO_URING_SWITCH: &str = "/proc/sys/kernel/io_uring_disabled";
 

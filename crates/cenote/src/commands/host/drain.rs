@@ -8,6 +8,9 @@ use std::io::Write;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow};
+use cenote_cli::failure::{DONE, Failure};
+use cenote_cli::span::{self, Span};
+use cenote_cli::{progress, signals};
 use cenote_fabric::ClusterKey;
 use cenote_pool::HostEntry;
 use cenote_pool::control::{ClientStatus, Drain, HostStatus, Request};
@@ -15,9 +18,6 @@ use serde::Serialize;
 
 use super::target;
 use crate::ask::{self, Asker};
-use crate::failure::{DONE, Failure};
-use crate::span::{self, Span};
-use crate::{progress, signals};
 
 /// `host drain` and what follows it.
 #[derive(clap::Args, Debug)]

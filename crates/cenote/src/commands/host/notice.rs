@@ -7,13 +7,13 @@ use std::io::Write;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use cenote_cli::failure::{DONE, Failure};
+use cenote_cli::span::Span;
 use cenote_pool::control::Request;
 use serde_json::json;
 
 use super::target;
 use crate::ask::Asker;
-use crate::failure::{DONE, Failure};
-use crate::span::Span;
 
 /// `host notice` and what follows it.
 #[derive(clap::Args, Debug)]

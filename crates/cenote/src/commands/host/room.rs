@@ -3,10 +3,10 @@
 use std::path::PathBuf;
 
 use anyhow::Result;
+use cenote_cli::failure::Failure;
 use cenote_host::Headroom;
 use serde::Deserialize;
 
-use crate::failure::Failure;
 use crate::share::Share;
 
 /// Whether and how a host gives way to the programs of its machine.
@@ -111,7 +111,7 @@ impl Lending {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::size::Size;
+    use cenote_cli::size::Size;
 
     #[test]
     fn a_headroom_makes_a_host_give_way_and_a_fixed_one_has_none() {

@@ -5,16 +5,16 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use cenote_cli::failure::Failure;
+use cenote_cli::size::Size;
+use cenote_cli::span::Span;
 use cenote_fabric::{Address, ClusterKey, HostPort, WireProtection};
 use cenote_host::{Config, LockMemory, slab_bytes_default};
 use serde::{Deserialize, Deserializer};
 
 use super::room;
-use crate::failure::Failure;
 use crate::folder::Folder;
 use crate::share::Share;
-use crate::size::Size;
-use crate::span::Span;
 
 /// What a host is told on the command line. All of it may stand in the file instead.
 #[derive(clap::Args, Debug, Default)]

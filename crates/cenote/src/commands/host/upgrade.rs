@@ -4,12 +4,12 @@ use std::io::Write;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use cenote_cli::failure::{DONE, Failure};
 use cenote_pool::control::{HostStatus, Request};
 use serde::Serialize;
 
 use super::target;
 use crate::ask::{self, Asker};
-use crate::failure::{DONE, Failure};
 
 /// `host upgrade` and what follows it.
 #[derive(clap::Args, Debug)]

@@ -4,16 +4,16 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Result;
+use cenote_cli::failure::DONE;
+use cenote_cli::span;
 use cenote_kv::cluster::config::DocumentKeys;
 use cenote_kv::cluster::etcd::Etcd;
 
 use super::place::KvDir;
 use crate::at_etcd::AtEtcd;
 use crate::commands::down::end;
-use crate::failure::DONE;
 use crate::folder::Folder;
 use crate::process::{Identity, Process};
-use crate::span;
 
 /// `kv down` and what follows it.
 #[derive(clap::Args, Debug)]

@@ -3,13 +3,13 @@
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
+use cenote_cli::failure::{DONE, Failure, NOT_WHOLE};
+use cenote_cli::{progress, span};
 use cenote_kv::cluster::NodeId;
 use cenote_kv::group::process::Process;
 use cenote_kv::group::view::{Parity, Partition, View};
 
 use super::place::Which;
-use crate::failure::{DONE, Failure, NOT_WHOLE};
-use crate::{progress, span};
 
 /// `kv drain` and what follows it.
 #[derive(clap::Args, Debug)]

@@ -6,16 +6,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use cenote_cli::failure::{DONE, Failure};
+use cenote_cli::signals;
 use cenote_fabric::{Host, HostPort};
 
 use super::place::{KvDir, Which};
 use super::serving::Serving;
 use super::start::{Addresses, Starting};
-use crate::failure::{DONE, Failure};
 use crate::folder::Folder;
 use crate::listen_addresses::resolved;
 use crate::process::Identity;
-use crate::signals;
 
 /// How long the node before may take to end. One that was killed needs a moment to give its memory
 /// back, one that was told to end hands over what it has.

@@ -9,6 +9,9 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use anyhow::Result;
+use cenote_cli::failure::DONE;
+use cenote_cli::signals;
+use cenote_cli::span;
 use cenote_fabric::{Host, HostPort};
 use cenote_kv::cluster::detector::Settings;
 use cenote_kv::cluster::node::{self, NodeConfig, Ready, Stop};
@@ -19,11 +22,9 @@ use super::metrics::{KvMetrics, unready};
 use super::place::NAME;
 use super::serving::Serving;
 use crate::at_etcd::AtEtcd;
-use crate::failure::DONE;
 use crate::listen_addresses::{resolved, resolved_host};
+use crate::metrics;
 use crate::place::load_key;
-use crate::span;
-use crate::{metrics, signals};
 
 /// `kv node` and what follows it.
 #[derive(clap::Args, Debug)]

@@ -16,13 +16,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use cenote_cli::failure::Failure;
 use cenote_fabric::ClusterKey;
 use cenote_kv::cluster::config::DocumentKeys;
 use cenote_kv::cluster::etcd::Etcd;
 use serde::{Deserialize, Serialize};
 
 use crate::at_etcd::AtEtcd;
-use crate::failure::Failure;
 use crate::folder::Folder;
 use crate::place::{ClusterDir, KEY_FILE, load_key};
 use crate::shell::quoted;

@@ -3,6 +3,8 @@
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
+use cenote_cli::failure::{DONE, Failure, NOT_WHOLE};
+use cenote_cli::span;
 use cenote_kv::cluster::NodeId;
 use cenote_kv::cluster::config::Scheme;
 use cenote_kv::cluster::reset::{Reset, Sight};
@@ -11,8 +13,6 @@ use cenote_kv::group::view::{self, View};
 
 use super::place::{Found, Which};
 use super::status::{self, Report};
-use crate::failure::{DONE, Failure, NOT_WHOLE};
-use crate::span;
 
 /// `kv reset-lost` and what follows it.
 #[derive(clap::Args, Debug)]

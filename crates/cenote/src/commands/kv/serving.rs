@@ -5,6 +5,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Result;
+use cenote_cli::failure::Failure;
+use cenote_cli::size::Size;
+use cenote_cli::span::{self, Span};
 use cenote_fabric::HostPort;
 use cenote_kv::protocol::{Dialect, Limits};
 use cenote_kv::server::files::{Files, TlsFiles};
@@ -12,9 +15,6 @@ use cenote_kv::server::tls::Verify;
 use cenote_kv::server::{Settings, TcpAddress};
 
 use crate::at_etcd::AtEtcd;
-use crate::failure::Failure;
-use crate::size::Size;
-use crate::span::{self, Span};
 
 /// Sizes of items that frames between nodes carry.
 const ITEM_BYTES: std::ops::RangeInclusive<u64> = 1 << 10..=1 << 20;

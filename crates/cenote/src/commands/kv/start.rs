@@ -199,7 +199,7 @@ impl Drop for Starting {
     fn drop(&mut self) {
         for node in &mut self.nodes {
             // Nobody is to take over what it has.
-            process::end_child(&mut node.child, libc::SIGINT);
+            cenote_cli::child::end(&mut node.child, cenote_cli::child::Signal::INT);
             if let Err(error) = Identity::forget(&node.folder) {
                 let error = format!("{error:#}");
                 tracing::warn!(node = node.name, error, "forget a process");

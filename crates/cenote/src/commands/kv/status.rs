@@ -8,6 +8,8 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::Result;
+use cenote_cli::failure::{DONE, NOT_WHOLE};
+use cenote_cli::span;
 use cenote_kv::cluster::NodeId;
 use cenote_kv::cluster::ask;
 use cenote_kv::cluster::config::{NodeState, Registration};
@@ -17,8 +19,6 @@ use cenote_kv::group::view::View;
 use serde::Serialize;
 
 use super::place::{Found, Which};
-use crate::failure::{DONE, NOT_WHOLE};
-use crate::span;
 use crate::watch::Watch;
 use groups::GroupStatus;
 pub use groups::{Memory, PlaceStatus};

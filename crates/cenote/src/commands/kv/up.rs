@@ -9,6 +9,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use cenote_cli::failure::{DONE, Failure};
+use cenote_cli::signals;
+use cenote_cli::size::Size;
 use cenote_fabric::WireProtection;
 use cenote_kv::cluster::config::{
     ClusterConfig, DocumentKeys, KeyFingerprint, REGION_BYTES, Scheme,
@@ -22,12 +25,9 @@ use super::serving::Serving;
 use super::start::{Addresses, Starting};
 use super::status;
 use crate::at_etcd::AtEtcd;
-use crate::failure::{DONE, Failure};
 use crate::folder::Folder;
 use crate::place::load_key;
 use crate::process::{self, Identity};
-use crate::signals;
-use crate::size::Size;
 
 /// How long nodes may take to see each other, and groups to begin.
 const SERVE_LIMIT: Duration = Duration::from_secs(60);

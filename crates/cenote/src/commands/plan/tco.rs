@@ -3,11 +3,10 @@
 use std::io::{Write, stdout};
 
 use anyhow::Result;
-use cenote_lab::hydra::tco::{Machine, Model, Savings, machines};
-
-use crate::commands::lab::output::{amount, share};
-use crate::failure::DONE;
-use crate::table::Table;
+use cenote_cli::failure::DONE;
+use cenote_cli::number::{amount, share};
+use cenote_cli::table::Table;
+use cenote_plan::tco::{Machine, Model, Savings, machines};
 
 const PAPER: Model = Model::PAPER;
 

@@ -7,12 +7,12 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
+use cenote_cli::failure::Failure;
 use cenote_store::{
     FileMedium, Medium, Pool, PoolConfig, Recovered, SHARD_COUNT_MAX, StoreError, shard_of,
 };
 
 use crate::ask::random_u128;
-use crate::failure::Failure;
 use crate::folder::Folder;
 use crate::lock::{is_locked, try_lock};
 use crate::shell::quoted;

@@ -4,13 +4,13 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use cenote_cli::failure::Failure;
 use cenote_fabric::{Address, ClientId, ClusterKey, connector};
 use cenote_store::client::{Client, ClientError, Command, Outcome};
 use cenote_store::copies::{Copies, CopiesError, CopyError};
 use cenote_store::{Condition, Refusal, Version};
 
 use crate::ask::random_u128;
-use crate::failure::Failure;
 
 /// How long it may take to connect, and to answer.
 const LIMIT: Duration = Duration::from_secs(10);

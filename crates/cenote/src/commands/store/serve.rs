@@ -9,6 +9,10 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use cenote_cli::failure::{DONE, Failure};
+use cenote_cli::signals;
+use cenote_cli::size::Size;
+use cenote_cli::span::{self, Span};
 use cenote_fabric::{Address, ClusterKey, HostPort, WireProtection};
 use cenote_store::schemes::{all, by_name};
 use cenote_store::{FileMedium, Medium, PmMedium, Server, ServerConfig};
@@ -16,11 +20,8 @@ use prometheus_client::registry::Registry;
 
 use super::metrics::StoreMetrics;
 use super::{opened, say};
-use crate::failure::{DONE, Failure};
+use crate::background;
 use crate::folder::Folder;
-use crate::size::Size;
-use crate::span::{self, Span};
-use crate::{background, signals};
 
 #[derive(clap::Args, Debug)]
 pub struct Args {

@@ -3,10 +3,9 @@
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
+use cenote_cli::failure::chain;
 use serde::Serialize;
 use serde_json::Value;
-
-use crate::failure::chain;
 
 /// What a part is.
 #[derive(Debug)]

@@ -5,11 +5,12 @@
 
 use std::ops::Range;
 
+use cenote_cli::size::Size;
+
 use super::rows::free_bytes;
 use super::table::{Look, Order, Row, widths};
 use super::view::{Focus, View};
 use crate::sample::Found;
-use crate::size::Size;
 
 /// A line, in pieces that look alike.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]

@@ -1,10 +1,11 @@
 //! Key-value nodes as rows.
 
+use cenote_cli::size::Size;
+
 use super::rows::time_left;
 use super::table::{Cell, Look, Row};
 use crate::commands::kv::status::{NodeStatus, State};
 use crate::sample::Nodes;
-use crate::size::Size;
 
 /// Columns of key-value nodes.
 pub const NODE_HEADER: [&str; 8] = [

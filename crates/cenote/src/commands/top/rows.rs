@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
+use cenote_cli::size::Size;
+use cenote_cli::span::Span;
 use cenote_pool::control::HostStatus;
 use serde_json::Value;
 
 use super::table::{Cell, Look, Row};
 use crate::commands::set::describe_change;
 use crate::sample::{Found, Host, Volume, Volumes};
-use crate::size::Size;
-use crate::span::Span;
 
 /// Columns of hosts.
 pub const HOST_HEADER: [&str; 10] = [

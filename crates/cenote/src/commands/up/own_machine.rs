@@ -1,12 +1,12 @@
 //! The machine that each host of a local cluster believes to be on.
 
 use anyhow::Result;
+use cenote_cli::size::Size;
 use cenote_host::slab_bytes_default;
 use cenote_pool::pressure::Settings;
 
 use super::Args;
 use crate::commands::host::room::Switch;
-use crate::size::Size;
 
 /// The machine that each host of this cluster believes to be on, so that they do not all give way
 /// at once: with nothing else on it, it holds what the host lends and what the host leaves free.

@@ -4,12 +4,12 @@ use std::io::Write;
 use std::time::Duration;
 
 use anyhow::Result;
+use cenote_cli::failure::{DONE, Failure, NOT_WHOLE, chain, colours_of_results};
+use cenote_cli::size::Size;
+use cenote_cli::table::Table;
 use serde_json::Value;
 
 use crate::commands::set::describe_change;
-use crate::failure::{DONE, Failure, NOT_WHOLE, chain, colours_of_results};
-use crate::size::Size;
-use crate::table::Table;
 use crate::volumes::{Question, Spec, Volumes};
 
 /// Lists volumes, whether anybody serves them or not.

@@ -3,12 +3,12 @@
 use std::io::Write;
 
 use anyhow::Result;
+use cenote_cli::failure::colours_of_results;
+use cenote_cli::size::Size;
+use cenote_cli::table::Table;
 
 use super::groups::{GroupStatus, Memory, PlaceStatus};
 use super::{NodeStatus, Report, is_alive};
-use crate::failure::colours_of_results;
-use crate::size::Size;
-use crate::table::Table;
 
 /// For people.
 pub fn print(out: &mut impl Write, report: &Report) -> Result<()> {

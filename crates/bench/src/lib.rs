@@ -1,0 +1,35 @@
+//! Benchmarks and the demonstration: each opening beside what a user would pick instead, in one run, on
+//! the same work.
+//!
+//! A benchmark measures ours and a peer interleaved in one run and returns one [`Row`] per figure. Its
+//! narration (conditions, progress) goes to stderr, so that stdout holds rows and nothing else. The
+//! command line calls the functions here and prints what they return; nothing here reads arguments.
+
+pub mod apps;
+pub mod cluster;
+pub mod codec;
+pub mod demo;
+pub mod events;
+pub mod fabric;
+pub mod files;
+mod fio;
+pub mod history;
+pub mod kv;
+pub mod log;
+pub mod migration;
+pub mod nbd;
+pub mod page;
+pub mod pager;
+pub mod protected;
+pub mod reclaim;
+pub mod regeneration;
+mod rotten;
+mod rounds;
+mod row;
+pub mod store;
+pub mod swap;
+mod swapping;
+pub mod trouble;
+
+pub use row::{RatioRange, Row, Verdict, write_json, write_table};
+pub(crate) use row::{figure, write_cells};

@@ -1,0 +1,106 @@
+//! `cenote lab cache`: a cache whose machines come and go, by seed.
+
+use std::io::Write;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use cenote_cli::failure::{DONE, FAILED};
+use cenote_cli::span::{self, Span};
+use cenote_sim::cache::{self, Options};
+
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    /// Decides everything that chance decides; the first one where there are many
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// Simulations, one seed after the other, until one fails
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seeds: u64,
+    /// Virtual time under faults; then everything has to become whole
+    #[arg(long, value_name = "DURATION", default_value = "20s", value_parser = span::any)]
+    duration: Duration,
+    /// Copies of each region, 1 or 2 [default: each seed draws]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=2))]
+    copies: Option<u8>,
+    /// Requests go in batches to server threads, in place of one-sided verbs
+    #[arg(long)]
+    batched: bool,
+    /// One JSON line per simulation in place of text
+    #[arg(long)]
+    json: bool,
+    /// Make a known mistake on purpose, to see it found (builds with feature `planted` only)
+    #[arg(long, value_name = "NAME", hide = !cfg!(feature = "planted"))]
+    plant: Option<String>,
+}
+
+pub fn run(args: &Args) -> Result<u8> {
+    let (mut requests, mut faults, mut moves) = (0, 0, 0);
+    for seed in (args.seed..).take(usize::try_from(args.seeds)?) {
+        let report = cache::run(&options(args, seed)?);
+        requests += report.requests;
+        faults += report.faults;
+        moves += report.moves;
+        if args.json {
+            let mut out = std::io::stdout().lock();
+            serde_json::to_writer(&mut out, &report)?;
+            writeln!(out)?;
+        }
+        if let Some(violation) = &report.violation {
+            eprintln!("What happened last:");
+            report.log.iter().for_each(|line| eprintln!("  {line}"));
+            eprintln!("Seed {seed}: {violation}");
+            eprintln!("To repeat it: {}", repeat(args, seed));
+            return Ok(FAILED);
+        }
+    }
+    if !args.json {
+        println!(
+            "{} simulations from seed {}: {requests} requests, {faults} faults, {moves} regions moved: every promise kept",
+            args.seeds, args.seed
+        );
+    }
+    Ok(DONE)
+}
+
+fn options(args: &Args, seed: u64) -> Result<Options> {
+    let any = match &args.plant {
+        Some(_) if cfg!(not(feature = "planted")) => {
+            bail!("this program was built without the feature injected")
+        }
+        Some(name) => {
+            let injected = cache::injected(name).with_context(|| {
+                let known: Vec<&str> = cache::fault_names().collect();
+                format!(
+                    "no mistake is called {name:?}: there are {}",
+                    known.join(", ")
+                )
+            })?;
+            Options::suited(injected, seed)
+        }
+        None => Options {
+            seed,
+            ..Options::default()
+        },
+    };
+    Ok(Options {
+        duration: args.duration,
+        copies: args.copies.map(usize::from).or(any.copies),
+        is_batched: args.batched,
+        ..any
+    })
+}
+
+fn repeat(args: &Args, seed: u64) -> String {
+    let copies = args
+        .copies
+        .map_or(String::new(), |copies| format!(" --copies {copies}"));
+    let plant = args
+        .plant
+        .as_ref()
+        .map_or(String::new(), |name| format!(" --plant {name}"));
+    let batched = if args.batched { " --batched" } else { "" };
+    format!(
+        "cenote lab cache --seed {seed} --duration {}{copies}{batched}{plant}",
+        Span::from(args.duration)
+    )
+}

@@ -1,0 +1,350 @@
+//! One life of a pool under a workload: until the medium crashes, or through.
+//!
+//! Clients announce values that come late, in part, wrong or never, and change while they are verified; some
+//! die. Another thread's groups and copies are begun now and ended some steps later.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use cenote_measure::random::Random;
+use cenote_store::schemes::{Durable, Named, PutStep, Scheme};
+use cenote_store::{
+    Batch, Condition, Group, Landing, Medium as _, ModelMedium, Pool, Source, StoreError, Taking,
+};
+
+use super::KEYS;
+use super::oracle::Oracle;
+
+type Bytes = Arc<Mutex<Vec<u8>>>;
+
+/// A client's landing: another thread's to change, whenever it is read.
+struct Shared {
+    bytes: Bytes,
+    /// What the client writes after it was read once.
+    afterwards: Option<Vec<u8>>,
+}
+
+impl Landing for Shared {
+    fn read(&mut self, out: &mut [u8]) {
+        let mut bytes = self.bytes.lock().unwrap_or_else(PoisonError::into_inner);
+        out.copy_from_slice(&bytes);
+        if let Some(next) = self.afterwards.take() {
+            *bytes = next;
+        }
+    }
+}
+
+/// A value that its client has not written yet.
+enum Late {
+    Landing(Bytes, Vec<u8>),
+    /// In the log itself, from a place on.
+    Log {
+        at: u64,
+        value: Vec<u8>,
+        key: u64,
+        sequence: u64,
+    },
+}
+
+/// Whether it went on to the end, or crashed.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Ended {
+    Through,
+    Crashed,
+}
+
+/// A pool, its clients, and who watches.
+pub struct Life<'a> {
+    pub pool: Pool<ModelMedium>,
+    pub oracle: &'a mut Oracle,
+    pub scheme: &'a dyn Scheme,
+    /// Versions that another thread is making durable, and what it is copying.
+    group: Option<Group<ModelMedium>>,
+    taking: Option<Taking<ModelMedium>>,
+    batch: Option<Batch<ModelMedium>>,
+    late: Vec<Late>,
+    pub next_value: u64,
+}
+
+impl<'a> Life<'a> {
+    pub fn new(
+        mut pool: Pool<ModelMedium>,
+        oracle: &'a mut Oracle,
+        scheme: &'a dyn Scheme,
+        next_value: u64,
+    ) -> Self {
+        pool.name_versions(scheme.named());
+        Self {
+            pool,
+            oracle,
+            scheme,
+            group: None,
+            taking: None,
+            batch: None,
+            late: Vec::new(),
+            next_value,
+        }
+    }
+
+    fn value(&mut self, random: &mut Random) -> Vec<u8> {
+        self.next_value += 1;
+        let len = 1 + random.below(60) as usize;
+        let mut value = vec![self.next_value as u8; len];
+        let tag = self.next_value.to_le_bytes();
+        value[..len.min(8)].copy_from_slice(&tag[..len.min(8)]);
+        value
+    }
+
+    /// One thing that somebody does.
+    pub fn step(&mut self, random: &mut Random) -> Result<Ended, String> {
+        let key = random.below(KEYS);
+        let has_space = self.scheme.put_steps().contains(&PutStep::CallForSpace);
+        match random.below(15) {
+            0..4 if has_space => self.put(random, key),
+            0..5 => self.put_durable(random, key),
+            5 => self.delete(key),
+            6 | 7 => self.write_late(random),
+            8 | 9 if self.scheme.durable() == Durable::InBackground => self.persist(random),
+            12.. => self.clean(random),
+            // What another thread is making durable is not settled by this one.
+            _ if self.pool.is_busy() => {
+                self.end_taking();
+                self.end_group()
+            }
+            _ => self.get(key),
+        }
+    }
+
+    fn put(&mut self, random: &mut Random, key: u64) -> Result<Ended, String> {
+        if !self.scheme.lands_beside_log() {
+            return self.put_into_log(random, key);
+        }
+        let value = self.value(random);
+        let bytes = Arc::new(Mutex::new(vec![0; value.len()]));
+        let set = |to: Vec<u8>| *bytes.lock().unwrap_or_else(PoisonError::into_inner) = to;
+        let mut afterwards = None;
+        match random.below(5) {
+            // Never whole.
+            0 => set([&[value[0] ^ 0x55], &value[1..]].concat()),
+            // Changed once it was looked at.
+            1 => {
+                set(value.clone());
+                afterwards = Some(vec![0xff; value.len()]);
+            }
+            2 => self
+                .late
+                .push(Late::Landing(Arc::clone(&bytes), value.clone())),
+            _ => set(value.clone()),
+        }
+        let source = Source::Landing(Box::new(Shared { bytes, afterwards }));
+        self.allocate(key, value, source).map(|(ended, _)| ended)
+    }
+
+    /// A value that its client writes to the log itself, now, in part, later or never.
+    fn put_into_log(&mut self, random: &mut Random, key: u64) -> Result<Ended, String> {
+        let value = self.value(random);
+        let (ended, given) = self.allocate(key, value.clone(), Source::Log)?;
+        let Some((sequence, at)) = given else {
+            return Ok(ended);
+        };
+        let written = match random.below(5) {
+            0 => 0,
+            1 | 2 => random.below(value.len() as u64) as usize,
+            _ => value.len(),
+        };
+        self.pool.medium().write(at, &value[..written]);
+        if written == value.len() {
+            return self.end_put(key, sequence);
+        }
+        self.late.push(Late::Log {
+            at,
+            value,
+            key,
+            sequence,
+        });
+        Ok(Ended::Through)
+    }
+
+    /// The value is there: what tells the server, if anything does.
+    fn end_put(&mut self, key: u64, sequence: u64) -> Result<Ended, String> {
+        if self.scheme.durable() != Durable::BeforeAck {
+            return Ok(Ended::Through);
+        }
+        match self.pool.settle(&[sequence]) {
+            Ok(1) => self.oracle.tell(key, sequence),
+            // Given up while its client was slow.
+            Ok(_) => {}
+            Err(error) => return crashed(&error),
+        }
+        Ok(Ended::Through)
+    }
+
+    fn allocate(
+        &mut self,
+        key: u64,
+        value: Vec<u8>,
+        source: Source,
+    ) -> Result<(Ended, Option<(u64, u64)>), String> {
+        let name = name(key);
+        let sum = Pool::<ModelMedium>::checksum(&name, &value);
+        let always = Condition::Always;
+        match self.pool.allocate(&name, value.len(), sum, source, always) {
+            Ok(one) => {
+                self.oracle.allocated(key, one.sequence, Some(value))?;
+                Ok((Ended::Through, Some((one.sequence, one.value_at))))
+            }
+            Err(error) => crashed(&error).map(|ended| (ended, None)),
+        }
+    }
+
+    fn put_durable(&mut self, random: &mut Random, key: u64) -> Result<Ended, String> {
+        let value = self.value(random);
+        self.oracle.unknown.push((key, Some(value.clone())));
+        match self.pool.put_durable(&name(key), &value, Condition::Always) {
+            Ok(one) => {
+                self.oracle.unknown.pop();
+                self.oracle.allocated(key, one.sequence, Some(value))?;
+                self.oracle.tell(key, one.sequence);
+                Ok(Ended::Through)
+            }
+            Err(error) => crashed(&error),
+        }
+    }
+
+    fn delete(&mut self, key: u64) -> Result<Ended, String> {
+        self.oracle.unknown.push((key, None));
+        match self.pool.delete(&name(key), Condition::Always) {
+            Ok(one) => {
+                self.oracle.unknown.pop();
+                self.oracle.allocated(key, one.sequence, None)?;
+                self.oracle.tell(key, one.sequence);
+                Ok(Ended::Through)
+            }
+            Err(error) => crashed(&error),
+        }
+    }
+
+    fn write_late(&mut self, random: &mut Random) -> Result<Ended, String> {
+        // Some clients die first.
+        match self.late.pop().filter(|_| random.below(4) > 0) {
+            None => Ok(Ended::Through),
+            Some(Late::Landing(bytes, value)) => {
+                *bytes.lock().unwrap_or_else(PoisonError::into_inner) = value;
+                Ok(Ended::Through)
+            }
+            Some(Late::Log {
+                at,
+                value,
+                key,
+                sequence,
+            }) => {
+                // Clients are trusted with the log under these schemes: none writes to what was given up.
+                if self.pool.is_space_of(sequence) {
+                    self.pool.medium().write(at, &value);
+                    return self.end_put(key, sequence);
+                }
+                Ok(Ended::Through)
+            }
+        }
+    }
+
+    fn get(&mut self, key: u64) -> Result<Ended, String> {
+        // Where readers do not ask the server, what they read may be lost.
+        let is_durable = self.scheme.durable() != Durable::Never;
+        let said = match self.scheme.named() {
+            Named::WhenDurable => self.pool.peek(&name(key)),
+            Named::AtAllocation => self.pool.get(&name(key)),
+        };
+        match said {
+            Ok(said) => {
+                let said = said.map(|version| (version.sequence, version.value));
+                self.oracle.check(key, said, is_durable)?;
+                Ok(Ended::Through)
+            }
+            Err(error) => crashed(&error),
+        }
+    }
+
+    /// A group in one go, or begun now and ended some steps later, while values of the next are copied.
+    fn persist(&mut self, random: &mut Random) -> Result<Ended, String> {
+        if random.below(3) == 0 {
+            self.take(random);
+            return Ok(Ended::Through);
+        }
+        if self.group.is_some() {
+            return self.end_group();
+        }
+        let mut group = self.pool.begin_group(1 + random.below(4) as usize);
+        if let Err(error) = group.write_back() {
+            return crashed(&error.into());
+        }
+        self.group = Some(group);
+        match random.below(2) {
+            0 => self.end_group(),
+            _ => Ok(Ended::Through),
+        }
+    }
+
+    fn take(&mut self, random: &mut Random) {
+        if self.taking.is_some() {
+            return self.end_taking();
+        }
+        let sequences = self
+            .pool
+            .next_waiting(1 + random.below(4) as usize, u64::MAX);
+        let mut taking = self.pool.begin_taking(&sequences);
+        taking.copy();
+        self.taking = Some(taking);
+        if random.below(2) == 0 {
+            self.end_taking();
+        }
+    }
+
+    fn end_taking(&mut self) {
+        if let Some(taking) = self.taking.take() {
+            self.pool.end_taking(taking);
+        }
+    }
+
+    fn end_group(&mut self) -> Result<Ended, String> {
+        let Some(group) = self.group.take() else {
+            return Ok(Ended::Through);
+        };
+        let fenced = group.fence();
+        match self.pool.end_group(group, fenced) {
+            Ok(_) => Ok(Ended::Through),
+            Err(error) => crashed(&error),
+        }
+    }
+
+    fn clean(&mut self, random: &mut Random) -> Result<Ended, String> {
+        let entries = 1 + random.below(20) as usize;
+        let batch = match self.batch.take() {
+            Some(batch) => batch,
+            None => match self.pool.begin_clean(entries) {
+                Ok((batch, _)) => batch,
+                Err(error) => return crashed(&error),
+            },
+        };
+        if random.below(3) == 0 {
+            self.batch = Some(batch);
+            return Ok(Ended::Through);
+        }
+        let done = batch.write_back().and_then(|()| batch.fence());
+        match self.pool.end_clean(batch, done) {
+            Ok(_) => Ok(Ended::Through),
+            Err(error) => crashed(&error),
+        }
+    }
+}
+
+pub fn name(key: u64) -> Vec<u8> {
+    format!("key {key}").into_bytes()
+}
+
+fn crashed(error: &StoreError) -> Result<Ended, String> {
+    match error {
+        StoreError::Io(_) => Ok(Ended::Crashed),
+        StoreError::Full | StoreError::Incomplete => Ok(Ended::Through),
+        error => Err(error.to_string()),
+    }
+}

@@ -222,7 +222,7 @@ fn run(cli: &Cli) -> anyhow::Result<u8> {
 
 /// What is logged unless CENOTE_LOG says otherwise: warnings, and a key-value node's peers and views.
 /// The level without a target has to be here: a filter that names targets replaces the default one.
-const LOGGED: &str = "warn,cenote_kv::cluster::node=info,cenote_kv::cluster::lane=info";
+const LOGGED: &str = "warn,cenote_kv_cluster::node=info,cenote_kv_cluster::lane=info";
 
 #[cfg(test)]
 mod tests {

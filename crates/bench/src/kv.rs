@@ -15,8 +15,9 @@ pub(crate) mod connection;
 mod goals;
 pub(crate) mod items;
 mod load;
+mod node_status;
+pub(crate) mod processes;
 pub mod recovery;
-pub(crate) mod running;
 mod server;
 mod shards;
 pub(crate) mod source;
@@ -24,7 +25,6 @@ mod survey;
 pub(crate) mod tally;
 #[cfg(test)]
 mod tests;
-mod told;
 pub(crate) mod usage;
 pub(crate) mod wire;
 pub(crate) mod worker;
@@ -41,7 +41,7 @@ pub use items::Sizes;
 use items::{Book, HEADER_BYTES, Items, VALUE_BYTES_MAX};
 use load::Load;
 pub use load::{Route, Shape};
-use running::Running;
+use processes::Processes;
 pub use server::{Redundancy, Server, Start};
 pub use source::Mix;
 use tally::{Kind, Tally};
@@ -170,7 +170,7 @@ struct Bench<'a> {
 /// A store and what is known of its items.
 struct Store<'a> {
     server: &'a Server,
-    running: Running,
+    running: Processes,
     book: Book,
     memory: Memory,
 }
@@ -206,7 +206,7 @@ impl Bench<'_> {
 
     fn fill<'s>(&self, server: &'s Server) -> Result<Store<'s>> {
         self.interrupt.check()?;
-        let running = Running::start(server, room_mib(self.items))?;
+        let running = Processes::start(server, room_mib(self.items))?;
         let pids = running.pids();
         let empty_bytes = usage::resident_bytes(&pids)?;
         let mut store = Store {

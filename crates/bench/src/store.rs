@@ -13,7 +13,7 @@
 //! Paper: eFactory, ICPP 2021, evaluation.
 
 mod contender;
-mod copied;
+mod copies;
 mod disk;
 mod figures;
 mod goals;
@@ -30,7 +30,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 
 use self::contender::{Store, Way};
-use self::copied::Copied;
+use self::copies::Copies;
 use self::figures::{Case, Measured, Round};
 pub use self::figures::{Figure, Report};
 use self::load::{Clients, Known};
@@ -235,7 +235,7 @@ impl Bench<'_> {
                 let size = (self.items.count(), self.value_bytes + 16);
                 row.push(Ours::start("efactory", size, &dir, self.served())?);
             }
-            stores.push(self.fill(Box::new(Copied::new(row)))?);
+            stores.push(self.fill(Box::new(Copies::new(row)))?);
         }
         for sync in [Sync::EverySecond, Sync::Always] {
             if !is_installed("redis-server") {

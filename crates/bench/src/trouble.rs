@@ -26,7 +26,7 @@ use super::Row;
 use super::events::trouble::{FLOW_BYTES, flow};
 use super::page::fill;
 use crate::cluster::LocalCluster;
-use crate::rotten::Rotten;
+use crate::rot::Rot;
 use crate::swapping::interrupt::Interrupt;
 use crate::swapping::{Folder, ON_DISK, fresh};
 use load::{Sample, burst, one_at_a_time};
@@ -316,7 +316,7 @@ impl<'a> Scene<'a> {
                 sample.context("the flow waited for it")
             }
             Trouble::Straggler => self.beside_a_straggler(drive),
-            Trouble::Corrupted => Rotten::host(&self.cluster, 0)?.beside(drive),
+            Trouble::Corrupted => Rot::host(&self.cluster, 0)?.beside(drive),
             _ => drive(),
         }
     }

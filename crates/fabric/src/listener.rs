@@ -14,7 +14,7 @@
 mod admission;
 mod bound;
 mod callers;
-mod served;
+mod connections;
 mod stranger;
 
 use std::collections::HashMap;
@@ -44,8 +44,8 @@ use crate::{
 use bound::{Bound, DataPath};
 use callers::CALLER_COUNT_MAX;
 #[cfg(feature = "rdma")]
-pub(crate) use served::pass_on;
-use served::{Data, Peer};
+pub(crate) use connections::pass_on;
+use connections::{Data, Peer};
 use stranger::{Proven, Stranger};
 
 /// A host's end of all its connections, over sockets.

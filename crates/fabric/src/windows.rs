@@ -7,7 +7,7 @@
 //! in; a generation is never given twice.
 
 mod entrance;
-mod held;
+mod held_window;
 
 use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -16,7 +16,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use crate::memory::Region;
 use crate::{Error, Generation, Result, Rights, Status, WindowDescriptor, WindowId};
 use entrance::Entrance;
-pub use held::{HeldWindow, Unwritten};
+pub use held_window::{HeldWindow, Unwritten};
 
 /// Most windows of one host.
 pub const WINDOW_COUNT_MAX: usize = CHUNK_SLOTS_FIRST * ((1 << CHUNK_COUNT) - 1);

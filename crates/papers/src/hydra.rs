@@ -6,5 +6,5 @@
 
 pub mod ablation;
 pub mod racks;
-pub mod simulated;
+pub mod simulation;
 pub mod sweeps;

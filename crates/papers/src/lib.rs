@@ -7,5 +7,5 @@ pub mod efactory;
 pub mod hydra;
 pub mod infiniswap;
 #[cfg(test)]
-mod killed;
+mod kills;
 pub mod latency;

@@ -129,7 +129,7 @@ fn median_of(system: &str, operation: Operation) -> u64 {
 
 #[test]
 fn each_figure_has_a_table_and_a_picture_that_says_it_is_simulated() {
-    let drawn = cenote_papers::hydra::ablation::drawn::draw(rows()).expect("every row is there");
+    let drawn = cenote_papers::hydra::ablation::pictures::draw(rows()).expect("every row is there");
     let names: Vec<&str> = drawn.iter().map(|figure| figure.name.as_str()).collect();
     for figure in [
         "9-read",

@@ -10,7 +10,7 @@ use cenote_pool::placement::Pick;
 use serde::Serialize;
 
 use crate::loss::Case;
-use crate::placed::{Cluster, Placer, Stripes, apart, groups};
+use crate::stripes::{Cluster, Placer, Stripes, apart, groups};
 
 /// One size of cluster under one placer. The JSON line has exactly these keys, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]

@@ -20,7 +20,7 @@ use serde::Serialize;
 use crate::balance;
 use crate::loss::Case;
 use crate::odds::{Failing, counted};
-use crate::placed::{Cluster, Placer, apart, groups};
+use crate::stripes::{Cluster, Placer, apart, groups};
 
 /// What a cluster is, and what it should hold to.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]

@@ -19,5 +19,5 @@ pub mod balance;
 pub mod choice;
 pub mod loss;
 pub mod odds;
-pub mod placed;
+pub mod stripes;
 pub mod tco;

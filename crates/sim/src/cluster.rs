@@ -23,9 +23,9 @@ mod faults;
 pub mod host;
 mod injection;
 mod model;
+pub mod observer;
 mod options;
 mod troubles;
-pub mod watched;
 mod world;
 
 use std::time::{Duration, Instant};

@@ -6,8 +6,8 @@
 //! injected into the code; each has to break a promise that the simulator sees ([`verdict`]).
 
 pub mod cache;
-mod caught;
 pub mod cluster;
 pub mod kv;
+mod panics;
 pub mod store;
 pub mod verdict;

@@ -4,7 +4,7 @@
 //! is refused has simulated nothing. And what is found has to be the mistake's doing: the same run
 //! without it breaks no promise.
 
-use crate::caught::caught;
+use crate::panics::caught;
 
 /// What became of a run.
 #[derive(Clone, Debug, Eq, PartialEq)]

@@ -1,8 +1,8 @@
 //! A volume: opened once per owner, shared by its workers.
 
-mod changing;
 mod dialer;
 mod maintenance;
+mod reconfiguration;
 
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, sync_channel};
@@ -311,7 +311,7 @@ impl Volume {
         let is_kept = journal.is_some();
         let opened = is_kept.then_some(opened);
         let host_count = config.hosts.len();
-        let domain_count = changing::domains(&config.hosts);
+        let domain_count = reconfiguration::domains(&config.hosts);
         let (commands, inbox) = std::sync::mpsc::channel();
         let control = Control::new(Parts {
             core: Arc::clone(&core),

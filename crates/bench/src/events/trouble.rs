@@ -8,7 +8,7 @@ use anyhow::Context as _;
 use super::Kind;
 use crate::apps::memcached_load::{CONNECTION_COUNT, Steering};
 use crate::cluster::LocalCluster;
-use crate::rotten::Rotten;
+use crate::rot::Rot;
 use crate::swapping::interrupt::Interrupt;
 
 /// Something that happens while a program pages.
@@ -95,7 +95,7 @@ impl Trouble {
             Self::Flows => flow(cluster, || interrupt.sleep(time)),
             Self::Corruption => {
                 let host = (chance % cluster.host_count() as u64) as usize;
-                Rotten::host(cluster, host)?.beside(|| interrupt.sleep(time))
+                Rot::host(cluster, host)?.beside(|| interrupt.sleep(time))
             }
             Self::Burst => {
                 load.set_active(CONNECTION_COUNT);

@@ -18,10 +18,10 @@ use cenote_measure::random::{Random, mix as mixed};
 
 use super::items::{Book, Items};
 use super::load::{Load, Target};
-use super::running::Running;
+use super::node_status::{self, Takeover};
+use super::processes::Processes;
 use super::survey::{self, Survey};
 use super::tally::SLICE;
-use super::told::{self, Takeover};
 use super::{Mix, Options as Kinds, Route, Server, Shape, Sizes};
 use crate::Row;
 use crate::swapping::interrupt::Interrupt;
@@ -150,8 +150,8 @@ struct Play<'a> {
 
 impl Play<'_> {
     /// Its clients ask any node: who has a key changes, and those without the map are the many.
-    fn start(&self, items: &Items) -> Result<Running> {
-        let mut running = Running::start(self.variant, super::room_mib(items))?;
+    fn start(&self, items: &Items) -> Result<Processes> {
+        let mut running = Processes::start(self.variant, super::room_mib(items))?;
         if running.target.route == Route::ByMap {
             running.target.route = Route::Any;
         }
@@ -196,11 +196,11 @@ impl Play<'_> {
         let seed = options.seed + self.round;
         let (tally, (began_us, killed_us)) =
             load.run((options.mix, seed), options.time, |began| {
-                let began_us = told::now_unix_us();
+                let began_us = node_status::now_unix_us();
                 let mut killed_us = Vec::new();
                 for (kill, victim) in options.kills.iter().zip(&victims) {
                     sleep_until(began + *kill, self.interrupt)?;
-                    killed_us.push(told::now_unix_us());
+                    killed_us.push(node_status::now_unix_us());
                     running.kill(*victim)?;
                 }
                 sleep_until(began + options.time, self.interrupt)?;
@@ -231,7 +231,7 @@ impl Play<'_> {
         let load = self.load(&target, &items, &book);
         load.fill()?;
         let victims = victims(running.node_count(), self.options.seed + self.round);
-        let killed_us = told::now_unix_us();
+        let killed_us = node_status::now_unix_us();
         running.kill(victims[0])?;
         let mut told = self.until_recovered(&running, &[killed_us])?;
         let back = load.read_back()?;
@@ -245,7 +245,11 @@ impl Play<'_> {
     }
 
     /// Waits until all that was taken over is there. By kill: what followed it.
-    fn until_recovered(&self, running: &Running, killed_us: &[u64]) -> Result<Vec<Vec<Takeover>>> {
+    fn until_recovered(
+        &self,
+        running: &Processes,
+        killed_us: &[u64],
+    ) -> Result<Vec<Vec<Takeover>>> {
         let deadline = Instant::now() + RECOVERED_LIMIT;
         let grace = Instant::now() + TOLD_LIMIT;
         loop {

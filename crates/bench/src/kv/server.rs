@@ -1,7 +1,7 @@
 //! Servers under load: how each is told on the command line, started, found, killed and ended.
 //!
 //! A [`Server`] is one store: a process, several over which clients spread keys, or a group of
-//! nodes any of which answers for all keys. [`Running`](super::running::Running) knows the processes of each node, so that
+//! nodes any of which answers for all keys. [`Processes`](super::processes::Processes) knows the processes of each node, so that
 //! the same code measures their time and memory and kills one of them.
 
 use std::fmt;

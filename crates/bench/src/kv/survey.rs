@@ -10,9 +10,9 @@ use cenote_measure::figure::{Csv, Legend, Line, Plot, Scale};
 use cenote_measure::statistics::median;
 use serde::Serialize;
 
+use super::node_status::{Summary, Takeover};
 use super::recovery::Options;
 use super::tally::{Kind, SLICE, Slice, Tally};
-use super::told::{Summary, Takeover};
 use crate::Row;
 
 /// One round of one variant.

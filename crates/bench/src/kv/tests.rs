@@ -48,7 +48,7 @@ fn every_value_that_real_servers_return_is_right() {
             println!("skipped: {program} is not installed");
             continue;
         }
-        let running = Running::start(&server.parse().unwrap(), 64).unwrap();
+        let running = Processes::start(&server.parse().unwrap(), 64).unwrap();
         assert!(usage::resident_bytes(&running.pids()).unwrap() > 0);
         for sizes in [Sizes::Fixed(40_000), Sizes::Zipf] {
             let items = Items::new(COUNT, sizes, 1);

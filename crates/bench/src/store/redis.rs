@@ -15,7 +15,7 @@ use mio::{Events, Poll, Token};
 use tempfile::TempDir;
 
 use super::super::kv::connection::{Connection, Pending, ServerAddress, State};
-use super::super::kv::running::free_address;
+use super::super::kv::processes::free_address;
 use super::super::kv::tally::Kind;
 use super::super::kv::wire::{Protocol, Reply};
 use super::contender::{Client, Promise, Request, Role, Store, Way};

@@ -10,9 +10,9 @@ pub mod manage;
 mod metrics;
 mod model;
 mod plan;
-mod printed;
 mod proc;
 mod search;
+mod slo;
 mod state;
 mod supply;
 

@@ -15,8 +15,8 @@ use cenote_cli::size::Size;
 use cenote_pager::{Keeper, SERVED_RESIDENT_MIN_BYTES, Served};
 use cenote_preload::LIBRARY;
 
-use crate::confined;
 use crate::place::Which;
+use crate::seccomp;
 use crate::volume_server::{End, Serving, WhichVolume};
 
 /// `run` and what follows it.
@@ -155,7 +155,7 @@ fn variable() -> &'static OsStr {
 fn confine(command: &mut Command) {
     let prepare = || {
         signals::unblock()?;
-        confined::confine()
+        seccomp::confine()
     };
     // SAFETY: both make system calls alone.
     unsafe { command.pre_exec(prepare) };

@@ -5,10 +5,10 @@
 //! files that have them are never opened for it.
 
 mod archive;
-mod asked;
 mod files;
 mod part;
 mod secrets;
+mod sources;
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -125,7 +125,7 @@ fn build() -> serde_json::Value {
 fn gather(args: &Args, dir: Option<&ClusterDir>, chosen: Result<Vec<Part>>) -> Result<Vec<Part>> {
     let program = std::env::current_exe().context("find this program's file")?;
     let commands = commands(args, dir)?;
-    let mut parts = vec![asked::kernel()];
+    let mut parts = vec![sources::kernel()];
     match chosen {
         Ok(chosen) => parts.extend(chosen),
         Err(error) => parts.push(Part::made("logs and config", || Err(error))),
@@ -136,14 +136,14 @@ fn gather(args: &Args, dir: Option<&ClusterDir>, chosen: Result<Vec<Part>>) -> R
         let (program, bar, limit) = (&program, &bar, args.timeout);
         let asked = commands.iter().map(|(name, arguments)| {
             scope.spawn(move || {
-                let part = asked::command(name, program, arguments, limit);
+                let part = sources::command(name, program, arguments, limit);
                 bar.inc(1);
                 part
             })
         });
         let read = pages.iter().map(|address| {
             scope.spawn(move || {
-                let part = asked::metrics(address, limit);
+                let part = sources::metrics(address, limit);
                 bar.inc(1);
                 part
             })

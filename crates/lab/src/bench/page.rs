@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use cenote_bench::Row;
-use cenote_bench::protected;
+use cenote_bench::protection;
 use cenote_bench::trouble::{self, Options};
 use cenote_cli::transport::Transport;
 
@@ -60,11 +60,11 @@ pub fn run(
 }
 
 pub fn run_protected(transports: &[Transport], rounds: Option<usize>) -> Result<Vec<Row>> {
-    let mut options = protected::Options::default();
+    let mut options = protection::Options::default();
     options.rounds = rounds.unwrap_or(options.rounds);
     over(transports, |transport| {
         options.transport = transport.unwrap_or(&options.transport).to_owned();
-        protected::run(&options)
+        protection::run(&options)
     })
 }
 

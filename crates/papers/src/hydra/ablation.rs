@@ -9,9 +9,9 @@
 //!
 //! Units: virtual nanoseconds. Paper: \[hydra22\] 7.1, 7.2, Figures 9 to 12 and 19.
 
-pub mod drawn;
 mod figures;
-pub mod measured;
+pub mod measurement;
+pub mod pictures;
 
 use anyhow::{Result, ensure};
 use cenote_measure::statistics::quantile;

@@ -7,11 +7,11 @@ use anyhow::{Result, ensure};
 use cenote_measure::figure::{Csv, Legend, Line, Plot, Scale};
 use cenote_measure::random::Random;
 use cenote_plan::loss::Case;
-use cenote_plan::placed::{Cluster, Placer, Stripes, apart};
+use cenote_plan::stripes::{Cluster, Placer, Stripes, apart};
 use cenote_pool::placement::Pick;
 use serde::Serialize;
 
-use super::simulated::{Effort, Estimate, index_below};
+use super::simulation::{Effort, Estimate, index_below};
 
 /// One number of failed racks under one placer. The JSON line has exactly these keys, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -181,7 +181,7 @@ pub fn plot(rows: &[Row]) -> Plot {
 
 #[cfg(test)]
 mod tests {
-    use super::super::simulated::USUAL;
+    use super::super::simulation::USUAL;
     use super::*;
 
     #[test]

@@ -4,11 +4,11 @@ use anyhow::Result;
 use cenote_measure::figure::{Csv, Legend, Line, Plot, Scale};
 use cenote_plan::loss::Case;
 use cenote_plan::odds::Failing;
-use cenote_plan::placed::Placer;
+use cenote_plan::stripes::Placer;
 use cenote_pool::placement::Pick;
 use serde::Serialize;
 
-use super::simulated::{self, Effort, Estimate};
+use super::simulation::{self, Effort, Estimate};
 
 /// A parameter and the values that it goes through; all others stay.
 #[derive(Clone, Copy, Debug)]
@@ -101,8 +101,8 @@ pub fn row(
         value,
         ec_cache: failing.random_groups(case),
         coding_sets: failing.coding_sets(case),
-        ec_cache_simulated: simulated::loss(case, failing, Placer::Random, effort, &mut step),
-        coding_sets_simulated: simulated::loss(case, failing, sets, effort, &mut step),
+        ec_cache_simulated: simulation::loss(case, failing, Placer::Random, effort, &mut step),
+        coding_sets_simulated: simulation::loss(case, failing, sets, effort, &mut step),
     })
 }
 

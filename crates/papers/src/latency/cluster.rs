@@ -105,7 +105,7 @@ impl Cluster {
         let scheme = setup.resilience.scheme();
         let net = Net::new(seed, Config::default());
         let mut random = Random::new(seed);
-        let seen = cenote_sim::cluster::watched::Sightings::default();
+        let seen = cenote_sim::cluster::observer::Sightings::default();
         let count = setup
             .hosts
             .unwrap_or(HOSTS.max(scheme.members() + FLOW_HOSTS));

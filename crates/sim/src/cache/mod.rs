@@ -20,7 +20,7 @@ use std::time::Duration;
 use cenote_cache::injected_faults::{ALL, InjectedFault};
 use serde::Serialize;
 
-use crate::caught::caught;
+use crate::panics::caught;
 use world::World;
 
 /// What is simulated.

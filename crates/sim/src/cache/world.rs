@@ -22,7 +22,7 @@ use super::model::Model;
 use super::muffled::{Muffles, Muffling};
 use super::{Options, Report};
 use crate::cluster::host::{Host, address_of};
-use crate::cluster::watched::Sightings;
+use crate::cluster::observer::Sightings;
 use succession::{Former, REIGN};
 
 const SLAB_BYTES: u64 = 16 << 10;

@@ -1,10 +1,10 @@
 //! One client: a volume, its workers, and a model of every byte that they may see.
 
 mod buffers;
+mod disk_errors;
 mod losses;
-mod observed;
-mod owning;
-mod refused;
+mod observation;
+mod ownership;
 mod rot;
 mod suspects;
 
@@ -25,9 +25,9 @@ use super::disk::{Disk, Mood};
 use super::estate::Estate;
 use super::model::{Excuse, Model, SECTOR_BYTES};
 use buffers::Buffers;
+use disk_errors::Failure;
 use losses::LastWhole;
-use owning::Redo;
-use refused::Failure;
+use ownership::Redo;
 use suspects::Suspects;
 
 pub use losses::Loss;

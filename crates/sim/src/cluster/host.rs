@@ -9,7 +9,7 @@ use cenote_fabric::{Address, ClientId, ClusterKey, Listen, Region, Time, WindowD
 use cenote_host::{Config, Gauge, Headroom, Inheritance, LockMemory, Reading, Share, Stepped};
 use cenote_pool::ledger::Handover;
 
-use super::watched::{Records, Sightings, Watched, complain};
+use super::observer::{Observer, Records, Sightings, complain};
 
 /// Windows that one process of a host passes on to the next.
 type Windows = Vec<(Arc<Region>, WindowDescriptor)>;
@@ -101,7 +101,7 @@ impl Host {
             let mut listener = listen(windows);
             serving = Some((listener.answerer()?, listener.windows()?));
             let machine = (net.clone(), node);
-            let watched = Watched::new(Box::new(listener), machine, name, records, seen);
+            let watched = Observer::new(Box::new(listener), machine, name, records, seen);
             Ok(Box::new(watched) as Box<dyn Listen>)
         };
         let process = Stepped::start_with(

@@ -15,8 +15,8 @@ use super::ambush::{ARROWS, Ambush};
 use super::client::{Client, Loss, Plan, Trouble};
 use super::faults::FELT;
 use super::host::{Host, address_of};
+use super::observer::Sightings;
 use super::troubles::Troubles;
-use super::watched::Sightings;
 use super::{Options, Violation};
 
 /// Who runs next.

@@ -16,7 +16,7 @@ mod judge;
 pub mod linear;
 mod mood;
 mod network;
-mod seen;
+mod observations;
 mod trouble;
 mod world;
 
@@ -25,7 +25,7 @@ pub use cenote_kv::group::view::Scheme;
 use cenote_kv::injected_faults::{ALL, InjectedFault};
 use serde::Serialize;
 
-use crate::caught::caught;
+use crate::panics::caught;
 pub use mood::Focus;
 use world::World;
 

@@ -15,7 +15,7 @@ use cenote_measure::random::Random;
 use super::client::Client;
 use super::mood::{Focus, Mood};
 use super::network::{Channel, Network, WAYS};
-use super::seen::Seen;
+use super::observations::Observations;
 use super::trouble::Doom;
 use super::{Options, Report, judge};
 
@@ -50,7 +50,7 @@ pub(super) struct World {
     /// Processes that are to give their places up, and end then.
     pub(super) leaving: BTreeMap<Process, Leave>,
     pub(super) clients: Vec<Client>,
-    pub(super) seen: Seen,
+    pub(super) seen: Observations,
     pub(super) report: Report,
     pub(super) incarnation: u64,
     /// When trouble follows trouble, in steps.
@@ -87,7 +87,7 @@ impl World {
             views: vec![view],
             dead: Vec::new(),
             leaving: BTreeMap::new(),
-            seen: Seen::default(),
+            seen: Observations::default(),
             report: Report {
                 seed: options.seed,
                 ..Report::default()

@@ -9,11 +9,11 @@ use cenote_pool::control::{Request, Window};
 use cenote_pool::injected_faults::{InjectedFault, is_injected};
 use cenote_pool::placement::{Candidate, Site};
 
-use super::awaiting::AWAITED_MAX;
 use super::books::Listing;
 use super::dialer::{Link, spoken};
 use super::endpoints::Equipped;
 use super::ownership::Ownership;
+use super::reach::AWAITED_MAX;
 use super::{Control, pool_window};
 use crate::directory::{HostIndex, Session};
 

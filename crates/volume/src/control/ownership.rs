@@ -25,8 +25,8 @@ use cenote_fabric::{FAILURE_TIMEOUT, Time};
 use cenote_pool::control::{Refusal, Request};
 use cenote_pool::ledger::LEASE;
 
-use super::awaiting::AWAITED_MAX;
 use super::mapping::{Acquire, Purpose};
+use super::reach::AWAITED_MAX;
 use super::{Control, Granted, pool_window};
 use crate::VolumeError;
 use crate::core::Mapping;

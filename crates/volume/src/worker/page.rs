@@ -22,18 +22,18 @@
 
 mod backed;
 mod bytes;
-mod checked;
+mod comparison;
 mod early;
 mod epoch;
-mod healed;
-mod judged;
-mod landed;
+mod heal;
+mod in_flight;
 mod late;
 mod migration;
 mod read;
 mod redone;
-mod tagged;
+mod tags;
 mod verbs;
+mod verdict;
 mod write;
 
 use std::sync::atomic::Ordering;
@@ -49,8 +49,8 @@ use crate::integrity::Tag;
 use crate::scheme::Cut;
 use crate::{IoError, Mode};
 use epoch::stripe_of;
-use landed::Landed;
-pub(in crate::worker) use tagged::Guard;
+use in_flight::Landed;
+pub(in crate::worker) use tags::Guard;
 use verbs::bits;
 
 /// A page operation; unused while its state is `Free`.

@@ -21,7 +21,7 @@ use cenote_measurer::files;
 use cenote_pool::control::HostStatus;
 
 use super::manage;
-use super::printed::{Best, SloArgs, refused, transport_of};
+use super::slo::{Best, SloArgs, refused, transport_of};
 use super::state;
 use crate::ask;
 use crate::at_etcd::AtEtcd;

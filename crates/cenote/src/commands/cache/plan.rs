@@ -18,7 +18,7 @@ use cenote_measurer::files;
 use clap::ArgGroup;
 use serde::Serialize;
 
-use super::printed::{Best, Choice, SloArgs, refused, told, transport_of};
+use super::slo::{Best, Choice, SloArgs, refused, told, transport_of};
 
 #[derive(clap::Args, Debug)]
 #[command(group = ArgGroup::new("how").args(["model", "server_threads"]))]

@@ -12,7 +12,7 @@ use cenote_cli::span::Span;
 use cenote_measurer::files;
 use serde::Serialize;
 
-use super::printed::{Best, Choice, SloArgs, refused, told, transport_of};
+use super::slo::{Best, Choice, SloArgs, refused, told, transport_of};
 
 #[derive(clap::Args, Debug)]
 pub struct Args {

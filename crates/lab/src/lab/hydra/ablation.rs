@@ -9,7 +9,7 @@ use cenote_cli::failure::DONE;
 use cenote_papers::hydra::ablation::{
     self, COMPARISONS, OUR_COSTS, Options, PAPER_COSTS, Row, Value,
 };
-use cenote_papers::hydra::ablation::{drawn, measured};
+use cenote_papers::hydra::ablation::{measurement, pictures};
 use cenote_papers::latency::Operation;
 use serde::Serialize;
 
@@ -64,13 +64,13 @@ pub fn run(args: &Args) -> Result<u8> {
             args.files.is_none(),
             "--files: the paper's figures are drawn on sim"
         );
-        let options = measured::Options {
+        let options = measurement::Options {
             transport: args.transport.clone(),
             rounds: usize::try_from(args.rounds)?,
             operations,
             delta: args.delta,
         };
-        let rows = measured::run(&options)?;
+        let rows = measurement::run(&options)?;
         print_measured(&mut out, args.json, &rows)?;
         return Ok(DONE);
     }
@@ -108,7 +108,7 @@ fn write_figures(folder: &Path, rows: &[Row]) -> Result<()> {
         fs::write(&path, content).with_context(|| path.display().to_string())
     };
     fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
-    for figure in drawn::draw(rows)? {
+    for figure in pictures::draw(rows)? {
         write(format!("{}.csv", figure.name), figure.csv.text())?;
         write(format!("{}.svg", figure.name), &figure.svg)?;
     }
@@ -181,7 +181,7 @@ fn print(out: &mut impl Write, options: &Options, rows: &[Row]) -> Result<()> {
     Ok(())
 }
 
-fn print_measured(out: &mut impl Write, json: bool, rows: &[measured::Row]) -> Result<()> {
+fn print_measured(out: &mut impl Write, json: bool, rows: &[measurement::Row]) -> Result<()> {
     if !json {
         writeln!(
             out,

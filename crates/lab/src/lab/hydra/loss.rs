@@ -5,7 +5,7 @@ use std::io::{Write, stdout};
 use anyhow::Result;
 use cenote_cli::failure::DONE;
 use cenote_cli::progress;
-use cenote_papers::hydra::simulated::{Effort, USUAL};
+use cenote_papers::hydra::simulation::{Effort, USUAL};
 use cenote_papers::hydra::sweeps;
 use cenote_plan::odds::{COVERED_ENOUGH, Failing, covered};
 use serde::Serialize;

@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use cenote_cli::failure::DONE;
 use cenote_cli::progress;
 use cenote_measure::figure::{Csv, Plot};
-use cenote_papers::hydra::simulated::{Effort, USUAL};
+use cenote_papers::hydra::simulation::{Effort, USUAL};
 use cenote_papers::hydra::{racks, sweeps};
 use cenote_plan::balance;
 use cenote_plan::loss::Case;

@@ -18,7 +18,7 @@ use cenote_kv_cluster::injected_faults::{ALL, InjectedFault};
 use serde::Serialize;
 
 use super::linear::{Call, is_linearizable};
-use crate::caught::caught;
+use crate::panics::caught;
 pub use trouble::Trouble;
 use world::World;
 

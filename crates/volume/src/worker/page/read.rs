@@ -13,7 +13,7 @@ use cenote_pool::injected_faults::{InjectedFault, is_injected};
 
 use super::State;
 use super::epoch::stripe_of;
-use super::landed::Landed;
+use super::in_flight::Landed;
 use super::verbs::Verb;
 use crate::IoError;
 use crate::directory::Stripe;

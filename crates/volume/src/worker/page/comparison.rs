@@ -15,8 +15,8 @@
 use std::sync::atomic::Ordering;
 
 use super::epoch::stripe_of;
-use super::judged::Verdict;
 use super::verbs::{Verb, bits, spare_of};
+use super::verdict::Verdict;
 use super::{State, Worker};
 use crate::directory::Stripe;
 use crate::marks::Soundness;

@@ -11,7 +11,7 @@
 use cenote_measure::random::Random;
 use cenote_plan::loss::{Case, choose};
 use cenote_plan::odds::Failing;
-use cenote_plan::placed::{Cluster, Placer, Stripes, apart};
+use cenote_plan::stripes::{Cluster, Placer, Stripes, apart};
 use serde::Serialize;
 
 /// A mean and its standard error.

@@ -12,8 +12,8 @@
 use std::sync::atomic::Ordering;
 
 use super::Worker;
-use super::judged::Verdict;
 use super::verbs::bits;
+use super::verdict::Verdict;
 use crate::integrity::{Integrity, NUMBER_BLOCK, Tag, Tags};
 use crate::marks::Soundness;
 use crate::{IoError, PAGE_BYTES};

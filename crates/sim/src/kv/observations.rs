@@ -6,14 +6,14 @@ use cenote_kv::memory::table::Entry;
 
 /// Of a whole simulation.
 #[derive(Default)]
-pub(super) struct Seen {
+pub(super) struct Observations {
     /// The latest time of each partition.
     clocks: BTreeMap<usize, u32>,
     /// What each cas number of a partition was given to: a key, its value, its expiry.
     given: BTreeMap<(usize, u64), (u64, u32, u32)>,
 }
 
-impl Seen {
+impl Observations {
     /// A read was answered at this time of the partition's.
     ///
     /// # Errors

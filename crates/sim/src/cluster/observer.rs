@@ -34,7 +34,7 @@ pub struct Seen {
 pub type Sightings = Arc<Mutex<Seen>>;
 
 /// See the module's text.
-pub struct Watched {
+pub struct Observer {
     listener: Box<dyn Listen>,
     machine: (Net, NodeId),
     host: String,
@@ -93,7 +93,7 @@ struct Grant {
 /// before it heard.
 const DECIDED: Duration = Duration::from_secs(2);
 
-impl Watched {
+impl Observer {
     /// Sees what a host hears and says on `listener`.
     pub fn new(
         listener: Box<dyn Listen>,
@@ -472,7 +472,7 @@ pub fn complain(seen: &Sightings, text: String) {
     seen.broken.push(text);
 }
 
-impl Listen for Watched {
+impl Listen for Observer {
     fn addresses(&self) -> Vec<Address> {
         self.listener.addresses()
     }

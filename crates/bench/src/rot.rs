@@ -14,12 +14,12 @@ use anyhow::Context as _;
 use crate::cluster::LocalCluster;
 
 /// A host whose memory rots, again and again.
-pub(crate) struct Rotten {
+pub(crate) struct Rot {
     pid: u32,
     pass: u64,
 }
 
-impl Rotten {
+impl Rot {
     /// A host by its place in the cluster file.
     pub(crate) fn host(cluster: &LocalCluster, index: usize) -> anyhow::Result<Self> {
         let pid = cluster.pid(index).context("the host has no process")?;

@@ -9,14 +9,14 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail, ensure};
 
 use super::load::Target;
+use super::node_status::{self, Told};
 use super::server::{Server, Start, announced};
-use super::told::{self, Told};
 use crate::swapping::confined::{Killed, detach};
 use crate::swapping::is_installed;
 use tempfile::TempDir;
 
 /// A store that answers.
-pub(super) struct Running {
+pub(super) struct Processes {
     pub(super) target: Target,
     nodes: Vec<Node>,
     /// What ends a group, what tells of it, and its folder.
@@ -35,7 +35,7 @@ struct Node {
     is_killed: bool,
 }
 
-impl Running {
+impl Processes {
     /// Starts it with room for `mib` of items, and waits until every node listens.
     ///
     /// # Errors
@@ -135,7 +135,7 @@ impl Running {
         let asked = Command::new(program).args(arguments).output();
         let asked = asked.with_context(|| format!("run {program}"))?;
         // Its code says whether all is well, which it is not.
-        told::told(&asked.stdout).map(Some)
+        node_status::told(&asked.stdout).map(Some)
     }
 
     pub(super) fn node_count(&self) -> usize {
@@ -205,7 +205,7 @@ impl Node {
     }
 }
 
-impl Drop for Running {
+impl Drop for Processes {
     fn drop(&mut self) {
         if let Some((program, arguments)) = self.down.split_first() {
             match Command::new(program)

@@ -13,12 +13,12 @@ use super::contender::{Client, Promise, Request, Role, Store, Way};
 use super::ours::{LOOKS, Ours, WAIT};
 
 /// Servers, in their order.
-pub(super) struct Copied {
+pub(super) struct Copies {
     row: Vec<Ours>,
     ways: Vec<Way>,
 }
 
-impl Copied {
+impl Copies {
     /// A row of at least one, all reached by the same transports.
     pub(super) fn new(row: Vec<Ours>) -> Self {
         let mut ways: Vec<Way> = row[0].ways().to_vec();
@@ -33,7 +33,7 @@ impl Copied {
     }
 }
 
-impl Store for Copied {
+impl Store for Copies {
     fn ways(&self) -> &[Way] {
         &self.ways
     }

@@ -31,7 +31,7 @@ pub struct Text<C, const MOST: usize>(PhantomData<C>);
 impl<'a, C: Count, const MOST: usize> Layout<'a, String> for Text<C, MOST> {
     fn put(value: &String, out: &mut Writer<'_>) {
         let len = value.len();
-        assert!(len <= MOST, "text of {len} bytes passes {MOST}");
+        out.check(len, 0, MOST);
         put_count::<C>(len, out);
         out.bytes(value.as_bytes());
     }
@@ -55,7 +55,7 @@ impl<'a, C: Count, const MOST: usize> Layout<'a, &'a [u8]> for Bytes<C, MOST> {
     #[inline]
     fn put(value: &&'a [u8], out: &mut Writer<'_>) {
         let len = value.len();
-        assert!(len <= MOST, "{len} bytes pass {MOST}");
+        out.check(len, 0, MOST);
         put_count::<C>(len, out);
         out.bytes(value);
     }
@@ -80,14 +80,14 @@ impl<'a, C: Count, const MOST: usize> Layout<'a, Vec<u8>> for Bytes<C, MOST> {
     }
 }
 
-/// All bytes up to the message's end, at most `MOST`; borrowed or in a vector. Writing leaves the bound
-/// to the reader.
+/// All bytes up to the message's end, at most `MOST`; borrowed or in a vector.
 #[derive(Clone, Copy, Debug)]
 pub struct Rest<const MOST: usize>;
 
 impl<'a, const MOST: usize> Layout<'a, &'a [u8]> for Rest<MOST> {
     #[inline]
     fn put(value: &&'a [u8], out: &mut Writer<'_>) {
+        out.check(value.len(), 0, MOST);
         out.bytes(value);
     }
 
@@ -103,7 +103,7 @@ impl<'a, const MOST: usize> Layout<'a, &'a [u8]> for Rest<MOST> {
 
 impl<'a, const MOST: usize> Layout<'a, Vec<u8>> for Rest<MOST> {
     fn put(value: &Vec<u8>, out: &mut Writer<'_>) {
-        out.bytes(value);
+        <Self as Layout<'_, &[u8]>>::put(&&value[..], out);
     }
 
     fn take(input: &mut Reader<'a>) -> Result<Vec<u8>, Malformed> {
@@ -120,8 +120,7 @@ impl<'a, T, C: Count, const LEAST: usize, const MOST: usize, I: Layout<'a, T>> L
 {
     fn put(value: &Vec<T>, out: &mut Writer<'_>) {
         let count = value.len();
-        let fits = (LEAST..=MOST).contains(&count);
-        assert!(fits, "{count} items, not {LEAST} to {MOST}");
+        out.check(count, LEAST, MOST);
         put_count::<C>(count, out);
         value.iter().for_each(|item| I::put(item, out));
     }
@@ -139,8 +138,7 @@ impl<'a, T, C: Count, const LEAST: usize, const MOST: usize, I: Layout<'a, T>> L
     }
 }
 
-/// From `LEAST` to `MOST` items, which go on to the message's end. Writing leaves the bounds to the
-/// reader.
+/// From `LEAST` to `MOST` items, which go on to the message's end.
 #[derive(Clone, Copy, Debug)]
 pub struct ListToEnd<const LEAST: usize, const MOST: usize, I = Plain>(PhantomData<I>);
 
@@ -148,6 +146,7 @@ impl<'a, T, const LEAST: usize, const MOST: usize, I: Layout<'a, T>> Layout<'a, 
     for ListToEnd<LEAST, MOST, I>
 {
     fn put(value: &Vec<T>, out: &mut Writer<'_>) {
+        out.check(value.len(), LEAST, MOST);
         value.iter().for_each(|item| I::put(item, out));
     }
 

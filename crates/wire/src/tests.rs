@@ -188,14 +188,14 @@ fn what_a_later_version_added_is_left_out_of_an_earlier_one() {
 }
 
 #[test]
-#[should_panic(expected = "4 items, not 1 to 3")]
+#[should_panic(expected = "4, not 1 to 3")]
 fn a_list_beyond_its_bound_is_not_written() {
     let places = vec![Place { x: 1, y: 1 }; 4];
     written(&Message::Places { places, bytes: &[] }, 1);
 }
 
 #[test]
-#[should_panic(expected = "text of 5 bytes passes 4")]
+#[should_panic(expected = "5, not 0 to 4")]
 fn a_text_beyond_its_bound_is_not_written() {
     let message = Message::Named {
         id: Id(1),
@@ -211,6 +211,24 @@ fn a_count_that_its_bits_do_not_hold_is_not_written() {
     let mut out = Vec::new();
     let bytes = vec![0; 256];
     Writer::new(&mut out).put_as::<Bytes<u8, 300>, _>(&bytes);
+}
+
+#[test]
+fn a_lenient_writer_leaves_bounds_to_the_reader() {
+    let place = Place { x: 1, y: 1 };
+    for message in [
+        Message::Places {
+            places: vec![place; 4],
+            bytes: b"",
+        },
+        Message::Many(Vec::new()),
+        Message::Borrowed(b"12345"),
+        Message::Vector(vec![0; 5]),
+    ] {
+        let mut out = Vec::new();
+        Writer::lenient(&mut out).put(&message);
+        assert!(read(&out).is_err(), "{message:?}");
+    }
 }
 
 #[test]

@@ -7,6 +7,7 @@ use crate::{Field, Layout};
 pub struct Writer<'o> {
     out: &'o mut Vec<u8>,
     version: u8,
+    is_strict: bool,
 }
 
 impl<'o> Writer<'o> {
@@ -17,7 +18,27 @@ impl<'o> Writer<'o> {
 
     /// Writes a message in this version: what is [`Since`](crate::Since) a later one is left out.
     pub fn of_version(version: u8, out: &'o mut Vec<u8>) -> Self {
-        Self { out, version }
+        Self {
+            out,
+            version,
+            is_strict: true,
+        }
+    }
+
+    /// Leaves the bounds of texts, bytes and lists to the reader, who refuses what breaks one: where
+    /// what is written was not checked, and the other end is to say so.
+    pub fn lenient(out: &'o mut Vec<u8>) -> Self {
+        let mut writer = Self::new(out);
+        writer.is_strict = false;
+        writer
+    }
+
+    /// That this many bytes or items are within the bounds of their declaration, unless the reader is to
+    /// check it.
+    #[inline]
+    pub(crate) fn check(&self, len: usize, least: usize, most: usize) {
+        let fits = (least..=most).contains(&len);
+        assert!(fits || !self.is_strict, "{len}, not {least} to {most}");
     }
 
     /// The message's version.

@@ -151,7 +151,7 @@ macro_rules! __implement {
             #[inline]
             fn take(
                 $input: &mut $crate::Reader<$life>,
-            ) -> ::core::result::Result<Self, $crate::Malformed> $take
+            ) -> $crate::Taken<Self> $take
         }
     };
     (
@@ -166,7 +166,7 @@ macro_rules! __implement {
             #[inline]
             fn take(
                 $input: &mut $crate::Reader<$life>,
-            ) -> ::core::result::Result<Self, $crate::Malformed> {
+            ) -> $crate::Taken<Self> {
                 let $tag = $input.take()?;
                 $crate::Tagged::take_tagged($tag, $input)
             }
@@ -178,7 +178,7 @@ macro_rules! __implement {
             fn take_tagged(
                 $tag: u8,
                 $input: &mut $crate::Reader<$life>,
-            ) -> ::core::result::Result<Self, $crate::Malformed> {
+            ) -> $crate::Taken<Self> {
                 Ok(match $tag {
                     $( $number => $variant, )*
                     _ => return Err($crate::Malformed($unknown)),

@@ -1,6 +1,6 @@
 //! What has bytes on the wire.
 
-use crate::{Malformed, Reader, Writer};
+use crate::{Malformed, Reader, Taken, Writer};
 
 /// A part of a message that looks the same wherever it is in one. `'a` is the bytes that it is read
 /// from: what borrows from them is not copied.
@@ -15,7 +15,7 @@ pub trait Field<'a>: Sized {
     ///
     /// # Errors
     /// What comes is something else.
-    fn take(input: &mut Reader<'a>) -> Result<Self, Malformed>;
+    fn take(input: &mut Reader<'a>) -> Taken<Self>;
 }
 
 /// One way to write values of a type that has several, or that is another crate's.
@@ -30,7 +30,7 @@ pub trait Layout<'a, T> {
     ///
     /// # Errors
     /// What comes is something else.
-    fn take(input: &mut Reader<'a>) -> Result<T, Malformed>;
+    fn take(input: &mut Reader<'a>) -> Taken<T>;
 }
 
 /// As [`Field`] says: the layout of what is declared without one.
@@ -43,7 +43,7 @@ pub trait Tagged<'a>: Field<'a> {
     ///
     /// # Errors
     /// None of them has it, or something else follows.
-    fn take_tagged(tag: u8, input: &mut Reader<'a>) -> Result<Self, Malformed>;
+    fn take_tagged(tag: u8, input: &mut Reader<'a>) -> Taken<Self>;
 }
 
 impl<'a, T: Field<'a>> Layout<'a, T> for Plain {
@@ -53,7 +53,7 @@ impl<'a, T: Field<'a>> Layout<'a, T> for Plain {
     }
 
     #[inline]
-    fn take(input: &mut Reader<'a>) -> Result<T, Malformed> {
+    fn take(input: &mut Reader<'a>) -> Taken<T> {
         T::take(input)
     }
 }
@@ -67,7 +67,7 @@ macro_rules! numbers {
             }
 
             #[inline]
-            fn take(input: &mut Reader<'a>) -> Result<Self, Malformed> {
+            fn take(input: &mut Reader<'a>) -> Taken<Self> {
                 Ok(Self::from_le_bytes(input.array()?))
             }
         }
@@ -83,7 +83,7 @@ impl<'a> Field<'a> for bool {
     }
 
     #[inline]
-    fn take(input: &mut Reader<'a>) -> Result<Self, Malformed> {
+    fn take(input: &mut Reader<'a>) -> Taken<Self> {
         match input.take::<u8>()? {
             0 => Ok(false),
             1 => Ok(true),
@@ -97,7 +97,7 @@ impl<'a, const N: usize> Field<'a> for [u8; N] {
         out.bytes(self);
     }
 
-    fn take(input: &mut Reader<'a>) -> Result<Self, Malformed> {
+    fn take(input: &mut Reader<'a>) -> Taken<Self> {
         input.array()
     }
 }
@@ -107,7 +107,7 @@ impl<'a, T: Field<'a>> Field<'a> for Box<T> {
         T::put(self, out);
     }
 
-    fn take(input: &mut Reader<'a>) -> Result<Self, Malformed> {
+    fn take(input: &mut Reader<'a>) -> Taken<Self> {
         T::take(input).map(Self::new)
     }
 }
@@ -118,7 +118,7 @@ impl<'a, A: Field<'a>, B: Field<'a>> Field<'a> for (A, B) {
         self.1.put(out);
     }
 
-    fn take(input: &mut Reader<'a>) -> Result<Self, Malformed> {
+    fn take(input: &mut Reader<'a>) -> Taken<Self> {
         Ok((input.take()?, input.take()?))
     }
 }
@@ -130,7 +130,7 @@ impl<'a, A: Field<'a>, B: Field<'a>, C: Field<'a>> Field<'a> for (A, B, C) {
         self.2.put(out);
     }
 
-    fn take(input: &mut Reader<'a>) -> Result<Self, Malformed> {
+    fn take(input: &mut Reader<'a>) -> Taken<Self> {
         Ok((input.take()?, input.take()?, input.take()?))
     }
 }

@@ -3,7 +3,7 @@
 use std::marker::PhantomData;
 
 use crate::reader::SHORT;
-use crate::{Field, Layout, Malformed, Plain, Reader, Writer};
+use crate::{Field, Layout, Malformed, Plain, Reader, Taken, Writer};
 
 /// A number of bytes or items, as it stands before them.
 pub trait Count: for<'a> Field<'a> + TryFrom<usize> + TryInto<usize> {}
@@ -19,7 +19,7 @@ fn put_count<C: Count>(count: usize, out: &mut Writer<'_>) {
     count.put(out);
 }
 
-fn take_count<C: Count>(input: &mut Reader<'_>) -> Result<usize, Malformed> {
+fn take_count<C: Count>(input: &mut Reader<'_>) -> Taken<usize> {
     // More than can be addressed is more than there is.
     input.take::<C>()?.try_into().map_err(|_| SHORT)
 }
@@ -36,7 +36,7 @@ impl<'a, C: Count, const MOST: usize> Layout<'a, String> for Text<C, MOST> {
         out.bytes(value.as_bytes());
     }
 
-    fn take(input: &mut Reader<'a>) -> Result<String, Malformed> {
+    fn take(input: &mut Reader<'a>) -> Taken<String> {
         let len = take_count::<C>(input)?;
         if len > MOST {
             return Err(Malformed("text is too long"));
@@ -61,7 +61,7 @@ impl<'a, C: Count, const MOST: usize> Layout<'a, &'a [u8]> for Bytes<C, MOST> {
     }
 
     #[inline]
-    fn take(input: &mut Reader<'a>) -> Result<&'a [u8], Malformed> {
+    fn take(input: &mut Reader<'a>) -> Taken<&'a [u8]> {
         let len = take_count::<C>(input)?;
         if len > MOST {
             return Err(LONG);
@@ -75,7 +75,7 @@ impl<'a, C: Count, const MOST: usize> Layout<'a, Vec<u8>> for Bytes<C, MOST> {
         <Self as Layout<'_, &[u8]>>::put(&&value[..], out);
     }
 
-    fn take(input: &mut Reader<'a>) -> Result<Vec<u8>, Malformed> {
+    fn take(input: &mut Reader<'a>) -> Taken<Vec<u8>> {
         input.take_as::<Self, &[u8]>().map(<[u8]>::to_vec)
     }
 }
@@ -92,7 +92,7 @@ impl<'a, const MOST: usize> Layout<'a, &'a [u8]> for Rest<MOST> {
     }
 
     #[inline]
-    fn take(input: &mut Reader<'a>) -> Result<&'a [u8], Malformed> {
+    fn take(input: &mut Reader<'a>) -> Taken<&'a [u8]> {
         let len = input.left();
         if len > MOST {
             return Err(LONG);
@@ -106,7 +106,7 @@ impl<'a, const MOST: usize> Layout<'a, Vec<u8>> for Rest<MOST> {
         <Self as Layout<'_, &[u8]>>::put(&&value[..], out);
     }
 
-    fn take(input: &mut Reader<'a>) -> Result<Vec<u8>, Malformed> {
+    fn take(input: &mut Reader<'a>) -> Taken<Vec<u8>> {
         input.take_as::<Self, &[u8]>().map(<[u8]>::to_vec)
     }
 }
@@ -125,7 +125,7 @@ impl<'a, T, C: Count, const LEAST: usize, const MOST: usize, I: Layout<'a, T>> L
         value.iter().for_each(|item| I::put(item, out));
     }
 
-    fn take(input: &mut Reader<'a>) -> Result<Vec<T>, Malformed> {
+    fn take(input: &mut Reader<'a>) -> Taken<Vec<T>> {
         let count = take_count::<C>(input)?;
         if !(LEAST..=MOST).contains(&count) {
             return Err(Malformed::ITEMS);
@@ -150,7 +150,7 @@ impl<'a, T, const LEAST: usize, const MOST: usize, I: Layout<'a, T>> Layout<'a, 
         value.iter().for_each(|item| I::put(item, out));
     }
 
-    fn take(input: &mut Reader<'a>) -> Result<Vec<T>, Malformed> {
+    fn take(input: &mut Reader<'a>) -> Taken<Vec<T>> {
         let mut items = Vec::new();
         while input.left() > 0 {
             if items.len() == MOST {
@@ -176,7 +176,7 @@ impl<'a, T: Default, const VERSION: u8, I: Layout<'a, T>> Layout<'a, T> for Sinc
         }
     }
 
-    fn take(input: &mut Reader<'a>) -> Result<T, Malformed> {
+    fn take(input: &mut Reader<'a>) -> Taken<T> {
         if input.version() >= VERSION {
             I::take(input)
         } else {

@@ -55,6 +55,9 @@ pub use writer::Writer;
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Malformed(pub &'static str);
 
+/// What reading gives.
+pub type Taken<T> = Result<T, Malformed>;
+
 impl Malformed {
     /// More or fewer items than a list may have, unless its declaration says it in other words.
     pub const ITEMS: Self = Self("too many items, or too few");

@@ -1,6 +1,6 @@
 //! Reading.
 
-use crate::{Field, Layout, Malformed};
+use crate::{Field, Layout, Malformed, Taken};
 
 /// Takes parts off the front of a message; never reads past its end.
 #[derive(Clone, Debug)]
@@ -42,7 +42,7 @@ impl<'a> Reader<'a> {
     /// # Errors
     /// It is something else.
     #[inline]
-    pub fn take<T: Field<'a>>(&mut self) -> Result<T, Malformed> {
+    pub fn take<T: Field<'a>>(&mut self) -> Taken<T> {
         T::take(self)
     }
 
@@ -51,7 +51,7 @@ impl<'a> Reader<'a> {
     /// # Errors
     /// It is something else.
     #[inline]
-    pub fn take_as<L: Layout<'a, T>, T>(&mut self) -> Result<T, Malformed> {
+    pub fn take_as<L: Layout<'a, T>, T>(&mut self) -> Taken<T> {
         L::take(self)
     }
 
@@ -59,7 +59,7 @@ impl<'a> Reader<'a> {
     ///
     /// # Errors
     /// It is something else, or not all.
-    pub fn whole<T: Field<'a>>(mut self) -> Result<T, Malformed> {
+    pub fn whole<T: Field<'a>>(mut self) -> Taken<T> {
         let message = T::take(&mut self)?;
         self.end()?;
         Ok(message)
@@ -70,7 +70,7 @@ impl<'a> Reader<'a> {
     /// # Errors
     /// There are fewer.
     #[inline]
-    pub fn bytes(&mut self, len: usize) -> Result<&'a [u8], Malformed> {
+    pub fn bytes(&mut self, len: usize) -> Taken<&'a [u8]> {
         let (taken, rest) = self.rest.split_at_checked(len).ok_or(SHORT)?;
         self.rest = rest;
         Ok(taken)
@@ -81,7 +81,7 @@ impl<'a> Reader<'a> {
     /// # Errors
     /// There are fewer.
     #[inline]
-    pub fn array<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
+    pub fn array<const N: usize>(&mut self) -> Taken<[u8; N]> {
         let (taken, rest) = self.rest.split_first_chunk().ok_or(SHORT)?;
         self.rest = rest;
         Ok(*taken)
@@ -92,7 +92,7 @@ impl<'a> Reader<'a> {
     /// # Errors
     /// There are more.
     #[inline]
-    pub fn end(&self) -> Result<(), Malformed> {
+    pub fn end(&self) -> Taken<()> {
         if self.rest.is_empty() {
             Ok(())
         } else {

@@ -1,6 +1,6 @@
 //! What a host answers, or asks of a client by itself, and its bytes.
 
-use cenote_wire::{Field, List, Reader, Text, Writer, messages};
+use cenote_wire::{Field, List, Reader, Taken, Text, Writer, messages};
 
 #[cfg(doc)]
 use super::Request;
@@ -223,7 +223,7 @@ impl<'a> Field<'a> for FillResult {
         });
     }
 
-    fn take(input: &mut Reader<'a>) -> Result<Self, cenote_wire::Malformed> {
+    fn take(input: &mut Reader<'a>) -> Taken<Self> {
         match input.array()? {
             [0, 0] => Ok(Self::Done),
             [1, split] => Ok(Self::SourceFailed { split }),

@@ -1,6 +1,6 @@
 //! What a host says about itself when asked for its status.
 
-use cenote_wire::{List, Malformed, Since, Text, messages};
+use cenote_wire::{List, Malformed, Since, Taken, Text, messages};
 use serde::{Serialize, Serializer};
 
 use super::NAME_BYTES_MAX;
@@ -182,7 +182,7 @@ impl SlabCounts {
     }
 
     /// All of them are a number that fits.
-    fn add_up(&self) -> Result<(), Malformed> {
+    fn add_up(&self) -> Taken<()> {
         let others = [
             self.preparing,
             self.prepared,

@@ -9,7 +9,7 @@
 
 use std::time::Duration;
 
-use cenote_wire::{Layout, List, Reader, Since, Text, Writer, messages};
+use cenote_wire::{Layout, List, Reader, Since, Taken, Text, Writer, messages};
 
 use crate::control::{ADDRESS_BYTES_MAX, Counters, HeldSlab, Malformed, NAME_BYTES_MAX};
 use crate::injected_faults::{InjectedFault, is_injected};
@@ -236,7 +236,7 @@ impl Handover {
         Ok(Reader::of_version(version, rest).whole()?)
     }
 
-    fn check(&self) -> Result<(), cenote_wire::Malformed> {
+    fn check(&self) -> Taken<()> {
         let known = |slab: &HandedSlab| self.clients.iter().any(|c| c.id == slab.client);
         if self.slabs.iter().all(known) {
             Ok(())
@@ -256,7 +256,7 @@ impl<'a> Layout<'a, Duration> for Millis {
         out.put(&millis.unwrap_or(u64::MAX - 1));
     }
 
-    fn take(input: &mut Reader<'a>) -> Result<Duration, cenote_wire::Malformed> {
+    fn take(input: &mut Reader<'a>) -> Taken<Duration> {
         input.take().map(Duration::from_millis)
     }
 }
@@ -269,7 +269,7 @@ impl<'a> Layout<'a, Option<Duration>> for Millis {
         }
     }
 
-    fn take(input: &mut Reader<'a>) -> Result<Option<Duration>, cenote_wire::Malformed> {
+    fn take(input: &mut Reader<'a>) -> Taken<Option<Duration>> {
         let millis: u64 = input.take()?;
         Ok((millis != u64::MAX).then(|| Duration::from_millis(millis)))
     }

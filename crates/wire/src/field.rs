@@ -93,43 +93,51 @@ impl<'a> Field<'a> for bool {
 }
 
 impl<'a, const N: usize> Field<'a> for [u8; N] {
+    #[inline]
     fn put(&self, out: &mut Writer<'_>) {
         out.bytes(self);
     }
 
+    #[inline]
     fn take(input: &mut Reader<'a>) -> Taken<Self> {
         input.array()
     }
 }
 
 impl<'a, T: Field<'a>> Field<'a> for Box<T> {
+    #[inline]
     fn put(&self, out: &mut Writer<'_>) {
         T::put(self, out);
     }
 
+    #[inline]
     fn take(input: &mut Reader<'a>) -> Taken<Self> {
         T::take(input).map(Self::new)
     }
 }
 
 impl<'a, A: Field<'a>, B: Field<'a>> Field<'a> for (A, B) {
+    #[inline]
     fn put(&self, out: &mut Writer<'_>) {
         self.0.put(out);
         self.1.put(out);
     }
 
+    #[inline]
     fn take(input: &mut Reader<'a>) -> Taken<Self> {
         Ok((input.take()?, input.take()?))
     }
 }
 
 impl<'a, A: Field<'a>, B: Field<'a>, C: Field<'a>> Field<'a> for (A, B, C) {
+    #[inline]
     fn put(&self, out: &mut Writer<'_>) {
         self.0.put(out);
         self.1.put(out);
         self.2.put(out);
     }
 
+    #[inline]
     fn take(input: &mut Reader<'a>) -> Taken<Self> {
         Ok((input.take()?, input.take()?, input.take()?))
     }

@@ -12,6 +12,7 @@ impl Count for u8 {}
 impl Count for u16 {}
 impl Count for u32 {}
 
+#[inline]
 fn put_count<C: Count>(count: usize, out: &mut Writer<'_>) {
     let Ok(count) = C::try_from(count) else {
         panic!("{count} of something that is counted in fewer bits");
@@ -19,6 +20,7 @@ fn put_count<C: Count>(count: usize, out: &mut Writer<'_>) {
     count.put(out);
 }
 
+#[inline]
 fn take_count<C: Count>(input: &mut Reader<'_>) -> Taken<usize> {
     // More than can be addressed is more than there is.
     input.take::<C>()?.try_into().map_err(|_| SHORT)

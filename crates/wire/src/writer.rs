@@ -12,11 +12,13 @@ pub struct Writer<'o> {
 
 impl<'o> Writer<'o> {
     /// Writes a message of a protocol that has one version.
+    #[inline]
     pub fn new(out: &'o mut Vec<u8>) -> Self {
         Self::of_version(u8::MAX, out)
     }
 
     /// Writes a message in this version: what is [`Since`](crate::Since) a later one is left out.
+    #[inline]
     pub fn of_version(version: u8, out: &'o mut Vec<u8>) -> Self {
         Self {
             out,
@@ -27,6 +29,7 @@ impl<'o> Writer<'o> {
 
     /// Leaves the bounds of texts, bytes and lists to the reader, who refuses what breaks one: where
     /// what is written was not checked, and the other end is to say so.
+    #[inline]
     pub fn lenient(out: &'o mut Vec<u8>) -> Self {
         let mut writer = Self::new(out);
         writer.is_strict = false;
@@ -37,11 +40,13 @@ impl<'o> Writer<'o> {
     /// check it.
     #[inline]
     pub(crate) fn check(&self, len: usize, least: usize, most: usize) {
-        let fits = (least..=most).contains(&len);
-        assert!(fits || !self.is_strict, "{len}, not {least} to {most}");
+        if self.is_strict && !(least..=most).contains(&len) {
+            out_of_bounds(len, least, most);
+        }
     }
 
     /// The message's version.
+    #[inline]
     #[must_use]
     pub fn version(&self) -> u8 {
         self.version
@@ -70,4 +75,10 @@ impl<'o> Writer<'o> {
     pub fn bytes(&mut self, bytes: &[u8]) {
         self.out.extend_from_slice(bytes);
     }
+}
+
+#[cold]
+#[track_caller]
+fn out_of_bounds(len: usize, least: usize, most: usize) -> ! {
+    panic!("{len}, not {least} to {most}");
 }

@@ -3,7 +3,7 @@
 CARGO ?= cargo
 DENY_WARNINGS = RUSTDOCFLAGS="-D warnings"
 # What is installed.
-PROGRAMS = -p cenote -p cenote-lab -p cenote-kv
+PROGRAMS = -p cenote -p cenote-lab -p cenote-memcached
 BENCHES = codec fabric page nbd regeneration
 # Programs that swap: a quarter of an hour and more, as root.
 LONG_BENCHES = apps reclaim log

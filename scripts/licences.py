@@ -21,7 +21,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 # The packages whose programs are shipped.
-SHIPPED = ("cenote", "cenote-lab", "cenote-kv")
+SHIPPED = ("cenote", "cenote-lab", "cenote-memcached")
 TARGET = "x86_64-unknown-linux-gnu"
 TEXTS = ("LICENSE", "LICENCE", "COPYING", "COPYRIGHT", "NOTICE", "UNLICENSE")
 

@@ -19,7 +19,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-PACKAGES = ["-p", "cenote", "-p", "cenote-lab", "-p", "cenote-kv"]
+PACKAGES = ["-p", "cenote", "-p", "cenote-lab", "-p", "cenote-memcached"]
 # Features that are for tests alone, and a part of the symbols of what they compile in.
 FOR_TESTS = {"planted": b"15injected_faults6CHOSEN", "fuzz": b"4fuzz"}
 
@@ -47,7 +47,7 @@ def test_no_feature_for_tests_is_on():
     wrong = {name: sorted(on & FOR_TESTS.keys()) for name, on in found.items() if on & FOR_TESTS.keys()}
     assert not wrong, f"a program for users has what is for tests: {wrong}"
     # What is looked for is there to be found. Nothing of the workspace turns the doors on.
-    for name in ("block", "cache", "fabric", "kv", "store", "volume"):
+    for name in ("block", "cache", "fabric", "kv", "kv-cluster", "store", "volume"):
         manifest = (ROOT / "crates" / name / "Cargo.toml").read_text()
         assert "\nfuzz = []\n" in manifest, f"{name} has doors for the fuzz targets"
     command = ["cargo", "tree", "-p", "cenote-sim", "--locked", "--edges", "normal,dev", "--prefix", "none",

@@ -188,7 +188,7 @@ def test_an_rpm_has_the_same_files_and_is_installed_upgraded_and_removed():
         # that were built for the tests have the same symbols, or fewer.
         asked = run("rpm", "-qp", "--requires", old).stdout
         floor = re.search(r"libc\.so\.6\(GLIBC_2\.(\d+)\)", asked)
-        symbols = run("objdump", "-T", built / "cenote", built / "cenote-memcached").stdout
+        symbols = run("objdump", "-T", *built.iterdir()).stdout
         used = max(int(minor) for minor in re.findall(r"GLIBC_2\.(\d+)", symbols))
         assert used <= int(floor[1]), (used, asked)
         take_through(place, RPM_STEPS, old, new)
@@ -202,8 +202,9 @@ def test_the_same_programs_make_the_same_packages():
         built.mkdir()
         # All but the programs is what differs, if anything does.
         shutil.copy(CENOTE, built / "cenote")
-        (built / "cenote-memcached").write_text("#!/bin/sh\n")
-        (built / "cenote-memcached").chmod(0o755)
+        for name in ("cenote-lab", "cenote-memcached"):
+            (built / name).write_text("#!/bin/sh\n")
+            (built / name).chmod(0o755)
         run("strip", built / "cenote")
         for kind in ("deb", "rpm"):
             first = package(place, built, "1.0.0", kind).read_bytes()

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use cenote_cli::failure::Failure;
-use cenote_kv::cluster::etcd::{Credentials, Etcd, Tls};
+use cenote_kv_cluster::etcd::{Credentials, Etcd, Tls};
 use serde::{Deserialize, Serialize};
 
 /// Who we are at etcd, where it asks, and who it is.

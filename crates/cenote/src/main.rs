@@ -123,12 +123,21 @@ enum Command {
     /// Say over which fabrics this program reaches memory here
     Fabric(fabric::Args),
     /// Show it: a program swaps to twelve hosts, two are killed, nothing is lost
+    #[command(
+        after_help = "Example:\n  cenote demo\n\ncenote demo --help says more: it is part of cenote-lab."
+    )]
     Demo(lab::Args),
     /// Measure us beside a peer
+    #[command(
+        after_help = "Example:\n  cenote bench codec\n\ncenote bench --help says more: it is part of cenote-lab."
+    )]
     Bench(lab::Args),
     /// Choose a scheme and groups of hosts for a cluster; estimate savings from lending
     Plan(plan::Args),
     /// Experiments: a whole cluster simulated under faults
+    #[command(
+        after_help = "Example:\n  cenote lab sim --seed 7\n\ncenote lab --help says more: it is part of cenote-lab."
+    )]
     Lab(lab::Args),
     /// Write shell completions
     Completions(completions::Args),
@@ -213,7 +222,7 @@ fn run(cli: &Cli) -> anyhow::Result<u8> {
 
 /// What is logged unless CENOTE_LOG says otherwise: warnings, and a key-value node's peers and views.
 /// The level without a target has to be here: a filter that names targets replaces the default one.
-const LOGGED: &str = "warn,cenote_kv::cluster::node=info,cenote_kv::cluster::lane=info";
+const LOGGED: &str = "warn,cenote_kv_cluster::node=info,cenote_kv_cluster::lane=info";
 
 #[cfg(test)]
 mod tests {

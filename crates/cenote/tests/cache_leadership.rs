@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::process::Command;
 use std::time::Instant;
 
-use cenote_kv::cluster::etcd::{EtcdServer, ServerError};
+use cenote_kv_cluster::etcd::{EtcdServer, ServerError};
 use serde_json::Value;
 use support::cache_load::{CacheLoad, open};
 use support::gate::Gate;

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use cenote_cache::service::OpenError;
 use cenote_fabric::{ClusterKey, FAILURE_TIMEOUT};
-use cenote_kv::cluster::etcd::{Credentials, Etcd, EtcdServer, ServerError};
+use cenote_kv_cluster::etcd::{Credentials, Etcd, EtcdServer, ServerError};
 use serde_json::Value;
 use support::cache_load::{CacheLoad, open, open_with};
 use support::small_disk::SmallDisk;

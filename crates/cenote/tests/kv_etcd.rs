@@ -9,7 +9,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-use cenote_kv::cluster::etcd::{Etcd, EtcdError, EtcdServer, ServerError};
+use cenote_kv_cluster::etcd::{Etcd, EtcdError, EtcdServer, ServerError};
 use serde_json::Value;
 use support::gate::Gate;
 use support::memcached::{Client, with_value};

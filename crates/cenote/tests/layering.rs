@@ -86,11 +86,20 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ),
     (
         "cenote-kv",
+        &["cenote-pool", "cenote-fabric", "cenote-codec"],
+    ),
+    (
+        "cenote-memcached",
+        &["cenote-kv", "cenote-latency", "cenote-fabric"],
+    ),
+    (
+        "cenote-kv-cluster",
         &[
+            "cenote-kv",
+            "cenote-memcached",
             "cenote-pool",
             "cenote-fabric",
             "cenote-codec",
-            "cenote-latency",
         ],
     ),
     ("cenote-measure", &[]),
@@ -115,6 +124,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "cenote-fabric",
             "cenote-host",
             "cenote-kv",
+            "cenote-kv-cluster",
             "cenote-measure",
             "cenote-pool",
             "cenote-store",

@@ -7,7 +7,7 @@ use std::io::{BufRead, BufReader};
 use std::net::TcpStream;
 use std::process::Stdio;
 
-use cenote_kv::cluster::etcd::{EtcdServer, ServerError};
+use cenote_kv_cluster::etcd::{EtcdServer, ServerError};
 use support::etc_hosts::EtcHosts;
 use support::lab::{Lab, has_tools};
 use support::nbd::Client;

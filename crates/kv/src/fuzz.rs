@@ -3,9 +3,6 @@
 
 use bytes::{Bytes, BytesMut};
 
-use crate::cluster::config::{ClusterConfig, Registration};
-use crate::cluster::forward::{Forward, read_reply, reply_head};
-use crate::cluster::frame;
 use crate::group::operation::Operation;
 use crate::group::wire;
 use crate::protocol::{Dialect, Limits, Parser, Request, Step, binary, udp, whole};
@@ -19,9 +16,14 @@ const LIMITS: Limits = Limits {
     has_cas: true,
 };
 
-/// A stream of memcached's text commands, classic and meta: what comes of it does not depend on the
+/// A datagram, and a stream of memcached's text commands, classic and meta: what comes of it does not depend on the
 /// pieces that it comes in, and a request is read again the same from its own bytes.
 pub fn text(stream: &[u8]) {
+    if let Some((header, rest)) = udp::Header::parse(stream) {
+        // The last two bytes are reserved, and read as anything.
+        assert_eq!(header.encode()[..6], stream[..6]);
+        assert_eq!(rest, &stream[udp::HEADER_BYTES..]);
+    }
     for dialect in [Dialect::V1_6_18, Dialect::Later] {
         let limits = Limits { dialect, ..LIMITS };
         let told = text_steps(stream, stream.len(), limits);
@@ -131,59 +133,6 @@ fn binary_steps(stream: &[u8], piece: usize, is_known: bool) -> Vec<String> {
     told
 }
 
-/// What comes on a link between nodes: frames, the payloads that are known here, and datagrams.
-pub fn link(stream: &[u8]) {
-    let told = frames(stream, stream.len());
-    for piece in [1, 7] {
-        assert_eq!(frames(stream, piece), told, "in pieces of {piece}");
-    }
-    if let Some((header, rest)) = udp::Header::parse(stream) {
-        // The last two bytes are reserved, and read as anything.
-        assert_eq!(header.encode()[..6], stream[..6]);
-        assert_eq!(rest, &stream[udp::HEADER_BYTES..]);
-    }
-}
-
-fn frames(stream: &[u8], piece: usize) -> (Vec<frame::Frame>, Option<frame::FrameError>) {
-    let (mut input, mut told) = (BytesMut::new(), Vec::new());
-    for piece in stream.chunks(piece.max(1)) {
-        input.extend_from_slice(piece);
-        loop {
-            let before = input.clone();
-            match frame::split(&mut input) {
-                Ok(Some(frame)) => {
-                    let header = frame::header(frame.kind, frame.payload.len());
-                    let parts = [&header[..], &frame.payload, &input].concat();
-                    assert_eq!(parts, before, "the bytes of a frame and what follows");
-                    payload(&frame.payload);
-                    told.push(frame);
-                }
-                Ok(None) => {
-                    assert_eq!(input, before, "what is not whole stays");
-                    break;
-                }
-                Err(error) => {
-                    assert_eq!(input, before, "what is refused stays");
-                    return (told, Some(error));
-                }
-            }
-        }
-    }
-    (told, None)
-}
-
-fn payload(payload: &Bytes) {
-    if let Ok(number) = frame::read_ping(payload) {
-        assert_eq!(frame::ping(number), payload);
-    }
-    if let Ok(forward) = Forward::read(payload) {
-        assert_eq!([&forward.head()[..], &forward.text].concat(), payload[..]);
-    }
-    if let Ok((number, text)) = read_reply(payload) {
-        assert_eq!([&reply_head(number)[..], &text].concat(), payload[..]);
-    }
-}
-
 /// A message of a group, a view as it is agreed on, an operation: what is read is written the same.
 pub fn group(bytes: &[u8]) {
     let bytes = Bytes::copy_from_slice(bytes);
@@ -204,17 +153,5 @@ pub fn group(bytes: &[u8]) {
         let again = Operation::decode(again.bytes().clone()).expect("what was written is read");
         assert_eq!((again.effect(), again.key()), (effect, key));
         assert_eq!(again.change(), operation.change());
-    }
-}
-
-/// The documents that nodes agree on: what is read is written so that it is read the same.
-pub fn documents(bytes: &[u8]) {
-    if let Ok(read) = ClusterConfig::parse("/k", bytes) {
-        let again = ClusterConfig::parse("/k", &read.to_bytes());
-        assert_eq!(again.expect("what was written is read"), read);
-    }
-    if let Ok(read) = Registration::parse("/k", bytes) {
-        let again = Registration::parse("/k", &read.to_bytes());
-        assert_eq!(again.expect("what was written is read"), read);
     }
 }

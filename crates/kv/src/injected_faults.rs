@@ -41,21 +41,4 @@ cenote_pool::injected_faults! {
         /// An owner that changes places with a parity does not add its values to what it has of that.
         UnfoldedExchange = "unfolded-exchange",
     }
-    /// The same of what is around groups: registrations, views, and etcd.
-    const OF_NODES {
-        /// A registration that has run out counts as a death, and what is lost by that is given up.
-        ExpiryIsDeath = "expiry-is-death",
-        /// A group of whose view nobody is registered starts from scratch by itself, empty.
-        BeginsByItself = "begins-by-itself",
-        /// A node serves on, whatever became of its registration.
-        NeverCloses = "never-closes",
-        /// A node whose lanes stand still stays registered.
-        DeafLease = "deaf-lease",
-        /// Two processes of one name may get the same incarnation.
-        BlindClaim = "blind-claim",
-        /// That the store has lost its data is not noticed.
-        LossUnseen = "loss-unseen",
-        /// A partition goes to another node for balance, whatever is missing and has just changed.
-        HastyBalance = "hasty-balance",
-    }
 }

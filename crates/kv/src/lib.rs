@@ -1,13 +1,17 @@
-//! A key-value store that speaks memcached's protocol and survives the loss of any M nodes of a group.
+//! The items of a key-value store that speaks memcached's protocol and survives the loss of any M nodes of
+//! a group. Nothing here has I/O or a clock: what drives it brings both.
 //!
-//! [`protocol`] is memcached's protocol, [`engine`] what its requests do to items, [`memory`] where
-//! keys and values lie, [`group`] how a group keeps them. None of these has I/O or a clock: [`server`],
-//! which drives them, brings both, and [`cluster`] the links between nodes and who is alive.
+//! ```text
+//!   bytes of a client -- [protocol] --> requests -- [engine] --> items in [memory]
+//!                                                      |
+//!                                                   [group]: the same item on several nodes
+//! ```
+//!
+//! `cenote-memcached` is the server of one process, `cenote-kv-cluster` what makes nodes one store.
 //! Paper: \[cocytus16\].
 
 #![forbid(unsafe_code)]
 
-pub mod cluster;
 pub mod engine;
 #[cfg(feature = "fuzz")]
 #[doc(hidden)]
@@ -16,5 +20,3 @@ pub mod group;
 pub mod injected_faults;
 pub mod memory;
 pub mod protocol;
-pub mod server;
-pub mod threads;

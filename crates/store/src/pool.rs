@@ -68,6 +68,8 @@ pub struct Pool<M> {
     named: Named,
     /// While one half of the log is copied to the other.
     cleaning: Option<Cleaning>,
+    /// Bytes of versions that the index named before newer ones, since cleaning began last.
+    replaced_bytes: u64,
     /// Where the next object goes.
     tail: u64,
     next_sequence: u64,
@@ -155,6 +157,7 @@ impl<M: Medium> Pool<M> {
             unnamed: HashSet::new(),
             named: Named::AtAllocation,
             cleaning: None,
+            replaced_bytes: 0,
             tail: head.half(space.active).start,
             next_sequence: 1,
             backlog: Backlog::default(),
@@ -482,7 +485,8 @@ impl<M: Medium> Pool<M> {
         self.next_sequence += 1;
         if self.named == Named::AtAllocation || is_injected(InjectedFault::NamedTooEarly) {
             let word = Word::to(at, header.object_bytes(), self.space.epoch);
-            if let Found::Entry { .. } = found {
+            if let Found::Entry { word: before, .. } = found {
+                self.replaced_bytes += before.object_bytes();
                 self.index.set_word(slot, word);
             } else {
                 self.index.set(slot, header.hash, word);

@@ -102,7 +102,7 @@ impl MountedFolder {
             Transport::DevFuse => ("ours-dev-fuse", "off"),
         };
         let point = folder(dir, name)?;
-        let mut command = Command::new(program::this()?);
+        let mut command = Command::new(program::cenote()?);
         command.arg("mount").arg(&point).arg("--cluster");
         command.arg(cluster.file());
         command.args(["--size", &bytes.to_string(), "--scheme"]);

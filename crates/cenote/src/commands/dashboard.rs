@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 use cenote_cli::failure::{DONE, Failure};
 use cenote_cli::{signals, span};
 use cenote_fabric::{Address, HostPort};
-use cenote_kv::server::tls::{self, Verify};
+use cenote_memcached::tls::{self, Verify};
 use serde_json::json;
 
 use super::kv::place::Which as KvWhich;

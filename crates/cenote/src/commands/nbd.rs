@@ -11,7 +11,7 @@ use cenote_block::volume::VolumeDisk;
 use cenote_cli::failure::{DONE, Failure};
 use cenote_cli::signals;
 use cenote_fabric::HostPort;
-use cenote_kv::server::tls::{self, Verify};
+use cenote_memcached::tls::{self, Verify};
 
 use crate::folder::Folder;
 use crate::place::Which;

@@ -4,7 +4,7 @@
 use std::net::SocketAddr;
 use std::ops::Deref;
 
-use cenote_kv::cluster::etcd::{EtcdServer, ServerError};
+use cenote_kv_cluster::etcd::{EtcdServer, ServerError};
 
 use super::net::Net;
 use super::well::Well;

@@ -12,6 +12,8 @@ use super::replica::{Basis, Xid};
 use super::view::View;
 use crate::memory::table::Entry;
 
+/// Longest message: the largest item of 1 MiB, and what else one message says of it.
+pub const MESSAGE_BYTES_MAX: usize = (1 << 20) + (64 << 10);
 /// Bytes of a unit, the smallest part of an address space that is recovered by itself.
 pub const UNIT_BYTES: u64 = 4096;
 /// Units that are recovered or sent together at most: 256 KiB.

@@ -27,7 +27,7 @@ pub mod member;
 pub mod message;
 pub mod operation;
 pub mod owner;
-pub(crate) mod pace;
+pub mod pace;
 mod parity;
 pub mod process;
 pub mod progress;

@@ -12,7 +12,7 @@ const CORRECTION_PART: u64 = 10;
 
 /// See the [module](self). Made again by each process that owns a partition.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Pace {
+pub struct Pace {
     /// When the present time was due by the monotonic clock: less than a second ahead at the most.
     due_ns: Option<u64>,
     /// Seconds that have not been used for a correction.
@@ -22,7 +22,7 @@ pub(crate) struct Pace {
 impl Pace {
     /// What time follows `time`, where the system says that it is `said` (seconds since 1970), and `now_ns`
     /// is that of a clock that never jumps. A partition without time takes what is said.
-    pub(crate) fn next(&mut self, time: u32, said: u32, now_ns: u64) -> u32 {
+    pub fn next(&mut self, time: u32, said: u32, now_ns: u64) -> u32 {
         let due_ns = match self.due_ns {
             Some(due_ns) if time != 0 => due_ns,
             _ => {

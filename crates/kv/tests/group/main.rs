@@ -10,13 +10,12 @@ mod memory;
 
 use std::collections::BTreeMap;
 
-use cenote_kv::cluster::frame::PAYLOAD_BYTES_MAX;
 use cenote_kv::group::Bound;
 use cenote_kv::group::Takeover;
 use cenote_kv::group::audit::audit;
 use cenote_kv::group::marks::Marks;
 use cenote_kv::group::member::{Member, Outgoing, Service, Shape};
-use cenote_kv::group::message::{Message, UNIT_BYTES};
+use cenote_kv::group::message::{MESSAGE_BYTES_MAX, Message, UNIT_BYTES};
 use cenote_kv::group::owner::{Change, Refusal};
 use cenote_kv::group::process::Process;
 use cenote_kv::group::progress::Leave;
@@ -111,7 +110,7 @@ impl Group {
             }
             for (from, outgoing) in said {
                 let bytes = encode(0, outgoing.view, &outgoing.message).bytes();
-                assert!(bytes <= PAYLOAD_BYTES_MAX, "no link takes {bytes} bytes");
+                assert!(bytes <= MESSAGE_BYTES_MAX, "no link takes {bytes} bytes");
                 let is_units = matches!(outgoing.message, Message::Units { .. });
                 if let Some(held) = self.held.as_mut().filter(|_| is_units) {
                     held.push((from, outgoing));

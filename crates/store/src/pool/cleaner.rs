@@ -145,6 +145,13 @@ impl<M: Medium> Pool<M> {
         std::iter::once(rest).chain(other).collect()
     }
 
+    /// Bytes of versions that have been replaced or deleted since cleaning began last: those that it would
+    /// leave out. More where a version that replaced another was given up.
+    #[must_use]
+    pub fn replaced_bytes(&self) -> u64 {
+        self.replaced_bytes
+    }
+
     /// Whether so much of the log is used that cleaning should begin, or it has begun.
     #[must_use]
     pub fn is_cleaning_due(&self) -> bool {
@@ -341,6 +348,7 @@ impl<M: Medium> Pool<M> {
     /// From the first entry on, after a beginning or a crash. What the other half holds takes `reserve`
     /// bytes at most.
     pub(super) fn resume_cleaning(&mut self, reserve: u64) {
+        self.replaced_bytes = 0;
         self.cleaning = Some(Cleaning {
             next_slot: 0,
             is_deferred: false,

@@ -343,6 +343,7 @@ impl<M: Medium> Pool<M> {
             Found::Entry { slot, word: named } => {
                 let newer = self.object(named);
                 if newer.is_none_or(|newer| newer.header.sequence < header.sequence) {
+                    self.replaced_bytes += named.object_bytes();
                     self.index.set_word(slot, word);
                 }
             }

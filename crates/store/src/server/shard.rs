@@ -510,8 +510,12 @@ impl<M: Medium> State<M> {
         }
         let (used, all) = self.pool.log_bytes();
         let (_, places) = self.pool.hashing();
-        // For less than that of log or index, all that is left is not copied.
-        let may_help = used > self.used_after_cleaning + all / 64 || self.emptied > places / 64;
+        // For less than that of log or index, all that is left is not copied. Who deletes a few large values
+        // adds next to nothing to the log.
+        let worthwhile = all / 64;
+        let may_help = used > self.used_after_cleaning + worthwhile
+            || self.pool.replaced_bytes() > worthwhile
+            || self.emptied > places / 64;
         if may_help || self.pool.is_cleaning() {
             self.wants_cleaning = true;
             return Refusal::Busy;

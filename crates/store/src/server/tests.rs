@@ -262,6 +262,43 @@ fn keys_that_were_deleted_or_never_written_leave_room_for_others() {
     assert!(is_stored(bench.put(ONE, b"one more", b"value")));
 }
 
+/// A deletion adds next to nothing to the log, and is one key of many.
+#[test]
+fn a_few_large_values_that_were_deleted_leave_room_for_others() {
+    let full = refused(Refusal::Full);
+    let busy = refused(Refusal::Busy);
+    let large = vec![7; 200_000];
+    let mut bench = Bench::new(new_pool(8 << 20, MEMORY, 4096), EFactory);
+    let key = |number: usize| format!("key {number}").into_bytes();
+    let mut count = 0;
+    loop {
+        let put = bench.put(ONE, &key(count), &large);
+        bench.turn();
+        match put {
+            put if put == full => break,
+            put if put == busy => {}
+            put => {
+                assert!(is_stored(put));
+                count += 1;
+            }
+        }
+    }
+    assert!(count > 10, "{count} values");
+    for number in [1, 4] {
+        assert!(is_stored(bench.delete(&key(number))));
+        bench.turn();
+    }
+    assert_eq!(bench.put(ONE, b"one more", &large), busy);
+    for _ in 0..100 {
+        bench.turn();
+    }
+    for more in [&b"one more"[..], b"another"] {
+        assert!(is_stored(bench.put(ONE, more, &large)));
+        bench.turn();
+    }
+    assert_eq!(bench.put(ONE, b"one too many", &large), full);
+}
+
 /// A store that begins again counts keys that the one before it had emptied.
 #[test]
 fn keys_that_were_emptied_in_another_life_leave_room_for_others() {

@@ -10,7 +10,7 @@
 use std::cmp::Ordering;
 
 use cenote_cache::service::{Agreement, Claimed};
-use cenote_kv::cluster::etcd::{Etcd, Swap};
+use cenote_kv_cluster::etcd::{Etcd, Swap};
 
 /// The key of one cache, for the manager in one place.
 pub struct AtEtcd {

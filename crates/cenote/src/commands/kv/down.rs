@@ -6,8 +6,8 @@ use std::time::Duration;
 use anyhow::Result;
 use cenote_cli::failure::DONE;
 use cenote_cli::span;
-use cenote_kv::cluster::config::DocumentKeys;
-use cenote_kv::cluster::etcd::Etcd;
+use cenote_kv_cluster::config::DocumentKeys;
+use cenote_kv_cluster::etcd::Etcd;
 
 use super::place::KvDir;
 use crate::at_etcd::AtEtcd;

@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use cenote_cli::failure::{DONE, Failure, NOT_WHOLE};
 use cenote_cli::{progress, span};
-use cenote_kv::cluster::NodeId;
 use cenote_kv::group::process::Process;
 use cenote_kv::group::view::{Parity, Partition, View};
+use cenote_kv_cluster::NodeId;
 
 use super::place::Which;
 

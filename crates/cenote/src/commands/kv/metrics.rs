@@ -3,9 +3,9 @@
 use std::collections::HashMap;
 use std::fmt;
 
-use cenote_kv::cluster::NodeId;
-use cenote_kv::cluster::node::{GroupReport, Groups, PlaceReport};
-use cenote_kv::server::Handle;
+use cenote_kv_cluster::NodeId;
+use cenote_kv_cluster::node::{GroupReport, Groups, PlaceReport};
+use cenote_memcached::Handle;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, MetricEncoder};
 use prometheus_client::metrics::MetricType;

@@ -13,9 +13,9 @@ use cenote_cli::failure::DONE;
 use cenote_cli::signals;
 use cenote_cli::span;
 use cenote_fabric::{Host, HostPort};
-use cenote_kv::cluster::detector::Settings;
-use cenote_kv::cluster::node::{self, NodeConfig, Ready, Stop};
-use cenote_kv::server::Handle;
+use cenote_kv_cluster::detector::Settings;
+use cenote_kv_cluster::node::{self, NodeConfig, Ready, Stop};
+use cenote_memcached::Handle;
 use prometheus_client::registry::Registry;
 
 use super::metrics::{KvMetrics, unready};

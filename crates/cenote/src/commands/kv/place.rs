@@ -18,8 +18,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use cenote_cli::failure::Failure;
 use cenote_fabric::ClusterKey;
-use cenote_kv::cluster::config::DocumentKeys;
-use cenote_kv::cluster::etcd::Etcd;
+use cenote_kv_cluster::config::DocumentKeys;
+use cenote_kv_cluster::etcd::Etcd;
 use serde::{Deserialize, Serialize};
 
 use crate::at_etcd::AtEtcd;

@@ -5,11 +5,11 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use cenote_cli::failure::{DONE, Failure, NOT_WHOLE};
 use cenote_cli::span;
-use cenote_kv::cluster::NodeId;
-use cenote_kv::cluster::config::Scheme;
-use cenote_kv::cluster::reset::{Reset, Sight};
 use cenote_kv::group::process::Process;
 use cenote_kv::group::view::{self, View};
+use cenote_kv_cluster::NodeId;
+use cenote_kv_cluster::config::Scheme;
+use cenote_kv_cluster::reset::{Reset, Sight};
 
 use super::place::{Found, Which};
 use super::status::{self, Report};

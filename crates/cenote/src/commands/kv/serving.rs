@@ -10,9 +10,9 @@ use cenote_cli::size::Size;
 use cenote_cli::span::{self, Span};
 use cenote_fabric::HostPort;
 use cenote_kv::protocol::{Dialect, Limits};
-use cenote_kv::server::files::{Files, TlsFiles};
-use cenote_kv::server::tls::Verify;
-use cenote_kv::server::{Settings, TcpAddress};
+use cenote_memcached::files::{Files, TlsFiles};
+use cenote_memcached::tls::Verify;
+use cenote_memcached::{Settings, TcpAddress};
 
 use crate::at_etcd::AtEtcd;
 

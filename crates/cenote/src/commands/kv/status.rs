@@ -10,12 +10,12 @@ use std::time::Duration;
 use anyhow::Result;
 use cenote_cli::failure::{DONE, NOT_WHOLE};
 use cenote_cli::span;
-use cenote_kv::cluster::NodeId;
-use cenote_kv::cluster::ask;
-use cenote_kv::cluster::config::{NodeState, Registration};
-use cenote_kv::cluster::node::{GroupReport, NodeReport, PeerReport, PeerState};
 use cenote_kv::group::process::Process;
 use cenote_kv::group::view::View;
+use cenote_kv_cluster::NodeId;
+use cenote_kv_cluster::ask;
+use cenote_kv_cluster::config::{NodeState, Registration};
+use cenote_kv_cluster::node::{GroupReport, NodeReport, PeerReport, PeerState};
 use serde::Serialize;
 
 use super::place::{Found, Which};

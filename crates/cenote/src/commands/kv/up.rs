@@ -13,12 +13,12 @@ use cenote_cli::failure::{DONE, Failure};
 use cenote_cli::signals;
 use cenote_cli::size::Size;
 use cenote_fabric::WireProtection;
-use cenote_kv::cluster::config::{
+use cenote_kv::group::member::Service;
+use cenote_kv_cluster::config::{
     ClusterConfig, DocumentKeys, KeyFingerprint, REGION_BYTES, Scheme,
 };
-use cenote_kv::cluster::etcd::{Etcd, EtcdServer, ServerError};
-use cenote_kv::cluster::layout::Code;
-use cenote_kv::group::member::Service;
+use cenote_kv_cluster::etcd::{Etcd, EtcdServer, ServerError};
+use cenote_kv_cluster::layout::Code;
 
 use super::place::{Found, Known, KvDir, NAME, PASSWORD};
 use super::serving::Serving;

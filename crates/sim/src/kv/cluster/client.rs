@@ -1,8 +1,8 @@
 //! A client: reads and writes few keys through any node, and remembers what it saw.
 
-use cenote_kv::cluster::NodeId;
 use cenote_kv::group::marks::Marks;
 use cenote_kv::group::owner::{Change, Refusal};
+use cenote_kv_cluster::NodeId;
 
 use super::super::linear::{Call, Kind, Value};
 use super::world::{Handle, World};

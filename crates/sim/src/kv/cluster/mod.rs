@@ -14,7 +14,7 @@ mod node;
 mod trouble;
 mod world;
 
-use cenote_kv::injected_faults::{InjectedFault, OF_NODES};
+use cenote_kv_cluster::injected_faults::{ALL, InjectedFault};
 use serde::Serialize;
 
 use super::linear::{Call, is_linearizable};
@@ -122,9 +122,7 @@ impl Options {
     #[must_use]
     pub fn command(&self) -> String {
         let seed = self.seed;
-        let known = OF_NODES
-            .iter()
-            .find(|(_, known)| Some(*known) == self.injected);
+        let known = ALL.iter().find(|(_, known)| Some(*known) == self.injected);
         match known {
             Some((name, _)) => format!("cenote lab kv --whole-nodes --seed {seed} --plant {name}"),
             None => format!(
@@ -165,7 +163,7 @@ pub struct Report {
 #[must_use]
 pub fn run(options: &Options) -> Report {
     #[cfg(feature = "planted")]
-    cenote_kv::injected_faults::inject(options.injected);
+    cenote_kv_cluster::injected_faults::inject(options.injected);
     let report = caught(|| live(World::new(options))).unwrap_or_else(|panic| Report {
         seed: options.seed,
         violation: Some(panic),
@@ -173,21 +171,21 @@ pub fn run(options: &Options) -> Report {
         ..Report::default()
     });
     #[cfg(feature = "planted")]
-    cenote_kv::injected_faults::inject(None);
+    cenote_kv_cluster::injected_faults::inject(None);
     report
 }
 
 /// A mistake by its name.
 #[must_use]
 pub fn injected(name: &str) -> Option<InjectedFault> {
-    let mut all = OF_NODES.iter();
+    let mut all = ALL.iter();
     all.find(|(known, _)| *known == name)
         .map(|(_, fault)| *fault)
 }
 
 /// The names of all mistakes.
 pub fn fault_names() -> impl Iterator<Item = &'static str> {
-    OF_NODES.iter().map(|(name, _)| *name)
+    ALL.iter().map(|(name, _)| *name)
 }
 
 fn live(mut world: World) -> Report {

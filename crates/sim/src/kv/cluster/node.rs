@@ -9,23 +9,23 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use cenote_fabric::WireProtection;
-use cenote_kv::cluster::NodeId;
-use cenote_kv::cluster::config::{
-    ClusterConfig, DocumentKeys, KeyFingerprint, NodeState, Registration, Scheme, VERSION,
-};
-use cenote_kv::cluster::detector::{Action, Cause, Detector, Settings, State};
-use cenote_kv::cluster::membership::{Membership, Refused, Registered};
-use cenote_kv::cluster::registrar::{RENEWAL, Registrar, RegistrarError, Turned};
-use cenote_kv::cluster::registration_lease::RegistrationLease;
-use cenote_kv::cluster::seeding::Testimony;
-use cenote_kv::cluster::steering::{Situation, Steering};
-use cenote_kv::cluster::steward::{Notice, Proposal, Steward};
-use cenote_kv::cluster::store::Store as _;
 use cenote_kv::group::member::{Member, Shape};
 use cenote_kv::group::message::Message;
 use cenote_kv::group::process::Process;
 use cenote_kv::group::progress::Leave;
 use cenote_kv::group::view::View;
+use cenote_kv_cluster::NodeId;
+use cenote_kv_cluster::config::{
+    ClusterConfig, DocumentKeys, KeyFingerprint, NodeState, Registration, Scheme, VERSION,
+};
+use cenote_kv_cluster::detector::{Action, Cause, Detector, Settings, State};
+use cenote_kv_cluster::membership::{Membership, Refused, Registered};
+use cenote_kv_cluster::registrar::{RENEWAL, Registrar, RegistrarError, Turned};
+use cenote_kv_cluster::registration_lease::RegistrationLease;
+use cenote_kv_cluster::seeding::Testimony;
+use cenote_kv_cluster::steering::{Situation, Steering};
+use cenote_kv_cluster::steward::{Notice, Proposal, Steward};
+use cenote_kv_cluster::store::Store as _;
 
 use super::etcd::{Etcd, Reached, Watch};
 

@@ -2,11 +2,11 @@
 //!
 //! No more processes end at once than the group bears, so nothing may be lost unless an operator says so.
 
-use cenote_kv::cluster::NodeId;
-use cenote_kv::cluster::reset::{Reset, Sight};
 use cenote_kv::group::process::Process;
 use cenote_kv::group::view::{Partition, Scheme, View};
 use cenote_kv::group::wire::decode_view;
+use cenote_kv_cluster::NodeId;
+use cenote_kv_cluster::reset::{Reset, Sight};
 
 use super::node::{Node, document_keys};
 use super::world::{Handle, World};

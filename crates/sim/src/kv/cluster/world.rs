@@ -4,8 +4,6 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Instant;
 
-use cenote_kv::cluster::NodeId;
-use cenote_kv::cluster::store::Store as _;
 use cenote_kv::group::Bound;
 use cenote_kv::group::member::{Service, Shape};
 use cenote_kv::group::message::UNIT_BYTES;
@@ -13,6 +11,8 @@ use cenote_kv::group::process::Process;
 use cenote_kv::group::view::{Scheme, View};
 use cenote_kv::group::wire::decode_view;
 use cenote_kv::memory::key_hash::KeyHasher;
+use cenote_kv_cluster::NodeId;
+use cenote_kv_cluster::store::Store as _;
 use cenote_measure::random::Random;
 
 use super::client::Client;

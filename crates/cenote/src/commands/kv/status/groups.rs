@@ -1,8 +1,8 @@
 //! The groups, put together from what their nodes say: the newest view that any of them knows, and of
 //! each partition what its owner says.
 
-use cenote_kv::cluster::NodeId;
-use cenote_kv::cluster::node::{GroupReport, NodeReport, PlaceReport};
+use cenote_kv_cluster::NodeId;
+use cenote_kv_cluster::node::{GroupReport, NodeReport, PlaceReport};
 use serde::Serialize;
 
 use super::{NodeStatus, State};

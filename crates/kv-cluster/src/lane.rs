@@ -1,0 +1,606 @@
+//! A lane: one worker's part of a node. It has the node's members of some groups, and one link to
+//! each other node, on which these groups speak.
+//!
+//! Group g is on lane g mod lanes, on every node. A request for a key of another lane goes to that
+//! worker, one for another node's partition over the link of its lane. Nothing here blocks: what
+//! has to be agreed on in etcd is [proposed](super::node::Proposal), and comes back as an [`Order`].
+//!
+//! Invariant: all of a group's messages between two nodes are on one link, in order; when one cannot be
+//! taken the link is broken, and both sides begin again.
+
+mod bounds;
+mod changing;
+mod classes;
+mod departure;
+mod forwarder;
+mod orders;
+mod outbox;
+mod steering;
+
+use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::{Bytes, BytesMut};
+use cenote_kv::group::Bound;
+use cenote_kv::group::member::{Member, Shape};
+use cenote_kv::group::owner::{Owner, Refusal};
+use cenote_kv::group::process::Process;
+use cenote_kv::group::view;
+use cenote_kv::group::wire;
+use cenote_kv::memory::buffer;
+use cenote_kv::memory::key_hash::KeyHasher;
+use mio::event::Event;
+use mio::net::UnixStream;
+use mio::{Interest, Registry, Token};
+
+use super::NodeId;
+use super::config::{ClusterConfig, Scheme};
+use super::detector::{Action, Cause, Detector, State};
+use super::frame::{self, Frame, kind};
+use super::links::{LinkEvent, Links, TOKENS};
+use super::membership::{Membership, Refused};
+use super::node::{ChangeReport, Clock, GroupReport, Shared};
+use super::steering::Steering;
+
+use bounds::LinkBounds;
+pub(super) use cenote_memcached::now_ns;
+use cenote_memcached::{
+    Asker, Backend, Batch, ClassFigures, FIRST_TOKEN, Figures, Partitions, Peers, Route, Ticket,
+};
+use changing::Changing;
+use departure::Goodbye;
+use forwarder::Forwarding;
+pub(super) use orders::Order;
+use outbox::{Outbox, Way};
+
+/// Longest time between two turns: leases are asked for, and what is stable is told.
+const TURN_MAX: Duration = Duration::from_millis(10);
+/// The same where nothing has happened for [`BUSY_NS`].
+const IDLE_TURN_MAX: Duration = Duration::from_millis(50);
+const BUSY_NS: u64 = 200_000_000;
+/// How often a lane says how its groups are.
+const REPORT_EVERY_NS: u64 = 200_000_000;
+
+/// A member and what is known of its group.
+struct Seat {
+    group: usize,
+    member: Member,
+    steering: Steering,
+    refused: Refused,
+}
+
+/// See the [module](self).
+pub(super) struct Lane {
+    index: usize,
+    config: Arc<ClusterConfig>,
+    me: Process,
+    links: Links,
+    bounds: LinkBounds,
+    membership: Membership,
+    events: Vec<LinkEvent>,
+    seats: Vec<Seat>,
+    /// In place of a partition that is not here.
+    closed: Owner,
+    /// Messages that a link has no room for yet.
+    outboxes: BTreeMap<NodeId, Outbox>,
+    /// Where a message is encoded.
+    head: BytesMut,
+    forwarding: Forwarding,
+    changing: Changing,
+    /// Where the node leaves: how far it is with each other.
+    goodbyes: BTreeMap<NodeId, Goodbye>,
+    shared: Arc<Shared>,
+    waker: UnixStream,
+    seconds: u32,
+    reported_at: u64,
+    idle_at: u64,
+    /// When it last looked at what it refuses.
+    refused_at: u64,
+    /// Partitions whose items were counted by class last, with their groups and terms.
+    counted: Vec<(usize, usize, u32)>,
+    /// When something last happened that may have to be followed up.
+    busy_at: u64,
+}
+
+/// What a lane is made of.
+pub(super) struct Parts {
+    pub(super) index: usize,
+    pub(super) config: Arc<ClusterConfig>,
+    pub(super) me: Process,
+    pub(super) links: Links,
+    pub(super) detector: Detector,
+    pub(super) shared: Arc<Shared>,
+    pub(super) waker: UnixStream,
+    /// Whether items make room for others.
+    pub(super) evicts: bool,
+    /// By which keys are ordered, on all nodes alike.
+    pub(super) hasher: KeyHasher,
+}
+
+impl Lane {
+    pub(super) fn new(parts: Parts) -> Self {
+        let config = &parts.config;
+        let (others, footprint) = config.memory();
+        let shape = Shape {
+            scheme: match config.scheme {
+                Scheme::Coded => view::Scheme::Coded,
+                Scheme::Replicated => view::Scheme::Replicated,
+            },
+            k: config.code.data(),
+            m: config.code.parities(),
+            region_bytes: config.region_bytes,
+            evicts: parts.evicts,
+            service: config.service,
+            bound: Bound {
+                footprint,
+                pending_bytes: usize::try_from(others.operations).unwrap_or(usize::MAX),
+            },
+            hasher: parts.hasher,
+        };
+        let groups = (parts.index..config.groups).step_by(config.lanes);
+        let bounds = LinkBounds::of(config);
+        let mut links = parts.links;
+        links.bound(bounds.out_bytes);
+        let seat = |group| Seat {
+            group,
+            member: Member::new(parts.me, shape.clone()),
+            steering: Steering::default(),
+            refused: Refused::default(),
+        };
+        Self {
+            seats: groups.map(seat).collect(),
+            index: parts.index,
+            me: parts.me,
+            links,
+            bounds,
+            membership: Membership::new(parts.me, parts.detector),
+            events: Vec::new(),
+            closed: Owner::closed(parts.hasher),
+            counted: Vec::new(),
+            outboxes: BTreeMap::new(),
+            head: BytesMut::new(),
+            forwarding: Forwarding::new(bounds.window_bytes),
+            changing: Changing::default(),
+            goodbyes: BTreeMap::new(),
+            shared: parts.shared,
+            waker: parts.waker,
+            seconds: 0,
+            reported_at: 0,
+            idle_at: 0,
+            refused_at: 0,
+            busy_at: 0,
+            config: parts.config,
+        }
+    }
+
+    /// The seat and the partition of an index.
+    fn place(&self, index: usize) -> (usize, usize) {
+        let k = self.config.code.data();
+        (index / k, index % k)
+    }
+
+    /// The index of the partition of a key with this hash, or the lane that has it.
+    fn index_of(&self, place: u32) -> Result<usize, usize> {
+        let k = self.config.code.data();
+        let partitions = (self.config.groups * k) as u64;
+        let number = (u64::from(place) * partitions) >> 32;
+        let number = usize::try_from(number).expect("is below their number");
+        let (group, partition) = (number / k, number % k);
+        match group % self.config.lanes {
+            lane if lane == self.index => Ok(group / self.config.lanes * k + partition),
+            lane => Err(lane),
+        }
+    }
+
+    fn is_mine(&self, index: usize) -> bool {
+        let (seat, partition) = self.place(index);
+        let member = &self.seats[seat].member;
+        member.owned().any(|owned| owned == partition)
+    }
+
+    /// The owner of each partition of the groups whose views are known.
+    fn owners_in_views(&self) -> impl Iterator<Item = Option<Process>> {
+        let views = self.seats.iter().filter_map(|seat| seat.member.view());
+        views.flat_map(|view| (0..view.partitions.len()).map(|index| view.owner(index)))
+    }
+
+    fn seat_of(&mut self, group: usize) -> Option<&mut Seat> {
+        self.seats.iter_mut().find(|seat| seat.group == group)
+    }
+
+    fn take_events(&mut self, asks: &mut Batch, answers: &mut Batch) {
+        while !self.events.is_empty() {
+            let events = std::mem::take(&mut self.events);
+            // All of them came before.
+            let (now, clock) = (Instant::now(), now_ns());
+            for event in events {
+                if !is_routine(&event) {
+                    self.busy_at = clock;
+                }
+                match event {
+                    LinkEvent::Up { peer, incarnation } => self.link_up(peer, incarnation, now),
+                    LinkEvent::Down { peer, error } => {
+                        tracing::debug!(%peer, %error, lane = self.index, "link");
+                        self.link_down(peer, now, asks, answers);
+                    }
+                    LinkEvent::Frame { peer, frame } => {
+                        self.membership.detector.handle_heard(peer, now);
+                        if let Err(error) =
+                            self.take_frame(peer, frame, asks, answers, (now, clock))
+                        {
+                            tracing::warn!(%peer, error, "give the link up");
+                            self.links.reset(peer, now, &mut self.events);
+                        }
+                    }
+                    LinkEvent::Asked { observer, frame } => {
+                        if frame.kind == kind::QUESTION {
+                            let report =
+                                self.shared
+                                    .report(&self.membership.detector, &self.links, now);
+                            let report = Bytes::from(report.to_bytes());
+                            self.links.answer(observer, kind::REPORT, &report);
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    fn link_up(&mut self, peer: NodeId, incarnation: u64, now: Instant) {
+        let process = Process {
+            node: peer.0,
+            incarnation,
+        };
+        // What was said to it before is lost: `connected` comes first on a connection.
+        self.post(Way::Outbox);
+        self.membership.link_up(process, now);
+        self.goodbyes.remove(&peer);
+        self.outboxes.remove(&peer);
+        self.forwarding.link_up(peer);
+        for seat in &mut self.seats {
+            seat.member.connected(process);
+        }
+        self.post(Way::Outbox);
+    }
+
+    fn link_down(&mut self, peer: NodeId, now: Instant, asks: &mut Batch, answers: &mut Batch) {
+        self.membership.link_down(peer, now);
+        self.goodbyes.remove(&peer);
+        self.outboxes.remove(&peer);
+        self.forwarding.link_down(peer, asks, answers);
+    }
+
+    fn take_frame(
+        &mut self,
+        peer: NodeId,
+        frame: Frame,
+        asks: &mut Batch,
+        answers: &mut Batch,
+        (now, clock): (Instant, u64),
+    ) -> Result<(), String> {
+        let bad = |error: &dyn std::fmt::Display| error.to_string();
+        match frame.kind {
+            kind::PING => {
+                let number = frame::read_ping(&frame.payload).map_err(|error| bad(&error))?;
+                self.put(peer, kind::PONG, [frame::ping(number), Bytes::new()]);
+            }
+            kind::PONG => {
+                let number = frame::read_ping(&frame.payload).map_err(|error| bad(&error))?;
+                self.membership.detector.handle_answer(peer, number, now);
+            }
+            kind::FORWARD => self.forwarding.take_ask(peer, &frame.payload, asks)?,
+            kind::REPLY => self.forwarding.take_reply(peer, &frame.payload, answers)?,
+            kind::LEAVE => {
+                let number = frame::read_ping(&frame.payload).map_err(|error| bad(&error))?;
+                self.forwarding.let_go(peer, asks);
+                self.put(peer, kind::LEFT, [frame::ping(number), Bytes::new()]);
+            }
+            kind::LEFT => {
+                let number = frame::read_ping(&frame.payload).map_err(|error| bad(&error))?;
+                self.take_left(peer, number);
+            }
+            kind::GROUP => {
+                let from = self.membership.linked(peer).ok_or("it is not linked")?;
+                let frame = wire::decode(frame.payload).map_err(|error| bad(&error))?;
+                let seat = self.seat_of(usize::from(frame.group));
+                let seat = seat.ok_or("a group of another lane")?;
+                seat.member.handle(from, frame.view, frame.message, clock);
+            }
+            kind => return Err(format!("a frame of kind {kind}")),
+        }
+        Ok(())
+    }
+
+    /// A frame that may be left out.
+    fn put(&mut self, node: NodeId, kind: u8, parts: [Bytes; 2]) {
+        if let Err(error) = self.links.send(node, kind, &parts) {
+            tracing::debug!(%node, %error, "send");
+        }
+    }
+
+    fn detect(&mut self, now: Instant) {
+        for action in self.membership.detector.poll(now) {
+            match action {
+                Action::Probe { peer, number } => {
+                    self.put(peer, kind::PING, [frame::ping(number), Bytes::new()]);
+                }
+                Action::Changed { peer, state } => {
+                    self.busy_at = now_ns();
+                    tracing::info!(%peer, ?state, lane = self.index, "peer");
+                    if state == State::Suspect(Cause::Silent) {
+                        // What was asked over it would wait for as long as it is silent.
+                        self.links.reset(peer, now, &mut self.events);
+                    }
+                    if self.index == 0 {
+                        self.shared.note_change(ChangeReport::now(peer, state));
+                    }
+                }
+            }
+        }
+    }
+
+    fn report(&mut self, now: u64) {
+        if now.saturating_sub(self.reported_at) >= REPORT_EVERY_NS {
+            buffer::trim();
+            self.report_at_once(now);
+        }
+    }
+
+    fn report_at_once(&mut self, now: u64) {
+        self.reported_at = now;
+        self.shared
+            .set_strangers(self.index, self.links.strangers());
+        let clock = Clock::at(now);
+        let reports = self.seats.iter().filter_map(|seat| {
+            let view = seat.member.view()?.clone();
+            Some(GroupReport::of(seat.group, &view, &seat.member, clock))
+        });
+        let reports = reports.collect();
+        self.shared.set_groups(self.index, reports);
+    }
+}
+
+/// Whether an event comes though nothing happens.
+fn is_routine(event: &LinkEvent) -> bool {
+    match event {
+        LinkEvent::Frame { frame, .. } => matches!(frame.kind, kind::PING | kind::PONG),
+        LinkEvent::Asked { .. } => true,
+        _ => false,
+    }
+}
+
+impl Partitions for Lane {
+    type Partition = Owner;
+
+    fn route(&self, place: u32) -> Route {
+        let index = match self.index_of(place) {
+            Ok(index) => index,
+            Err(lane) => return Route::Worker(lane),
+        };
+        let (seat, partition) = self.place(index);
+        if self.seats[seat].refused.of(partition).is_some() {
+            return Route::Here(index);
+        }
+        let view = self.seats[seat].member.view();
+        match view.and_then(|view| view.owner(partition)) {
+            Some(owner) if owner.node != self.me.node => Route::Node(owner.node),
+            _ => Route::Here(index),
+        }
+    }
+
+    fn partition_count(&self) -> usize {
+        self.seats.len() * self.config.code.data()
+    }
+
+    fn partition(&mut self, index: usize) -> &mut Owner {
+        let (seat, partition) = self.place(index);
+        let seat = &mut self.seats[seat];
+        match seat.member.owner(partition) {
+            Some(owner) if seat.refused.of(partition).is_none() => owner,
+            _ => &mut self.closed,
+        }
+    }
+
+    fn may_serve(&mut self, index: usize) -> bool {
+        let (seat, partition) = self.place(index);
+        self.busy_at = now_ns();
+        if !self.knows_what_to_refuse(self.busy_at) {
+            return false;
+        }
+        let seat = &self.seats[seat];
+        seat.refused.of(partition).is_none() && seat.member.may_read(partition, self.busy_at)
+    }
+
+    fn loss(&self, index: usize, text: &[u8]) -> Option<&'static [u8]> {
+        let (seat, partition) = self.place(index);
+        let seat = &self.seats[seat];
+        if let Some(why) = seat.refused.of(partition) {
+            return Some(forwarder::refusal(why, text));
+        }
+        let view = seat.member.view()?;
+        view.is_lost(partition).then(|| forwarder::loss(text))
+    }
+
+    fn is_here(&self, index: usize) -> bool {
+        self.is_mine(index)
+    }
+
+    fn term(&self, index: usize) -> u32 {
+        let (seat, partition) = self.place(index);
+        let seat = &self.seats[seat];
+        // What is committed by a node that may have been counted out is not to be told.
+        match seat.refused.of(partition) {
+            Some(_) => 0,
+            None => seat.member.term(partition).unwrap_or(0),
+        }
+    }
+
+    fn on_refusal(&mut self, index: usize, refusal: Refusal) {
+        let (seat, partition) = self.place(index);
+        if let Refusal::Units(run) = refusal {
+            self.seats[seat].member.want(partition, run, now_ns());
+        }
+    }
+
+    /// Memory is shared out when the node starts.
+    fn set_memory(&mut self, _bytes: u64) -> bool {
+        false
+    }
+
+    fn figures(&self) -> Figures {
+        let mut figures = Figures::default();
+        for seat in &self.seats {
+            for (_, owner) in seat.member.owned_partitions() {
+                let replica = owner.replica();
+                let allocator = replica.allocator();
+                let values = allocator.region_bytes() - allocator.free_bytes();
+                figures.items += replica.table().len() as u64;
+                figures.bytes += values + replica.table().used_bytes();
+                figures.resident_bytes += owner.resident_bytes();
+                figures.went += owner.counts();
+            }
+        }
+        figures
+    }
+
+    fn take_changed_classes(&mut self) -> u64 {
+        self.changed_classes()
+    }
+
+    fn class(&self, class: usize) -> ClassFigures {
+        self.class_figures(class)
+    }
+
+    fn tick(&mut self, said: u64) {
+        self.seconds = u32::try_from(said).unwrap_or(u32::MAX);
+    }
+
+    /// Nodes agree on what time it is by what their systems say.
+    fn leap(&mut self, _seconds: u32) {}
+}
+
+impl Peers for Lane {
+    fn nodes(&self) -> Vec<u32> {
+        let nodes = self.owners_in_views().flatten().map(|owner| owner.node);
+        let mut nodes: Vec<u32> = nodes.filter(|node| *node != self.me.node).collect();
+        nodes.sort_unstable();
+        nodes.dedup();
+        nodes
+    }
+
+    fn owners(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        for owner in self.owners_in_views() {
+            owner.hash(&mut hasher);
+        }
+        hasher.finish()
+    }
+
+    fn is_in_order(&self, place: u32) -> bool {
+        let is = |index| self.changing.is_in_order(index, &self.forwarding);
+        self.index_of(place).map_or(true, is)
+    }
+
+    fn shards(&self) -> Vec<Option<SocketAddr>> {
+        self.shared.shards(self.config.code.data())
+    }
+
+    fn forward(&mut self, node: u32, ticket: Ticket, text: &[u8]) {
+        self.forwarding.ask(NodeId(node), ticket, text);
+    }
+
+    fn asked_bytes(&self) -> usize {
+        self.forwarding.asked_bytes()
+    }
+
+    fn has_room_for_answers(&self, node: u32, held_bytes: usize) -> bool {
+        held_bytes + self.forwarding.reply_bytes(NodeId(node)) < self.bounds.answer_bytes
+    }
+
+    fn answer(&mut self, ticket: Ticket, text: &[u8]) {
+        if let Asker::Node(node) = ticket.asker {
+            self.forwarding.reply(NodeId(node), ticket, text);
+        }
+    }
+
+    fn poll(&mut self, asks: &mut Batch, answers: &mut Batch) {
+        let now = Instant::now();
+        self.shared.note_turn(self.index);
+        self.take_orders(now);
+        self.links.tick(now, &mut self.events);
+        self.take_events(asks, answers);
+        self.refuse(now_ns());
+        self.note_owners(asks, now);
+        self.forwarding.take_waiting(asks);
+        self.detect(now);
+        let clock = now_ns();
+        self.report(clock);
+    }
+}
+
+impl Backend for Lane {
+    type Peers = Self;
+
+    fn peers(&self) -> Option<&Self> {
+        Some(self)
+    }
+
+    fn peers_mut(&mut self) -> Option<&mut Self> {
+        Some(self)
+    }
+
+    fn register(&mut self, registry: &Registry) -> std::io::Result<()> {
+        let token = Token(FIRST_TOKEN.0 + TOKENS);
+        registry.register(&mut self.waker, token, Interest::READABLE)
+    }
+
+    fn on_event(&mut self, event: &Event) {
+        let now = Instant::now();
+        if self.links.owns(event.token()) {
+            self.links.handle(event, now, &mut self.events);
+        } else {
+            self.shared.drain(&mut self.waker);
+        }
+    }
+
+    fn flush(&mut self) -> Option<Duration> {
+        let now = Instant::now();
+        let clock = now_ns();
+        let is_idle = clock.saturating_sub(self.idle_at) >= 5_000_000;
+        if is_idle {
+            self.idle_at = clock;
+            self.steer(clock);
+        }
+        for seat in &mut self.seats {
+            seat.member.tick(self.seconds, clock);
+            seat.member.flush(clock, is_idle);
+        }
+        self.post(Way::Link);
+        self.fill_links(now);
+        self.forwarding.send(&mut self.links);
+        self.say_goodbye(clock);
+        self.links.flush(now, &mut self.events);
+        if !self.events.is_empty() {
+            // Links that broke just now.
+            return Some(Duration::ZERO);
+        }
+        let deadlines = [
+            self.links.next_deadline(now),
+            self.membership.detector.next_deadline(),
+        ];
+        let due = deadlines.into_iter().flatten().min();
+        let is_busy = clock.saturating_sub(self.busy_at) < BUSY_NS;
+        let turn_max = if is_busy { TURN_MAX } else { IDLE_TURN_MAX };
+        let wait = due.map_or(turn_max, |at| at.saturating_duration_since(now));
+        let opens = self.seats.iter().filter_map(|seat| seat.member.serves_at());
+        let opens = opens.filter(|at| *at > clock).min();
+        let opens = opens.map_or(turn_max, |at| Duration::from_nanos(at - clock));
+        Some(wait.min(turn_max).min(opens))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,234 @@
+//! `cenote-memcached`: the server alone, started as memcached is.
+//!
+//! With no other node it keeps its items as memcached does: until it ends.
+
+#![forbid(unsafe_code)]
+
+mod options;
+mod resolver;
+
+use std::io::Write;
+use std::path::Path;
+use std::process::ExitCode;
+
+use cenote_kv::memory::key_hash::KeyHasher;
+use cenote_memcached::files::Files;
+use cenote_memcached::{Alone, Handle, Server, Stopped};
+use clap::Parser;
+use clap::error::ErrorKind;
+use nix::sys::mman::{MlockAllFlags, mlockall};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use nix::unistd::{User, geteuid, setgid, setgroups, setuid};
+use options::{Options, Refused};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
+use signal_hook::iterator::Signals;
+
+/// What memcached ends with where the system refuses something.
+const OS_ERROR: u8 = 71;
+/// What memcached ends with where there is no such user.
+const NO_USER: u8 = 67;
+/// Descriptors beside those of connections.
+const OTHER_DESCRIPTORS: u64 = 64;
+
+fn main() -> ExitCode {
+    let options = match Options::try_parse() {
+        Ok(options) => options,
+        Err(error) => return refused_arguments(&error),
+    };
+    if options.version {
+        println!("memcached {}", options::VERSION);
+        return ExitCode::SUCCESS;
+    }
+    if options.license {
+        println!("Cenote is under the Apache License, version 2.0.");
+        return ExitCode::SUCCESS;
+    }
+    match run(&options) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(refused) => {
+            eprintln!("{}", refused.text);
+            ExitCode::from(refused.status)
+        }
+    }
+}
+
+/// memcached ends by 1 on arguments that it does not know.
+fn refused_arguments(error: &clap::Error) -> ExitCode {
+    // Where nobody reads there is nobody to tell that.
+    error.print().ok();
+    match error.kind() {
+        ErrorKind::DisplayHelp => ExitCode::SUCCESS,
+        _ => ExitCode::from(1),
+    }
+}
+
+fn run(options: &Options) -> Result<(), Refused> {
+    let (settings, files, notes) = options.settings()?;
+    let verbosity = settings.verbosity;
+    if verbosity > 0 {
+        for note in notes {
+            eprintln!("{note}");
+        }
+    }
+    if let Some(warning) = options::warning(&settings, &files) {
+        eprintln!("{warning}");
+    }
+    prepare(options)?;
+    if options.daemon {
+        // No thread has been started yet. Standard streams go to /dev/null.
+        let stays = options.enable_coredumps;
+        nix::unistd::daemon(stays, verbosity > 0).map_err(|error| {
+            Refused::new(
+                1,
+                format!("failed to daemon() in order to daemonize: {error}"),
+            )
+        })?;
+    }
+    let workers = settings.workers;
+    let (memory_bytes, evicts) = (settings.memory_bytes, settings.evicts);
+    let server =
+        Server::bind(settings).map_err(|error| Refused::new(OS_ERROR, error.to_string()))?;
+    write_ports(&server)?;
+    if options.daemon
+        && let Some(path) = &options.pidfile
+    {
+        save_pid(path)?;
+    }
+    watch_signals(server.handle(), files, verbosity)?;
+    let hasher = KeyHasher::random()
+        .map_err(|error| Refused::new(OS_ERROR, format!("failed to get random bytes: {error}")))?;
+    let stopped = server.run(|worker| Alone::new(worker, workers, memory_bytes, evicts, hasher));
+    if options.daemon
+        && let Some(path) = &options.pidfile
+        && let Err(error) = std::fs::remove_file(path)
+    {
+        eprintln!("Could not remove the pid file {}: {error}", path.display());
+    }
+    match stopped {
+        Ok(Stopped::AtOnce) => Ok(()),
+        Ok(Stopped::Gracefully) => {
+            eprintln!("Gracefully stopping");
+            Ok(())
+        }
+        Err(error) => Err(Refused::new(1, error.to_string())),
+    }
+}
+
+/// Limits, locks and the user, before any thread starts.
+fn prepare(options: &Options) -> Result<(), Refused> {
+    let failed = |what: &str, error: nix::Error| Refused::new(OS_ERROR, format!("{what}: {error}"));
+    if options.enable_coredumps {
+        let (_, most) = getrlimit(Resource::RLIMIT_CORE)
+            .map_err(|error| failed("failed to ensure corefile creation", error))?;
+        setrlimit(Resource::RLIMIT_CORE, most, most)
+            .map_err(|error| failed("failed to ensure corefile creation", error))?;
+    }
+    let wanted = options.conn_limit as u64 + OTHER_DESCRIPTORS;
+    let (now, most) = getrlimit(Resource::RLIMIT_NOFILE)
+        .map_err(|error| failed("failed to getrlimit number of files", error))?;
+    if now < wanted {
+        setrlimit(Resource::RLIMIT_NOFILE, wanted, most.max(wanted)).map_err(|error| {
+            failed(
+                "failed to set rlimit for open files. Try starting as root or requesting smaller maxconns value",
+                error,
+            )
+        })?;
+    }
+    if options.lock_memory
+        && let Err(error) = mlockall(MlockAllFlags::MCL_CURRENT | MlockAllFlags::MCL_FUTURE)
+    {
+        eprintln!("warning: -k invalid, mlockall() failed: {error}");
+    }
+    if geteuid().is_root() {
+        become_user(options.user.as_deref())?;
+    }
+    Ok(())
+}
+
+fn become_user(name: Option<&str>) -> Result<(), Refused> {
+    let Some(name) = name else {
+        return Err(Refused::new(
+            Refused::USAGE,
+            "can't run as root without the -u switch",
+        ));
+    };
+    let user = User::from_name(name)
+        .ok()
+        .flatten()
+        .ok_or_else(|| Refused::new(NO_USER, format!("can't find the user {name} to switch to")))?;
+    if user.uid.is_root() {
+        return Ok(());
+    }
+    setgroups(&[])
+        .and_then(|()| setgid(user.gid))
+        .and_then(|()| setuid(user.uid))
+        .map_err(|error| {
+            let text = format!("failed to assume identity of user {name}: {error}");
+            Refused::new(OS_ERROR, text)
+        })
+}
+
+fn save_pid(path: &Path) -> Result<(), Refused> {
+    std::fs::write(path, format!("{}\n", std::process::id())).map_err(|error| {
+        let text = format!(
+            "Could not open the pid file {} for writing: {error}",
+            path.display()
+        );
+        Refused::new(1, text)
+    })
+}
+
+/// Tells the ports that were chosen, in the file that memcached's own tests read.
+fn write_ports(server: &Server) -> Result<(), Refused> {
+    let Some(path) = std::env::var_os("MEMCACHED_PORT_FILENAME") else {
+        return Ok(());
+    };
+    let failed = |error: std::io::Error| {
+        let path = Path::new(&path).display();
+        Refused::new(OS_ERROR, format!("Failed to open \"{path}\": {error}"))
+    };
+    let mut text = Vec::new();
+    let tcp = server
+        .tcp_addresses()
+        .into_iter()
+        .map(|address| ("TCP", address));
+    let udp = server
+        .udp_addresses()
+        .into_iter()
+        .map(|address| ("UDP", address));
+    for (kind, address) in tcp.chain(udp) {
+        let family = if address.is_ipv4() { "INET" } else { "INET6" };
+        writeln!(text, "{kind} {family}: {}", address.port()).map_err(failed)?;
+    }
+    // Who waits for the file finds it whole.
+    let mut draft = path.clone();
+    draft.push(".lck");
+    std::fs::write(&draft, text).map_err(failed)?;
+    std::fs::rename(&draft, &path).map_err(failed)
+}
+
+/// Ends the server on SIGTERM, SIGINT and SIGUSR1, and reads files again on SIGHUP.
+fn watch_signals(handle: Handle, files: Files, verbosity: u8) -> Result<(), Refused> {
+    let failed = |error: std::io::Error| Refused::new(OS_ERROR, error.to_string());
+    let mut signals = Signals::new([SIGTERM, SIGINT, SIGUSR1, SIGHUP]).map_err(failed)?;
+    let watch = move || {
+        for signal in signals.forever() {
+            match signal {
+                SIGHUP => {
+                    for error in files.reload(&handle) {
+                        eprintln!("{error}; what was read before stays");
+                    }
+                }
+                SIGUSR1 => handle.stop_gracefully(),
+                _ => {
+                    if verbosity > 1 {
+                        eprintln!("Exiting normally");
+                    }
+                    handle.stop();
+                }
+            }
+        }
+    };
+    let thread = std::thread::Builder::new().name("signals".to_owned());
+    thread.spawn(watch).map(drop).map_err(failed)
+}

@@ -1,0 +1,538 @@
+//! One client on a stream: its bytes in, its replies out.
+//!
+//! Bytes are parsed where they were read. A client has a buffer while something of it is not
+//! parsed yet, and none otherwise. It is not read from while it does not read itself, nor while others have
+//! the memory that its request needs.
+
+use std::io::{ErrorKind, IoSlice};
+use std::mem;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use cenote_fabric::strangers::Source;
+use cenote_kv::protocol::authentication::{GateStep, gate};
+use cenote_kv::protocol::reply::{self, Answer};
+use cenote_kv::protocol::{Parser, Step, binary};
+
+use super::backend::Backend;
+use super::binary::Gate;
+use super::buffers::{Buffers, FREE_BYTES, Held, LEAST_BYTES, Part, Shares};
+use super::core::Core;
+use super::session::{Direct, Session};
+use super::settings::{Binding, Settings};
+use super::shared::{ConnectionFacts, NewClient, State, locked};
+use super::transport::Transport;
+use super::turns::Waiter;
+use super::watch::COMMANDS;
+
+/// Bytes that are read at once at first.
+const READ_BYTES: usize = 16 << 10;
+/// Bytes after which a turn reads no more, whether they are requests or not. Arbitrary.
+const TURN_BYTES_MAX: usize = 1 << 20;
+
+/// See the [module](self).
+pub(super) struct Client {
+    pub(super) transport: Transport,
+    pub(super) facts: Arc<ConnectionFacts>,
+    pub(super) session: Session,
+    /// What has been read and not parsed.
+    input: Vec<u8>,
+    speech: Speech,
+    /// With fewer bytes there is nothing to parse.
+    needed: usize,
+    /// Whether it is known who it is.
+    gate: Gate,
+    is_readable: bool,
+    is_writable: bool,
+    /// The peer has sent its end, as far as the poll knows.
+    is_half_closed: bool,
+    /// The end was read.
+    has_ended: bool,
+    is_broken: bool,
+    /// It has said what no request is.
+    is_faulty: bool,
+    /// It is in the queue of those that have a turn.
+    pub(super) is_queued: bool,
+    /// It waits for memory.
+    pub(super) is_waiting: bool,
+    place: usize,
+    /// Whose share of the memory it has.
+    pub(super) source: Source,
+    /// Memory that is counted for it.
+    pub(super) held: Held,
+    /// Bytes that its peer has given and taken since they were last looked at.
+    moved: usize,
+    /// Seconds in a row in which that was too little.
+    slow_seconds: u32,
+}
+
+/// What a client speaks.
+enum Speech {
+    /// It has said nothing.
+    Unheard,
+    Text(Parser),
+    Binary(binary::Parser),
+}
+
+impl Speech {
+    /// What begins with such a byte.
+    fn of(first: u8, settings: &Settings) -> Self {
+        let is_binary = match settings.binding {
+            Binding::Auto => first == binary::REQUEST_MAGIC,
+            Binding::Text => false,
+            Binding::Binary => true,
+        };
+        match is_binary {
+            true => Self::Binary(binary::Parser::new(settings.limits)),
+            false => Self::Text(Parser::new(settings.limits)),
+        }
+    }
+}
+
+/// What stood at the front of what a client has said.
+enum Taken {
+    /// A request, or what is answered in place of one, of so many bytes.
+    Request(usize),
+    /// Bytes that are no more than that.
+    Bytes(usize),
+    /// Less than a whole request.
+    Nothing,
+    /// The end.
+    All,
+}
+
+/// What a turn came to.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Turn {
+    /// There is more to do.
+    Again,
+    /// It waits for memory: to hold so many bytes of a part.
+    WaitsForRoom(Part, usize),
+    /// It waits for its peer, or for an answer.
+    Waits,
+}
+
+impl Client {
+    pub(super) fn new<B: Backend>(
+        new: NewClient,
+        session: Session,
+        place: usize,
+        core: &Core<B>,
+    ) -> Self {
+        let NewClient {
+            transport,
+            facts,
+            source,
+        } = new;
+        // Who has accepted it knows the system's time alone.
+        facts.last_request.store(core.now, Ordering::Relaxed);
+        Self {
+            transport,
+            facts,
+            session,
+            input: Vec::new(),
+            needed: 1,
+            speech: Speech::Unheard,
+            gate: Gate::new(locked(&core.shared.credentials).clone()),
+            is_readable: true,
+            is_writable: true,
+            is_half_closed: false,
+            has_ended: false,
+            is_broken: false,
+            is_faulty: false,
+            is_queued: false,
+            is_waiting: false,
+            place,
+            source,
+            held: Held::default(),
+            moved: 0,
+            slow_seconds: 0,
+        }
+    }
+
+    /// The poll has seen something.
+    pub(super) fn note_event(&mut self, event: &mio::event::Event) {
+        self.is_readable |= event.is_readable() || event.is_read_closed() || event.is_error();
+        self.is_writable |= event.is_writable() || event.is_error();
+        self.is_half_closed |= event.is_read_closed();
+    }
+
+    /// Whether it can be dropped.
+    pub(super) fn is_over(&self) -> bool {
+        let is_closing = self.has_ended || self.session.has_quit;
+        self.is_broken || is_closing && self.session.is_done() && !self.transport.has_backlog()
+    }
+
+    /// Whether a turn would come to something, unless it is held up.
+    pub(super) fn has_more(&self) -> bool {
+        let may_read = self.is_readable && !self.has_ended;
+        self.session.has_more() || !self.input.is_empty() || may_read
+    }
+
+    /// Why it ends, as who watches is told.
+    pub(super) fn reason(&self) -> &'static str {
+        match (
+            self.is_broken || self.is_faulty,
+            self.has_ended || self.session.has_quit,
+        ) {
+            (true, _) => "error",
+            (false, true) => "normal",
+            (false, false) => "idle_timeout",
+        }
+    }
+
+    /// Whether nothing of it is under way, as far as is known.
+    pub(super) fn is_idle(&self) -> bool {
+        self.session.is_done() && !self.has_more() && !self.transport.has_backlog()
+    }
+
+    /// Whether it has been silent since `second`.
+    pub(super) fn is_idle_since(&self, second: u64) -> bool {
+        let is_silent = self.facts.last_request.load(Ordering::Relaxed) < second;
+        is_silent && self.session.is_done() && self.session.watcher.is_none()
+    }
+
+    /// Serves what there is, up to the number of requests and of bytes of one turn.
+    pub(super) fn turn<B: Backend>(&mut self, core: &mut Core<B>) -> Turn {
+        self.facts.set_state(State::Served);
+        let mut input = mem::take(&mut self.input);
+        let mut start = 0;
+        let mut left = core.shared.settings.requests_per_turn;
+        let moved_max = self.moved + TURN_BYTES_MAX;
+        self.session.replies.is_short = core.clients.is_scarce(Part::Answers);
+        let turn = loop {
+            if self.is_broken || self.session.has_quit {
+                start = input.len();
+                break Turn::Waits;
+            }
+            if self.session.is_held_up() {
+                self.write(core);
+                if self.session.is_held_up() {
+                    break Turn::Waits;
+                }
+            }
+            if left == 0 {
+                core.traffic().conn_yields.count();
+                break Turn::Again;
+            }
+            let has_request = self.session.has_more() || input.len() - start >= self.needed;
+            if has_request && !core.may_answer(self.held.of(Part::Answers), READ_BYTES) {
+                break Turn::WaitsForRoom(Part::Answers, READ_BYTES);
+            }
+            if self.session.has_more() {
+                left -= 1;
+                self.session.go_on(core);
+            } else if has_request {
+                start += self.step(core, &input[start..], &mut left);
+            } else if !self.is_readable || self.has_ended {
+                break Turn::Waits;
+            } else if self.moved >= moved_max {
+                break Turn::Again;
+            } else {
+                input.drain(..mem::take(&mut start));
+                if let Some((part, wanted)) = self.make_room(core, &mut input) {
+                    break Turn::WaitsForRoom(part, wanted);
+                }
+                if !self.read(core, &mut input) {
+                    break Turn::Waits;
+                }
+            }
+        };
+        input.drain(..start);
+        self.input = input;
+        self.settle_input(core);
+        self.facts
+            .set_state(match self.input.is_empty() && self.needed <= 1 {
+                _ if self.session.watcher.is_some() => State::Watches,
+                true => State::Waits,
+                false => State::Reads,
+            });
+        turn
+    }
+
+    /// Gives back what is not needed of the buffer.
+    fn settle_input<B: Backend>(&mut self, core: &mut Core<B>) {
+        if self.input.is_empty() {
+            core.give_buffer(mem::take(&mut self.input), READ_BYTES);
+        } else if self.input.len() <= FREE_BYTES && self.input.capacity() > FREE_BYTES {
+            let mut short = Vec::with_capacity(FREE_BYTES);
+            short.extend_from_slice(&self.input);
+            core.give_buffer(mem::replace(&mut self.input, short), READ_BYTES);
+        }
+        self.count_input(core, self.input.capacity());
+    }
+
+    /// Makes room behind what has been read, as far as there is memory: a large value's as it comes, not as it
+    /// is announced. What to wait for otherwise.
+    fn make_room<B: Backend>(
+        &mut self,
+        core: &mut Core<B>,
+        input: &mut Vec<u8>,
+    ) -> Option<(Part, usize)> {
+        let received = input.len();
+        let wanted = self.needed.min(2 * received).max(READ_BYTES);
+        // Enough for some more turns, if not for all of it.
+        if input.capacity() >= wanted || received > FREE_BYTES && input.capacity() > received {
+            return None;
+        }
+        let part = core.clients.part_of(self.needed.max(received));
+        let own = self.held.of(part);
+        let is_line = self.needed <= FREE_BYTES && received < FREE_BYTES;
+        if is_line && core.clients.is_scarce(part) {
+            input.reserve_exact(FREE_BYTES - received);
+            return None;
+        }
+        let wanted = wanted.max(received + 1);
+        if !core.clients.may_receive(part, self.waiter(wanted), own) {
+            if is_line {
+                input.reserve_exact(FREE_BYTES - received);
+                return None;
+            }
+            return Some((part, wanted));
+        }
+        if input.capacity() == 0 {
+            *input = core.take_buffer(READ_BYTES);
+        }
+        if input.capacity() < wanted {
+            input.reserve_exact(wanted - received);
+        }
+        self.count_input(core, input.capacity());
+        None
+    }
+
+    /// Itself, where it wants to hold so many bytes.
+    pub(super) fn waiter(&self, wanted: usize) -> Waiter {
+        Waiter {
+            source: self.source,
+            place: self.place,
+            wanted,
+        }
+    }
+
+    /// Counts the buffer of its request.
+    fn count_input<B: Backend>(&mut self, core: &mut Core<B>, capacity: usize) {
+        let part = core.clients.part_of(self.needed.max(self.input.len()));
+        let bytes = if capacity > FREE_BYTES { capacity } else { 0 };
+        for one in [Part::Small, Part::Large] {
+            self.count(core, one, if one == part { bytes } else { 0 });
+        }
+    }
+
+    /// Counts what it has to read.
+    pub(super) fn count_answers<B: Backend>(&mut self, core: &mut Core<B>) {
+        self.count(core, Part::Answers, self.session.bytes());
+    }
+
+    fn count<B: Backend>(&mut self, core: &mut Core<B>, part: Part, bytes: usize) {
+        core.clients.change(part, self.held.of(part), bytes);
+        self.held.set(part, bytes);
+    }
+
+    /// It is gone: what it held is free.
+    pub(super) fn release<B: Backend>(&mut self, core: &mut Core<B>) {
+        for part in Part::ALL {
+            self.count(core, part, 0);
+        }
+        core.clients.leave(self.place);
+    }
+
+    /// Once a second: whether it holds what others wait for, and was too slow for longer than `patience`.
+    pub(super) fn is_too_slow(
+        &mut self,
+        buffers: &Buffers,
+        shares: &Shares,
+        patience: u32,
+    ) -> bool {
+        let keeps = |part| {
+            let is_wanted = self.held.of(part) > 0 && buffers.is_waited_for(part);
+            is_wanted && shares.is_even(part, self.source)
+        };
+        let is_in_the_way = |part| buffers.is_in_the_way(part, self.place);
+        let is_privileged = is_in_the_way(Part::Small) || is_in_the_way(Part::Large);
+        let does_not_read = !self.is_writable && !self.session.replies.unsent().is_empty();
+        let does_not_go_on =
+            !self.input.is_empty() && !self.is_readable && !self.session.is_held_up();
+        let keeps_request = keeps(Part::Small) || keeps(Part::Large) || is_privileged;
+        let is_its_turn = does_not_read && keeps(Part::Answers)
+            || does_not_go_on && !self.is_waiting && keeps_request;
+        let is_slow = mem::take(&mut self.moved) < LEAST_BYTES;
+        self.slow_seconds = match is_slow && is_its_turn {
+            true => self.slow_seconds + 1,
+            false => 0,
+        };
+        self.slow_seconds > if is_privileged { 0 } else { patience }
+    }
+
+    /// Reads more behind what there is; says whether something came.
+    fn read<B: Backend>(&mut self, core: &Core<B>, input: &mut Vec<u8>) -> bool {
+        let room = input.capacity() - input.len();
+        match self.transport.read(input) {
+            Ok(0) => self.has_ended = true,
+            Ok(length) => {
+                core.traffic().bytes_read.add(length as u64);
+                self.moved += length;
+                let is_all = length < room && self.transport.is_plain() && !self.is_half_closed;
+                self.is_readable = !is_all;
+                return true;
+            }
+            Err(error) if error.kind() == ErrorKind::WouldBlock => self.is_readable = false,
+            Err(error) if error.kind() == ErrorKind::Interrupted => return true,
+            Err(_) => self.is_broken = true,
+        }
+        false
+    }
+
+    /// Takes one request, or what stands in its place, and returns its bytes.
+    fn step<B: Backend>(&mut self, core: &mut Core<B>, bytes: &[u8], left: &mut u32) -> usize {
+        self.needed = 1;
+        if self.session.watcher.is_some() {
+            return bytes.len();
+        }
+        if let (Speech::Unheard, Some(first)) = (&self.speech, bytes.first()) {
+            self.speech = Speech::of(*first, &core.shared.settings);
+        }
+        let taken = match self.speech {
+            Speech::Binary(_) => self.binary_step(core, bytes),
+            _ => self.text_step(core, bytes),
+        };
+        let taken = match taken {
+            Taken::Request(taken) => taken,
+            Taken::Bytes(taken) => return taken,
+            Taken::Nothing => return 0,
+            Taken::All => {
+                self.is_faulty = true;
+                self.session.has_quit = true;
+                return bytes.len();
+            }
+        };
+        core.clients.end(self.place);
+        *left -= 1;
+        self.facts.last_request.store(core.now, Ordering::Relaxed);
+        core.shared.log(2, || {
+            let number = self.facts.number;
+            if let Speech::Binary(_) = self.speech {
+                // What follows may be a password.
+                return format!("<{number} binary, opcode 0x{:02x}", bytes[1]);
+            }
+            let line = bytes[..taken].split(|byte| matches!(byte, b'\r' | b'\n'));
+            let line = line.into_iter().next().unwrap_or_default();
+            format!("<{number} {}", line.escape_ascii())
+        });
+        if let Speech::Text(_) = self.speech {
+            core.shared.watched(COMMANDS, || {
+                let line = bytes[..taken].split(|byte| matches!(byte, b'\r' | b'\n'));
+                let line = line.into_iter().next().unwrap_or_default();
+                format!("<{} {}", self.facts.number, line.escape_ascii())
+            });
+        }
+        taken
+    }
+
+    fn binary_step<B: Backend>(&mut self, core: &mut Core<B>, bytes: &[u8]) -> Taken {
+        let Speech::Binary(parser) = &mut self.speech else {
+            return Taken::All;
+        };
+        match parser.parse(bytes, self.gate.is_passed()) {
+            binary::Step::More { needed } => {
+                self.needed = needed;
+                Taken::Nothing
+            }
+            binary::Step::Skipped { taken } => Taken::Bytes(taken),
+            binary::Step::Message { message, taken } => {
+                let text = &bytes[..taken];
+                self.session.message(core, &message, text, &mut self.gate);
+                Taken::Request(taken)
+            }
+            binary::Step::Refused { refusal, taken } => {
+                self.session.refuse_message(core, &refusal);
+                Taken::Request(taken)
+            }
+            binary::Step::Close => Taken::All,
+        }
+    }
+
+    fn text_step<B: Backend>(&mut self, core: &mut Core<B>, bytes: &[u8]) -> Taken {
+        if let Gate::Shut(credentials) = &self.gate {
+            let step = gate(bytes, credentials);
+            return self.pass_gate(core, step, bytes.len());
+        }
+        let Speech::Text(parser) = &mut self.speech else {
+            return Taken::Nothing;
+        };
+        match parser.parse(bytes) {
+            Step::More { needed } => {
+                self.needed = needed;
+                Taken::Nothing
+            }
+            Step::Skipped { taken } => Taken::Bytes(taken),
+            Step::Request { request, taken } => {
+                let mut written = 0;
+                let mut direct = Direct {
+                    transport: &mut self.transport,
+                    is_writable: &mut self.is_writable,
+                    written: &mut written,
+                };
+                let direct = direct.transport.is_plain().then_some(&mut direct);
+                self.session
+                    .request(core, &request, &bytes[..taken], direct);
+                if written > 0 {
+                    core.traffic().bytes_written.add(written);
+                }
+                Taken::Request(taken)
+            }
+            Step::Refused { refusal, taken } => {
+                self.session.refuse(core, &refusal, &bytes[..taken]);
+                Taken::Request(taken)
+            }
+            Step::Close(_) => Taken::All,
+        }
+    }
+
+    fn pass_gate<B: Backend>(&mut self, core: &Core<B>, step: GateStep, bytes: usize) -> Taken {
+        let traffic = core.traffic();
+        match step {
+            GateStep::More => {
+                self.needed = bytes + 1;
+                Taken::Nothing
+            }
+            GateStep::Admitted { taken } => {
+                traffic.auth_cmds.count();
+                self.gate = Gate::Open;
+                reply::answer(self.session.replies.tail(), Answer::Stored);
+                Taken::Request(taken)
+            }
+            GateStep::Refused { error, taken } => {
+                traffic.auth_cmds.count();
+                traffic.auth_errors.count();
+                reply::error(self.session.replies.tail(), error);
+                Taken::Request(taken)
+            }
+            GateStep::Close => Taken::All,
+        }
+    }
+
+    /// Writes what there is, as far as the peer takes it.
+    pub(super) fn write<B: Backend>(&mut self, core: &Core<B>) {
+        while self.is_writable && !self.is_broken {
+            let unsent = self.session.replies.unsent();
+            let result = if unsent.is_empty() {
+                if !self.transport.has_backlog() {
+                    break;
+                }
+                self.transport.flush().map(|()| 0)
+            } else {
+                self.transport.write(&[IoSlice::new(unsent)])
+            };
+            match result {
+                Ok(length) => {
+                    core.traffic().bytes_written.add(length as u64);
+                    self.moved += length;
+                    self.session.replies.note_sent(length);
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => self.is_writable = false,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(_) => self.is_broken = true,
+            }
+        }
+    }
+}

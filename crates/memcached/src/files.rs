@@ -1,0 +1,105 @@
+//! Files that say whom a server trusts, read at its start and again when that is asked for.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use cenote_kv::protocol::authentication::Credentials;
+
+use super::tls::{self, TlsError, Verify};
+use super::{Handle, Settings};
+
+/// Files for TLS.
+#[derive(Clone, Debug)]
+pub struct TlsFiles {
+    /// The certificate, and those that it follows from.
+    pub chain: PathBuf,
+    /// Its key; none: in the same file.
+    pub key: Option<PathBuf>,
+    /// Whose certificates of clients are taken.
+    pub authority: Option<PathBuf>,
+    /// Whether clients have to show one.
+    pub verify: Verify,
+}
+
+/// Both kinds.
+#[derive(Clone, Debug, Default)]
+pub struct Files {
+    /// Lines of USER:PASSWORD.
+    pub users: Option<PathBuf>,
+    /// Certificates.
+    pub tls: Option<TlsFiles>,
+}
+
+/// Why a file is not taken.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum FileError {
+    /// The one with users.
+    #[error("Could not open authfile [{}] for reading, error {why}", path.display())]
+    Users {
+        /// Which.
+        path: PathBuf,
+        /// What is wrong.
+        why: String,
+    },
+    /// One for TLS.
+    #[error("Error loading TLS: {0}")]
+    Tls(#[from] TlsError),
+}
+
+impl TlsFiles {
+    fn load(&self) -> Result<rustls::ServerConfig, FileError> {
+        let key = self.key.as_deref().unwrap_or(&self.chain);
+        let authority = self.authority.as_deref();
+        Ok(tls::configuration(
+            &self.chain,
+            key,
+            authority,
+            self.verify,
+        )?)
+    }
+}
+
+fn users(path: &Path) -> Result<Credentials, FileError> {
+    let refused = |why: String| FileError::Users {
+        path: path.to_owned(),
+        why,
+    };
+    let content = std::fs::read(path).map_err(|error| refused(error.to_string()))?;
+    Credentials::parse(&content).map_err(|error| refused(error.to_string()))
+}
+
+impl Files {
+    /// Reads them for a server that is to start.
+    ///
+    /// # Errors
+    /// [`FileError`].
+    pub fn load(&self, settings: &mut Settings) -> Result<(), FileError> {
+        if let Some(path) = &self.users {
+            settings.credentials = Some(Arc::new(users(path)?));
+        }
+        if let Some(files) = &self.tls {
+            settings.tls = Some(Arc::new(files.load()?));
+        }
+        Ok(())
+    }
+
+    /// Reads them again, for clients that come from now on. What cannot be read stays as it was.
+    #[must_use]
+    pub fn reload(&self, server: &Handle) -> Vec<FileError> {
+        let mut errors = Vec::new();
+        if let Some(path) = &self.users {
+            match users(path) {
+                Ok(users) => server.set_credentials(users),
+                Err(error) => errors.push(error),
+            }
+        }
+        if let Some(files) = &self.tls {
+            match files.load() {
+                Ok(tls) => server.set_tls(tls),
+                Err(error) => errors.push(error),
+            }
+        }
+        errors
+    }
+}

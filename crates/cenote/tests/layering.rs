@@ -8,8 +8,9 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("cenote-codec", &[]),
     ("cenote-durable", &[]),
     ("cenote-latency", &[]),
-    ("cenote-pool", &[]),
-    ("cenote-fabric", &["cenote-durable"]),
+    ("cenote-wire", &[]),
+    ("cenote-pool", &["cenote-wire"]),
+    ("cenote-fabric", &["cenote-durable", "cenote-wire"]),
     (
         "cenote-host",
         &[
@@ -50,7 +51,12 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ),
     (
         "cenote-store",
-        &["cenote-fabric", "cenote-latency", "cenote-pool"],
+        &[
+            "cenote-fabric",
+            "cenote-latency",
+            "cenote-pool",
+            "cenote-wire",
+        ],
     ),
     ("cenote-preload", &[]),
     (
@@ -64,6 +70,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "cenote-fabric",
             "cenote-durable",
             "cenote-proc",
+            "cenote-wire",
         ],
     ),
     ("cenote-proc-sdk", &[]),
@@ -74,6 +81,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "cenote-pool",
             "cenote-fabric",
             "cenote-durable",
+            "cenote-wire",
         ],
     ),
     (

@@ -13,7 +13,6 @@ mod request;
 mod status;
 #[cfg(test)]
 mod tests;
-pub(crate) mod wire;
 
 pub use reply::{FillResult, HeldSlab, Refusal, Reply};
 pub use request::{Drain, Request, SlabActivity, Source};
@@ -21,7 +20,8 @@ pub use status::{
     ClientStatus, Counters, HostStatus, PressureStatus, STATUS_CLIENTS_MAX, SlabCounts,
     StrangerCounts,
 };
-use wire::Reader;
+
+use cenote_wire::{Reader, messages};
 
 /// Newest version of the messages; the fabric's handshake agrees on one, which is the first byte
 /// of every message.
@@ -46,19 +46,21 @@ pub const EVICT_WINDOWS_MAX: usize = 256;
 /// Most slabs in one [`Reply::Held`].
 pub const HELD_SLABS_MAX: usize = 256;
 
-/// A window named by its host.
-///
-/// The fabric's descriptor, mirrored so that the pool depends on no fabric.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Window {
-    /// Index in the host's table.
-    pub id: u32,
-    /// The life that this name is valid for.
-    pub generation: u64,
-    /// Length in bytes.
-    pub len_bytes: u64,
-    /// Bit set of what verbs may do.
-    pub rights: u8,
+messages! {
+    /// A window named by its host.
+    ///
+    /// The fabric's descriptor, mirrored so that the pool depends on no fabric.
+    #[derive(Clone, Copy, Debug, Eq, PartialEq)]
+    pub struct Window {
+        /// Index in the host's table.
+        pub id: u32,
+        /// The life that this name is valid for.
+        pub generation: u64,
+        /// Length in bytes.
+        pub len_bytes: u64,
+        /// Bit set of what verbs may do.
+        pub rights: u8,
+    }
 }
 
 /// Bytes that are no message of this protocol.
@@ -66,21 +68,26 @@ pub struct Window {
 #[error("control message: {0}")]
 pub struct Malformed(pub &'static str);
 
+impl From<cenote_wire::Malformed> for Malformed {
+    fn from(cenote_wire::Malformed(wrong): cenote_wire::Malformed) -> Self {
+        Self(wrong)
+    }
+}
+
 /// The version that a received message is written in; 0 for none at all.
 #[must_use]
 pub fn version_of(message: &[u8]) -> u8 {
     message.first().copied().unwrap_or(0)
 }
 
-/// Checks length and version; the version, the kind and the fields that follow it.
-fn open(bytes: &[u8]) -> Result<(u8, u8, Reader<'_>), Malformed> {
+/// Checks length and version; the message from its kind on.
+fn open(bytes: &[u8]) -> Result<Reader<'_>, Malformed> {
     if bytes.len() > MESSAGE_BYTES_MAX {
         return Err(Malformed("message is too long"));
     }
-    let mut input = Reader::new(bytes);
-    let version = input.u8()?;
+    let (&version, message) = bytes.split_first().ok_or(Malformed("message ends early"))?;
     if !(VERSION_OLDEST..=VERSION).contains(&version) {
         return Err(Malformed("another version than 1 to 7"));
     }
-    Ok((version, input.u8()?, input))
+    Ok(Reader::of_version(version, message))
 }

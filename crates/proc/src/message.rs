@@ -5,29 +5,118 @@
 //! anything is kept, and what is left over makes a message invalid.
 
 use cenote_proc_sdk::{DATA_MAX, STATE_MAX};
+use cenote_wire::{Bytes, Field, Layout, List, Malformed, Reader, Tagged, Taken, Writer, messages};
 
 use crate::{CacheId, ClientId, Machine, ProcedureId, Request, Response, State, Status, Trap};
 
 /// Bytes of a message at most.
 pub const MESSAGE_MAX: usize = 64 << 10;
+/// As many items as the message has.
+pub(crate) const ANY: usize = u32::MAX as usize;
 
-/// What a request waits for.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Need {
-    /// Bytes, wherever it is: DFlow.
-    Data {
-        /// Of the first.
-        addr: u64,
-        /// How many.
-        size: u32,
-    },
-    /// To be where these bytes begin: FFlow.
-    Place {
-        /// Of the first.
-        addr: u64,
-        /// How many.
-        size: u32,
-    },
+messages! {
+    /// Anything that travels.
+    #[derive(Clone, Debug, Eq, PartialEq)]
+    pub enum Message | "unknown kind, or not this sender's" {
+        /// Of a client.
+        1 => Requests(Vec<Request> as List<u32, 0, ANY, New>),
+        /// To a client.
+        2 => Responses(Vec<Response> as List<u32, 0, ANY>),
+        /// FFlow.
+        3 => Moved(Moved),
+        /// FFlow, back.
+        4 => Refused(Refused),
+        /// DFlow.
+        5 => Fetch(Fetch),
+        /// DFlow, back.
+        6 => Data(Data),
+    }
+
+    /// A request that goes on at another machine.
+    #[derive(Clone, Debug, Eq, PartialEq)]
+    pub struct Moved {
+        /// Who sent it, and takes it back if it is refused.
+        pub from: Machine,
+        /// What it needs there; nothing if it can run anywhere.
+        pub need: Option<Need> as OrNone,
+        /// Of the region that it needs, as the sender knows it.
+        pub generation: u64,
+        /// By a machine that the region had left; at most once.
+        pub forwarded: bool,
+        /// With its state.
+        pub request: Request as Underway,
+    }
+
+    /// What a request waits for.
+    #[derive(Clone, Copy, Debug, Eq, PartialEq)]
+    pub enum Need | "unknown need" {
+        /// Bytes, wherever it is: DFlow.
+        1 => Data {
+            /// Of the first.
+            addr: u64,
+            /// How many.
+            size: u32 as Size,
+        },
+        /// To be where these bytes begin: FFlow.
+        2 => Place {
+            /// Of the first.
+            addr: u64,
+            /// How many.
+            size: u32 as Size,
+        },
+    }
+
+    /// A request that came to a machine for nothing.
+    #[derive(Clone, Debug, Eq, PartialEq)]
+    pub struct Refused {
+        /// As it came.
+        pub moved: Moved,
+    }
+
+    /// Bytes that a machine asks for: DFlow.
+    #[derive(Clone, Debug, Eq, PartialEq)]
+    pub struct Fetch {
+        /// Who gets them.
+        pub from: Machine,
+        /// The asker's, echoed.
+        pub token: u64,
+        /// Of the cache.
+        pub cache: CacheId,
+        /// Of the first byte.
+        pub addr: u64,
+        /// Of one region.
+        pub size: u32 as Size,
+        /// Of the region, as the asker knows it.
+        pub generation: u64,
+        /// As in [`Moved`].
+        pub forwarded: bool,
+    }
+
+    /// Why bytes did not come.
+    #[derive(Clone, Copy, Debug, Eq, PartialEq)]
+    pub enum Refusal | "unknown refusal" {
+        /// The region is elsewhere by now.
+        1 => Stale,
+        /// The machine has not heard of the region yet.
+        2 => Early,
+        /// There is no such region.
+        3 => OutOfBounds,
+    }
+
+    /// The answer to a [`Fetch`].
+    #[derive(Clone, Debug, Eq, PartialEq)]
+    pub struct Data {
+        /// The fetch's.
+        pub token: u64,
+        /// The bytes.
+        pub bytes: Result<Vec<u8>, Refusal> as BytesOrRefusal,
+    }
+
+    for Response { number, status, state as StateBytes }
+    for CacheId { 0 }
+    for ClientId { 0 }
+    for Machine { 0 }
+    for ProcedureId { 0 }
 }
 
 impl Need {
@@ -38,84 +127,6 @@ impl Need {
             Self::Data { addr, size } | Self::Place { addr, size } => (addr, size),
         }
     }
-}
-
-/// A request that goes on at another machine.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Moved {
-    /// Who sent it, and takes it back if it is refused.
-    pub from: Machine,
-    /// What it needs there; nothing if it can run anywhere.
-    pub need: Option<Need>,
-    /// Of the region that it needs, as the sender knows it.
-    pub generation: u64,
-    /// By a machine that the region had left; at most once.
-    pub forwarded: bool,
-    /// With its state.
-    pub request: Request,
-}
-
-/// A request that came to a machine for nothing.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Refused {
-    /// As it came.
-    pub moved: Moved,
-}
-
-/// Bytes that a machine asks for: DFlow.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Fetch {
-    /// Who gets them.
-    pub from: Machine,
-    /// The asker's, echoed.
-    pub token: u64,
-    /// Of the cache.
-    pub cache: CacheId,
-    /// Of the first byte.
-    pub addr: u64,
-    /// Of one region.
-    pub size: u32,
-    /// Of the region, as the asker knows it.
-    pub generation: u64,
-    /// As in [`Moved`].
-    pub forwarded: bool,
-}
-
-/// Why bytes did not come.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Refusal {
-    /// The region is elsewhere by now.
-    Stale,
-    /// The machine has not heard of the region yet.
-    Early,
-    /// There is no such region.
-    OutOfBounds,
-}
-
-/// The answer to a [`Fetch`].
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Data {
-    /// The fetch's.
-    pub token: u64,
-    /// The bytes.
-    pub bytes: Result<Vec<u8>, Refusal>,
-}
-
-/// Anything that travels.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub enum Message {
-    /// Of a client.
-    Requests(Vec<Request>),
-    /// To a client.
-    Responses(Vec<Response>),
-    /// FFlow.
-    Moved(Moved),
-    /// FFlow, back.
-    Refused(Refused),
-    /// DFlow.
-    Fetch(Fetch),
-    /// DFlow, back.
-    Data(Data),
 }
 
 /// Who is at the other end, as the connection's handshake says. Nobody may send what is not his.
@@ -134,44 +145,16 @@ pub enum Sender {
 #[error("not a message of procedures: {0}")]
 pub struct NoMessage(pub &'static str);
 
+impl From<Malformed> for NoMessage {
+    fn from(Malformed(wrong): Malformed) -> Self {
+        Self(wrong)
+    }
+}
+
 impl Message {
     /// Appends its bytes.
     pub fn write(&self, out: &mut Vec<u8>) {
-        match self {
-            Self::Requests(requests) => write_requests(requests, out),
-            Self::Responses(responses) => write_responses(responses, out),
-            Self::Moved(moved) => {
-                out.push(3);
-                put_moved(out, moved);
-            }
-            Self::Refused(refused) => {
-                out.push(4);
-                put_moved(out, &refused.moved);
-            }
-            Self::Fetch(fetch) => {
-                out.push(5);
-                put_u32(out, fetch.from.0);
-                put_u64(out, fetch.token);
-                put_u128(out, fetch.cache.0);
-                put_u64(out, fetch.addr);
-                put_u32(out, fetch.size);
-                put_u64(out, fetch.generation);
-                out.push(u8::from(fetch.forwarded));
-            }
-            Self::Data(data) => {
-                out.push(6);
-                put_u64(out, data.token);
-                match &data.bytes {
-                    Ok(bytes) => {
-                        out.push(0);
-                        put_bytes(out, bytes);
-                    }
-                    Err(Refusal::Stale) => out.push(1),
-                    Err(Refusal::Early) => out.push(2),
-                    Err(Refusal::OutOfBounds) => out.push(3),
-                }
-            }
-        }
+        Writer::lenient(out).put(self);
     }
 
     /// Reads one.
@@ -182,265 +165,180 @@ impl Message {
         if bytes.len() > MESSAGE_MAX {
             return Err(NoMessage("too long"));
         }
-        let mut input = Input(bytes);
-        let message = match (input.u8()?, sender) {
-            (1, Sender::Client(client)) => {
-                let count = input.u32()? as usize;
-                let one = |input: &mut Input<'_>| input.request(client);
-                Self::Requests(input.list(count, REQUEST_BYTES, one)?)
-            }
-            (2, Sender::Server) => {
-                let count = input.u32()? as usize;
-                Self::Responses(input.list(count, RESPONSE_BYTES, Input::response)?)
-            }
-            (3, Sender::Machine) => Self::Moved(input.moved()?),
-            (4, Sender::Machine) => Self::Refused(Refused {
-                moved: input.moved()?,
-            }),
-            (5, Sender::Machine) => Self::Fetch(input.fetch()?),
-            (6, Sender::Machine) => Self::Data(input.data()?),
-            _ => return Err(NoMessage("unknown kind, or not this sender's")),
+        let kinds = match sender {
+            Sender::Client(_) => 1..=1,
+            Sender::Server => 2..=2,
+            Sender::Machine => 3..=6,
         };
-        input.end()?;
+        if bytes.first().is_some_and(|kind| !kinds.contains(kind)) {
+            return Err(NoMessage("unknown kind, or not this sender's"));
+        }
+        let mut message = Reader::new(bytes).whole()?;
+        if let (Self::Requests(requests), Sender::Client(client)) = (&mut message, sender) {
+            for request in requests {
+                request.client = client;
+            }
+        }
         Ok(message)
     }
 }
 
 /// Appends the message of a batch of requests.
 pub fn write_requests(requests: &[Request], out: &mut Vec<u8>) {
-    out.push(1);
-    put_u32(out, count(requests.len()));
+    let mut out = Writer::lenient(out);
+    out.put(&(1_u8, count(requests.len())));
     for request in requests {
-        put_u64(out, request.number);
-        put_u128(out, request.cache.0);
-        put_u32(out, request.procedure.0);
-        put_bytes(out, &request.state);
+        New::put(request, &mut out);
     }
+}
+
+/// Appends one request of a batch.
+pub(crate) fn write_request(
+    number: u64,
+    cache: CacheId,
+    procedure: ProcedureId,
+    argument: &[u8],
+    out: &mut Vec<u8>,
+) {
+    let mut out = Writer::lenient(out);
+    out.put(&(number, cache, procedure));
+    out.put_as::<Bytes<u32, STATE_MAX>, _>(&argument);
 }
 
 /// Appends the message of a batch of answers.
 pub fn write_responses(responses: &[Response], out: &mut Vec<u8>) {
-    out.push(2);
-    put_u32(out, count(responses.len()));
+    let mut out = Writer::lenient(out);
+    out.put(&(2_u8, count(responses.len())));
     for response in responses {
-        put_u64(out, response.number);
-        let (status, detail) = status_number(response.status);
-        out.push(status);
-        put_u32(out, detail);
-        put_bytes(out, &response.state);
+        out.put(response);
     }
 }
 
-pub(crate) struct Input<'a>(pub(crate) &'a [u8]);
+fn count(len: usize) -> u32 {
+    u32::try_from(len).expect("batches are bounded where they are made")
+}
 
-impl<'a> Input<'a> {
-    fn take(&mut self, len: usize) -> Result<&'a [u8], NoMessage> {
-        let (taken, rest) = self.0.split_at_checked(len).ok_or(NoMessage("too short"))?;
-        self.0 = rest;
-        Ok(taken)
+/// A request that was not run yet, without the client: the connection says who that is.
+struct New;
+
+impl<'a> Layout<'a, Request> for New {
+    fn put(value: &Request, out: &mut Writer<'_>) {
+        out.put(&(value.number, value.cache, value.procedure));
+        out.put_as::<StateBytes, _>(&value.state);
     }
 
-    fn array<const N: usize>(&mut self) -> Result<[u8; N], NoMessage> {
-        let (taken, rest) = self.0.split_first_chunk().ok_or(NoMessage("too short"))?;
-        self.0 = rest;
-        Ok(*taken)
+    fn take(input: &mut Reader<'a>) -> Taken<Request> {
+        Ok(Request {
+            number: input.take()?,
+            cache: input.take()?,
+            procedure: input.take()?,
+            state: input.take_as::<StateBytes, _>()?,
+            ..Request::default()
+        })
+    }
+}
+
+/// A request between machines: whose it is, how far it is, and then as one that is new.
+struct Underway;
+
+impl<'a> Layout<'a, Request> for Underway {
+    fn put(value: &Request, out: &mut Writer<'_>) {
+        out.put(&(value.client, value.steps));
+        out.put_as::<New, _>(value);
     }
 
-    pub(crate) fn u8(&mut self) -> Result<u8, NoMessage> {
-        self.array().map(u8::from_le_bytes)
-    }
-
-    pub(crate) fn u32(&mut self) -> Result<u32, NoMessage> {
-        self.array().map(u32::from_le_bytes)
-    }
-
-    pub(crate) fn u64(&mut self) -> Result<u64, NoMessage> {
-        self.array().map(u64::from_le_bytes)
-    }
-
-    pub(crate) fn u128(&mut self) -> Result<u128, NoMessage> {
-        self.array().map(u128::from_le_bytes)
-    }
-
-    pub(crate) fn bool(&mut self) -> Result<bool, NoMessage> {
-        match self.u8()? {
-            0 => Ok(false),
-            1 => Ok(true),
-            _ => Err(NoMessage("neither yes nor no")),
-        }
-    }
-
-    pub(crate) fn text(&mut self, most: usize) -> Result<String, NoMessage> {
-        String::from_utf8(self.bytes(most)?).map_err(|_| NoMessage("not text"))
-    }
-
-    /// Nothing is left over.
-    pub(crate) fn end(&self) -> Result<(), NoMessage> {
-        match self.0 {
-            [] => Ok(()),
-            _ => Err(NoMessage("bytes left over")),
-        }
-    }
-
-    pub(crate) fn bytes(&mut self, most: usize) -> Result<Vec<u8>, NoMessage> {
-        self.field(most).map(<[u8]>::to_vec)
-    }
-
-    fn state(&mut self) -> Result<State, NoMessage> {
-        self.field(STATE_MAX).map(State::from_slice)
-    }
-
-    fn field(&mut self, most: usize) -> Result<&'a [u8], NoMessage> {
-        let len = self.u32()? as usize;
-        if len > most {
-            return Err(NoMessage("a field is too long"));
-        }
-        self.take(len)
-    }
-
-    /// `least` bytes are an item's at least, so that a count cannot claim more than the message
-    /// has.
-    pub(crate) fn list<T>(
-        &mut self,
-        count: usize,
-        least: usize,
-        mut item: impl FnMut(&mut Self) -> Result<T, NoMessage>,
-    ) -> Result<Vec<T>, NoMessage> {
-        if count > self.0.len() / least {
-            return Err(NoMessage("too short for its count"));
-        }
-        (0..count).map(|_| item(self)).collect()
-    }
-
-    fn request(&mut self, client: ClientId) -> Result<Request, NoMessage> {
+    fn take(input: &mut Reader<'a>) -> Taken<Request> {
+        let (client, steps) = input.take()?;
+        let request = input.take_as::<New, _>()?;
         Ok(Request {
             client,
-            number: self.u64()?,
-            cache: CacheId(self.u128()?),
-            procedure: ProcedureId(self.u32()?),
-            steps: 0,
-            state: self.state()?,
+            steps,
+            ..request
         })
     }
+}
 
-    fn response(&mut self) -> Result<Response, NoMessage> {
-        let number = self.u64()?;
-        let (kind, detail) = (self.u8()?, self.u32()?);
-        Ok(Response {
-            number,
-            status: status(kind, detail)?,
-            state: self.state()?,
-        })
+struct StateBytes;
+
+impl<'a> Layout<'a, State> for StateBytes {
+    fn put(value: &State, out: &mut Writer<'_>) {
+        out.put_as::<Bytes<u32, STATE_MAX>, _>(&&value[..]);
     }
 
-    fn need(&mut self) -> Result<Option<Need>, NoMessage> {
-        let kind = self.u8()?;
-        if kind == 0 {
-            return Ok(None);
-        }
-        let (addr, size) = (self.u64()?, self.size()?);
-        match kind {
-            1 => Ok(Some(Need::Data { addr, size })),
-            2 => Ok(Some(Need::Place { addr, size })),
-            _ => Err(NoMessage("unknown need")),
-        }
+    fn take(input: &mut Reader<'a>) -> Taken<State> {
+        let bytes = input.take_as::<Bytes<u32, STATE_MAX>, &[u8]>();
+        bytes.map(State::from_slice)
+    }
+}
+
+/// 1 to [`DATA_MAX`].
+struct Size;
+
+impl<'a> Layout<'a, u32> for Size {
+    fn put(value: &u32, out: &mut Writer<'_>) {
+        out.put(value);
     }
 
-    fn size(&mut self) -> Result<u32, NoMessage> {
-        let size = self.u32()?;
+    fn take(input: &mut Reader<'a>) -> Taken<u32> {
+        let size: u32 = input.take()?;
         if !(1..=DATA_MAX).contains(&(size as usize)) {
-            return Err(NoMessage("a size that no request has"));
+            return Err(Malformed("a size that no request has"));
         }
         Ok(size)
     }
-
-    fn moved(&mut self) -> Result<Moved, NoMessage> {
-        let from = Machine(self.u32()?);
-        let need = self.need()?;
-        let generation = self.u64()?;
-        let forwarded = self.bool()?;
-        let client = ClientId(self.u64()?);
-        let steps = self.u32()?;
-        let mut request = self.request(client)?;
-        request.steps = steps;
-        Ok(Moved {
-            from,
-            need,
-            generation,
-            forwarded,
-            request,
-        })
-    }
-
-    fn fetch(&mut self) -> Result<Fetch, NoMessage> {
-        Ok(Fetch {
-            from: Machine(self.u32()?),
-            token: self.u64()?,
-            cache: CacheId(self.u128()?),
-            addr: self.u64()?,
-            size: self.size()?,
-            generation: self.u64()?,
-            forwarded: self.bool()?,
-        })
-    }
-
-    fn data(&mut self) -> Result<Data, NoMessage> {
-        let token = self.u64()?;
-        let bytes = match self.u8()? {
-            0 => Ok(self.bytes(DATA_MAX)?),
-            1 => Err(Refusal::Stale),
-            2 => Err(Refusal::Early),
-            3 => Err(Refusal::OutOfBounds),
-            _ => return Err(NoMessage("unknown refusal")),
-        };
-        Ok(Data { token, bytes })
-    }
 }
 
-pub(crate) fn put_u32(out: &mut Vec<u8>, number: u32) {
-    out.extend_from_slice(&number.to_le_bytes());
-}
+/// 0 for none; needs have the other numbers.
+struct OrNone;
 
-pub(crate) fn put_u64(out: &mut Vec<u8>, number: u64) {
-    out.extend_from_slice(&number.to_le_bytes());
-}
-
-pub(crate) fn put_u128(out: &mut Vec<u8>, number: u128) {
-    out.extend_from_slice(&number.to_le_bytes());
-}
-
-pub(crate) fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
-    put_u32(out, count(bytes.len()));
-    out.extend_from_slice(bytes);
-}
-
-pub(crate) fn count(len: usize) -> u32 {
-    u32::try_from(len).expect("lists and states are bounded where they are made")
-}
-
-fn put_moved(out: &mut Vec<u8>, moved: &Moved) {
-    put_u32(out, moved.from.0);
-    match moved.need {
-        None => out.push(0),
-        Some(need) => {
-            out.push(match need {
-                Need::Data { .. } => 1,
-                Need::Place { .. } => 2,
-            });
-            let (addr, size) = need.range();
-            put_u64(out, addr);
-            put_u32(out, size);
+impl<'a> Layout<'a, Option<Need>> for OrNone {
+    fn put(value: &Option<Need>, out: &mut Writer<'_>) {
+        match value {
+            Some(need) => out.put(need),
+            None => out.put(&0_u8),
         }
     }
-    put_u64(out, moved.generation);
-    out.push(u8::from(moved.forwarded));
-    let request = &moved.request;
-    put_u64(out, request.client.0);
-    put_u32(out, request.steps);
-    put_u64(out, request.number);
-    put_u128(out, request.cache.0);
-    put_u32(out, request.procedure.0);
-    put_bytes(out, &request.state);
+
+    fn take(input: &mut Reader<'a>) -> Taken<Option<Need>> {
+        match input.take()? {
+            0 => Ok(None),
+            kind => Need::take_tagged(kind, input).map(Some),
+        }
+    }
+}
+
+/// 0 and the bytes; refusals have the other numbers.
+struct BytesOrRefusal;
+
+impl<'a> Layout<'a, Result<Vec<u8>, Refusal>> for BytesOrRefusal {
+    fn put(value: &Result<Vec<u8>, Refusal>, out: &mut Writer<'_>) {
+        match value {
+            Ok(bytes) => {
+                out.put(&0_u8);
+                out.put_as::<Bytes<u32, DATA_MAX>, _>(bytes);
+            }
+            Err(refusal) => out.put(refusal),
+        }
+    }
+
+    fn take(input: &mut Reader<'a>) -> Taken<Result<Vec<u8>, Refusal>> {
+        match input.take()? {
+            0 => input.take_as::<Bytes<u32, DATA_MAX>, _>().map(Ok),
+            number => Refusal::take_tagged(number, input).map(Err),
+        }
+    }
+}
+
+/// The status' number, and what a procedure failed with; 0 where it did not.
+impl<'a> Field<'a> for Status {
+    fn put(&self, out: &mut Writer<'_>) {
+        out.put(&status_number(*self));
+    }
+
+    fn take(input: &mut Reader<'a>) -> Taken<Self> {
+        let (kind, detail) = input.take()?;
+        status(kind, detail)
+    }
 }
 
 fn status_number(status: Status) -> (u8, u32) {
@@ -462,7 +360,7 @@ fn status_number(status: Status) -> (u8, u32) {
     }
 }
 
-fn status(kind: u8, detail: u32) -> Result<Status, NoMessage> {
+fn status(kind: u8, detail: u32) -> Taken<Status> {
     let status = match kind {
         0 => Status::Done,
         1 => Status::Stopped,
@@ -478,19 +376,14 @@ fn status(kind: u8, detail: u32) -> Result<Status, NoMessage> {
         11 => Status::Trapped(Trap::Denied),
         13 => Status::Trapped(Trap::Gone),
         12 => Status::Lost,
-        _ => return Err(NoMessage("unknown status")),
+        _ => return Err(Malformed("unknown status")),
     };
     match status {
         Status::Trapped(Trap::Failed(_)) => Ok(status),
         _ if detail == 0 => Ok(status),
-        _ => Err(NoMessage("a detail that no status has")),
+        _ => Err(Malformed("a detail that no status has")),
     }
 }
-
-/// Of a request without a state.
-const REQUEST_BYTES: usize = 32;
-/// Of an answer without a state.
-const RESPONSE_BYTES: usize = 17;
 
 #[cfg(test)]
 pub(crate) mod tests;

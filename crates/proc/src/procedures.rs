@@ -4,10 +4,11 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use cenote_proc_sdk::{Frame, Procedure, Verdict};
+use cenote_wire::{List, messages};
 
 use crate::executor::Run;
 use crate::native::{Linked, Native};
-use crate::service::Row;
+use crate::service::{GRANTS_MAX, Row};
 #[cfg(feature = "wasm")]
 use crate::wasm::{Guest, Instance, Runtime};
 use crate::{CacheId, Outcome, ProcedureId, Request, Table, Trap};
@@ -39,22 +40,24 @@ struct Entry {
     code: Code,
 }
 
-/// What a procedure may do with a cache.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Access {
-    /// Load.
-    Read,
-    /// Load, and store where the cache allows it.
-    ReadWrite,
-}
+messages! {
+    /// What a procedure may do with a cache.
+    #[derive(Clone, Copy, Debug, Eq, PartialEq)]
+    pub enum Access | "unknown access" {
+        /// Load.
+        0 => Read,
+        /// Load, and store where the cache allows it.
+        1 => ReadWrite,
+    }
 
-/// Which caches a procedure may be run on.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub enum Grants {
-    /// Those named here.
-    Caches(Vec<(CacheId, Access)>),
-    /// All of the host.
-    All(Access),
+    /// Which caches a procedure may be run on.
+    #[derive(Clone, Debug, Eq, PartialEq)]
+    pub enum Grants | "unknown grants" {
+        /// Those named here.
+        1 => Caches(Vec<(CacheId, Access)> as List<u32, 0, GRANTS_MAX> | "too many caches"),
+        /// All of the host.
+        0 => All(Access),
+    }
 }
 
 impl Grants {

@@ -11,7 +11,7 @@ use cenote_fabric::calls::{CALL_BYTES_MAX, CALLS_UNDER_WAY_MAX, Caller};
 use cenote_fabric::{Status as Fault, Time, wait};
 use cenote_proc_sdk::STATE_MAX;
 
-use crate::message::{Message, Sender, put_bytes, put_u32, put_u64, put_u128};
+use crate::message::{Message, Sender, write_request};
 use crate::service::REQUESTS;
 use crate::{CacheId, ProcedureId, Status};
 
@@ -123,10 +123,7 @@ impl Remote {
         if self.packing.is_empty() {
             self.packing.extend([REQUESTS, 1, 0, 0, 0, 0]);
         }
-        put_u64(&mut self.packing, number);
-        put_u128(&mut self.packing, cache.0);
-        put_u32(&mut self.packing, procedure.0);
-        put_bytes(&mut self.packing, argument);
+        write_request(number, cache, procedure, argument, &mut self.packing);
         self.packed += 1;
         Ok(())
     }

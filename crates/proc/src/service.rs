@@ -11,11 +11,10 @@
 mod orders;
 mod words;
 
+use cenote_wire::{List, Reader, Writer, messages};
+
 use crate::Response;
-use crate::message::{
-    Data, Fetch, Input, Message, Moved, NoMessage, Sender, put_u32, put_u64, put_u128,
-    write_responses,
-};
+use crate::message::{ANY, Data, Fetch, MESSAGE_MAX, Message, Moved, NoMessage, Sender};
 
 pub use orders::{Label, Order, Row, Told};
 pub use words::{Heard, Named, Opened, SlabPlace, SlabWord, Word, WordRefusal};
@@ -47,59 +46,54 @@ pub const GRANTS_MAX: usize = 256;
 pub const REASON_MAX: usize = 1024;
 /// Bytes of a procedure's name at most.
 pub const NAME_MAX: usize = 64;
+/// Bytes of a [`Travel`] besides its request.
+const HOME_BYTES: usize = 16 + 4 + 8;
 
-/// What one machine asks of another.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub enum Errand {
-    /// DFlow: the answer is [`Message::Data`].
-    Fetch(Fetch),
-    /// FFlow: the answer is a [`Taking`].
-    Move(Travel),
-    /// What became of requests that went away from there: the numbers are their tickets.
-    Answers(Vec<Response>),
-}
+messages! {
+    /// What one machine asks of another.
+    #[derive(Clone, Debug, Eq, PartialEq)]
+    pub enum Errand | "not an errand" {
+        /// DFlow: the answer is [`Message::Data`].
+        5 => Fetch(Fetch),
+        /// FFlow: the answer is a [`Taking`].
+        3 => Move(Travel),
+        /// What became of requests that went away from there: the numbers are their tickets.
+        2 => Answers(Vec<Response> as List<u32, 0, ANY>),
+    }
 
-/// A request on its way, with its way home.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Travel {
-    /// The client, as its session names it.
-    pub user: u128,
-    /// The machine of the cache that answers the client.
-    pub home: u32,
-    /// The request, over there.
-    pub ticket: u64,
-    /// The request, and what it needs.
-    pub moved: Moved,
-}
+    /// A request on its way, with its way home.
+    #[derive(Clone, Debug, Eq, PartialEq)]
+    pub struct Travel {
+        /// The request, and what it needs.
+        pub moved: Moved,
+        /// The client, as its session names it.
+        pub user: u128,
+        /// The machine of the cache that answers the client.
+        pub home: u32,
+        /// The request, over there.
+        pub ticket: u64,
+    }
 
-/// What becomes of a request that was sent.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-#[repr(u8)]
-pub enum Taking {
-    /// It goes on there.
-    Taken = 0,
-    /// It came for nothing and was not run there.
-    Refused = 1,
-    /// Nobody knows whether it came.
-    Lost = 2,
-    /// The machine is not ready for it, and did not run it: ask again.
-    Early = 3,
+    /// What becomes of a request that was sent.
+    #[derive(Clone, Copy, Debug, Eq, PartialEq)]
+    #[repr(u8)]
+    pub enum Taking | "unknown answer to a move" {
+        /// It goes on there.
+        0 => Taken,
+        /// It came for nothing and was not run there.
+        1 => Refused,
+        /// Nobody knows whether it came.
+        2 => Lost,
+        /// The machine is not ready for it, and did not run it: ask again.
+        3 => Early,
+    }
 }
 
 impl Errand {
     /// Appends the call.
     pub fn write(&self, out: &mut Vec<u8>) {
         out.push(ERRAND);
-        match self {
-            Self::Fetch(fetch) => Message::Fetch(fetch.clone()).write(out),
-            Self::Move(travel) => {
-                Message::Moved(travel.moved.clone()).write(out);
-                put_u128(out, travel.user);
-                put_u32(out, travel.home);
-                put_u64(out, travel.ticket);
-            }
-            Self::Answers(responses) => write_responses(responses, out),
-        }
+        Writer::lenient(out).put(self);
     }
 
     /// Reads what follows the first byte.
@@ -107,31 +101,15 @@ impl Errand {
     /// # Errors
     /// [`NoMessage`].
     pub fn read(bytes: &[u8]) -> Result<Self, NoMessage> {
-        match bytes.first() {
-            Some(2) => match Message::read(bytes, Sender::Server)? {
-                Message::Responses(responses) => Ok(Self::Answers(responses)),
-                _ => Err(NoMessage("not an errand")),
-            },
-            Some(3) => {
-                const HOME_BYTES: usize = 16 + 4 + 8;
-                let at = bytes.len().checked_sub(HOME_BYTES);
-                let (moved, home) = bytes.split_at(at.ok_or(NoMessage("too short"))?);
-                let Message::Moved(moved) = Message::read(moved, Sender::Machine)? else {
-                    return Err(NoMessage("not an errand"));
-                };
-                let mut input = Input(home);
-                Ok(Self::Move(Travel {
-                    user: input.u128()?,
-                    home: input.u32()?,
-                    ticket: input.u64()?,
-                    moved,
-                }))
-            }
-            _ => match Message::read(bytes, Sender::Machine)? {
-                Message::Fetch(fetch) => Ok(Self::Fetch(fetch)),
-                _ => Err(NoMessage("not an errand")),
-            },
+        // A message that moves is as long as one may be without its way home.
+        let most = match bytes.first() {
+            Some(3) => MESSAGE_MAX + HOME_BYTES,
+            _ => MESSAGE_MAX,
+        };
+        if bytes.len() > most {
+            return Err(NoMessage("too long"));
         }
+        Ok(Reader::new(bytes).whole()?)
     }
 }
 
@@ -141,13 +119,7 @@ impl Taking {
     /// # Errors
     /// [`NoMessage`].
     pub fn read(bytes: &[u8]) -> Result<Self, NoMessage> {
-        match bytes {
-            [0] => Ok(Self::Taken),
-            [1] => Ok(Self::Refused),
-            [2] => Ok(Self::Lost),
-            [3] => Ok(Self::Early),
-            _ => Err(NoMessage("unknown answer to a move")),
-        }
+        Ok(Reader::new(bytes).whole()?)
     }
 }
 

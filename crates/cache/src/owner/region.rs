@@ -4,7 +4,9 @@ use std::collections::BTreeSet;
 
 use cenote_fabric::Time;
 use cenote_pool::control::Window;
+use cenote_wire::{List, Malformed, Taken, messages};
 
+use super::REGIONS_MAX;
 use super::checkpoints::{Holding, Restoring};
 use super::hosts::HostIndex;
 
@@ -45,36 +47,51 @@ impl Copy {
     }
 }
 
-/// What clients may do with a region.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-#[repr(u8)]
-pub enum Access {
-    /// Nothing: it has no memory. Requests wait.
-    #[default]
-    Absent = 0,
-    /// Read. Writes wait.
-    Frozen = 1,
-    /// Read the first copy and write to all.
-    Open = 2,
-    /// Nothing, ever: it was cut off.
-    Cut = 3,
+messages! {
+    /// What clients may do with a region.
+    #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+    #[repr(u8)]
+    pub enum Access | "no known access" {
+        /// Nothing: it has no memory. Requests wait.
+        #[default]
+        0 => Absent,
+        /// Read. Writes wait.
+        1 => Frozen,
+        /// Read the first copy and write to all.
+        2 => Open,
+        /// Nothing, ever: it was cut off.
+        3 => Cut,
+    }
+
+    /// What a client is told of a region. A higher generation replaces a lower one.
+    #[derive(Clone, Debug, Eq, PartialEq)]
+    pub struct Entry checked by Entry::check {
+        /// The region.
+        pub region: u32,
+        /// Counts the changes of its entry, from 1.
+        pub generation: u64,
+        /// How many times its bytes were lost. It holds zeros after each, or what a checkpoint has of it.
+        pub losses: u32,
+        /// Of what it holds since the last loss, when it was so, in milliseconds since 1970; 0: zeros.
+        pub fell_back_ms: u64,
+        /// What a client may do.
+        pub access: Access,
+        /// Where it is, best first.
+        pub copies: Vec<Copy> as List<u8, 0, 2> | "a region of no copy, or of too many",
+    }
 }
 
-/// What a client is told of a region. A higher generation replaces a lower one.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Entry {
-    /// The region.
-    pub region: u32,
-    /// Counts the changes of its entry, from 1.
-    pub generation: u64,
-    /// What a client may do.
-    pub access: Access,
-    /// Where it is, best first.
-    pub copies: Vec<Copy>,
-    /// How many times its bytes were lost. It holds zeros after each, or what a checkpoint has of it.
-    pub losses: u32,
-    /// Of what it holds since the last loss, when it was so, in milliseconds since 1970; 0: zeros.
-    pub fell_back_ms: u64,
+impl Entry {
+    fn check(&self) -> Taken<()> {
+        if self.region >= REGIONS_MAX {
+            return Err(Malformed("no such region"));
+        }
+        let is_used = matches!(self.access, Access::Frozen | Access::Open);
+        if is_used && self.copies.is_empty() {
+            return Err(Malformed("a region of no copy, or of too many"));
+        }
+        Ok(())
+    }
 }
 
 /// Where a region's relocation is.

@@ -9,7 +9,8 @@
 
 use std::time::Duration;
 
-use crate::control::wire::{Reader, Writer};
+use cenote_wire::{Layout, List, Reader, Since, Taken, Text, Writer, messages};
+
 use crate::control::{ADDRESS_BYTES_MAX, Counters, HeldSlab, Malformed, NAME_BYTES_MAX};
 use crate::injected_faults::{InjectedFault, is_injected};
 
@@ -21,54 +22,58 @@ use super::{Grant, Ledger, Limits, Slab, SlabIndex, StripeMember};
 const MAGIC_1: u64 = u64::from_le_bytes(*b"cnteho\x01\0");
 /// The second version also says whether and when the host goes.
 const MAGIC_2: u64 = u64::from_le_bytes(*b"cnteho\x02\0");
+/// As many as there are.
+const ANY: usize = u32::MAX as usize;
 
-/// Everything that the next process needs besides its configuration and the memory.
-#[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub struct Handover {
-    /// Size of every slab.
-    pub slab_bytes: u64,
-    /// Where the host listened, with the ports that the system chose.
-    pub addresses: Vec<String>,
-    /// What happened so far.
-    pub counters: Counters,
-    /// Whether the host gives its slabs back.
-    pub draining: bool,
-    /// Whether it ends once it has.
-    pub stops: bool,
-    /// When its machine goes, from now on, if somebody said so.
-    pub goes_in: Option<Duration>,
-    /// Clients with slabs.
-    pub clients: Vec<HandedClient>,
-    /// Lent slabs, the oldest grant first; their memory is passed beside this, in this order.
-    pub slabs: Vec<HandedSlab>,
-    /// Who may map a volume: volume, client, the owner's epoch.
-    pub owners: Vec<(u128, u128, u64)>,
-}
+messages! {
+    /// Everything that the next process needs besides its configuration and the memory.
+    #[derive(Clone, Debug, Default, Eq, PartialEq)]
+    pub struct Handover checked by Handover::check {
+        /// Size of every slab.
+        pub slab_bytes: u64,
+        /// Where the host listened, with the ports that the system chose.
+        pub addresses: Vec<String> as List<u32, 0, ANY, Text<u8, ADDRESS_BYTES_MAX>>,
+        /// What happened so far.
+        pub counters: Counters,
+        /// Whether the host gives its slabs back.
+        pub draining: bool,
+        /// Clients with slabs.
+        pub clients: Vec<HandedClient> as List<u32, 0, ANY>,
+        /// Lent slabs, the oldest grant first; their memory is passed beside this, in this order.
+        pub slabs: Vec<HandedSlab> as List<u32, 0, ANY>,
+        /// Who may map a volume: volume, client, the owner's epoch.
+        pub owners: Vec<(u128, u128, u64)> as List<u32, 0, ANY>,
+        /// Whether it ends once it has.
+        pub stops: bool as Since<2>,
+        /// When its machine goes, from now on, if somebody said so.
+        pub goes_in: Option<Duration> as Since<2, Millis>,
+    }
 
-/// A client that holds slabs.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub struct HandedClient {
-    /// Its identity.
-    pub id: u128,
-    /// As it named itself.
-    pub name: String,
-    /// Since it was last heard of.
-    pub silent: Duration,
-    /// Since its lease ran out.
-    pub orphaned: Option<Duration>,
-}
+    /// A client that holds slabs.
+    #[derive(Clone, Debug, Eq, PartialEq)]
+    pub struct HandedClient {
+        /// Its identity.
+        pub id: u128,
+        /// As it named itself.
+        pub name: String as Text<u8, NAME_BYTES_MAX>,
+        /// Since it was last heard of.
+        pub silent: Duration as Millis,
+        /// Since its lease ran out.
+        pub orphaned: Option<Duration> as Millis,
+    }
 
-/// A slab in a client's hands.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct HandedSlab {
-    /// The client.
-    pub client: u128,
-    /// What it is for, and its window.
-    pub held: HeldSlab,
-    /// Its first generation.
-    pub birth: u64,
-    /// Whether it was an earlier owner's and its client has not asked for it yet.
-    pub is_left: bool,
+    /// A slab in a client's hands.
+    #[derive(Clone, Copy, Debug, Eq, PartialEq)]
+    pub struct HandedSlab {
+        /// The client.
+        pub client: u128,
+        /// What it is for, and its window.
+        pub held: HeldSlab,
+        /// Its first generation.
+        pub birth: u64,
+        /// Whether it was an earlier owner's and its client has not asked for it yet.
+        pub is_left: bool,
+    }
 }
 
 impl Ledger {
@@ -202,45 +207,16 @@ impl Handover {
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
-        let mut out = Writer(&mut bytes);
-        let count = |len: usize| u32::try_from(len).expect("bounded by slabs and clients");
         // The older version where it says as much, so that either program can follow the other.
-        let is_first = !self.stops && self.goes_in.is_none();
-        out.u64(if is_first { MAGIC_1 } else { MAGIC_2 });
-        out.u64(self.slab_bytes);
-        out.u32(count(self.addresses.len()));
-        for address in &self.addresses {
-            out.text(address, ADDRESS_BYTES_MAX);
-        }
-        self.counters.write(&mut out);
-        out.u8(u8::from(self.draining));
-        out.u32(count(self.clients.len()));
-        for client in &self.clients {
-            out.u128(client.id);
-            out.text(&client.name, NAME_BYTES_MAX);
-            out.u64(millis(client.silent));
-            out.u64(client.orphaned.map_or(u64::MAX, millis));
-        }
-        out.u32(count(self.slabs.len()));
-        for slab in &self.slabs {
-            out.u128(slab.client);
-            out.u128(slab.held.volume);
-            out.u32(slab.held.extent);
-            out.u8(slab.held.member);
-            out.window(slab.held.window);
-            out.u64(slab.birth);
-            out.u8(u8::from(slab.is_left));
-        }
-        out.u32(count(self.owners.len()));
-        for &(volume, client, epoch) in &self.owners {
-            out.u128(volume);
-            out.u128(client);
-            out.u64(epoch);
-        }
-        if !is_first {
-            out.u8(u8::from(self.stops));
-            out.u64(self.goes_in.map_or(u64::MAX, millis));
-        }
+        let says_more = self.stops || self.goes_in.is_some();
+        let (magic, version) = if says_more {
+            (MAGIC_2, 2)
+        } else {
+            (MAGIC_1, 1)
+        };
+        let mut out = Writer::of_version(version, &mut bytes);
+        out.put(&magic);
+        out.put(self);
         bytes
     }
 
@@ -249,64 +225,52 @@ impl Handover {
     /// # Errors
     /// [`Malformed`]: another version, cut, or contradicting itself.
     pub fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
-        let mut input = Reader::new(bytes);
-        let magic = input.u64()?;
-        if ![MAGIC_1, MAGIC_2].contains(&magic) {
-            return Err(Malformed("no handover, or of another version"));
-        }
-        let mut handover = Self {
-            slab_bytes: input.u64()?,
-            ..Self::default()
+        let (magic, rest) = bytes
+            .split_first_chunk()
+            .ok_or(Malformed("message ends early"))?;
+        let version = match u64::from_le_bytes(*magic) {
+            MAGIC_1 => 1,
+            MAGIC_2 => 2,
+            _ => return Err(Malformed("no handover, or of another version")),
         };
-        for _ in 0..input.u32()? {
-            handover.addresses.push(input.text(ADDRESS_BYTES_MAX)?);
+        Ok(Reader::of_version(version, rest).whole()?)
+    }
+
+    fn check(&self) -> Taken<()> {
+        let known = |slab: &HandedSlab| self.clients.iter().any(|c| c.id == slab.client);
+        if self.slabs.iter().all(known) {
+            Ok(())
+        } else {
+            let wrong = "a slab of a client that is not named";
+            Err(cenote_wire::Malformed(wrong))
         }
-        handover.counters = Counters::read(&mut input)?;
-        handover.draining = input.bool()?;
-        for _ in 0..input.u32()? {
-            handover.clients.push(HandedClient {
-                id: input.u128()?,
-                name: input.text(NAME_BYTES_MAX)?,
-                silent: Duration::from_millis(input.u64()?),
-                orphaned: optional_millis(&mut input)?,
-            });
-        }
-        for _ in 0..input.u32()? {
-            handover.slabs.push(HandedSlab {
-                client: input.u128()?,
-                held: HeldSlab {
-                    volume: input.u128()?,
-                    extent: input.u32()?,
-                    member: input.u8()?,
-                    window: input.window()?,
-                },
-                birth: input.u64()?,
-                is_left: input.bool()?,
-            });
-        }
-        for _ in 0..input.u32()? {
-            let owner = (input.u128()?, input.u128()?, input.u64()?);
-            handover.owners.push(owner);
-        }
-        if magic == MAGIC_2 {
-            handover.stops = input.bool()?;
-            handover.goes_in = optional_millis(&mut input)?;
-        }
-        input.end()?;
-        let known = |slab: &HandedSlab| handover.clients.iter().any(|c| c.id == slab.client);
-        if !handover.slabs.iter().all(known) {
-            return Err(Malformed("a slab of a client that is not named"));
-        }
-        Ok(handover)
     }
 }
 
-fn millis(age: Duration) -> u64 {
-    u64::try_from(age.as_millis()).unwrap_or(u64::MAX - 1)
+/// Ages in milliseconds; all ones stand for none.
+struct Millis;
+
+impl<'a> Layout<'a, Duration> for Millis {
+    fn put(value: &Duration, out: &mut Writer<'_>) {
+        let millis = u64::try_from(value.as_millis());
+        out.put(&millis.unwrap_or(u64::MAX - 1));
+    }
+
+    fn take(input: &mut Reader<'a>) -> Taken<Duration> {
+        input.take().map(Duration::from_millis)
+    }
 }
 
-/// All ones stand for none.
-fn optional_millis(input: &mut Reader<'_>) -> Result<Option<Duration>, Malformed> {
-    let millis = input.u64()?;
-    Ok((millis != u64::MAX).then(|| Duration::from_millis(millis)))
+impl<'a> Layout<'a, Option<Duration>> for Millis {
+    fn put(value: &Option<Duration>, out: &mut Writer<'_>) {
+        match value {
+            Some(age) => out.put_as::<Self, _>(age),
+            None => out.put(&u64::MAX),
+        }
+    }
+
+    fn take(input: &mut Reader<'a>) -> Taken<Option<Duration>> {
+        let millis: u64 = input.take()?;
+        Ok((millis != u64::MAX).then(|| Duration::from_millis(millis)))
+    }
 }

@@ -67,6 +67,12 @@ pub struct Left {
     first: Option<u64>,
 }
 
+impl Default for Left {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl Left {
     /// Of work that begins now.
     pub fn new() -> Self {

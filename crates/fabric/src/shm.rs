@@ -131,8 +131,8 @@ impl Endpoint for ShmEndpoint {
                 landing,
                 len_bytes,
             } => match self.enter(window, Rights::READ, offset, len_bytes) {
-                // SAFETY: `enter` bounds the range; the landing is the caller's promise.
                 Ok((mapping, start)) => {
+                    // SAFETY: `enter` bounds the range; the landing is the caller's promise.
                     ended(unsafe { mapping.view.read(start, landing, len_bytes) })
                 }
                 Err(status) => status,
@@ -145,9 +145,9 @@ impl Endpoint for ShmEndpoint {
                 immediate,
             } => {
                 let status = match self.enter(window, Rights::WRITE, offset, len_bytes) {
-                    // SAFETY: `enter` bounds the range and checks for WRITE, with which the mapping is
-                    // writable; the source is the caller's promise.
                     Ok((mapping, start)) => {
+                        // SAFETY: `enter` bounds the range and checks for WRITE, with which the mapping
+                        // is writable; the source is the caller's promise.
                         ended(unsafe { mapping.view.write(start, source, len_bytes) })
                     }
                     Err(status) => status,

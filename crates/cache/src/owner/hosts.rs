@@ -1,12 +1,12 @@
 //! What the owner knows of each host, and what follows when one goes or returns.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use cenote_fabric::Time;
 use cenote_pool::control::{HeldSlab, Window};
 
 use super::region::{Access, Copy, CopyState, Switching, Task};
-use super::{Action, Owner, SlabOf};
+use super::{Action, Owner};
 use crate::injected_faults::{InjectedFault, is_injected};
 
 /// Index of a host in the cluster's list.
@@ -256,7 +256,7 @@ impl Owner {
     /// Brings what the host says and what is known here together: it is the truth about its slabs.
     pub(super) fn compare_books(&mut self, now: Time, host: HostIndex, held: &[HeldSlab]) {
         let held = self.sound(held);
-        self.learn_windows(host, &held);
+        let incomplete = self.learn_windows(host, &held);
         let is_held = |copy: &Copy| {
             let is_held = |window: &Window| held.iter().any(|slab| slab.window == *window);
             copy.windows.iter().all(is_held)
@@ -264,7 +264,9 @@ impl Owner {
         let is_gone = |copy: &Copy| copy.host == host && !is_held(copy);
         for region in 0..self.regions.len() {
             self.regions[region].retiring.retain(|c| !is_gone(c));
-            self.lose_copies(region, is_gone);
+            let is_incomplete = incomplete.contains(&region);
+            let is_lost = |copy: &Copy| is_gone(copy) || copy.host == host && is_incomplete;
+            self.lose_copies(region, is_lost);
             if self.regions[region].new_copy().is_some_and(is_gone) {
                 self.end_relocation(region, now);
             }
@@ -299,27 +301,37 @@ impl Owner {
         held.iter().filter(is_sound).copied().collect()
     }
 
-    /// Windows of copies that have new ones are known by what they are for.
-    fn learn_windows(&mut self, host: HostIndex, held: &[HeldSlab]) {
-        for slab in held.iter().filter(|slab| slab.member == 0) {
-            let place = SlabOf::of_extent(slab.extent, self.settings.slabs_per_region);
-            let Some(region) = self.regions.get_mut(place.region as usize) else {
+    /// Windows of copies that have new ones are known by what they are for. Regions whose copy there has
+    /// slabs that the host does not name, or names by a window of another copy.
+    fn learn_windows(&mut self, host: HostIndex, held: &[HeldSlab]) -> BTreeSet<usize> {
+        let data = held.iter().filter(|slab| slab.member == 0);
+        let named: BTreeMap<u32, Window> = data.map(|slab| (slab.extent, slab.window)).collect();
+        let is_it = |copy: &Copy| copy.host == host && copy.is_unlearned();
+        let (mut learned, mut incomplete) = (Vec::new(), BTreeSet::new());
+        for index in 0..self.regions.len() {
+            let Some(copy) = self.regions[index].copies.iter().position(is_it) else {
                 continue;
             };
-            let unlearned = |copy: &&mut Copy| copy.host == host && copy.is_unlearned();
-            for copy in region.copies.iter_mut().filter(unlearned) {
-                if let Some(window) = copy.windows.get_mut(place.slab as usize) {
-                    *window = slab.window;
+            let slabs = self.settings.slabs_per_region;
+            let extents = (index as u32 * slabs..).take(slabs as usize);
+            let is_free = |window: &Window| {
+                let mut regions = self.regions.iter();
+                !regions.any(|region| region.has_window_id(host, *window))
+            };
+            let windows = extents.map(|extent| named.get(&extent).copied().filter(is_free));
+            match windows.collect::<Option<Vec<Window>>>() {
+                Some(windows) => {
+                    let copy = &mut self.regions[index].copies[copy];
+                    copy.windows = windows;
+                    copy.state = CopyState::Current;
+                    learned.push(index);
+                }
+                None => {
+                    incomplete.insert(index);
                 }
             }
         }
-        let mut learned = Vec::new();
-        for (index, region) in self.regions.iter_mut().enumerate() {
-            let is_it = |copy: &&mut Copy| copy.host == host && copy.is_unlearned();
-            for copy in region.copies.iter_mut().filter(is_it) {
-                copy.state = CopyState::Current;
-                learned.push(index);
-            }
+        for region in &mut self.regions {
             // Since the cluster file says other domains.
             let domain = |copy: &Copy| self.hosts[copy.host].domain;
             if let [first, second] = &mut region.copies[..]
@@ -337,5 +349,6 @@ impl Owner {
             // sight of.
             self.switch(region, Vec::new());
         }
+        incomplete
     }
 }

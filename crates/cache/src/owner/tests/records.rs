@@ -118,6 +118,28 @@ fn a_record_of_something_else_is_refused() {
     }
 }
 
+/// The record has a window of its slab 0, and the host says that this is the window of slab 1, and that
+/// it has no other.
+#[test]
+fn a_window_that_a_host_names_for_another_slab_is_not_that_of_both() {
+    let record = Record {
+        hosts: names(2),
+        entries: vec![entry(0, &[1])],
+        ..Record::default()
+    };
+    let window = record.entries[0].copies[0].windows[0];
+    let mut owner = Owner::recover(settings(2), record, &[0, 1], Time(0)).unwrap();
+    let slab = HeldSlab {
+        volume: 7,
+        extent: 1,
+        member: 0,
+        window,
+    };
+    owner.handle_host_up(Time(0), 1, 5, &[slab]);
+    owner.audit();
+    assert!(!owner.uses(1, window), "half of a copy");
+}
+
 proptest! {
     /// Whatever a file or hosts say, nothing but an error comes of it.
     #[test]

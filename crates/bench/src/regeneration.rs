@@ -97,7 +97,7 @@ pub fn run(options: &Options) -> anyhow::Result<Vec<Row>> {
     }
     drop(volume);
     drop(cluster);
-    let rate = median(rates.into_iter());
+    let rate = median(rates);
     let mut rows = Vec::new();
     let name = ("regeneration", "shm rs:8+2 rebuild, idle".to_owned());
     let throughput = |peer: &str, theirs: f64| {
@@ -151,7 +151,7 @@ impl Figures {
         let load = if load == Load::Read { "read" } else { "write" };
         let name = |case: String| ("regeneration", case);
         let case = format!("shm rs:8+2 {load} during a rebuild {how}");
-        let [p50_before, p50, p99_before, p99] = self.times.map(|list| median(list.into_iter()));
+        let [p50_before, p50, p99_before, p99] = self.times.map(median);
         let peer = "before the kill";
         vec![
             Row::new(
@@ -164,7 +164,7 @@ impl Figures {
             Row::new(
                 name(format!("shm rs:8+2 rebuild {how} beside {load}s")),
                 ("throughput", "MB/s"),
-                median(self.rates.into_iter()) / 1e6,
+                median(self.rates) / 1e6,
                 ("memcpy, one core, cold", copy / 1e6),
             ),
         ]
@@ -265,7 +265,7 @@ fn fresh_bytes_per_s() -> anyhow::Result<f64> {
         region.populate()?;
         rates.push(BYTES as f64 / start.elapsed().as_secs_f64());
     }
-    Ok(median(rates.into_iter()))
+    Ok(median(rates))
 }
 
 /// `memcpy` between two buffers larger than any cache, in bytes copied per second.

@@ -50,7 +50,7 @@ impl Live {
 
     fn host(&mut self, server_threads: u32) -> Result<&Peer> {
         if !self.hosts.contains_key(&server_threads) {
-            let address = self.places.next()?;
+            let address = self.places.next_address()?;
             let args = Args::new(address, server_threads as usize);
             let host = Peer::start(&args, Tuning::default())?;
             self.hosts.insert(server_threads, host);
@@ -135,7 +135,7 @@ impl Places {
     }
 
     /// One that no other host has.
-    pub fn next(&mut self) -> Result<Address> {
+    pub fn next_address(&mut self) -> Result<Address> {
         self.given += 1;
         if let Some(ip) = self.device {
             return Ok(Address::Rdma(SocketAddr::from((ip, 0)).into()));

@@ -81,7 +81,7 @@ pub(super) fn run(rounds: usize, slab_mib: u64, copy: f64) -> anyhow::Result<Vec
         decodes.push(decode_ms(slab_mib)?);
         eprintln!("slab: round {} of {rounds}", round + 1);
     }
-    let ms = |list: Vec<f64>| median(list.into_iter());
+    let ms = |list: Vec<f64>| median(list);
     let decode = ms(decodes);
     let share = slab_mib as f64 / 1024.0;
     let [place, read, decoded] = PAPER_MS;

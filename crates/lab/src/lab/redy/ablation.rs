@@ -244,7 +244,7 @@ impl Bench {
             [first, second, ..] if choices.pinning => [Some(first), Some(second)],
             _ => [None, None],
         };
-        let host = peer::Args::new(self.places.next()?, configuration.s as usize)
+        let host = peer::Args::new(self.places.next_address()?, configuration.s as usize)
             .spinning(choices.spin())
             .pinned(theirs);
         let host = peer::Peer::start(&host, choices.tuning())?;

@@ -1,5 +1,5 @@
 //! Mistakes made on purpose, to prove that the simulator's checks find them.
-//! See [`cenote_pool::injected_faults`].
+//! See [`cenote_pool::injected_faults`](mod@cenote_pool::injected_faults).
 
 cenote_pool::injected_faults! {
     /// A mistake that the rules of the group exist to prevent.

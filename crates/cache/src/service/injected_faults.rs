@@ -1,5 +1,5 @@
 //! Mistakes made on purpose, to prove that the tests of a cache's service find them.
-//! See [`cenote_pool::injected_faults`].
+//! See [`cenote_pool::injected_faults`](mod@cenote_pool::injected_faults).
 
 #[cfg(test)]
 mod tests;

@@ -5,6 +5,7 @@
 //! or could not be served at first) is a text with a ticket; its answer goes to who asked. Requests
 //! of one client for this worker are served in order: one that is parked holds up those behind it.
 
+mod fan_out;
 mod waiting;
 
 use std::cmp::Reverse;
@@ -16,7 +17,6 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use cenote_kv::engine::{Ask, Engine, Outcome, Partition, Sight, key_of};
-use cenote_kv::group::owner::Change;
 use cenote_kv::group::pace::Pace;
 use cenote_kv::group::replica::Xid;
 use cenote_kv::memory::key_hash::place_hash;
@@ -30,6 +30,7 @@ use super::crawl::Walk;
 use super::parked::{Parked, Parking, who};
 use super::shared::{Message, Shared, Traffic};
 use super::times::Stopwatch;
+use fan_out::FanOut;
 use waiting::Waiting;
 
 /// How soon a parked request is tried again, if nothing else happens.
@@ -39,19 +40,6 @@ const POOLED_BUFFERS_MAX: usize = 64;
 
 /// What a client is told whose operation was under way when its partition changed hands.
 const UNKNOWN: &[u8] = b"SERVER_ERROR partition changed hands, outcome unknown\r\n";
-
-/// A request of which several have a part: partitions here, other nodes.
-#[derive(Default)]
-struct FanOut {
-    /// Parts that are not answered.
-    left: usize,
-    /// The last error of one.
-    answer: Vec<u8>,
-    /// The [owners](Peers::owners) whom it was meant for.
-    owners: u64,
-    /// Partitions here that have theirs: what is stored behind a flush is not to go by a second one.
-    flushed: Vec<usize>,
-}
 
 /// Bytes of answers that wait for an operation.
 #[derive(Default)]
@@ -369,69 +357,6 @@ impl<B: Backend> Core<B> {
             }
         }
         true
-    }
-
-    /// Flushes all partitions of this worker, each once, and then those of other nodes unless one of these
-    /// asks. Where one cannot be flushed now, it is tried again; where one is refused, its refusal is the answer.
-    fn try_flush(&mut self, ticket: Ticket, at: u64, text: &[u8]) -> bool {
-        let at = u32::try_from(at).unwrap_or(u32::MAX);
-        let owners = self.owners();
-        // What comes back from a node that owns nothing any more is a part that is waited for already.
-        let spread = self.spreads.entry(ticket).or_insert(FanOut {
-            left: 1,
-            owners,
-            ..FanOut::default()
-        });
-        let mut flushed = mem::take(&mut spread.flushed);
-        let mut waits = Vec::new();
-        let mut refused = Vec::new();
-        let mut is_done = true;
-        for index in 0..self.backend.partition_count() {
-            if !self.backend.is_here(index) || flushed.contains(&index) {
-                continue;
-            }
-            // Who waited for it would wait until an operator acts.
-            if let Some(why) = self.backend.loss(index, text) {
-                flushed.push(index);
-                refused.push(why);
-                continue;
-            }
-            let partition = self.backend.partition(index);
-            match partition.propose(0, &[], Change::Flush { at }) {
-                Ok(xid) => {
-                    flushed.push(index);
-                    if xid > partition.committed_xid() {
-                        waits.push((index, xid));
-                    }
-                }
-                Err(refusal) => {
-                    self.backend.on_refusal(index, refusal);
-                    is_done = false;
-                }
-            }
-        }
-        let is_to_spread = is_done && matches!(ticket.asker, Asker::Worker(_));
-        let spread = self.spreads.entry(ticket).or_default();
-        let mut nodes = Vec::new();
-        if is_to_spread {
-            nodes = self.backend.peers().map(Peers::nodes).unwrap_or_default();
-            spread.owners = owners;
-        }
-        spread.flushed = flushed;
-        spread.left += waits.len() + refused.len() + nodes.len();
-        for why in refused {
-            self.deliver(ticket, why);
-        }
-        for (index, xid) in waits {
-            self.hold(index, xid, ticket, Vec::new());
-        }
-        for node in nodes {
-            self.send(Route::Node(node), ticket, text);
-        }
-        if is_done {
-            self.deliver(ticket, b"");
-        }
-        is_done
     }
 
     fn deliver_scratch(&mut self, ticket: Ticket) {

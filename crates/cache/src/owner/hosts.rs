@@ -304,6 +304,9 @@ impl Owner {
     /// Windows of copies that have new ones are known by what they are for. Regions whose copy there has
     /// slabs that the host does not name, or names by a window of another copy.
     fn learn_windows(&mut self, host: HostIndex, held: &[HeldSlab]) -> BTreeSet<usize> {
+        // What is learned here takes none of another's: `held` has each window once.
+        let regions = self.regions.iter();
+        let taken: BTreeSet<u32> = regions.flat_map(|one| one.window_ids(host)).collect();
         let data = held.iter().filter(|slab| slab.member == 0);
         let named: BTreeMap<u32, Window> = data.map(|slab| (slab.extent, slab.window)).collect();
         let is_it = |copy: &Copy| copy.host == host && copy.is_unlearned();
@@ -314,10 +317,7 @@ impl Owner {
             };
             let slabs = self.settings.slabs_per_region;
             let extents = (index as u32 * slabs..).take(slabs as usize);
-            let is_free = |window: &Window| {
-                let mut regions = self.regions.iter();
-                !regions.any(|region| region.has_window_id(host, *window))
-            };
+            let is_free = |window: &Window| !taken.contains(&window.id);
             let windows = extents.map(|extent| named.get(&extent).copied().filter(is_free));
             match windows.collect::<Option<Vec<Window>>>() {
                 Some(windows) => {

@@ -194,7 +194,12 @@ impl Owner {
 
     pub(super) fn take_grant(&mut self, now: Time, host: HostIndex, request: u64, window: Window) {
         let asked = self.asked(host, request);
-        if self.regions.iter().any(|r| r.has_window_id(host, window)) {
+        let is_it = |id| id == window.id;
+        if self
+            .regions
+            .iter()
+            .any(|one| one.window_ids(host).any(is_it))
+        {
             // It lends what is lent already: nothing that it says of its windows is to be believed.
             tracing::warn!(host, ?window, "a host lends a window twice");
             if let Some((region, _)) = asked {

@@ -373,19 +373,21 @@ impl Region {
         is_placed || self.holds(|copy| copy.host == host && copy.windows.contains(&window))
     }
 
-    /// Whether one of its windows on a host has this number, as far as they are known.
-    pub fn has_window_id(&self, host: HostIndex, window: Window) -> bool {
-        let has_it = |other: &Window| other.id == window.id;
-        let is_placed = match &self.task {
-            Task::Placing(placing) => {
-                placing.host == host && placing.windows.iter().flatten().any(has_it)
-            }
-            _ => false,
+    /// Numbers of its windows on a host, as far as they are known.
+    pub fn window_ids(&self, host: HostIndex) -> impl Iterator<Item = u32> {
+        let placed = match &self.task {
+            Task::Placing(placing) if placing.host == host => &placing.windows[..],
+            _ => &[],
         };
-        is_placed
-            || self.holds(|copy| {
-                copy.host == host && !copy.is_unlearned() && copy.windows.iter().any(has_it)
-            })
+        let copies = self.copies.iter().chain(&self.retiring);
+        let copies = copies.chain(self.new_copy());
+        let known = copies.filter(move |copy| copy.host == host && !copy.is_unlearned());
+        let windows = known.flat_map(|copy| &copy.windows);
+        placed
+            .iter()
+            .flatten()
+            .chain(windows)
+            .map(|window| window.id)
     }
 
     /// A fill was answered: which one, if its copy is still wanted.

@@ -1,9 +1,13 @@
+use std::net::SocketAddr;
 use std::os::unix::net::UnixStream as Pair;
 
 use cenote_fabric::{ClusterKey, WireProtection};
 use cenote_kv::group::member::Service;
 use cenote_kv::group::view::View;
 use cenote_kv::memory::key_hash::place_hash;
+use cenote_memcached::{
+    Asker, Backend as _, FIRST_TOKEN, Partitions as _, Peers as _, Route, Ticket,
+};
 use mio::net::TcpListener;
 use mio::{Events, Poll};
 

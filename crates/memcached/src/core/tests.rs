@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU8, AtomicU64};
 use cenote_fabric::strangers::Source;
 use cenote_kv::engine::{Counters, Item, Newest};
 use cenote_kv::group::Bound;
-use cenote_kv::group::owner::{Found, Owner, Refusal};
+use cenote_kv::group::owner::{Change, Found, Owner, Refusal};
 use cenote_kv::memory::classes::Gauge;
 use cenote_kv::memory::key_hash::KeyHasher;
 use cenote_kv::protocol::Limits;

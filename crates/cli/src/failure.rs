@@ -42,9 +42,7 @@ impl Failure {
             ..Self::new(what, remedy)
         }
     }
-}
 
-impl Failure {
     /// The way out; empty where there is none.
     #[must_use]
     pub fn remedy(&self) -> &str {

@@ -73,7 +73,8 @@ impl Device {
                     Some(libc::EAGAIN) if !self.waits => return Ok(None),
                     // Whoever asked gave up before it was read, or a signal came.
                     Some(libc::ENOENT | libc::EINTR | libc::EAGAIN) => {}
-                    Some(libc::ENODEV) => return Ok(None),
+                    // The second where it ends while a request is on its way to us.
+                    Some(libc::ENODEV | libc::ECONNABORTED) => return Ok(None),
                     _ => return Err(error),
                 },
             }

@@ -120,6 +120,7 @@ impl Served {
             // A panic has ended the process.
             drop(thread.join());
         }
+        self.session.forget();
     }
 
     /// Ends a connection that is of no use, and waits for its threads.
@@ -132,7 +133,7 @@ impl Served {
             }
             std::thread::sleep(Duration::from_millis(5));
         }
-        self.join();
+        // Aborted, and still mounted: dropping the session unmounts it.
         Ok(())
     }
 }

@@ -32,7 +32,7 @@ pub(super) fn mount(path: &Path, options: &Options, terms: Terms) -> io::Result<
     })
 }
 
-/// A mount that is there; it is taken away when dropped.
+/// A mount that is there; whatever is mounted at its path is taken away when this is dropped.
 pub(super) struct Session {
     pub(super) fuser: fuser::Session<Handshake>,
     /// Whether the kernel waits for rings before it sends anything.
@@ -40,6 +40,14 @@ pub(super) struct Session {
 }
 
 impl Session {
+    /// For a connection that is over: it is mounted nowhere any more, and at its path may be the next
+    /// mount, which a drop would take away. `fuser` means not to, and looks at the wrong event.
+    ///
+    /// It costs a descriptor of a connection that is no more.
+    pub(super) fn forget(self) {
+        std::mem::forget(self.fuser);
+    }
+
     /// What answers its requests.
     pub(super) fn kernel(&self, files: &Arc<Files>) -> Kernel {
         let notifier = self.fuser.notifier();

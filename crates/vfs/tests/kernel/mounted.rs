@@ -112,7 +112,10 @@ impl Mounted {
         loop {
             let mut line = String::new();
             let read = self.answers.read_line(&mut line).expect("an answer");
-            assert!(read > 0, "the serving process ended");
+            if read == 0 {
+                let how = self.child.wait().expect("how it ended");
+                panic!("the serving process ended: {how}");
+            }
             // The harness may have begun the line.
             if let Some((_, answer)) = line.split_once(MARK) {
                 return answer.trim_end().to_owned();

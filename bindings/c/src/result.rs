@@ -48,6 +48,7 @@ impl Failure {
 impl From<cenote::Error> for Failure {
     fn from(error: cenote::Error) -> Self {
         let result = match &error {
+            cenote::Error::Access(error) => return (*error).into(),
             cenote::Error::TooFewHosts(_) => CenoteResult::Unreachable,
             cenote::Error::Open(_) => CenoteResult::Refused,
             _ => CenoteResult::Configuration,

@@ -33,6 +33,7 @@ pub trait Raised {
 impl Raised for cenote::Error {
     fn raised(self, py: Python<'_>) -> PyErr {
         let class = match &self {
+            Self::Access(error) => return error.raised(py),
             Self::TooFewHosts(_) => "TooFewHostsError",
             Self::Open(_) => "RefusedError",
             _ => "ConfigurationError",

@@ -3,7 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
-/// Why a volume was not opened, or does not say how it is.
+/// Why a volume was not opened or does not say how it is, or why its bytes were not read or written.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -38,13 +38,19 @@ pub enum Error {
     /// The volume cannot be opened.
     #[error("{0}")]
     Open(String),
+    /// Bytes were not read or written.
+    #[error(transparent)]
+    Access(#[from] AccessError),
 }
 
 impl Error {
     /// Whether the same may succeed later.
     #[must_use]
     pub fn is_retryable(&self) -> bool {
-        matches!(self, Self::TooFewHosts(_))
+        matches!(
+            self,
+            Self::TooFewHosts(_) | Self::Access(AccessError::NoSpace)
+        )
     }
 }
 

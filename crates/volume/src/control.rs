@@ -1,80 +1,90 @@
 //! The control thread of a volume: it owns the sessions to the hosts and everything slow.
 //!
-//! It maps extents that workers ask for (`mapping`), notices dead hosts and connects again
-//! (`hosts`), and makes stripes whole (`repair`). Workers never wait for it on the page
-//! path; they park a page until the directory moves.
+//! It is machines that know nothing of each other but what is below them. [`Context`] has what all work
+//! with: the hosts' sessions (`hosts`), slabs on their way (`acquires`), the journal (`recorder`) and the choice
+//! of hosts (`placement`). On it stand the `mapper`, which maps extents that workers ask for; the `repairer`,
+//! which relocates slabs (`relocation`) and gives extents up (`slab_drop`, `extent_reclaim`); the `evictor` of slabs that
+//! hosts want back; the `reshaper` and the `restriper` for another scheme; and the `owner` of a volume that
+//! outlives its owners. What concerns another machine comes out of them as an event, and [`Control`] takes it there.
 //!
-//! Concurrency: one thread. Sessions are non-blocking; connecting (`hosts`) and opening
-//! endpoints (`endpoints`) run on short-lived threads and come back through `arrivals`. Every wait is bounded by [`TICK`].
+//! Workers never wait for it on the page path; they park a page until the directory moves.
+//!
+//! Concurrency: one thread. Sessions are non-blocking; connecting and opening
+//! endpoints (`openings`) run on short-lived threads and come back through `arrivals`. Every wait is bounded
+//! by [`TICK`].
 
+mod acquires;
 mod activity;
-mod backoff;
 mod books;
-mod comparison;
+mod close;
+mod context;
 mod dialer;
-mod empty_extents;
-mod endpoints;
-mod fill;
+mod evictor;
+mod extent_reclaim;
+mod host;
 mod hosts;
-mod journal_record;
-mod losses;
-mod mapping;
+mod mapper;
 mod mender;
-mod ownership;
+mod openings;
+mod owner;
 mod pace;
 mod placement;
-mod progress;
 mod reach;
-mod reclaim;
-mod repair;
-mod repair_fence;
-mod reputation;
-mod reshape;
-mod restripe;
-mod shutdown;
-mod slab_drops;
-mod slab_moves;
+mod recorder;
+mod relocation;
+mod repairer;
+mod reputations;
+mod reshaper;
+mod restriper;
+mod slab_drop;
 
-use std::collections::BTreeMap;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, SyncSender};
 use std::time::Duration;
 
-use cenote_fabric::{ClientId, Hello, Incoming, RemoteWindow, Rights, Time, WindowDescriptor};
+use cenote_fabric::{ClientId, Incoming, Rights, Time, WindowDescriptor};
 use cenote_fabric::{Generation, WindowId};
-use cenote_pool::control::{Reply, Request, Window};
+use cenote_pool::control::{HeldSlab, Reply, Window};
 use cenote_pool::ledger::LEASE;
 use cenote_pool::placement::Placement;
 
 use crate::core::Core;
-use crate::directory::{HostIndex, Session};
+use crate::directory::{HostIndex, Session, Snapshot};
 use crate::journal::Journal;
-use crate::status::{CounterValues, HostState, VolumeStatus};
-use crate::{Resilience, VolumeError};
+use crate::status::{
+    ChangeStatus, CounterValues, HostState, JournalStatus, RepairStatus, VolumeStatus,
+};
+use crate::{Resilience, VolumeError, stepped};
+use acquires::{Acquire, Acquires, Outcome, Purpose};
 use activity::Activity;
-use endpoints::{Equipped, Opening};
-use hosts::{Arrival, Host};
-use journal_record::Record;
-use losses::Losses;
-use mapping::{Acquire, MapJob};
+use books::Names;
+use close::Closing;
+use context::Context;
+use evictor::Evictor;
+use host::Host;
+use hosts::{Arrival, Hosts};
+use mapper::Mapper;
 use mender::Mender;
-use pace::Pacing;
+use openings::Equipped;
+use owner::Owner;
 use placement::Placer;
-use reach::Reach;
-use repair::Repair;
-use reputation::Reputations;
-use reshape::Reshaping;
-use restripe::Restripe;
-use shutdown::Closing;
-use slab_moves::Wanted;
+use recorder::Recorder;
+use relocation::PAUSE;
+use repairer::{Cause, Repairer, Unmapped};
+use reputations::Reputations;
+use reshaper::Reshaper;
+use restriper::Restriper;
 
 pub use dialer::{Dialer, Greeted, Greeting, Link, Threads, dial};
-pub use hosts::HostConfig;
+pub use host::HostConfig;
 
 /// Longest the thread sleeps: pings, retries and reclaims are due at this grain.
 const TICK: Duration = Duration::from_millis(250);
+
+/// How often a drain is looked at: workers leave an epoch within microseconds.
+const DRAIN_POLL: Duration = Duration::from_micros(20);
 
 /// Messages taken from one host per turn: what one host sends must not hold up the others.
 /// Arbitrary; a turn of this many takes well under a millisecond.
@@ -124,102 +134,56 @@ pub struct Parts {
     pub opened: Option<SyncSender<Result<(), VolumeError>>>,
 }
 
-/// State of the control thread.
+/// The control thread.
 pub struct Control {
-    core: Arc<Core>,
-    dialer: Arc<dyn Dialer>,
-    hello: Hello,
-    machine: u128,
-    volume: u128,
-    slab_bytes: u64,
-    hosts: Vec<Host>,
-    placement: Placement,
-    placer: Placer,
-    workers: Vec<usize>,
-    openings: Vec<Opening>,
-    acquires: BTreeMap<u64, Acquire>,
-    jobs: BTreeMap<usize, MapJob>,
-    // Extents that were refused, and when to forget that.
-    refused: Vec<(usize, Time)>,
-    // Extents that are to be mapped when hosts have had time to answer again.
-    postponed: Vec<(usize, Time)>,
-    repairs: Vec<Repair>,
-    mender: Mender,
-    reshaping: Reshaping,
-    restripe: Restripe,
-    losses: Losses,
-    pacing: Pacing,
-    // Slabs that their hosts want back.
-    wanted: Wanted,
+    cx: Context,
+    mapper: Mapper,
+    repairer: Repairer,
+    evictor: Evictor,
+    reshaper: Reshaper,
+    restriper: Restriper,
+    owner: Owner,
     activity: Activity,
-    reputations: Reputations,
-    // Where the search for stripes to repair goes on.
-    repair_retry: Time,
-    sessions_made: u64,
-    requests_made: u64,
     arrivals: Receiver<Arrival>,
-    arrive: Sender<Arrival>,
     commands: Receiver<Command>,
     closing: Option<Closing>,
-    record: Option<Record>,
-    opening: Option<ownership::Opening>,
-    // Extents that can be read while slabs of theirs are awaited, and since when.
-    waits: BTreeMap<usize, Time>,
-    // Extents that cannot be read while slabs of theirs are awaited.
-    reach: Reach,
     ticked: Time,
 }
 
 impl Control {
-    pub fn new(parts: Parts) -> Self {
+    pub fn new(mut parts: Parts) -> Self {
         let (arrive, arrivals) = std::sync::mpsc::channel();
         let now = (parts.core.clock)();
-        let hosts = Host::table(parts.hosts, now);
+        let hosts = Hosts::new(&mut parts, arrive, now);
+        let scheme = parts.core.resilience().scheme();
         let mut control = Self {
-            hello: Hello {
-                client: parts.client,
-                name: parts.name,
+            cx: Context {
+                acquires: Acquires::new(parts.volume),
+                placer: Placer::new(parts.volume, parts.placement, scheme, &hosts),
+                reputations: Reputations::new(hosts.len(), now),
+                hosts,
+                recorder: Recorder::new(None),
+                opening: None,
+                search_at: Time(0),
+                core: Arc::clone(&parts.core),
             },
-            reputations: Reputations::new(hosts.len(), now),
-            placement: parts.placement,
-            placer: Placer::new(parts.placement, parts.core.resilience().scheme(), &hosts),
-            hosts,
+            mapper: Mapper::default(),
+            repairer: Repairer::new(Mender::new(parts.orders), now),
+            evictor: Evictor::default(),
+            reshaper: Reshaper::default(),
+            restriper: Restriper::default(),
+            owner: Owner::default(),
             activity: Activity::new(&parts.core.touched, now),
-            core: parts.core,
-            dialer: parts.dialer,
-            machine: parts.machine,
-            volume: parts.volume,
-            slab_bytes: parts.slab_bytes,
-            workers: Vec::new(),
-            openings: Vec::new(),
-            acquires: BTreeMap::new(),
-            jobs: BTreeMap::new(),
-            refused: Vec::new(),
-            postponed: Vec::new(),
-            repairs: Vec::new(),
-            mender: Mender::new(parts.orders),
-            reshaping: Reshaping::default(),
-            restripe: Restripe::default(),
-            losses: Losses::default(),
-            pacing: Pacing::new(now),
-            wanted: Wanted::default(),
-            repair_retry: Time(0),
-            sessions_made: 0,
-            requests_made: 0,
             arrivals,
-            arrive,
             commands: parts.commands,
             closing: None,
-            record: None,
-            opening: None,
-            waits: BTreeMap::new(),
-            reach: Reach::default(),
             ticked: now,
         };
         if let Some(journal) = parts.journal {
-            control.core.journaled.store(0, Ordering::Release);
-            control.inherit(&journal.wanted().clone(), parts.opened);
-            control.record = Some(Record::new(journal));
+            parts.core.journaled.store(0, Ordering::Release);
+            let (owner, cx) = (&control.owner, &mut control.cx);
+            owner.inherit(cx, journal.wanted(), parts.opened);
+            cx.recorder = Recorder::new(Some(journal));
         }
         for (host, link) in parts.links {
             control.link_up(host, Equipped::new(link));
@@ -239,93 +203,89 @@ impl Control {
 
     /// Handles what `ready` hosts sent and all else that is due; false once the volume is closed.
     pub fn turn(&mut self, ready: Vec<HostIndex>) -> bool {
-        self.core.wake.clear();
-        if self.closing.is_some() {
-            return self.is_still_closing(ready);
+        self.cx.core.wake.clear();
+        if let Some(closing) = &mut self.closing {
+            return closing.step(&mut self.cx.hosts, ready);
         }
         for host in ready {
             self.receive(host);
         }
         while let Ok(arrival) = self.arrivals.try_recv() {
-            self.on_arrival(arrival);
+            if let Some((host, equipped)) = self.cx.hosts.on_arrival(arrival) {
+                self.link_up(host, equipped);
+            }
+            self.follow_up();
         }
         while let Ok(command) = self.commands.try_recv() {
             match command {
-                Command::Close => {
-                    self.begin_closing();
-                    return self.is_still_closing(Vec::new());
-                }
+                Command::Close => return self.begin_closing(),
                 Command::Detach => {
-                    self.record();
+                    self.cx.record();
                     return false;
                 }
                 command => self.on_command(command),
             }
         }
         self.take_failures();
-        for extent in self.core.take_wanted() {
-            self.start_mapping(extent);
+        for extent in self.cx.core.take_wanted() {
+            self.map(extent);
         }
-        let now = self.now();
+        let now = self.cx.now();
         if now.since(self.ticked) >= TICK {
             self.tick(now);
         }
-        self.tend_returning(now);
-        self.tend_pace(now);
-        self.tend_mending();
-        self.step_repairs();
-        self.step_restripe();
-        if self.is_opening() && self.acquires.is_empty() {
-            self.tend_owning(now);
+        self.cx.hosts.tend_returning(now);
+        let is_restriping = self.restriper.is_out();
+        self.repairer.tend_pace(&self.cx, now, is_restriping);
+        self.repairer.tend_mending(&mut self.cx);
+        self.follow_up();
+        self.repair(now);
+        if !self.cx.is_opening() {
+            self.restripe();
+        } else if self.cx.acquires.is_empty() {
+            self.owner.tend(&mut self.cx, now);
         }
-        self.record();
+        self.follow_up();
+        self.cx.record();
         true
     }
 
     /// Hosts that may have sent something.
     pub fn connected(&self) -> Vec<HostIndex> {
-        let hosts = self.hosts.iter().enumerate();
-        hosts
-            .filter(|(_, host)| host.is_up())
-            .map(|(index, _)| index)
-            .collect()
+        self.cx.hosts.connected()
     }
 
     /// How long it may sleep when nothing arrives.
     pub fn patience(&self) -> Duration {
-        if self.hosts.iter().any(|host| host.is_unread) {
-            Duration::ZERO
-        } else if self.is_draining() || self.is_mending() {
-            repair::DRAIN_POLL
-        } else if self.is_awaiting_return(self.now()) {
-            hosts::RECONNECT_RETURNING
-        } else if let Some(until) = self
-            .pauses_until()
-            .into_iter()
-            .chain(self.crosses_at())
-            .min()
-        {
-            until.since(self.now()).clamp(repair::DRAIN_POLL, TICK)
-        } else {
-            TICK
+        let (core, hosts) = (&self.cx.core, &self.cx.hosts);
+        let is_draining = self.repairer.is_draining() || self.reshaper.is_giving_up(core);
+        if hosts.iter().any(|host| host.is_unread) {
+            return Duration::ZERO;
         }
-    }
-
-    fn now(&self) -> Time {
-        (self.core.clock)()
+        if is_draining || self.repairer.is_mending() {
+            return DRAIN_POLL;
+        }
+        if hosts.is_awaiting_return() {
+            return hosts::RECONNECT_RETURNING;
+        }
+        let pauses = self.repairer.pauses_until();
+        let until = pauses.into_iter().chain(self.restriper.goes_on_at(core));
+        until.min().map_or(TICK, |until| {
+            until.since(self.cx.now()).clamp(DRAIN_POLL, TICK)
+        })
     }
 
     /// Sleeps until a session, a waker or a timer wants attention; returns hosts with arrivals.
     fn wait(&self) -> Vec<HostIndex> {
-        let mut fds = vec![poll_fd(Some(self.core.wake.fd()), false)];
-        let mut hosts = Vec::with_capacity(self.hosts.len());
-        for (index, host) in self.hosts.iter().enumerate() {
+        let mut fds = vec![poll_fd(Some(self.cx.core.wake.fd()), false)];
+        let mut hosts = Vec::with_capacity(self.cx.hosts.len());
+        for (index, host) in self.cx.hosts.iter().enumerate() {
             if let Some((fd, wants_write)) = host.interest() {
                 fds.push(poll_fd(fd, wants_write));
                 hosts.push(index);
             }
         }
-        let is_unread = |host: &HostIndex| self.hosts[*host].is_unread;
+        let is_unread = |host: &HostIndex| self.cx.hosts[*host].is_unread;
         let timeout = self.patience();
         let spec = libc::timespec {
             tv_sec: 0,
@@ -353,67 +313,141 @@ impl Control {
     /// Handles what a host sent, up to [`MESSAGES_PER_TURN`].
     fn receive(&mut self, host: HostIndex) {
         for _ in 0..MESSAGES_PER_TURN {
-            match self.hosts[host].receive() {
+            match self.cx.hosts[host].receive() {
                 Ok(Some(Incoming::Message(bytes))) => match Reply::decode(&bytes) {
                     Ok(reply) => self.on_reply(host, reply),
                     Err(malformed) => {
-                        tracing::warn!(host = %self.hosts[host].config.name, %malformed, "host sent a malformed reply");
-                        return self.lose(host);
+                        tracing::warn!(host = %self.cx.hosts.name(host), %malformed, "host sent a malformed reply");
+                        self.cx.hosts.lose(host);
                     }
                 },
                 Ok(Some(Incoming::Attached(descriptor, window))) => {
-                    self.on_attached(host, descriptor, window)
+                    let Context {
+                        acquires,
+                        hosts,
+                        recorder,
+                        ..
+                    } = &mut self.cx;
+                    acquires.on_attached(hosts, recorder, host, descriptor, window);
                 }
                 Ok(Some(_)) => {}
                 Ok(None) => break,
                 Err(error) => {
-                    tracing::warn!(host = %self.hosts[host].config.name, %error, "lost host");
-                    return self.lose(host);
+                    tracing::warn!(host = %self.cx.hosts.name(host), %error, "lost host");
+                    self.cx.hosts.lose(host);
                 }
             }
+            self.follow_up();
         }
-        self.retake(host);
+        self.owner.retake(&mut self.cx, host);
+        self.follow_up();
     }
 
     fn on_reply(&mut self, host: HostIndex, reply: Reply) {
+        let cx = &mut self.cx;
         match reply {
             Reply::Free {
                 slabs_total,
                 slabs_free,
                 ..
-            } => self.hosts[host].set_free(slabs_free, Some(slabs_total)),
-            Reply::Pong { slabs_free, .. } => self.hosts[host].on_pong(slabs_free),
-            Reply::Mapped { request, window } => self.on_mapped(host, request, window),
-            Reply::Refused { request, reason } => self.on_refused(host, request, reason),
-            Reply::Owned { request, .. } => self.on_owned(host, request),
-            Reply::Filled { request, result } => self.on_filled(host, request, result),
-            Reply::Reclaim { bytes } => self.on_reclaim(host, bytes),
+            } => cx.hosts[host].set_free(slabs_free, Some(slabs_total)),
+            Reply::Pong { slabs_free, .. } => cx.hosts[host].on_pong(slabs_free),
+            Reply::Mapped { request, window } => {
+                let (acquires, hosts) = (&mut cx.acquires, &mut cx.hosts);
+                acquires.on_mapped(hosts, &cx.recorder, host, request, window);
+            }
+            Reply::Refused { request, reason } => {
+                let is_slab = cx.acquires.on_refused(&mut cx.hosts, host, request, reason);
+                if !is_slab && cx.hosts[host].is_asked_to_own(request) {
+                    self.owner.on_not_owned(cx, host, reason);
+                }
+            }
+            Reply::Owned { request, .. } => self.owner.on_owned(cx, host, request),
+            Reply::Filled { request, result } => {
+                self.repairer.on_filled(cx, host, request, result);
+            }
+            Reply::Reclaim { bytes } => {
+                cx.core.spare.offer(bytes, cx.now());
+                cx.hosts.say_where(host);
+            }
             Reply::HandsOver { back_within_ms } => {
-                self.on_hands_over(host, Duration::from_millis(back_within_ms.into()));
+                let back_within = Duration::from_millis(back_within_ms.into());
+                cx.hosts.on_hands_over(host, back_within);
             }
             Reply::Evict { windows } => self.on_evict(host, &windows),
             Reply::CheckActivity { request, windows } => {
-                self.on_check_activity(host, request, &windows)
+                self.activity.on_check(cx, host, request, &windows);
             }
             Reply::Held { skip, slabs } => self.on_held(host, skip, &slabs),
-            Reply::Unmapped { window } => self.on_unmapped(host, window),
+            Reply::Unmapped { window } => books::on_unmapped(cx, host, window),
             // A host under notice asks for its slabs as well, which moves them.
             Reply::Status(_) | Reply::Notice { .. } => {}
         }
     }
 
+    /// A host wants slabs back: it is asked for a list if nobody here knows one of them.
+    fn on_evict(&mut self, host: HostIndex, windows: &[Window]) {
+        if self.cx.hosts[host].listing.is_idle() {
+            let known = self.known_on(host);
+            if !windows.iter().all(|window| known.contains(window)) {
+                self.cx.hosts.compare_books(host);
+            }
+        }
+        self.evictor.on_evict(&mut self.cx, host, windows);
+    }
+
+    /// A host says what this client holds there: what nobody here knows goes back, and what the host does
+    /// not is dropped.
+    fn on_held(&mut self, host: HostIndex, skip: u32, slabs: &[HeldSlab]) {
+        let Some(listed) = books::take_page(&mut self.cx, host, skip, slabs) else {
+            return;
+        };
+        books::drop_unlisted(&mut self.cx, host, &listed);
+        if self.cx.recorder.is_unknown() {
+            return self.cx.hosts[host].listing.request();
+        }
+        let known = self.known_on(host);
+        books::return_strange(&mut self.cx, host, &listed, &known);
+    }
+
+    fn known_on(&self, host: HostIndex) -> Names {
+        let snapshot = self.cx.core.directory.snapshot();
+        Names::of_host(host, &mut self.slabs(&snapshot))
+    }
+
+    /// Every slab that something here has, or is about to give back by itself.
+    fn slabs<'a>(
+        &'a self,
+        snapshot: &'a Snapshot,
+    ) -> impl Iterator<Item = (HostIndex, Window)> + 'a {
+        let held = snapshot.stripes();
+        let held = held.flat_map(|(_, stripe)| stripe.members.iter().flatten());
+        let members = held.chain(self.mapper.members());
+        let members = members.map(|member| {
+            let window = pool_window(&member.window.descriptor);
+            (member.session.host, window)
+        });
+        let acquires = self.cx.acquires.iter();
+        let granted = acquires.filter_map(|acquire| Some((acquire.session.host, acquire.granted?)));
+        members
+            .chain(granted)
+            .chain(self.repairer.leaving())
+            .chain(self.reshaper.surplus())
+    }
+
     fn on_command(&mut self, command: Command) {
+        let cx = &mut self.cx;
         match command {
-            Command::AddWorker { id, ready } => self.add_worker(id, ready),
-            Command::RemoveWorker { id } => self.remove_worker(id),
+            Command::AddWorker { id, ready } => cx.hosts.add_worker(id, ready),
+            Command::RemoveWorker { id } => cx.hosts.remove_worker(id),
             Command::Status { reply } => {
                 if reply.send(self.status()).is_err() {
                     tracing::debug!("nobody waits for the status");
                 }
             }
             Command::Reshape(resilience) => {
-                self.begin_reshaping(resilience);
-                self.core.restripe_orders.note_obeyed();
+                self.reshaper.begin(cx, &mut self.restriper, resilience);
+                cx.core.restripe_orders.note_obeyed();
             }
             Command::Close | Command::Detach => unreachable!("they end the turn"),
         }
@@ -423,82 +457,240 @@ impl Control {
         // A gap means that this process was stopped: what the hosts owe may wait in the sockets.
         let stopped_for = now.since(self.ticked);
         let frozen = stopped_for > TICK * 3;
+        let cx = &mut self.cx;
         if frozen {
-            self.begin_waits_again(now);
+            self.owner.begin_waits_again(cx, now);
         }
         self.ticked = now;
         if stopped_for > LEASE / 2 {
             // Hosts may have given up on it: nothing but a verb on a slab that is gone would tell, and
             // parities would be missed only when they are needed.
-            self.compare_all_books();
+            cx.hosts.compare_all_books();
         }
-        self.tend_books();
-        for host in 0..self.hosts.len() {
-            self.tend_host(host, now, frozen);
+        if !cx.recorder.is_unknown() {
+            cx.hosts.tend_books();
         }
-        self.tend_acquires(now);
-        self.tend_activity(now);
-        self.tend_reputations(now);
-        self.tend_owning(now);
-        let core = Arc::clone(&self.core);
-        self.refused.retain(|&(extent, until)| {
-            let over = now >= until;
-            if over {
-                core.mapping_ended(extent, crate::core::Mapping::Idle);
+        for host in 0..cx.hosts.len() {
+            cx.hosts.tend(host, now, frozen);
+        }
+        cx.acquires.tend(&mut cx.hosts, &cx.recorder, now);
+        self.follow_up();
+        let (cx, repairer) = (&mut self.cx, &mut self.repairer);
+        self.activity.tend(cx, &mut self.mapper, repairer, now);
+        if cx.reputations.tend(&cx.core.integrity, &cx.hosts, now) {
+            cx.search_soon();
+        }
+        self.owner.tend(cx, now);
+        self.follow_up();
+        for extent in self.mapper.tend(&self.cx.core, now) {
+            self.map(extent);
+        }
+        self.mapper.map_again(&self.cx, now);
+        let core = &self.cx.core;
+        let is_kept = core.mapped_ahead.load(Ordering::Acquire) && !core.layouts.is_mixed();
+        if core.discarded.swap(false, Ordering::AcqRel) && !is_kept {
+            self.repairer.reclaim_the_empty(&self.cx);
+        }
+    }
+
+    /// Begins to map an extent.
+    fn map(&mut self, extent: usize) {
+        let is_busy = self.repairer.has(extent);
+        self.mapper.begin(&mut self.cx, extent, is_busy);
+        self.follow_up();
+    }
+
+    /// Moves on what is done to extents, and looks for what else is to be done.
+    fn repair(&mut self, now: Time) {
+        self.repairer.step(&mut self.cx, now);
+        self.follow_up();
+        let (cx, repairer) = (&mut self.cx, &mut self.repairer);
+        self.reshaper.give_up_surplus(cx);
+        if now < cx.search_at || cx.is_opening() {
+            return;
+        }
+        cx.search_at = now.after(PAUSE);
+        repairer.give_up_the_lost(cx);
+        self.reshaper.step(cx, repairer, &self.restriper, now);
+        repairer.rebuild_the_incomplete(cx, now);
+        self.evictor.start(cx, repairer, now);
+        repairer.step_drops(cx, now);
+        self.follow_up();
+    }
+
+    /// Goes on with bringing pages to the other layout.
+    fn restripe(&mut self) {
+        let (cx, repairer) = (&mut self.cx, &mut self.repairer);
+        self.restriper.step(cx, repairer, &self.mapper);
+        if self.restriper.is_under_way(&cx.core) {
+            self.reshaper.note_restripe(&cx.core);
+        }
+    }
+
+    /// Takes over a new connection to a host.
+    fn link_up(&mut self, host: HostIndex, equipped: Equipped) {
+        if self.cx.hosts.link_up(host, equipped) {
+            self.cx.search_soon();
+            self.owner.begin(&mut self.cx, host);
+        }
+        self.follow_up();
+    }
+
+    /// Acts on failures that workers marked in the directory.
+    fn take_failures(&mut self) {
+        let directory = Arc::clone(&self.cx.core.directory);
+        for session in directory.take_failed() {
+            if self.cx.hosts.session_is_up(session) {
+                tracing::warn!(host = %self.cx.hosts.name(session.host), "data connection lost");
+                self.cx.hosts.lose(session.host);
             }
-            !over
-        });
-        self.map_postponed(now);
-        self.map_again(now);
-        let is_kept = self.core.mapped_ahead.load(Ordering::Acquire) && !self.is_restriping();
-        if self.core.discarded.swap(false, Ordering::AcqRel) && !is_kept {
-            self.unmap_empty();
+        }
+        for dropped in directory.take_dropped() {
+            let (extent, member) = (dropped.extent, dropped.member);
+            self.repairer.lose_member(&mut self.cx, extent, member);
+            let window = pool_window(&dropped.window.descriptor);
+            self.cx.give_back(dropped.session, window);
+            self.cx.search_soon();
+        }
+        self.follow_up();
+    }
+
+    /// Takes what came of hosts, slabs and extents to whom it concerns, until nothing follows from it.
+    fn follow_up(&mut self) {
+        loop {
+            if let Some(session) = self.cx.hosts.take_lost() {
+                self.on_lost(session);
+            } else if let Some((acquire, outcome)) = self.cx.acquires.take_ended() {
+                self.on_acquired(&acquire, outcome);
+            } else if let Some(unmapped) = self.repairer.take_unmapped() {
+                self.on_unmapped(unmapped);
+            } else {
+                return;
+            }
         }
     }
 
-    /// Sends a request to a host; a host that cannot take it is lost.
-    fn send(&mut self, host: HostIndex, request: &Request) -> bool {
-        let sent = self.hosts[host].send(request);
-        if !sent {
-            self.lose(host);
-        }
-        sent
+    /// A host is lost: who had something of it does without.
+    fn on_lost(&mut self, session: Session) {
+        let cx = &mut self.cx;
+        tell_loss(cx, session.host);
+        self.evictor.forget_host(session.host);
+        cx.acquires.lose(&mut cx.hosts, &cx.recorder, session);
+        self.repairer.lose_session(cx, session);
     }
 
-    fn next_request(&mut self) -> u64 {
-        self.requests_made += 1;
-        self.requests_made
+    /// A slab has come, or will not.
+    fn on_acquired(&mut self, acquire: &Acquire, outcome: Outcome) {
+        let (cx, extent, member) = (&mut self.cx, acquire.extent, acquire.member);
+        match (acquire.purpose, outcome) {
+            (Purpose::Map, Outcome::Granted(slab)) => {
+                self.mapper.on_granted(cx, extent, member, slab);
+            }
+            (Purpose::Map, _) => self.mapper.on_failed(cx, extent),
+            (Purpose::Repair, Outcome::Granted(slab)) => {
+                self.repairer.on_granted(cx, extent, member, slab);
+            }
+            (Purpose::Repair, _) => self.repairer.on_refused(extent),
+            (Purpose::Return { birth }, Outcome::Granted(slab)) => {
+                self.owner.on_returned(cx, acquire, birth, slab);
+            }
+            (Purpose::Return { birth }, Outcome::NotHeld) => {
+                self.owner.on_not_held(cx, acquire, birth);
+            }
+            (Purpose::Return { .. }, Outcome::Failed) => self.owner.on_return_failed(cx, acquire),
+        }
+    }
+
+    /// An extent has no slabs any more.
+    fn on_unmapped(&mut self, unmapped: Unmapped) {
+        let (core, extent) = (&self.cx.core, unmapped.extent);
+        match unmapped.cause {
+            Cause::Lost => {
+                let is_ahead = core.mapped_ahead.load(Ordering::Acquire);
+                if is_ahead && !core.layouts.is_mixed() {
+                    self.mapper.note_lost(extent);
+                }
+            }
+            Cause::Dropped(slabs) => {
+                let now = self.cx.now();
+                for (host, window) in slabs {
+                    if let Some(since) = self.evictor.note_given_back(host, &window) {
+                        core.timings.evict.note(now.since(since));
+                    }
+                }
+                // It takes others at once if it is busy.
+                if self.activity.is_hot(core, extent) {
+                    let is_busy = self.repairer.has(extent);
+                    self.mapper.begin(&mut self.cx, extent, is_busy);
+                }
+            }
+        }
+    }
+
+    /// Starts to give every slab back; whether answers are to come.
+    fn begin_closing(&mut self) -> bool {
+        // Gives back what workers had dropped.
+        self.take_failures();
+        if !self.cx.recorder.note_end(&self.cx.core) {
+            // Its slabs are those of the next owner.
+            self.closing = Some(Closing::at_once(self.cx.now()));
+            return false;
+        }
+        let snapshot = self.cx.core.directory.snapshot();
+        let slabs: Vec<(HostIndex, Window)> = self.slabs(&snapshot).collect();
+        let Context {
+            acquires, hosts, ..
+        } = &mut self.cx;
+        let asked = acquires.numbered();
+        let asked = asked.filter(|(_, acquire)| acquire.granted.is_none());
+        let asked = asked.map(|(request, acquire)| (acquire.session.host, request));
+        let mut closing = Closing::begin(hosts, slabs.into_iter(), asked);
+        let goes_on = closing.step(hosts, Vec::new());
+        self.closing = Some(closing);
+        goes_on
     }
 
     pub(crate) fn core(&self) -> &Core {
-        &self.core
+        &self.cx.core
     }
 
     pub(crate) fn shared(&self) -> &Arc<Core> {
-        &self.core
+        &self.cx.core
     }
 
     pub(crate) fn slab_bytes(&self) -> u64 {
-        self.slab_bytes
+        self.cx.hosts.slab_bytes()
     }
 
     pub(crate) fn host_name(&self, host: HostIndex) -> String {
-        self.hosts[host].config.name.clone()
+        self.cx.hosts.name(host).to_owned()
     }
 
     pub(crate) fn host_states(&self) -> Vec<HostState> {
+        let Context {
+            core,
+            hosts,
+            acquires,
+            reputations,
+            ..
+        } = &self.cx;
+        // Its slabs may be on their way back.
+        let has_returned = |index: HostIndex, host: &Host| {
+            let mut returning = acquires.returning_from(index);
+            host.ownership == owner::Ownership::Owned && returning.next().is_none()
+        };
         let state = |(index, host): (usize, &Host)| HostState {
             name: host.config.name.clone(),
-            connected: host.is_up() && !self.is_returning(index),
+            connected: host.is_up() && has_returned(index, host),
             slabs_free: host.slabs_free,
-            reputation: self.reputation(index),
-            wrong_splits: self.core.integrity.wrong_splits(index),
+            reputation: reputations.of(index),
+            wrong_splits: core.integrity.wrong_splits(index),
         };
-        self.hosts.iter().enumerate().map(state).collect()
+        hosts.iter().enumerate().map(state).collect()
     }
 
     pub(crate) fn counter_values(&self) -> CounterValues {
-        let counters = &self.core.counters;
+        let counters = &self.cx.core.counters;
         let value = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         CounterValues {
             pages_read: value(&counters.pages_read),
@@ -513,12 +705,53 @@ impl Control {
             pages_moved: value(&counters.pages_moved),
             slabs_dropped: value(&counters.slabs_dropped),
             extents_reclaimed: value(&counters.extents_reclaimed),
-            reclaims_heard: self.core.spare.offers(),
+            reclaims_heard: self.cx.core.spare.offers(),
         }
     }
 
-    fn session_is_up(&self, session: Session) -> bool {
-        self.hosts[session.host].session() == Some(session)
+    /// Page operations per second on an extent, smoothed.
+    pub(crate) fn activity_of(&self, extent: usize) -> f32 {
+        self.activity.of(extent)
+    }
+
+    /// Where the relocations stand that have a slab to fill; for simulators.
+    pub(crate) fn relocations(&self) -> Vec<stepped::Relocation> {
+        self.repairer.at_work()
+    }
+
+    pub(crate) fn repair_status(&self) -> RepairStatus {
+        self.repairer.status(&self.cx)
+    }
+
+    /// Share of the slab that is filled, when one of the extent is being relocated.
+    pub(crate) fn progress(&self, extent: usize) -> Option<f64> {
+        self.repairer.progress(&self.cx, extent)
+    }
+
+    pub(crate) fn change_status(&self, snapshot: &Snapshot) -> Option<ChangeStatus> {
+        self.reshaper
+            .status(&self.cx.core, &self.restriper, snapshot)
+    }
+
+    /// Of a volume that outlives its owner.
+    pub(crate) fn journal_status(&self) -> Option<JournalStatus> {
+        self.cx.recorder.status(self.cx.now())
+    }
+}
+
+/// Says how much cannot be read, if that is anything, after a host is gone.
+fn tell_loss(cx: &Context, host: HostIndex) {
+    if cx.core.backing.is_some() || cx.is_opening() {
+        return;
+    }
+    let snapshot = cx.core.directory.snapshot();
+    let mapped = snapshot.extents.numbered();
+    let lost = mapped.filter(|(_, stripe)| stripe.as_deref().is_some_and(|s| !s.is_there()));
+    let pages: u64 = lost.map(|(extent, _)| cx.core.held_count(extent)).sum();
+    if pages > 0 {
+        let bytes = pages * crate::PAGE_BYTES as u64;
+        tracing::error!(host = %cx.hosts.name(host), lost_bytes = bytes,
+            "more hosts are gone than the volume's scheme bears: what they held is lost unless they come back with it");
     }
 }
 
@@ -550,10 +783,4 @@ fn fabric_window(window: Window) -> WindowDescriptor {
         len_bytes: window.len_bytes,
         rights: Rights(window.rights),
     }
-}
-
-/// A slab that a host granted and this client attached.
-struct Granted {
-    session: Session,
-    window: RemoteWindow,
 }

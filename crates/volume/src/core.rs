@@ -259,6 +259,14 @@ impl Core {
         }
     }
 
+    /// A data split of an extent is lost, and may be decoded from what remains: its doubtful pages are torn.
+    pub fn lose_data_split(&self, extent: usize) {
+        // Copies do not depend on each other.
+        if self.layout_of(extent).cut().k() > 1 {
+            self.tear_doubtful(extent, self.pages(extent));
+        }
+    }
+
     /// What an extent has of a page is not what was written: the page is torn, if it is that extent's still
     /// and holds data. False when somebody is at it, who may write or discard it, or bring it to the other
     /// layout, whole.

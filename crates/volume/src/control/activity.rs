@@ -2,6 +2,13 @@
 //!
 //! `A = alpha * measured + (1 - alpha) * A`, once a second, of page reads and writes per second.
 //! Without a backing store an extent is mapped by its first write; with one, when A passes HotSlab.
+//!
+//! While a host that shares this client's machine has memory to spare (RECLAIM), a backed volume needs nobody's
+//! memory for what is not busy: it gives up slabs, some each second, and its pages are then read from the
+//! backing store, into memory that the machine has. A front end that swaps brings its pages back itself
+//! (`Volume::spare_bytes`). An extent that is busy keeps its slabs, or it would ask for others at once; what the
+//! disk has refused is not given up (`slab_drop`). Paper: \[hydra22\] section 4.2 (adaptive slab allocation).
+//!
 //! Paper: \[infiniswap17\] 4.1 (hot slabs), 5.2 (CHECK_ACTIVITY), table of parameters.
 
 use std::sync::atomic::Ordering;
@@ -10,7 +17,11 @@ use std::time::Duration;
 use cenote_fabric::Time;
 use cenote_pool::control::{Request, SlabActivity, Window};
 
-use super::{Control, pool_window};
+use super::context::Context;
+use super::mapper::Mapper;
+use super::pool_window;
+use super::repairer::Repairer;
+use crate::core::Core;
 use crate::directory::HostIndex;
 use crate::extents::{ByExtent, LayoutId};
 
@@ -24,6 +35,14 @@ pub(super) struct Activity {
 const ALPHA: f32 = 0.2;
 /// Between two samples.
 const PERIOD: Duration = Duration::from_secs(1);
+
+/// Extents given up per second where the machine has memory to spare; arbitrary, so that a disk is not asked
+/// for all at once.
+const DROPS_PER_SECOND: usize = 8;
+
+/// Page reads and writes per second below which an extent is at rest, where the volume has no
+/// HotSlab to go by.
+const AT_REST: f64 = 1.0;
 
 impl Activity {
     /// Of those that are in a table.
@@ -39,24 +58,22 @@ impl Activity {
     pub fn of(&self, extent: usize) -> f32 {
         self.averages[extent]
     }
-}
-
-impl Control {
-    /// Of an extent; for status.
-    pub(crate) fn activity_of(&self, extent: usize) -> f32 {
-        self.activity.of(extent)
-    }
 
     /// Takes a sample when one is due, and maps and gives back what it says.
-    pub(super) fn tend_activity(&mut self, now: Time) {
-        let since = now.since(self.activity.sampled);
+    pub fn tend(
+        &mut self,
+        cx: &mut Context,
+        mapper: &mut Mapper,
+        repairer: &mut Repairer,
+        now: Time,
+    ) {
+        let since = now.since(self.sampled);
         if since < PERIOD {
             return;
         }
-        self.activity.sampled = now;
+        self.sampled = now;
         let per_second = 1.0 / since.as_secs_f32();
-        let touched = self.core.touched.iter();
-        for (average, touched) in self.activity.averages.iter_mut().zip(touched) {
+        for (average, touched) in self.averages.iter_mut().zip(cx.core.touched.iter()) {
             // Most are never touched; a load is cheaper than a swap.
             if *average == 0.0 && touched.load(Ordering::Relaxed) == 0 {
                 continue;
@@ -64,63 +81,88 @@ impl Control {
             let measured = touched.swap(0, Ordering::Relaxed) as f32 * per_second;
             *average = ALPHA * measured + (1.0 - ALPHA) * *average;
         }
-        if self.core.backing.is_some() && !self.is_opening() {
-            self.map_the_hot();
-            self.drop_the_cold();
-            self.reclaim_idle(now);
+        if cx.core.backing.is_some() && !cx.is_opening() {
+            for extent in self.hot(&cx.core) {
+                mapper.begin(cx, extent, repairer.has(extent));
+            }
+            self.drop_the_cold(cx, repairer);
+            self.drop_the_idle(cx, repairer, now);
         }
     }
 
-    /// Maps unmapped extents that are busy, the busiest first.
-    fn map_the_hot(&mut self) {
-        let numbered = self.activity.averages.numbered();
+    /// Unmapped extents that are busy, the busiest first.
+    fn hot(&self, core: &Core) -> Vec<usize> {
+        let numbered = self.averages.numbered();
         let mut hot: Vec<usize> = numbered
             .map(|(extent, _)| extent)
-            .filter(|&extent| self.is_hot(extent))
-            .filter(|&extent| !self.core.is_refused(extent))
+            .filter(|&extent| self.is_hot(core, extent))
+            .filter(|&extent| !core.is_refused(extent))
             .collect();
-        hot.sort_by(|&a, &b| self.activity.of(b).total_cmp(&self.activity.of(a)));
-        for extent in hot {
-            self.start_mapping(extent);
-        }
+        hot.sort_by(|&a, &b| self.of(b).total_cmp(&self.of(a)));
+        hot
     }
 
-    /// Whether it is to have slabs by what it does. With a HotSlab of 0 its next write says so.
-    fn is_hot(&self, extent: usize) -> bool {
-        let activity = f64::from(self.activity.of(extent));
-        let store = self.core.backing.as_ref();
+    /// Whether an extent is to have slabs by what it does. With a HotSlab of 0 its next write says so.
+    pub fn is_hot(&self, core: &Core, extent: usize) -> bool {
+        let activity = f64::from(self.of(extent));
+        let store = core.backing.as_ref();
         store.is_some_and(|store| {
             store.hot_slab > 0.0 && activity > store.hot_slab.max(store.cold_slab)
         })
     }
 
-    fn drop_the_cold(&mut self) {
-        let store = self.core.backing.as_ref();
+    fn drop_the_cold(&self, cx: &Context, repairer: &mut Repairer) {
+        let store = cx.core.backing.as_ref();
         let Some(cold_slab) = store
             .map(|store| store.cold_slab)
             .filter(|&cold| cold > 0.0)
         else {
             return;
         };
-        let snapshot = self.core.directory.snapshot();
-        for (extent, stripe) in snapshot.extents.numbered() {
-            let is_cold = f64::from(self.activity.of(extent)) < cold_slab;
-            if stripe.is_some() && is_cold && self.may_drop(extent) {
-                self.begin_drop(extent);
-            }
-        }
+        self.drop_quieter_than(cx, repairer, cold_slab, usize::MAX);
     }
 
-    /// The extent has no slabs since they were dropped: takes others at once if it is busy.
-    pub(super) fn remap_if_hot(&mut self, extent: usize) {
-        if self.is_hot(extent) {
-            self.start_mapping(extent);
+    /// Gives up slabs of a backed volume that are not busy, while the machine has memory to spare.
+    fn drop_the_idle(&self, cx: &Context, repairer: &mut Repairer, now: Time) {
+        let Some(store) = cx.core.backing.as_ref() else {
+            return;
+        };
+        if cx.core.spare.bytes(now) == 0 {
+            return;
         }
+        // Half of HotSlab: one that would be mapped again at once stays.
+        let at_rest = (store.hot_slab / 2.0).max(AT_REST);
+        let dropped = self.drop_quieter_than(cx, repairer, at_rest, DROPS_PER_SECOND);
+        let counter = &cx.core.counters.extents_reclaimed;
+        counter.fetch_add(dropped as u64, Ordering::Relaxed);
+    }
+
+    /// Begins to give up the slabs of extents that do less, of so many at most. How many there were.
+    fn drop_quieter_than(
+        &self,
+        cx: &Context,
+        repairer: &mut Repairer,
+        activity: f64,
+        most: usize,
+    ) -> usize {
+        let snapshot = cx.core.directory.snapshot();
+        let mut dropped = 0;
+        for (extent, stripe) in snapshot.extents.numbered() {
+            if dropped == most {
+                break;
+            }
+            let is_quiet = f64::from(self.of(extent)) < activity;
+            if stripe.is_some() && is_quiet && repairer.may_drop(cx, extent) {
+                repairer.drop_slabs(cx, extent);
+                dropped += 1;
+            }
+        }
+        dropped
     }
 
     /// A host asks how busy some of its slabs are.
-    pub(super) fn on_check_activity(&mut self, host: HostIndex, request: u64, windows: &[Window]) {
-        let snapshot = self.core.directory.snapshot();
+    pub fn on_check(&self, cx: &mut Context, host: HostIndex, request: u64, windows: &[Window]) {
+        let snapshot = cx.core.directory.snapshot();
         let stripes = snapshot.extents.numbered();
         let mut slabs = Vec::with_capacity(windows.len());
         for (extent, stripe) in stripes {
@@ -129,11 +171,11 @@ impl Control {
                 let window = pool_window(&member.window.descriptor);
                 if windows.contains(&window) {
                     // Saturates, and a slab in use is more than one that is not.
-                    let milli = (self.activity.of(extent) * 1000.0) as u32;
+                    let milli = (self.of(extent) * 1000.0) as u32;
                     slabs.push(SlabActivity { window, milli });
                 }
             }
         }
-        self.send(host, &Request::Activity { request, slabs });
+        cx.hosts.send(host, &Request::Activity { request, slabs });
     }
 }

@@ -15,12 +15,11 @@
 
 use std::collections::BTreeSet;
 
-use cenote_fabric::Time;
 use cenote_pool::control::{HELD_SLABS_MAX, HeldSlab, Request, Window};
 use cenote_pool::injected_faults::{InjectedFault, is_injected};
 
-use super::ownership::Ownership;
-use super::{Control, pool_window};
+use super::context::Context;
+use super::pool_window;
 use crate::directory::{HostIndex, Member};
 
 /// What one host says that this client holds, as it comes page by page.
@@ -79,12 +78,12 @@ impl Listing {
         matches!(self.0, Stage::Due)
     }
 
-    fn is_idle(&self) -> bool {
+    pub fn is_idle(&self) -> bool {
         matches!(self.0, Stage::Idle)
     }
 
     /// Begins, if somebody wants to know: how many slabs to skip.
-    fn begin(&mut self) -> Option<u32> {
+    pub fn begin(&mut self) -> Option<u32> {
         self.is_due().then(|| {
             self.0 = Stage::Asked {
                 listed: Vec::new(),
@@ -124,169 +123,115 @@ fn skip_after(listed: &[HeldSlab]) -> u32 {
     u32::try_from(listed.len().saturating_sub(1)).expect("bounded")
 }
 
-impl Control {
-    /// Asks a host what this client holds there, if it can be asked.
-    pub(super) fn compare_books(&mut self, host: HostIndex) {
-        self.hosts[host].listing.request();
-        self.ask_for_list(host);
+/// Slabs that something of the volume has, or is about to give back by itself: their hosts and windows.
+pub(super) type Known<'a> = dyn Iterator<Item = (HostIndex, Window)> + 'a;
+
+/// Windows of one host, by their names.
+pub(super) struct Names(BTreeSet<(u32, u64)>);
+
+impl Names {
+    /// Those of them that are of this host.
+    pub fn of_host(host: HostIndex, slabs: &mut Known<'_>) -> Self {
+        let of_host = slabs.filter(|&(of, _)| of == host);
+        Self(of_host.map(|(_, window)| name(&window)).collect())
     }
 
-    /// Asks every host.
-    pub(super) fn compare_all_books(&mut self) {
-        for host in self.connected() {
-            self.compare_books(host);
+    pub fn contains(&self, window: &Window) -> bool {
+        self.0.contains(&name(window))
+    }
+}
+
+/// A host has sent a page of what this client holds there. All of it, when that was the last.
+pub(super) fn take_page(
+    cx: &mut Context,
+    host: HostIndex,
+    skip: u32,
+    slabs: &[HeldSlab],
+) -> Option<Vec<HeldSlab>> {
+    match cx.hosts[host].listing.handle_page(skip, slabs) {
+        Page::Next(skip) => {
+            cx.hosts.send(host, &Request::Held { skip });
+            None
         }
+        Page::Whole(_) if is_injected(InjectedFault::ForgetHeld) => None,
+        Page::Whole(listed) => Some(listed),
+        Page::Void => None,
     }
+}
 
-    /// A slab could not be read: asks its host after it.
-    pub(super) fn ask_after(&mut self, extent: usize, split: usize) {
-        let snapshot = self.core.directory.snapshot();
-        let stripe = snapshot.extents[extent].as_ref();
-        let member = stripe.and_then(|stripe| stripe.members.get(split)?.as_ref());
-        if let Some(member) = member {
-            self.compare_books(member.session.host);
-        }
+/// Drops what a host does not list.
+pub(super) fn drop_unlisted(cx: &mut Context, host: HostIndex, listed: &[HeldSlab]) {
+    let listed: BTreeSet<_> = listed.iter().map(|slab| name(&slab.window)).collect();
+    drop_slabs(cx, host, |window| !listed.contains(&name(window)));
+}
+
+/// Gives back what a host lists and nobody here knows.
+pub(super) fn return_strange(
+    cx: &mut Context,
+    host: HostIndex,
+    listed: &[HeldSlab],
+    known: &Names,
+) {
+    let unreachable = unreachable_on(cx, host);
+    let strange = listed.iter().filter(|slab| {
+        let place = (slab.extent as usize, usize::from(slab.member));
+        !known.contains(&slab.window) && !unreachable.contains(&place)
+    });
+    let strange: Vec<Window> = strange.map(|slab| slab.window).collect();
+    if strange.is_empty() {
+        return;
     }
-
-    /// A host wants slabs back: asks for the list if nobody here knows one of them.
-    pub(super) fn look_for_strange(&mut self, host: HostIndex, windows: &[Window]) {
-        if !self.hosts[host].listing.is_idle() {
+    tracing::info!(host = %cx.hosts.name(host), slabs = strange.len(), "the host has slabs for this volume that it has no use for; they go back");
+    for &window in strange.iter().take(RETURNED_MAX) {
+        if !cx.hosts.send(host, &Request::Unmap { window }) {
             return;
         }
-        let known = self.known_on(host);
-        if windows.iter().any(|window| !known.contains(&name(window))) {
-            self.compare_books(host);
-        }
     }
+    if strange.len() > RETURNED_MAX {
+        cx.hosts[host].listing.request();
+    }
+}
 
-    /// Asks the hosts that could not be asked before.
-    pub(super) fn tend_books(&mut self) {
-        if self.is_record_unknown() {
-            return;
-        }
-        for host in self.connected() {
-            self.ask_for_list(host);
-        }
-    }
+/// A slab was given back; or its host took it, which was about to be out of memory: then it is still
+/// part of something here.
+pub(super) fn on_unmapped(cx: &mut Context, host: HostIndex, window: Window) {
+    drop_slabs(cx, host, |gone| name(gone) == name(&window));
+}
 
-    fn ask_for_list(&mut self, host: HostIndex) {
-        let is_ours = self.hosts[host].ownership == Ownership::Owned;
-        let message = Request::Held { skip: 0 };
-        if !self.hosts[host].is_up() || !is_ours || !self.hosts[host].understands(&message) {
-            return;
-        }
-        if let Some(skip) = self.hosts[host].listing.begin() {
-            self.send(host, &Request::Held { skip });
+/// Drops the slabs that a host has no more.
+fn drop_slabs(cx: &mut Context, host: HostIndex, is_gone: impl Fn(&Window) -> bool) {
+    let Some(session) = cx.hosts[host].session() else {
+        return;
+    };
+    let is_gone = |member: &Member| {
+        member.session == session && is_gone(&pool_window(&member.window.descriptor))
+    };
+    let snapshot = cx.core.directory.snapshot();
+    for (extent, stripe) in snapshot.stripes() {
+        for (split, member) in stripe.members.iter().enumerate() {
+            let Some(member) = member.as_ref().filter(|member| is_gone(member)) else {
+                continue;
+            };
+            tracing::warn!(extent, split, host = %cx.hosts.name(host), "a slab is gone");
+            let generation = member.window.descriptor.generation;
+            let directory = &cx.core.directory;
+            directory.fail_window(extent, split, session, generation);
+            cx.search_soon();
         }
     }
+}
 
-    pub(super) fn on_held(&mut self, host: HostIndex, skip: u32, slabs: &[HeldSlab]) {
-        match self.hosts[host].listing.handle_page(skip, slabs) {
-            Page::Next(skip) => {
-                self.send(host, &Request::Held { skip });
-            }
-            Page::Whole(_) if is_injected(InjectedFault::ForgetHeld) => {}
-            Page::Whole(listed) => self.compare(host, &listed),
-            Page::Void => {}
-        }
-    }
-
-    /// Gives back what nobody here knows, and drops what the host does not.
-    fn compare(&mut self, host: HostIndex, listed: &[HeldSlab]) {
-        self.drop_unlisted(host, listed);
-        if self.is_record_unknown() {
-            return self.hosts[host].listing.request();
-        }
-        let known = self.known_on(host);
-        let unreachable = self.unreachable_on(host);
-        let strange = listed.iter().filter(|slab| {
-            let place = (slab.extent as usize, usize::from(slab.member));
-            !known.contains(&name(&slab.window)) && !unreachable.contains(&place)
-        });
-        let strange: Vec<Window> = strange.map(|slab| slab.window).collect();
-        if strange.is_empty() {
-            return;
-        }
-        tracing::info!(host = %self.hosts[host].config.name, slabs = strange.len(), "the host has slabs for this volume that it has no use for; they go back");
-        for &window in strange.iter().take(RETURNED_MAX) {
-            if !self.send(host, &Request::Unmap { window }) {
-                return;
-            }
-        }
-        if strange.len() > RETURNED_MAX {
-            self.hosts[host].listing.request();
-        }
-    }
-
-    /// A slab was given back; or its host took it, which was about to be out of memory: then it is still
-    /// part of something here.
-    pub(super) fn on_unmapped(&mut self, host: HostIndex, window: Window) {
-        self.drop_slabs(host, |gone| name(gone) == name(&window));
-    }
-
-    /// Drops the slabs of a host that it does not name among those that this client holds.
-    fn drop_unlisted(&mut self, host: HostIndex, listed: &[HeldSlab]) {
-        let listed: BTreeSet<_> = listed.iter().map(|slab| name(&slab.window)).collect();
-        self.drop_slabs(host, |window| !listed.contains(&name(window)));
-    }
-
-    /// Drops the slabs that a host has no more.
-    fn drop_slabs(&mut self, host: HostIndex, is_gone: impl Fn(&Window) -> bool) {
-        let Some(session) = self.hosts[host].session() else {
-            return;
-        };
-        let is_gone = |member: &Member| {
-            member.session == session && is_gone(&pool_window(&member.window.descriptor))
-        };
-        let snapshot = self.core.directory.snapshot();
-        for (extent, stripe) in snapshot.stripes() {
-            for (split, member) in stripe.members.iter().enumerate() {
-                let Some(member) = member.as_ref().filter(|member| is_gone(member)) else {
-                    continue;
-                };
-                tracing::warn!(extent, split, host = %self.hosts[host].config.name, "a slab is gone");
-                let generation = member.window.descriptor.generation;
-                let directory = &self.core.directory;
-                directory.fail_window(extent, split, session, generation);
-                self.repair_retry = Time(0);
-            }
-        }
-    }
-
-    /// Slabs of a host that something here has, or is about to give back by itself.
-    fn known_on(&self, host: HostIndex) -> BTreeSet<(u32, u64)> {
-        let snapshot = self.core.directory.snapshot();
-        let held = snapshot.stripes();
-        let held = held.flat_map(|(_, stripe)| stripe.members.iter().flatten());
-        let granted = self.jobs.values().flat_map(|job| job.members());
-        let members = held.chain(granted);
-        let members = members.map(|member| {
-            let window = pool_window(&member.window.descriptor);
-            (member.session.host, window)
-        });
-        let acquired = self.acquires.values();
-        let acquired =
-            acquired.filter_map(|acquire| Some((acquire.session.host, acquire.window()?)));
-        let leaving = self.repairs.iter().filter_map(|repair| repair.leaving());
-        let all = members.chain(acquired).chain(leaving);
-        all.chain(self.surplus())
-            .filter(|&(of, _)| of == host)
-            .map(|(_, window)| name(&window))
-            .collect()
-    }
-
-    /// Places of the slabs that are awaited from a host.
-    fn unreachable_on(&self, host: HostIndex) -> BTreeSet<(usize, usize)> {
-        let snapshot = self.core.directory.snapshot();
-        let slabs = snapshot.stripes().flat_map(|(extent, stripe)| {
-            let slabs = stripe.unreachable.iter().enumerate();
-            slabs.map(move |(split, slab)| (extent, split, *slab))
-        });
-        slabs
-            .filter(|(.., slab)| slab.is_some_and(|slab| slab.host == host))
-            .map(|(extent, split, _)| (extent, split))
-            .collect()
-    }
+/// Places of the slabs that are awaited from a host.
+fn unreachable_on(cx: &Context, host: HostIndex) -> BTreeSet<(usize, usize)> {
+    let snapshot = cx.core.directory.snapshot();
+    let slabs = snapshot.stripes().flat_map(|(extent, stripe)| {
+        let slabs = stripe.unreachable.iter().enumerate();
+        slabs.map(move |(split, slab)| (extent, split, *slab))
+    });
+    slabs
+        .filter(|(.., slab)| slab.is_some_and(|slab| slab.host == host))
+        .map(|(extent, split, _)| (extent, split))
+        .collect()
 }
 
 /// What tells a window from all others of its host.

@@ -1,76 +1,26 @@
-//! Sessions to the hosts: connecting, noticing death, connecting again.
+//! Sessions to the hosts: connecting, noticing death, connecting again; and workers' endpoints of them.
+//!
+//! A host is lost at once: its slabs are failed in the directory, then the connection goes. Who else
+//! had something of it learns so from [`Hosts::take_lost`], when whatever noticed it has ended.
 
-use std::os::fd::RawFd;
+use std::ops::{Index, IndexMut};
 use std::sync::Arc;
+use std::sync::mpsc::Sender;
 use std::time::Duration;
 
-use cenote_fabric::{Address, Endpoint, Error, FAILURE_TIMEOUT, Incoming, Opener, Result, Time};
+use cenote_fabric::{Endpoint, FAILURE_TIMEOUT, Hello, Opener, Result, Time};
 use cenote_pool::control::{Request, Window};
 use cenote_pool::injected_faults::{InjectedFault, is_injected};
-use cenote_pool::placement::{Candidate, Site};
+use cenote_pool::placement::Candidate;
 
-use super::books::Listing;
-use super::dialer::{Link, spoken};
-use super::endpoints::Equipped;
-use super::ownership::Ownership;
-use super::reach::AWAITED_MAX;
-use super::{Control, pool_window};
+use super::Parts;
+use super::dialer::{Dialer, Link};
+use super::host::{Due, Host};
+use super::openings::{Equipped, Newcomer, Openings, answer};
+use super::owner::Ownership;
+use super::recorder::Recorder;
+use crate::core::Core;
 use crate::directory::{HostIndex, Session};
-
-/// A host of the cluster file, with its text parsed.
-#[derive(Clone, Debug)]
-pub struct HostConfig {
-    /// For people.
-    pub name: String,
-    /// Where it listens.
-    pub address: Address,
-    /// Failure domain; hosts that fail together share it.
-    pub domain: String,
-    /// Power domain, where it is known.
-    pub power: Option<String>,
-    /// Gets no new slab.
-    pub retired: bool,
-    /// Whether slabs are asked of it.
-    pub lends: bool,
-}
-
-/// One host as the control thread sees it.
-pub(super) struct Host {
-    pub config: HostConfig,
-    pub domain: u32,
-    pub power: Option<u32>,
-    state: State,
-    /// Whether more may have come than was taken; the descriptor does not tell.
-    pub is_unread: bool,
-    pub slabs_free: u32,
-    pub slabs_total: u32,
-    /// What it says that this client holds there.
-    pub listing: Listing,
-    ping_sent: Option<Time>,
-    pub ownership: Ownership,
-    /// It has said that another process takes its place, with all its slabs, before this.
-    pub returns_until: Time,
-    /// Until then it is given no slab to rebuild: it could not reach the sources.
-    pub no_repairs_until: Time,
-    sequence: u64,
-    // When its last connection went; `None`: there was none.
-    lost_at: Option<Time>,
-    // Whether nothing listened at its address when it was last tried: its process has ended.
-    is_gone: bool,
-    // Why the last connection could not be made; logged once per reason.
-    complaint: String,
-}
-
-enum State {
-    Down {
-        retry_at: Time,
-    },
-    Connecting,
-    Up {
-        session: Session,
-        connection: Box<dyn cenote_fabric::Session>,
-    },
-}
 
 /// What comes back from a thread that connects.
 pub(super) enum Arrival {
@@ -84,330 +34,188 @@ pub(super) enum Arrival {
     },
 }
 
+/// All hosts, by their index in the cluster file, and the workers that have endpoints of them.
+pub(super) struct Hosts {
+    core: Arc<Core>,
+    dialer: Arc<dyn Dialer>,
+    hello: Hello,
+    machine: u128,
+    slab_bytes: u64,
+    table: Vec<Host>,
+    workers: Vec<usize>,
+    openings: Openings,
+    arrive: Sender<Arrival>,
+    sessions_made: u64,
+    requests_made: u64,
+    // Sessions that went, of which others have not been told yet.
+    lost: Vec<Session>,
+}
+
 /// Pause between attempts to reach a host that is down.
 const RECONNECT: Duration = Duration::from_millis(500);
 
 /// The same of a host that is being replaced: its stripes take no writes meanwhile.
 pub(super) const RECONNECT_RETURNING: Duration = Duration::from_millis(25);
 
-impl Host {
-    pub fn table(configs: Vec<HostConfig>, now: Time) -> Vec<Self> {
-        let (mut domains, mut powers) = (Vec::new(), Vec::new());
-        let make = |config: HostConfig| {
-            let power = config.power.as_deref();
-            Self {
-                domain: number_of(&config.domain, &mut domains),
-                power: power.map(|power| number_of(power, &mut powers)),
-                config,
-                state: State::Down { retry_at: now },
-                is_unread: false,
-                slabs_free: 0,
-                slabs_total: 0,
-                listing: Listing::default(),
-                ping_sent: None,
-                ownership: Ownership::Unknown { ask_at: Time(0) },
-                returns_until: Time(0),
-                no_repairs_until: Time(0),
-                sequence: 0,
-                lost_at: None,
-                is_gone: false,
-                complaint: String::new(),
-            }
-        };
-        configs.into_iter().map(make).collect()
-    }
+/// Threads that open endpoints for one new worker: a silent host holds up only its share.
+const OPENERS_MAX: usize = 64;
 
-    /// Where it is.
-    pub fn site(&self) -> Site {
-        Site {
-            domain: self.domain,
-            power: self.power,
-            retired: self.config.retired || !self.config.lends,
+impl Hosts {
+    pub fn new(parts: &mut Parts, arrive: Sender<Arrival>, now: Time) -> Self {
+        Self {
+            core: Arc::clone(&parts.core),
+            dialer: Arc::clone(&parts.dialer),
+            hello: Hello {
+                client: parts.client,
+                name: std::mem::take(&mut parts.name),
+            },
+            machine: parts.machine,
+            slab_bytes: parts.slab_bytes,
+            table: Host::table(std::mem::take(&mut parts.hosts), now),
+            workers: Vec::new(),
+            openings: Openings::default(),
+            arrive,
+            sessions_made: 0,
+            requests_made: 0,
+            lost: Vec::new(),
         }
     }
 
-    pub fn session(&self) -> Option<Session> {
-        match self.state {
-            State::Up { session, .. } => Some(session),
-            _ => None,
+    pub fn len(&self) -> usize {
+        self.table.len()
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = &Host> {
+        self.table.iter()
+    }
+
+    pub fn name(&self, index: HostIndex) -> &str {
+        &self.table[index].config.name
+    }
+
+    pub fn slab_bytes(&self) -> u64 {
+        self.slab_bytes
+    }
+
+    pub fn now(&self) -> Time {
+        (self.core.clock)()
+    }
+
+    /// Hosts that may have sent something.
+    pub fn connected(&self) -> Vec<HostIndex> {
+        let hosts = self.table.iter().enumerate();
+        hosts
+            .filter(|(_, host)| host.is_up())
+            .map(|(index, _)| index)
+            .collect()
+    }
+
+    pub fn session_is_up(&self, session: Session) -> bool {
+        self.table[session.host].session() == Some(session)
+    }
+
+    /// Sends a request to a host; a host that cannot take it is lost.
+    pub fn send(&mut self, index: HostIndex, request: &Request) -> bool {
+        let sent = self.table[index].send(request);
+        if !sent {
+            self.lose(index);
         }
+        sent
     }
 
-    /// Descriptor to poll and whether for writing too; `None` while not connected.
-    pub fn interest(&self) -> Option<(Option<RawFd>, bool)> {
-        match &self.state {
-            State::Up { connection, .. } => Some((connection.fd(), connection.wants_write())),
-            _ => None,
-        }
+    /// The number of a request that is about to be made.
+    pub fn next_request(&mut self) -> u64 {
+        self.next_requests(1)
     }
 
-    /// What opens endpoints of the session that is up.
-    pub fn opener(&self) -> Option<(Session, Opener)> {
-        match &self.state {
-            State::Up {
-                session,
-                connection,
-            } => Some((*session, connection.opener())),
-            _ => None,
-        }
+    /// The first of so many numbers.
+    pub fn next_requests(&mut self, count: u64) -> u64 {
+        let first = self.requests_made + 1;
+        self.requests_made += count;
+        first
     }
 
-    pub fn receive(&mut self) -> Result<Option<Incoming>> {
-        let received = match &mut self.state {
-            State::Up { connection, .. } => connection.receive(),
-            _ => Ok(None),
-        };
-        self.is_unread = matches!(received, Ok(Some(_)));
-        received
+    /// Requests made so far.
+    pub fn requests_made(&self) -> u64 {
+        self.requests_made
     }
 
-    /// Whether the version agreed with it has this request. One that is not connected is asked
-    /// when it is.
-    pub fn understands(&self, request: &Request) -> bool {
-        match &self.state {
-            State::Up { connection, .. } => request.since() <= spoken(&**connection),
-            _ => true,
-        }
-    }
-
-    /// Whether it is connected in this version of the messages or a newer one.
-    pub fn speaks(&self, version: u8) -> bool {
-        matches!(&self.state, State::Up { connection, .. } if spoken(&**connection) >= version)
-    }
-
-    pub fn send(&mut self, request: &Request) -> bool {
-        let State::Up { connection, .. } = &mut self.state else {
-            return false;
-        };
-        let mut bytes = Vec::with_capacity(64);
-        request.encode_as(spoken(&**connection), &mut bytes);
-        connection.send(&bytes).is_ok()
-    }
-
-    pub fn attach(&mut self, window: Window) -> bool {
-        match &mut self.state {
-            State::Up { connection, .. } => connection.attach(super::fabric_window(window)).is_ok(),
-            _ => false,
-        }
-    }
-
-    pub fn set_free(&mut self, slabs_free: u32, slabs_total: Option<u32>) {
-        self.slabs_free = slabs_free;
-        self.slabs_total = slabs_total.unwrap_or(self.slabs_total);
-    }
-
-    pub fn on_pong(&mut self, slabs_free: u32) {
-        self.slabs_free = slabs_free;
-        self.ping_sent = None;
-    }
-
-    /// Whether it owes an answer for longer than the failure timeout.
-    pub fn is_silent(&self, now: Time) -> bool {
-        self.ping_sent
-            .is_some_and(|sent| now.since(sent) > FAILURE_TIMEOUT)
-    }
-
-    /// Whether this is the request that waits for its answer.
-    pub fn is_asked_to_own(&self, request: u64) -> bool {
-        self.ownership == Ownership::Asked { request }
-    }
-
-    /// Whether nothing listens at its address.
-    pub fn has_ended(&self) -> bool {
-        self.is_gone && !self.is_up()
-    }
-
-    /// Whether what it holds may be in reach again soon: it is silent, or its connection broke, and nothing
-    /// says that its process has ended. After [`AWAITED_MAX`] it is another matter.
-    pub fn is_awaited(&self, now: Time) -> bool {
-        let is_recent = |since: Time| now.since(since) < AWAITED_MAX;
-        match self.state {
-            State::Up { .. } => self.ping_sent.is_none_or(is_recent),
-            _ if self.is_being_replaced(now) => true,
-            _ => !self.is_gone && self.lost_at.is_some_and(is_recent),
-        }
-    }
-
-    /// Whether the process that takes its place is waited for, or still to come.
-    pub fn is_being_replaced(&self, now: Time) -> bool {
-        now < self.returns_until
-    }
-
-    pub fn is_up(&self) -> bool {
-        matches!(self.state, State::Up { .. })
-    }
-
-    pub fn hang_up(&mut self) {
-        self.state = State::Down { retry_at: Time(0) };
-    }
-}
-
-/// Whether an attempt to connect tells that no process listens at the address.
-fn is_nobody_there(error: &Error) -> bool {
-    use std::io::ErrorKind::{ConnectionRefused, NotFound};
-    matches!(error, Error::Os { source, .. } if matches!(source.kind(), ConnectionRefused | NotFound))
-}
-
-/// The number of a name among those that are known, which it then is.
-fn number_of(name: &str, known: &mut Vec<String>) -> u32 {
-    let at = known.iter().position(|other| other == name);
-    let at = at.unwrap_or_else(|| {
-        known.push(name.to_owned());
-        known.len() - 1
-    });
-    u32::try_from(at).expect("at most 4096 hosts")
-}
-
-impl Control {
-    /// Hosts that may be asked for a slab now.
-    pub(super) fn candidates(&self, now: Time) -> Vec<Candidate> {
-        let usable = |host: &Host| {
-            let is_ours = host.ownership == Ownership::Owned;
-            let stays = host.config.lends && !host.config.retired && !host.is_silent(now);
-            host.is_up() && is_ours && stays && host.slabs_free > 0
-        };
-        let all = self.hosts.iter().enumerate();
-        let all = all
-            .filter(|(_, host)| usable(host))
-            .map(|(index, host)| Candidate {
-                host: index,
-                domain: host.domain,
-                slabs_free: host.slabs_free,
-                slabs_total: host.slabs_total,
-            })
-            .collect();
-        self.avoid_excluded(all)
-    }
-
-    /// Takes over a new connection to a host, of which every worker has an endpoint.
-    pub(super) fn link_up(&mut self, index: HostIndex, equipped: Equipped) {
-        let Equipped { link, endpoints } = equipped;
-        if link.slab_bytes < self.slab_bytes && self.hosts[index].config.lends {
-            tracing::warn!(host = %self.hosts[index].config.name, theirs = link.slab_bytes, ours = self.slab_bytes,
-                "host lends smaller slabs than this volume uses; it is left out");
-            self.hosts[index].state = State::Down {
-                retry_at: self.now().after(RECONNECT * 20),
-            };
+    /// Tells a host that a slab is no longer used. The session may be another by now: a host knows its
+    /// slabs by themselves. One that is not told finds out when the books are compared (`books`).
+    pub fn give_back(&mut self, recorder: &Recorder, session: Session, window: Window) {
+        if is_injected(InjectedFault::KeepSlabs) {
             return;
+        }
+        let host = session.host;
+        if recorder.is_unknown() {
+            // The next owner may come to look for it.
+            self.table[host].listing.request();
+        } else if self.table[host].is_up() {
+            self.send(host, &Request::Unmap { window });
+        }
+    }
+
+    /// Gives a host up: its slabs are failed first, then the connection goes.
+    pub fn lose(&mut self, index: HostIndex) {
+        let Some(session) = self.table[index].session() else {
+            return;
+        };
+        self.core.directory.fail_session(session);
+        self.core.directory.set_returning(session, false);
+        let (now, retry_at) = (self.now(), self.retry_at(index));
+        self.table[index].on_lost(now, retry_at);
+        self.openings.lose(session);
+        self.lost.push(session);
+    }
+
+    /// A session that went since the last call.
+    pub fn take_lost(&mut self) -> Option<Session> {
+        self.lost.pop()
+    }
+
+    /// Takes over a new connection to a host, of which every worker has an endpoint; whether it is of use.
+    pub fn link_up(&mut self, index: HostIndex, equipped: Equipped) -> bool {
+        let Equipped { link, endpoints } = equipped;
+        let now = self.now();
+        let host = &mut self.table[index];
+        if link.slab_bytes < self.slab_bytes && host.config.lends {
+            tracing::warn!(host = %host.config.name, theirs = link.slab_bytes, ours = self.slab_bytes,
+                "host lends smaller slabs than this volume uses; it is left out");
+            host.leave_out(now.after(RECONNECT * 20));
+            return false;
         }
         self.sessions_made += 1;
         let session = Session {
             host: index,
             number: self.sessions_made,
         };
-        let host = &mut self.hosts[index];
-        host.state = State::Up {
-            session,
-            connection: link.session,
-        };
-        host.set_free(link.slabs_free, Some(link.slabs_total));
-        host.returns_until = Time(0);
-        host.ping_sent = None;
-        (host.lost_at, host.is_gone) = (None, false);
-        host.complaint.clear();
+        host.on_up(session, link);
         for (worker, endpoint) in endpoints {
             if self.workers.contains(&worker) {
                 self.core.deliver(worker, session, endpoint);
             }
         }
-        self.repair_retry = Time(0);
         self.say_where(index);
-        self.begin_owning(index);
-    }
-
-    /// Gives a host up: its slabs are failed first, then the connection goes.
-    pub(super) fn lose(&mut self, index: HostIndex) {
-        let State::Up { session, .. } = self.hosts[index].state else {
-            return;
-        };
-        self.core.directory.fail_session(session);
-        self.core.directory.set_returning(session, false);
-        self.tell_loss(index);
-        let (retry_at, now) = (self.retry_at(index), self.now());
-        let host = &mut self.hosts[index];
-        host.state = State::Down { retry_at };
-        host.lost_at = Some(now);
-        host.slabs_free = 0;
-        host.ping_sent = None;
-        host.listing.forget();
-        self.wanted.forget_host(index);
-        self.lose_openings(session);
-        self.lose_acquires(session);
-        self.lose_repairs(session);
-    }
-
-    /// Says how much cannot be read, if that is anything, after a host is gone.
-    fn tell_loss(&self, index: HostIndex) {
-        if self.core.backing.is_some() || self.is_opening() {
-            return;
-        }
-        let snapshot = self.core.directory.snapshot();
-        let mapped = snapshot.extents.numbered();
-        let lost = mapped.filter(|(_, stripe)| stripe.as_deref().is_some_and(|s| !s.is_there()));
-        let pages: u64 = lost.map(|(extent, _)| self.core.held_count(extent)).sum();
-        if pages > 0 {
-            let bytes = pages * crate::PAGE_BYTES as u64;
-            tracing::error!(host = %self.hosts[index].config.name, lost_bytes = bytes,
-                "more hosts are gone than the volume's scheme bears: what they held is lost unless they come back with it");
-        }
-    }
-
-    /// Acts on failures that workers marked in the directory.
-    pub(super) fn take_failures(&mut self) {
-        for session in self.core.directory.take_failed() {
-            if self.session_is_up(session) {
-                tracing::warn!(host = %self.hosts[session.host].config.name, "data connection lost");
-                self.lose(session.host);
-            }
-        }
-        for dropped in self.core.directory.take_dropped() {
-            self.lose_repair_target(dropped.extent, dropped.member);
-            self.give_back(dropped.session, pool_window(&dropped.window.descriptor));
-            self.repair_retry = Time(0);
-        }
-    }
-
-    /// Tells a host that a slab is no longer used. The session may be another by now: a host knows its
-    /// slabs by themselves. One that is not told finds out when the books are compared (`books`).
-    pub(super) fn give_back(&mut self, session: Session, window: Window) {
-        let host = session.host;
-        if is_injected(InjectedFault::KeepSlabs) {
-            return;
-        }
-        if self.is_record_unknown() {
-            // The next owner may come to look for it.
-            self.hosts[host].listing.request();
-        } else if self.hosts[host].is_up() {
-            self.send(host, &Request::Unmap { window });
-        }
+        true
     }
 
     /// Pings a host, connects one that is down, gives up one that stays silent.
-    pub(super) fn tend_host(&mut self, index: HostIndex, now: Time, frozen: bool) {
-        let host = &mut self.hosts[index];
-        match host.state {
-            State::Down { retry_at } if now >= retry_at => self.connect(index),
-            State::Down { .. } | State::Connecting => {}
-            State::Up { .. } => {
-                if frozen {
-                    host.ping_sent = None;
-                }
-                if host.is_silent(now) && !matches!(host.config.address, Address::Shm(_)) {
-                    tracing::warn!(host = %host.config.name, "host is silent");
-                    return self.lose(index);
-                }
-                if host.ping_sent.is_none() {
-                    host.ping_sent = Some(now);
-                    host.sequence += 1;
-                    let sequence = host.sequence;
-                    self.send(index, &Request::Ping { sequence });
-                }
+    pub fn tend(&mut self, index: HostIndex, now: Time, frozen: bool) {
+        match self.table[index].tend(now, frozen) {
+            Due::Nothing => {}
+            Due::Connect => self.connect(index),
+            Due::Ping { sequence } => {
+                self.send(index, &Request::Ping { sequence });
+            }
+            Due::GiveUp => {
+                tracing::warn!(host = %self.name(index), "host is silent");
+                self.lose(index);
             }
         }
     }
 
     fn connect(&mut self, index: HostIndex) {
-        let address = self.hosts[index].config.address.clone();
+        let address = self.table[index].config.address.clone();
         let workers = self.workers.clone();
         let arrived = self.arrival_of(index);
         let then = move |link: Result<Link>| {
@@ -440,7 +248,7 @@ impl Control {
 
     fn connecting(&mut self, index: HostIndex, started: std::io::Result<()>) {
         match started {
-            Ok(()) => self.hosts[index].state = State::Connecting,
+            Ok(()) => self.table[index].on_connecting(),
             Err(error) => self.cannot_connect(index, format!("start a thread: {error}")),
         }
     }
@@ -448,92 +256,231 @@ impl Control {
     /// When to try to reach a host next.
     fn retry_at(&self, index: HostIndex) -> Time {
         let now = self.now();
-        now.after(match self.hosts[index].is_being_replaced(now) {
+        now.after(match self.table[index].is_being_replaced(now) {
             true => RECONNECT_RETURNING,
             false => RECONNECT,
         })
     }
 
-    /// A host is about to be replaced by another process: what it holds is waited for.
-    pub(super) fn on_hands_over(&mut self, index: HostIndex, back_within: Duration) {
-        let now = self.now();
-        let host = &mut self.hosts[index];
-        let Some(session) = host.session() else {
-            return;
-        };
-        tracing::info!(host = %host.config.name, "another process takes the host's place");
-        host.returns_until = now.after(back_within.min(self.core.return_max));
-        self.core.directory.set_returning(session, true);
-        self.send(index, &Request::Awaits);
-    }
-
-    /// Tries to reach hosts that are being replaced, more often than others; one that was to be
-    /// replaced and is still there has stayed as it was.
-    pub(super) fn tend_returning(&mut self, now: Time) {
-        for index in 0..self.hosts.len() {
-            let host = &self.hosts[index];
-            match host.session() {
-                _ if host.returns_until == Time(0) => {}
-                None if host.is_being_replaced(now) => self.tend_host(index, now, false),
-                Some(session) if !host.is_being_replaced(now) => {
-                    self.core.directory.set_returning(session, false);
-                    self.hosts[index].returns_until = Time(0);
-                }
-                _ => {}
-            }
-        }
-    }
-
-    /// Whether a host that is being replaced is to be tried soon.
-    pub(super) fn is_awaiting_return(&self, now: Time) -> bool {
-        let awaited = |host: &Host| !host.is_up() && host.is_being_replaced(now);
-        self.hosts.iter().any(awaited)
-    }
-
-    /// This process was stopped: in that time no host could have come back.
-    pub(super) fn await_hosts_again(&mut self, now: Time) {
-        for lost_at in self
-            .hosts
-            .iter_mut()
-            .filter_map(|host| host.lost_at.as_mut())
-        {
-            *lost_at = now;
-        }
-    }
-
     fn cannot_connect(&mut self, index: HostIndex, complaint: String) {
         let retry_at = self.retry_at(index);
-        let host = &mut self.hosts[index];
-        host.state = State::Down { retry_at };
-        if complaint != host.complaint {
-            tracing::warn!(host = %host.config.name, error = complaint, "cannot connect");
-            host.complaint = complaint;
-        }
+        self.table[index].on_unreached(complaint, retry_at);
     }
 
-    pub(super) fn on_arrival(&mut self, arrival: Arrival) {
+    /// What a thread that connects has come to. The host whose connection is ready to be taken over.
+    pub fn on_arrival(&mut self, arrival: Arrival) -> Option<(HostIndex, Equipped)> {
         let (index, reached) = match arrival {
             Arrival::Host(index, reached) => (index, reached),
             Arrival::Endpoint {
                 session,
                 worker,
                 endpoint,
-            } => return self.on_endpoint(session, worker, endpoint),
+            } => {
+                self.on_endpoint(session, worker, endpoint);
+                return None;
+            }
         };
         match reached {
             Ok(equipped) => {
                 // Workers may have been added while it was reached.
                 let lacking = equipped.lacking(&self.workers);
-                if !lacking.is_empty() {
-                    return self.equip(index, equipped, lacking);
+                if lacking.is_empty() {
+                    tracing::info!(host = %self.name(index), "connected");
+                    return Some((index, equipped));
                 }
-                tracing::info!(host = %self.hosts[index].config.name, "connected");
-                self.link_up(index, equipped);
+                self.equip(index, equipped, lacking);
             }
             Err(error) => {
-                self.hosts[index].is_gone = is_nobody_there(&error);
+                self.table[index].note_refusal(&error);
                 self.cannot_connect(index, error.to_string());
             }
         }
+        None
+    }
+
+    /// A host is about to be replaced by another process: what it holds is waited for.
+    pub fn on_hands_over(&mut self, index: HostIndex, back_within: Duration) {
+        let until = self.now().after(back_within.min(self.core.return_max));
+        let host = &mut self.table[index];
+        let Some(session) = host.session() else {
+            return;
+        };
+        tracing::info!(host = %host.config.name, "another process takes the host's place");
+        host.await_replacement(until);
+        self.core.directory.set_returning(session, true);
+        self.send(index, &Request::Awaits);
+    }
+
+    /// Tries to reach hosts that are being replaced, more often than others; one that was to be
+    /// replaced and is still there has stayed as it was.
+    pub fn tend_returning(&mut self, now: Time) {
+        for index in 0..self.table.len() {
+            let host = &mut self.table[index];
+            if let Some(session) = host.end_replacement(now) {
+                self.core.directory.set_returning(session, false);
+            } else if !host.is_up() && host.is_being_replaced(now) {
+                self.tend(index, now, false);
+            }
+        }
+    }
+
+    /// Whether a host that is being replaced is to be tried soon.
+    pub fn is_awaiting_return(&self) -> bool {
+        let now = self.now();
+        let awaited = |host: &Host| !host.is_up() && host.is_being_replaced(now);
+        self.table.iter().any(awaited)
+    }
+
+    /// This process was stopped: in that time no host could have come back.
+    pub fn await_again(&mut self, now: Time) {
+        self.table.iter_mut().for_each(|host| host.await_again(now));
+    }
+
+    /// Hosts that may be asked for a slab now.
+    pub fn candidates(&self, now: Time) -> Vec<Candidate> {
+        let usable = |host: &Host| {
+            let is_ours = host.ownership == Ownership::Owned;
+            host.answers(now) && is_ours && !host.site.retired && host.slabs_free > 0
+        };
+        let all = self.table.iter().enumerate();
+        all.filter(|(_, host)| usable(host))
+            .map(|(index, host)| Candidate {
+                host: index,
+                domain: host.site.domain,
+                slabs_free: host.slabs_free,
+                slabs_total: host.slabs_total,
+            })
+            .collect()
+    }
+
+    /// Hosts that do not answer, may again soon, and lend: extents that lack some are not refused yet.
+    pub fn lenders_awaited(&self, now: Time) -> usize {
+        let lends = |host: &&Host| !host.site.retired;
+        let out = self.table.iter().filter(lends);
+        out.filter(|host| !host.answers(now) && host.is_awaited(now))
+            .count()
+    }
+
+    /// Says where this client runs, and what it could reclaim. A host of an earlier version
+    /// does not ask and is not told.
+    pub fn say_where(&mut self, index: HostIndex) {
+        let here = Request::Here {
+            machine: self.machine,
+            away_bytes: self.core.spare.away_bytes(),
+        };
+        if self.machine != 0 && self.table[index].understands(&here) {
+            self.send(index, &here);
+        }
+    }
+
+    /// Asks a host what this client holds there, if it can be asked.
+    pub fn compare_books(&mut self, index: HostIndex) {
+        self.table[index].listing.request();
+        self.ask_for_list(index);
+    }
+
+    /// Asks every host.
+    pub fn compare_all_books(&mut self) {
+        for index in self.connected() {
+            self.compare_books(index);
+        }
+    }
+
+    /// Asks the hosts that could not be asked before.
+    pub fn tend_books(&mut self) {
+        for index in self.connected() {
+            self.ask_for_list(index);
+        }
+    }
+
+    fn ask_for_list(&mut self, index: HostIndex) {
+        let host = &mut self.table[index];
+        let is_ours = host.ownership == Ownership::Owned;
+        if !host.is_up() || !is_ours || !host.understands(&Request::Held { skip: 0 }) {
+            return;
+        }
+        if let Some(skip) = host.listing.begin() {
+            self.send(index, &Request::Held { skip });
+        }
+    }
+
+    /// Opens endpoints to every connected host for a new worker, then answers.
+    pub fn add_worker(&mut self, worker: usize, ready: Newcomer) {
+        self.workers.push(worker);
+        let waits = Arc::new(ready);
+        let mut wanted: Vec<(Session, Opener)> =
+            self.table.iter().filter_map(Host::opener).collect();
+        let sessions = wanted.iter().map(|&(session, _)| session);
+        self.openings.begin(worker, sessions, &waits);
+        let share = wanted.len().div_ceil(OPENERS_MAX).max(1);
+        while !wanted.is_empty() {
+            let some = wanted.split_off(wanted.len().saturating_sub(share));
+            if let Err(error) = self.open(worker, some) {
+                // Only this worker suffers from it, and no host.
+                self.remove_worker(worker);
+                return answer(waits, Err(error));
+            }
+        }
+        answer(waits, Ok(()));
+    }
+
+    /// Forgets a worker, and what is under way for it.
+    pub fn remove_worker(&mut self, worker: usize) {
+        self.workers.retain(|&known| known != worker);
+        self.openings.forget(worker);
+        drop(self.core.collect(worker));
+    }
+
+    fn open(&self, worker: usize, wanted: Vec<(Session, Opener)>) -> std::io::Result<()> {
+        let (arrive, core) = (self.arrive.clone(), Arc::clone(&self.core));
+        let work = move || {
+            for (session, open) in wanted {
+                let endpoint = open(FAILURE_TIMEOUT);
+                // The control thread may be gone; then the connection just closes.
+                drop(arrive.send(Arrival::Endpoint {
+                    session,
+                    worker,
+                    endpoint,
+                }));
+                core.wake.wake();
+            }
+        };
+        self.dialer.run(Box::new(work))
+    }
+
+    fn on_endpoint(
+        &mut self,
+        session: Session,
+        worker: usize,
+        endpoint: Result<Box<dyn Endpoint>>,
+    ) {
+        match endpoint {
+            Ok(endpoint) => {
+                // Else the worker or the session is gone.
+                if let Some(waits) = self.openings.end(session, worker) {
+                    self.core.deliver(worker, session, endpoint);
+                    answer(waits, Ok(()));
+                }
+            }
+            Err(error) if self.openings.waits(session, worker) => {
+                tracing::warn!(host = %self.name(session.host), %error, "no data connection");
+                self.lose(session.host);
+            }
+            Err(_) => {}
+        }
+    }
+}
+
+impl Index<HostIndex> for Hosts {
+    type Output = Host;
+
+    fn index(&self, index: HostIndex) -> &Host {
+        &self.table[index]
+    }
+}
+
+impl IndexMut<HostIndex> for Hosts {
+    fn index_mut(&mut self, index: HostIndex) -> &mut Host {
+        &mut self.table[index]
     }
 }

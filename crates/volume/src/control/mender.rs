@@ -1,23 +1,23 @@
 //! Pages of a protected volume that are looked through while their slabs are rebuilt.
 //!
-//! Hosts have no tags. Where what a slab is rebuilt from disagrees (`comparison`), or may be wrong without
-//! showing, the repair lets writers into its chunk, has the pages read whole, judged by their tags and
+//! Hosts have no tags. Where what a slab is rebuilt from disagrees (`relocation::sources`), or may be wrong without
+//! showing, the relocation lets writers into its chunk, has the pages read whole, judged by their tags and
 //! healed here, as a scrub does, and then goes on. A page that no k of its splits make is left to its tag.
 //!
-//! Invariants: never blocks; a repair that waits here has nothing fenced. The worker that reads is this
+//! Invariants: never blocks; a relocation that waits here has nothing fenced. The worker that reads is this
 //! thread's own: it is there from the first time that it is needed until it was not for a while.
 //! Decision 33.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, sync_channel};
 use std::time::Duration;
 
 use cenote_fabric::Time;
-use cenote_pool::injected_faults::{InjectedFault, is_injected};
 
-use super::repair::Stage;
-use super::{Command, Control};
+use super::Command;
+use super::context::Context;
 use crate::core::Core;
 use crate::directory::WorkerEpoch;
 use crate::worker::Worker;
@@ -71,14 +71,73 @@ impl Mender {
         }
     }
 
-    fn is_idle(&self) -> bool {
+    pub fn is_idle(&self) -> bool {
         self.jobs.is_empty() && self.flights.is_empty()
     }
 
-    /// Whether pages of the extent are still to be looked at.
-    fn has(&self, extent: usize) -> bool {
+    /// Whether pages of an extent are still to be looked at.
+    pub fn has(&self, extent: usize) -> bool {
         let mut flights = self.flights.iter();
         self.jobs.iter().any(|job| job.extent == extent) || flights.any(|&(of, _)| of == extent)
+    }
+
+    /// Has these pages of an extent looked through.
+    pub fn ask(&mut self, extent: usize, pages: Range<u64>) {
+        self.jobs.push_back(Job {
+            extent,
+            next: pages.start,
+            end: pages.end,
+        });
+    }
+
+    /// Looks at some of the pages.
+    pub fn tend(&mut self, cx: &mut Context) {
+        let now = cx.now();
+        if self.is_idle() {
+            if now.since(self.used_at) > IDLE {
+                self.hand = Hand::Missing;
+            }
+            return;
+        }
+        self.used_at = now;
+        if let Some(hand) = self.next_hand(cx) {
+            self.hand = hand;
+        } else {
+            // The sources stay as they are, and the pages' tags say what they have become.
+            tracing::warn!("no worker to look through pages of slabs that are rebuilt");
+            self.jobs.clear();
+            self.flights.clear();
+        }
+        self.step(&cx.core);
+    }
+
+    /// The worker, or how far it is; `None`: there is none to be had.
+    fn next_hand(&mut self, cx: &mut Context) -> Option<Hand> {
+        match std::mem::take(&mut self.hand) {
+            Hand::Missing => {
+                let (id, epoch) = cx.core.directory.register()?;
+                let (answer, ready) = sync_channel(1);
+                cx.hosts.add_worker(id, answer);
+                Some(Hand::Coming { id, epoch, ready })
+            }
+            Hand::Coming { id, epoch, ready } => match ready.try_recv() {
+                Err(TryRecvError::Empty) => Some(Hand::Coming { id, epoch, ready }),
+                Err(TryRecvError::Disconnected) => None,
+                Ok(Err(error)) => {
+                    tracing::warn!(%error, "open endpoints of a worker");
+                    None
+                }
+                Ok(Ok(())) => {
+                    let (core, orders) = (Arc::clone(&cx.core), self.orders.clone());
+                    let worker = Worker::new(core, id, epoch, cx.hosts.len(), orders);
+                    let worker = worker.inspect_err(|error| {
+                        tracing::warn!(%error, "make a worker");
+                    });
+                    Some(Hand::There(Box::new(worker.ok()?)))
+                }
+            },
+            hand @ Hand::There(_) => Some(hand),
+        }
     }
 
     /// Takes what has ended and begins what there is room for.
@@ -113,98 +172,6 @@ impl Drop for Mender {
     fn drop(&mut self) {
         if let Hand::There(worker) = std::mem::take(&mut self.hand) {
             worker.abandon();
-        }
-    }
-}
-
-impl Control {
-    /// Whether the pages' tags tell which of their splits are right.
-    pub(super) fn is_tagged(&self) -> bool {
-        self.core.integrity.tags.is_some() && !is_injected(InjectedFault::BelieveSources)
-    }
-
-    /// Whether pages are being looked through.
-    pub(super) fn is_mending(&self) -> bool {
-        !self.mender.is_idle()
-    }
-
-    /// Lets writers into the chunk of a repair while its pages from `start` to `until` are looked through;
-    /// then it goes on.
-    pub(super) fn mend(&mut self, at: usize, start: u32, until: u32) {
-        let from = self.lift_fence(at, start);
-        let repair = &mut self.repairs[at];
-        let extent = repair.extent;
-        repair.mended = start..until;
-        repair.pages_after = until - start;
-        repair.stage = Stage::Mending { start: from };
-        tracing::info!(extent, start, until, "pages are looked through");
-        let base = self.core.pages(extent).start;
-        self.mender.jobs.push_back(Job {
-            extent,
-            next: base + u64::from(start),
-            end: base + u64::from(until),
-        });
-    }
-
-    /// Whether the pages were looked through since the repair came to them.
-    pub(super) fn is_mended(&self, at: usize, start: u32, until: u32) -> bool {
-        let mended = &self.repairs[at].mended;
-        mended.start <= start && until <= mended.end
-    }
-
-    /// Whether nothing of the extent is to be looked at any more.
-    pub(super) fn is_looked_through(&self, extent: usize) -> bool {
-        !self.mender.has(extent)
-    }
-
-    /// Looks at some of the pages.
-    pub(super) fn tend_mending(&mut self) {
-        let now = self.now();
-        if self.mender.is_idle() {
-            if now.since(self.mender.used_at) > IDLE {
-                self.mender.hand = Hand::Missing;
-            }
-            return;
-        }
-        self.mender.used_at = now;
-        if let Some(hand) = self.next_hand() {
-            self.mender.hand = hand;
-        } else {
-            // The sources stay as they are, and the pages' tags say what they have become.
-            tracing::warn!("no worker to look through pages of slabs that are rebuilt");
-            self.mender.jobs.clear();
-            self.mender.flights.clear();
-        }
-        let core = Arc::clone(&self.core);
-        self.mender.step(&core);
-    }
-
-    /// The worker, or how far it is; `None`: there is none to be had.
-    fn next_hand(&mut self) -> Option<Hand> {
-        match std::mem::take(&mut self.mender.hand) {
-            Hand::Missing => {
-                let (id, epoch) = self.core.directory.register()?;
-                let (answer, ready) = sync_channel(1);
-                self.add_worker(id, answer);
-                Some(Hand::Coming { id, epoch, ready })
-            }
-            Hand::Coming { id, epoch, ready } => match ready.try_recv() {
-                Err(TryRecvError::Empty) => Some(Hand::Coming { id, epoch, ready }),
-                Err(TryRecvError::Disconnected) => None,
-                Ok(Err(error)) => {
-                    tracing::warn!(%error, "open endpoints of a worker");
-                    None
-                }
-                Ok(Ok(())) => {
-                    let (core, orders) = (Arc::clone(&self.core), self.mender.orders.clone());
-                    let worker = Worker::new(core, id, epoch, self.hosts.len(), orders);
-                    let worker = worker.inspect_err(|error| {
-                        tracing::warn!(%error, "make a worker");
-                    });
-                    Some(Hand::There(Box::new(worker.ok()?)))
-                }
-            },
-            hand @ Hand::There(_) => Some(hand),
         }
     }
 }

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use cenote_fabric::Time;
 
-use super::repair::REPAIRS_MAX;
+use super::repairer::RELOCATIONS_MAX;
 use crate::timings::Counts;
 
 /// A request's p99 beside a rebuild, in terms of normal, that the rate is chosen for.
@@ -60,7 +60,7 @@ const FILLS_ALONE: u32 = 8;
 
 /// What a host takes of one client: more and it is cut off.
 const CLIENT_FILLS_MAX: usize = 32;
-const _: () = assert!(FILLS_ALONE as usize * REPAIRS_MAX <= CLIENT_FILLS_MAX);
+const _: () = assert!(FILLS_ALONE as usize * RELOCATIONS_MAX <= CLIENT_FILLS_MAX);
 
 /// Decides when the next chunk may be rebuilt.
 #[derive(Debug)]
@@ -176,7 +176,7 @@ impl Pacing {
             chunks: if self.is_loaded && self.yields {
                 1
             } else {
-                REPAIRS_MAX
+                RELOCATIONS_MAX
             },
         }
     }

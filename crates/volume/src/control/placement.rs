@@ -12,24 +12,55 @@ use cenote_pool::placement::{
     Candidate, CodingSets, Pick, Placement, Policy, Replacement, Shape, Site, place,
 };
 
-use super::Control;
-use super::hosts::Host;
+use super::acquires::Acquires;
+use super::host::Host;
+use super::hosts::Hosts;
 use crate::Scheme;
+use crate::core::Core;
 use crate::directory::HostIndex;
 use crate::extents::LayoutId;
 
 /// What chooses hosts for a volume.
-pub(super) enum Placer {
+pub(super) struct Placer {
+    volume: u128,
+    placement: Placement,
+    choice: Choice,
+}
+
+enum Choice {
     Policy(Policy),
     Sets(CodingSets),
 }
 
+/// The choice among hosts as they are now.
+pub(super) struct Placing<'a> {
+    pub placer: &'a Placer,
+    pub hosts: &'a Hosts,
+    pub acquires: &'a Acquires,
+    pub core: &'a Core,
+}
+
 impl Placer {
-    pub fn new(placement: Placement, scheme: Scheme, hosts: &[Host]) -> Self {
+    pub fn new(volume: u128, placement: Placement, scheme: Scheme, hosts: &Hosts) -> Self {
+        Self {
+            volume,
+            placement,
+            choice: Choice::new(placement, scheme, hosts),
+        }
+    }
+
+    /// Stripes are to have another scheme.
+    pub fn set_scheme(&mut self, scheme: Scheme, hosts: &Hosts) {
+        self.choice = Choice::new(self.placement, scheme, hosts);
+    }
+}
+
+impl Choice {
+    fn new(placement: Placement, scheme: Scheme, hosts: &Hosts) -> Self {
         match placement {
             Placement::Policy(policy) => Self::Policy(policy),
             Placement::CodingSets { spare } => {
-                let sites: Vec<Site> = hosts.iter().map(Host::site).collect();
+                let sites: Vec<Site> = hosts.iter().map(|host| host.site).collect();
                 let shape = Shape {
                     members: scheme.members(),
                     spare,
@@ -46,10 +77,10 @@ fn power_max(scheme: Scheme) -> usize {
     scheme.r().max(1)
 }
 
-impl Control {
+impl Placing<'_> {
     /// Hosts for `count` new slabs of an extent that has others on `held`. Fewer when there are not
     /// enough.
-    pub(super) fn place_members(
+    pub fn members(
         &self,
         extent: usize,
         held: &[HostIndex],
@@ -57,7 +88,7 @@ impl Control {
         candidates: &[Candidate],
     ) -> Vec<HostIndex> {
         let seed = self.seed(extent);
-        if let Placer::Sets(sets) = &self.placer
+        if let Choice::Sets(sets) = &self.placer.choice
             && held.is_empty()
             && count == self.core.resilience().scheme().members()
         {
@@ -66,21 +97,21 @@ impl Control {
                 return whole;
             }
         }
-        let old = match self.placer {
-            Placer::Policy(Policy::TwoChoices | Policy::Single) => self.hosts_in_use(),
+        let old = match self.placer.choice {
+            Choice::Policy(Policy::TwoChoices | Policy::Single) => self.hosts_in_use(),
             _ => Vec::new(),
         };
         let mut taken = held.to_vec();
         for number in 0..count {
             let admitted = self.admitted(extent, candidates, &taken);
-            let next = match &self.placer {
-                Placer::Policy(Policy::LeastLoaded) => least_loaded(&admitted, seed),
-                Placer::Policy(policy) => {
+            let next = match &self.placer.choice {
+                Choice::Policy(Policy::LeastLoaded) => least_loaded(&admitted, seed),
+                Choice::Policy(policy) => {
                     let draws = seed.wrapping_add(number as u64);
                     let chosen = policy.place(&admitted, |host| old[host], &[], 1, draws);
                     chosen.first().copied()
                 }
-                Placer::Sets(sets) => self.place_near(sets, extent, &taken, &admitted),
+                Choice::Sets(sets) => self.near(sets, extent, &taken, &admitted),
             };
             let Some(host) = next else { break };
             taken.push(host);
@@ -90,21 +121,21 @@ impl Control {
 
     /// A host for the copy of one slab, or for what is rebuilt of it; the stripe's others are on
     /// `held`.
-    pub(super) fn place_replacement(
+    pub fn replacement(
         &self,
         extent: usize,
         held: &[HostIndex],
         candidates: &[Candidate],
     ) -> Option<HostIndex> {
         let admitted = self.admitted(extent, candidates, held);
-        match &self.placer {
-            Placer::Policy(_) => least_loaded(&admitted, self.seed(extent)),
-            Placer::Sets(sets) => self.place_near(sets, extent, held, &admitted),
+        match &self.placer.choice {
+            Choice::Policy(_) => least_loaded(&admitted, self.seed(extent)),
+            Choice::Sets(sets) => self.near(sets, extent, held, &admitted),
         }
     }
 
     /// A host of the group that a stripe is in, or one that the group adopts.
-    fn place_near(
+    fn near(
         &self,
         sets: &CodingSets,
         extent: usize,
@@ -120,7 +151,7 @@ impl Control {
         };
         let found = sets.replace(home, candidate, seed)?;
         if let Replacement::Adopted(host) = found {
-            tracing::info!(extent, group = home, host = %self.hosts[host].config.name,
+            tracing::info!(extent, group = home, host = %self.hosts.name(host),
                 "no host left in the group of a stripe; it takes another");
         }
         Some(found.host())
@@ -136,8 +167,9 @@ impl Control {
         let most = power_max(self.core.layouts.scheme(LayoutId::of(extent)));
         let admits = |host: &Host| {
             let others = || held.iter().map(|&held| &self.hosts[held]);
-            let shares = |other: &Host| host.power.is_some() && other.power == host.power;
-            others().all(|other| other.domain != host.domain)
+            let power = host.site.power;
+            let shares = |other: &Host| power.is_some() && other.site.power == power;
+            others().all(|other| other.site.domain != host.site.domain)
                 && others().filter(|other| shares(other)).count() < most
         };
         let admitted = candidates.iter();
@@ -145,6 +177,31 @@ impl Control {
             .filter(|candidate| admits(&self.hosts[candidate.host]))
             .cloned()
             .collect()
+    }
+
+    /// By host: whether this volume has a slab of it, or asked for one. Looks no further than
+    /// until every host is known: a volume may have a million extents.
+    fn hosts_in_use(&self) -> Vec<bool> {
+        let snapshot = self.core.directory.snapshot();
+        let stripes = snapshot.stripes();
+        let members = stripes.flat_map(|(_, stripe)| stripe.members.iter().flatten());
+        let held = members.map(|member| member.session.host);
+        let asked = self.acquires.iter().map(|acquire| acquire.session.host);
+        let mut in_use = vec![false; self.hosts.len()];
+        let mut left = in_use.len();
+        for host in asked.chain(held) {
+            left -= usize::from(!std::mem::replace(&mut in_use[host], true));
+            if left == 0 {
+                break;
+            }
+        }
+        in_use
+    }
+
+    /// Spreads ties between equally loaded hosts over extents, and draws over attempts.
+    fn seed(&self, extent: usize) -> u64 {
+        let number = (extent as u64) << 32 ^ self.hosts.requests_made();
+        (self.placer.volume as u64) ^ number.wrapping_mul(0x9e37_79b9_7f4a_7c15)
     }
 
     fn by_host<'a>(&self, candidates: &'a [Candidate]) -> Vec<Option<&'a Candidate>> {

@@ -12,8 +12,7 @@ use std::time::Duration;
 
 use cenote_fabric::Time;
 
-use super::Control;
-use super::hosts::Host;
+use super::context::Context;
 use crate::directory::{Snapshot, Stripe};
 
 /// Longest that requests wait for hosts that do not answer: what Linux gives a SCSI command.
@@ -43,18 +42,21 @@ impl Reach {
     fn has_waited(&mut self, extent: usize, now: Time) -> bool {
         now.since(*self.since.entry(extent).or_insert(now)) >= AWAITED_MAX
     }
-}
 
-impl Control {
     /// Decides whether requests of extents with fewer than k slabs wait for those that are unreachable.
-    pub(super) fn judge_reach(&mut self, snapshot: &Snapshot, extents: &[usize], now: Time) {
+    pub(super) fn judge(
+        &mut self,
+        cx: &Context,
+        snapshot: &Snapshot,
+        extents: &[usize],
+        now: Time,
+    ) {
         let mut changed = Vec::new();
         for &extent in extents {
             let Some(stripe) = snapshot.extents[extent].as_deref() else {
                 continue;
             };
-            let is_out_of_reach =
-                self.reach.has_waited(extent, now) || self.is_hopeless(stripe, now);
+            let is_out_of_reach = self.has_waited(extent, now) || is_hopeless(cx, stripe, now);
             if is_out_of_reach != stripe.is_out_of_reach {
                 changed.push((extent, is_out_of_reach));
             }
@@ -72,7 +74,7 @@ impl Control {
                 "too few hosts are there, and none is awaited: requests are errors until enough answer"
             );
         }
-        self.core.directory.publish(|next| {
+        cx.core.directory.publish(|next| {
             for (extent, is_out_of_reach) in changed {
                 if let Some(stripe) = &mut next.extents[extent] {
                     Arc::make_mut(stripe).is_out_of_reach = is_out_of_reach;
@@ -81,21 +83,13 @@ impl Control {
             true
         });
     }
+}
 
-    /// Whether too few slabs of a stripe are there, or on hosts that may answer again soon.
-    fn is_hopeless(&self, stripe: &Stripe, now: Time) -> bool {
-        let unreachable = stripe.unreachable.iter().flatten();
-        let awaited = unreachable.filter(|slab| self.hosts[slab.host].is_awaited(now));
-        stripe.readable().count_ones() as usize + awaited.count() < stripe.cut.k()
-    }
-
-    /// Hosts that do not answer, may again soon, and lend: extents that lack some are not refused yet.
-    pub(super) fn lenders_awaited(&self, now: Time) -> usize {
-        let lends = |host: &&Host| host.config.lends && !host.config.retired;
-        let is_out = |host: &&Host| !host.is_up() || host.is_silent(now);
-        let out = self.hosts.iter().filter(lends).filter(is_out);
-        out.filter(|host| host.is_awaited(now)).count()
-    }
+/// Whether too few slabs of a stripe are there, or on hosts that may answer again soon.
+fn is_hopeless(cx: &Context, stripe: &Stripe, now: Time) -> bool {
+    let unreachable = stripe.unreachable.iter().flatten();
+    let awaited = unreachable.filter(|slab| cx.hosts[slab.host].is_awaited(now));
+    stripe.readable().count_ones() as usize + awaited.count() < stripe.cut.k()
 }
 
 #[cfg(test)]

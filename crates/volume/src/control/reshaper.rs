@@ -1,8 +1,8 @@
-//! Changing a volume's mode, delta and number of parities while it is in use. Another k: `restripe`.
+//! Changing a volume's mode, delta and number of parities while it is in use. Another k: `restriper`.
 //!
 //! Mode and delta are of the directory's epoch: whoever enters the next one goes by the new ones, and
 //! who is in an older one ends by the old. The number of splits is each extent's own. One that is to
-//! have more gets empty places at its end, which are filled like those of lost slabs (`repair`). One
+//! have more gets empty places at its end, which are filled like those of lost slabs (`repairer`). One
 //! that is to have fewer gives the last ones up:
 //!
 //! `ACTIVE -> ` dropped from the directory `-> DRAINED` (no worker is left in an older epoch, and the
@@ -23,9 +23,11 @@ use cenote_pool::control::Window;
 use cenote_pool::injected_faults::{InjectedFault, is_injected};
 use cenote_pool::placement::Candidate;
 
-use super::placement::Placer;
-use super::repair::REPAIRS_MAX;
-use super::{Control, pool_window};
+use super::context::Context;
+use super::pool_window;
+use super::repairer::{RELOCATIONS_MAX, Repairer};
+use super::restriper::Restriper;
+use crate::core::Core;
 use crate::directory::{HostIndex, Session, Snapshot, Stripe};
 use crate::extents::LayoutId;
 use crate::scheme::Cut;
@@ -34,7 +36,7 @@ use crate::{PAGE_BYTES, Resilience, Scheme};
 
 /// What of the volume's resilience is yet to come true.
 #[derive(Default)]
-pub(super) struct Reshaping {
+pub(super) struct Reshaper {
     change: Option<Change>,
     surplus: Vec<Surplus>,
 }
@@ -53,32 +55,32 @@ struct Surplus {
     window: Window,
 }
 
-impl Control {
+impl Reshaper {
     /// Expects something else of hosts from the next epoch on.
-    pub(super) fn begin_reshaping(&mut self, resilience: Resilience) {
-        let before = self.core.resilience();
+    pub fn begin(&mut self, cx: &mut Context, restriper: &mut Restriper, resilience: Resilience) {
+        let before = cx.core.resilience();
         if before == resilience {
             return;
         }
         let (from, to) = (before.scheme(), resilience.scheme());
         tracing::info!(%from, %to, mode = %resilience.mode(), delta = resilience.delta(), "the volume's resilience changes");
-        self.begin_restripe(to);
+        restriper.begin(cx, to);
         // Before anybody has pages to code in a stripe of that shape.
-        self.core.codes.with(Cut::of(to), to.r());
-        self.placer = Placer::new(self.placement, to, &self.hosts);
-        let epoch = self.core.directory.publish(|next| {
+        cx.core.codes.with(Cut::of(to), to.r());
+        cx.placer.set_scheme(to, &cx.hosts);
+        let epoch = cx.core.directory.publish(|next| {
             next.resilience = resilience;
             true
         });
-        self.reshaping.change = Some(Change { from, epoch });
-        self.repair_retry = Time(0);
+        self.change = Some(Change { from, epoch });
+        cx.search_soon();
     }
 
     /// Gives extents the splits that the volume's scheme has, where nothing else goes on.
-    pub(super) fn reshape(&mut self, now: Time) {
-        let target = self.core.layouts.target();
-        let scheme = self.core.layouts.scheme(target);
-        let snapshot = self.core.directory.snapshot();
+    pub fn step(&mut self, cx: &Context, repairer: &Repairer, restriper: &Restriper, now: Time) {
+        let target = cx.core.layouts.target();
+        let scheme = cx.core.layouts.scheme(target);
+        let snapshot = cx.core.directory.snapshot();
         let mapped = snapshot.extents.numbered();
         let misfits: Vec<(usize, &Stripe)> = mapped
             // The others are left as they are.
@@ -87,25 +89,25 @@ impl Control {
             .filter(|(_, stripe)| stripe.splits() != scheme.members())
             .collect();
         let Some(&(_, first)) = misfits.first() else {
-            return self.end_reshaping(&snapshot);
+            return self.end(cx, restriper, &snapshot);
         };
-        if self.reshaping.change.is_none() {
+        if self.change.is_none() {
             // The last owner ended in the middle of it, or an extent was being mapped meanwhile.
-            self.reshaping.change = Some(Change {
+            self.change = Some(Change {
                 from: first.cut.with_parities(first.parities()),
                 epoch: snapshot.epoch,
             });
         }
-        let candidates = self.candidates(now);
+        let candidates = cx.candidates(now);
         let ready: Vec<(usize, bool)> = misfits
             .into_iter()
-            .filter(|&(extent, _)| self.find_repair(extent).is_none())
-            .map(|(extent, stripe)| (extent, self.is_stuck(extent, stripe, scheme, &candidates)))
+            .filter(|&(extent, _)| !repairer.has(extent))
+            .map(|(extent, stripe)| (extent, is_stuck(cx, extent, stripe, scheme, &candidates)))
             .collect();
-        let mut growing = REPAIRS_MAX.saturating_sub(self.mendable(&snapshot));
+        let mut growing = RELOCATIONS_MAX.saturating_sub(mendable(&snapshot));
         let mut surplus = Vec::new();
         let splits = scheme.members();
-        self.core.directory.publish(|next| {
+        cx.core.directory.publish(|next| {
             let epoch = next.epoch;
             let mut has_changed = false;
             for &(extent, is_stuck) in &ready {
@@ -136,98 +138,76 @@ impl Control {
             }
             has_changed
         });
-        self.reshaping.surplus.append(&mut surplus);
+        self.surplus.append(&mut surplus);
     }
 
     /// Pages are on their way to another cut: a change, of whoever began it.
-    pub(super) fn note_restripe(&mut self) {
-        let layouts = &self.core.layouts;
+    pub fn note_restripe(&mut self, core: &Core) {
+        let layouts = &core.layouts;
         let from = layouts.scheme(layouts.target().other());
-        let epoch = self.core.directory.epoch();
-        self.reshaping.change.get_or_insert(Change { from, epoch });
-    }
-
-    /// Extents that lack splits and can be made whole, as far as they matter: what was lost is rebuilt
-    /// before anybody gets more.
-    fn mendable(&self, snapshot: &Snapshot) -> usize {
-        let stripes = snapshot.extents.iter().flatten();
-        let lacks = |stripe: &&Arc<Stripe>| {
-            let live = stripe.readable().count_ones() as usize;
-            stripe.is_there() && live < stripe.splits()
-        };
-        stripes.filter(lacks).take(REPAIRS_MAX).count()
-    }
-
-    /// Whether an extent lacks splits that it is to keep, and no host could have one.
-    fn is_stuck(
-        &self,
-        extent: usize,
-        stripe: &Stripe,
-        scheme: Scheme,
-        candidates: &[Candidate],
-    ) -> bool {
-        if lacking(stripe, scheme.members()) == 0 {
-            return false;
-        }
-        let members = stripe.members.iter().flatten();
-        let held: Vec<HostIndex> = members.map(|member| member.session.host).collect();
-        self.place_replacement(extent, &held, candidates).is_none()
+        let epoch = core.directory.epoch();
+        self.change.get_or_insert(Change { from, epoch });
     }
 
     /// Ends the change once every extent is what it is to be, and nothing of the old is in use.
-    fn end_reshaping(&mut self, snapshot: &Snapshot) {
-        let Some(change) = &self.reshaping.change else {
+    fn end(&mut self, cx: &Context, restriper: &Restriper, snapshot: &Snapshot) {
+        let Some(change) = &self.change else {
             return;
         };
         let mut stripes = snapshot.extents.iter().flatten();
-        let is_over = !self.is_restriping()
-            && !self.is_to_restripe()
-            && self.core.directory.is_settled(change.epoch)
-            && self.reshaping.surplus.is_empty()
+        let is_over = !restriper.is_under_way(&cx.core)
+            && !restriper.is_to_begin(&cx.core)
+            && cx.core.directory.is_settled(change.epoch)
+            && self.surplus.is_empty()
             && stripes.all(|stripe| lacking(stripe, stripe.splits()) == 0);
         if is_over {
-            tracing::info!(scheme = %self.core.resilience().scheme(), "the volume's resilience has changed");
-            self.reshaping.change = None;
+            tracing::info!(scheme = %cx.core.resilience().scheme(), "the volume's resilience has changed");
+            self.change = None;
         }
     }
 
     /// Gives back the slabs that nobody works with any more, and no next owner would look for.
-    pub(super) fn give_up_surplus(&mut self) {
-        let core = Arc::clone(&self.core);
+    pub fn give_up_surplus(&mut self, cx: &mut Context) {
+        let core = Arc::clone(&cx.core);
         let is_free = |surplus: &Surplus| {
             let is_unused = core.directory.is_settled(surplus.epoch)
                 || is_injected(InjectedFault::GiveBackUnsettled);
             is_unused && core.is_journaled(surplus.epoch)
         };
-        let all = std::mem::take(&mut self.reshaping.surplus);
+        let all = std::mem::take(&mut self.surplus);
         let (free, used): (Vec<_>, Vec<_>) = all.into_iter().partition(is_free);
-        self.reshaping.surplus = used;
+        self.surplus = used;
         for Surplus {
             session, window, ..
         } in free
         {
-            self.give_back(session, window);
-            self.repair_retry = Time(0);
+            cx.give_back(session, window);
+            cx.search_soon();
         }
     }
 
     /// Whether slabs are about to be given back. Not while the journal cannot be written.
-    pub(super) fn is_giving_up(&self) -> bool {
-        let mut surplus = self.reshaping.surplus.iter();
+    pub fn is_giving_up(&self, core: &Core) -> bool {
+        let mut surplus = self.surplus.iter();
         surplus.any(|surplus| {
-            !self.core.directory.is_settled(surplus.epoch) || self.core.is_journaled(surplus.epoch)
+            !core.directory.is_settled(surplus.epoch) || core.is_journaled(surplus.epoch)
         })
     }
 
     /// The slabs that are in no stripe any more and not given back yet.
-    pub(super) fn surplus(&self) -> impl Iterator<Item = (HostIndex, Window)> {
-        let surplus = self.reshaping.surplus.iter();
+    pub fn surplus(&self) -> impl Iterator<Item = (HostIndex, Window)> {
+        let surplus = self.surplus.iter();
         surplus.map(|surplus| (surplus.session.host, surplus.window))
     }
 
     /// For status.
-    pub(crate) fn change_status(&self, snapshot: &Snapshot) -> Option<ChangeStatus> {
-        let change = self.reshaping.change.as_ref()?;
+    pub fn status(
+        &self,
+        core: &Core,
+        restriper: &Restriper,
+        snapshot: &Snapshot,
+    ) -> Option<ChangeStatus> {
+        let change = self.change.as_ref()?;
         let scheme = snapshot.resilience.scheme();
         let mapped = snapshot.extents.numbered();
         let stripes = mapped.filter_map(|(extent, stripe)| Some((extent, stripe.as_deref()?)));
@@ -236,8 +216,8 @@ impl Control {
                 && stripe.splits() == scheme.members()
                 && lacking(stripe, stripe.splits()) == 0
         };
-        let pages_of = |(extent, _): (usize, &Stripe)| self.core.held_count(extent);
-        let (pages_done, pages) = match self.pages_moved() {
+        let pages_of = |(extent, _): (usize, &Stripe)| core.held_count(extent);
+        let (pages_done, pages) = match restriper.pages_moved(core) {
             Some(moved) => moved,
             None => (
                 stripes.clone().filter(is_done).map(pages_of).sum(),
@@ -253,6 +233,35 @@ impl Control {
             bytes: pages * PAGE_BYTES as u64,
         })
     }
+}
+
+/// Extents that lack splits and can be made whole, as far as they matter: what was lost is rebuilt
+/// before anybody gets more.
+fn mendable(snapshot: &Snapshot) -> usize {
+    let stripes = snapshot.extents.iter().flatten();
+    let lacks = |stripe: &&Arc<Stripe>| {
+        let live = stripe.readable().count_ones() as usize;
+        stripe.is_there() && live < stripe.splits()
+    };
+    stripes.filter(lacks).take(RELOCATIONS_MAX).count()
+}
+
+/// Whether an extent lacks splits that it is to keep, and no host could have one.
+fn is_stuck(
+    cx: &Context,
+    extent: usize,
+    stripe: &Stripe,
+    scheme: Scheme,
+    candidates: &[Candidate],
+) -> bool {
+    if lacking(stripe, scheme.members()) == 0 {
+        return false;
+    }
+    let members = stripe.members.iter().flatten();
+    let held: Vec<HostIndex> = members.map(|member| member.session.host).collect();
+    cx.placing()
+        .replacement(extent, &held, candidates)
+        .is_none()
 }
 
 /// Of its first `splits`, those that are not there to be read.

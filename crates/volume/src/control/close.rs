@@ -6,7 +6,7 @@ use cenote_fabric::{FAILURE_TIMEOUT, Incoming, Time};
 use cenote_pool::control::{Reply, Request, Window};
 
 use super::books::RETURNED_MAX;
-use super::{Control, pool_window};
+use super::hosts::Hosts;
 use crate::directory::HostIndex;
 
 /// A close under way.
@@ -30,117 +30,97 @@ struct Owed {
 /// Answers that are taken of a host in one turn.
 const ANSWERS_PER_TURN: usize = RETURNED_MAX;
 
-impl Control {
-    /// Starts to give every slab back: those in use, those granted to an extent that is still being
-    /// mapped, and those on their way; of each host a few at a time. The leases see to what is not
-    /// answered within [`FAILURE_TIMEOUT`] of the last answer.
-    pub(super) fn begin_closing(&mut self) {
-        // Gives back what workers had dropped.
-        self.take_failures();
-        if !self.record_end() {
-            // Its slabs are those of the next owner.
-            self.closing = Some(Closing {
-                owed: BTreeMap::new(),
-                give_up_at: self.now(),
-            });
-            return;
+impl Closing {
+    /// Of a volume whose slabs are those of the next owner: nothing goes back.
+    pub fn at_once(now: Time) -> Self {
+        Self {
+            owed: BTreeMap::new(),
+            give_up_at: now,
         }
-        let snapshot = self.core.directory.snapshot();
-        let held = snapshot.stripes();
-        let held = held.flat_map(|(_, stripe)| stripe.members.iter().flatten());
-        let granted = self.jobs.values().flat_map(|job| job.members());
-        let mut windows: Vec<(HostIndex, Window)> = held
-            .chain(granted)
-            .map(|member| {
-                let window = pool_window(&member.window.descriptor);
-                (member.session.host, window)
-            })
-            .collect();
-        windows.extend(self.repairs.iter().filter_map(|repair| repair.leaving()));
-        windows.extend(self.surplus());
+    }
+
+    /// Starts to give every slab back: those that the volume has, and those on their way, of which the requests
+    /// are known; of each host a few at a time. The leases see to what is not answered within
+    /// [`FAILURE_TIMEOUT`] of the last answer.
+    pub fn begin(
+        hosts: &mut Hosts,
+        slabs: impl Iterator<Item = (HostIndex, Window)>,
+        requests: impl Iterator<Item = (HostIndex, u64)>,
+    ) -> Self {
         let mut owed: BTreeMap<HostIndex, Owed> = BTreeMap::new();
-        for (&request, acquire) in &self.acquires {
-            let host = acquire.session.host;
-            match acquire.window() {
-                Some(window) => windows.push((host, window)),
-                None => owed.entry(host).or_default().requests.push(request),
-            }
+        for (host, request) in requests {
+            owed.entry(host).or_default().requests.push(request);
         }
-        for (host, window) in windows {
+        for (host, window) in slabs {
             owed.entry(host).or_default().waiting.push(window);
         }
         for (&host, owed) in &mut owed {
-            self.give_back_some(host, owed);
+            owed.give_back_some(hosts, host);
         }
-        self.closing = Some(Closing {
+        Self {
             owed,
-            give_up_at: self.now().after(FAILURE_TIMEOUT),
-        });
+            give_up_at: hosts.now().after(FAILURE_TIMEOUT),
+        }
     }
 
-    /// Takes answers of `ready` hosts while the volume closes; whether more are to come.
-    pub(super) fn is_still_closing(&mut self, ready: Vec<HostIndex>) -> bool {
-        let Some(mut closing) = self.closing.take() else {
-            return true;
-        };
-        let now = self.now();
+    /// Takes answers of `ready` hosts; whether more are to come.
+    pub fn step(&mut self, hosts: &mut Hosts, ready: Vec<HostIndex>) -> bool {
+        let now = hosts.now();
         for host in ready {
-            let Some(owed) = closing.owed.get_mut(&host) else {
+            let Some(owed) = self.owed.get_mut(&host) else {
                 continue;
             };
             for _ in 0..ANSWERS_PER_TURN {
-                if !self.settle(host, owed) {
+                if !owed.settle(hosts, host) {
                     break;
                 }
-                closing.give_up_at = now.after(FAILURE_TIMEOUT);
+                self.give_up_at = now.after(FAILURE_TIMEOUT);
             }
-            self.give_back_some(host, owed);
+            owed.give_back_some(hosts, host);
         }
-        closing.owed.retain(|_, owed| !owed.is_settled());
-        let goes_on = !closing.owed.is_empty() && now < closing.give_up_at;
-        self.closing = Some(closing);
-        goes_on
+        self.owed.retain(|_, owed| !owed.is_settled());
+        !self.owed.is_empty() && now < self.give_up_at
     }
+}
 
+impl Owed {
     /// Gives slabs back as long as the host owes few answers: more than its connection takes would be lost.
-    fn give_back_some(&mut self, host: HostIndex, owed: &mut Owed) {
-        while let Some(window) = owed.next() {
-            if !self.hosts[host].send(&Request::Unmap { window }) {
-                *owed = Owed::default();
+    fn give_back_some(&mut self, hosts: &mut Hosts, host: HostIndex) {
+        while let Some(window) = self.next() {
+            if !hosts[host].send(&Request::Unmap { window }) {
+                *self = Self::default();
             }
         }
     }
 
     /// Takes one answer of a host; whether it was one that is waited for. A slab that is granted only now goes
     /// back.
-    fn settle(&mut self, host: HostIndex, owed: &mut Owed) -> bool {
-        match self.hosts[host].receive() {
+    fn settle(&mut self, hosts: &mut Hosts, host: HostIndex) -> bool {
+        match hosts[host].receive() {
             Ok(Some(Incoming::Message(bytes))) => match Reply::decode(&bytes) {
-                Ok(Reply::Unmapped { window }) => owed.end_return(window),
-                Ok(Reply::Mapped { request, window }) if owed.end_request(request) => {
-                    owed.waiting.push(window);
+                Ok(Reply::Unmapped { window }) => self.end_return(window),
+                Ok(Reply::Mapped { request, window }) if self.end_request(request) => {
+                    self.waiting.push(window);
                     true
                 }
                 // Given up long ago: told, but not waited for.
                 Ok(Reply::Mapped { window, .. }) => {
-                    self.hosts[host].send(&Request::Unmap { window });
+                    hosts[host].send(&Request::Unmap { window });
                     false
                 }
-                Ok(Reply::Refused { request, .. }) => owed.end_request(request),
+                Ok(Reply::Refused { request, .. }) => self.end_request(request),
                 // What else it says, or says wrongly, no longer matters.
                 Ok(_) | Err(_) => false,
             },
             Ok(_) => false,
             Err(_) => {
-                self.hosts[host].hang_up();
-                *owed = Owed::default();
+                hosts[host].hang_up();
+                *self = Self::default();
                 false
             }
         }
     }
-}
 
-impl Owed {
     fn is_settled(&self) -> bool {
         self.waiting.is_empty() && self.given_back.is_empty() && self.requests.is_empty()
     }

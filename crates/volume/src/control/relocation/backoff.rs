@@ -1,21 +1,15 @@
 //! How a repair gives way to writes that meet its chunk: what is fenced next, and for how long.
 //!
-//! A write that meets a fenced chunk goes through its gate at once and makes it void ([`Gate`]). Then
+//! A write that meets a fenced chunk goes through its gate at once and makes it void (`fence::Gate`). Then
 //! less is fenced at a time: half, and half again, until a chunk is so small that it is filled within the time
 //! that a write may wait. From there on writes wait, twice as long each time: a repair ends whatever is
 //! written. Each chunk that nobody went through takes one step back.
 //!
 //! Invariant: a chunk is part of the slab only once its gate was closed before any write went through.
 
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use cenote_pool::injected_faults::{InjectedFault, is_injected};
-
-use super::Control;
-use super::pace::Step;
-use crate::fence::Gate;
+use crate::control::pace::Step;
 
 /// Slab bytes of a chunk after one was void, before it is halved.
 const BACKED_OFF_BYTES: u64 = 128 << 10;
@@ -56,45 +50,12 @@ impl Backoff {
         }
     }
 
-    fn note(&mut self, is_void: bool) {
+    /// A chunk has ended.
+    pub fn note(&mut self, is_void: bool) {
         self.void = match is_void {
             true => (self.void + 1).min(MOST),
             false => self.void.saturating_sub(1),
         };
-    }
-}
-
-impl Control {
-    /// The gate of a repair's next chunk.
-    pub(super) fn open_gate(&mut self, at: usize) -> Arc<Gate> {
-        let gate = Arc::new(Gate::new(self.repairs[at].backoff.patience()));
-        self.repairs[at].gate = Arc::clone(&gate);
-        gate
-    }
-
-    /// The chunk up to `end` is filled, or holds nothing: goes on behind it, or begins it again if a
-    /// write went through.
-    pub(super) fn end_chunk(&mut self, at: usize, end: u32) {
-        let start = match self.judge_chunk(at) {
-            true => end,
-            false => self.repairs[at].chunk,
-        };
-        self.fence(at, start);
-    }
-
-    /// Ends the chunk: whether what was rebuilt of it counts.
-    pub(super) fn judge_chunk(&mut self, at: usize) -> bool {
-        let repair = &mut self.repairs[at];
-        let is_void = !repair.gate.close() && !is_injected(InjectedFault::KeepVoid);
-        repair.backoff.note(is_void);
-        let bytes = std::mem::take(&mut repair.filled_bytes);
-        let counters = &self.core.counters;
-        if is_void {
-            counters.chunks_void.fetch_add(1, Ordering::Relaxed);
-        } else {
-            counters.rebuilt_bytes.fetch_add(bytes, Ordering::Relaxed);
-        }
-        !is_void
     }
 }
 

@@ -19,14 +19,15 @@ use std::time::Duration;
 use cenote_fabric::Time;
 use cenote_pool::injected_faults::{InjectedFault, is_injected};
 
-use super::Control;
+use super::hosts::Hosts;
+use crate::core::Core;
 use crate::directory::{HostIndex, Member, MemberState, Snapshot, Stripe};
 use crate::extents::LayoutId;
 use crate::journal::{At, Held, Journal, Shape};
 use crate::status::JournalStatus;
 
 /// A journal, and how much of the directory it is to say.
-pub(super) struct Record {
+struct Record {
     journal: Journal,
     described: Option<Arc<Snapshot>>,
     trouble: Option<Trouble>,
@@ -180,56 +181,81 @@ impl Record {
     }
 }
 
-impl Control {
+/// Has the journal of a volume that outlives its owners be true; of any other it notes nothing.
+pub(super) struct Recorder(Option<Record>);
+
+impl Recorder {
+    pub fn new(journal: Option<Journal>) -> Self {
+        Self(journal.map(Record::new))
+    }
+
+    /// Whether the volume outlives its owner.
+    pub fn is_kept(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// The volume and the owner's epoch, of a volume that outlives its owner.
+    pub fn identity(&self) -> Option<(u128, u64)> {
+        self.0
+            .as_ref()
+            .map(|record| (record.volume(), record.epoch()))
+    }
+
+    /// Leaves the journal as it is from now on.
+    pub fn leave(&mut self) {
+        self.0 = None;
+    }
+
     /// Notes what has changed in the directory since the last call; tried again later if it fails.
-    pub(super) fn record(&mut self) {
-        if self.is_opening() {
-            return;
-        }
-        let Some(mut record) = self.record.take() else {
+    pub fn note_changes(&mut self, core: &Core, hosts: &Hosts) {
+        let Some(record) = &mut self.0 else {
             return;
         };
-        let is_news = self.core.directory.epoch() > self.core.journaled.load(Ordering::Acquire);
+        let is_news = core.directory.epoch() > core.journaled.load(Ordering::Acquire);
         if is_news || !record.is_known() {
-            let snapshot = self.core.directory.snapshot();
-            record.describe(&snapshot, &|host| self.hosts[host].config.name.clone());
-            if record.write(self.now()) {
-                self.core.journaled.store(snapshot.epoch, Ordering::Release);
+            let snapshot = core.directory.snapshot();
+            record.describe(&snapshot, &|host| hosts.name(host).to_owned());
+            if record.write((core.clock)()) {
+                core.journaled.store(snapshot.epoch, Ordering::Release);
             }
         }
-        self.record = Some(record);
     }
 
     /// Notes a regenerated slab that is about to be published; false when that is to be tried again.
-    pub(super) fn record_filled(&mut self, extent: usize, split: usize, member: &Member) -> bool {
-        let now = self.now();
-        let host = self.hosts[member.session.host].config.name.clone();
-        let birth = member.birth;
-        let at = (number_of(extent), number_of_split(split));
-        let Some(record) = &mut self.record else {
+    pub fn note_filled(
+        &mut self,
+        now: Time,
+        hosts: &Hosts,
+        extent: usize,
+        split: usize,
+        member: &Member,
+    ) -> bool {
+        let Some(record) = &mut self.0 else {
             return true;
         };
+        let host = hosts.name(member.session.host).to_owned();
+        let birth = member.birth;
+        let at = (number_of(extent), number_of_split(split));
         record.write_ahead(now, at, Held { host, birth })
     }
 
     /// Notes that a layout is there, or is not any more; false when that is to be tried again. It may not
     /// be: the change may be taken back meanwhile.
-    pub(super) fn record_layout(&mut self, layout_id: LayoutId, shape: Option<Shape>) -> bool {
-        let now = self.now();
-        let Some(record) = &mut self.record else {
+    pub fn note_layout(&mut self, now: Time, layout_id: LayoutId, shape: Option<Shape>) -> bool {
+        let Some(record) = &mut self.0 else {
             return true;
         };
         record.write_layout(now, layout_id, shape)
     }
 
     /// Notes that the volume holds nothing any more; false when the next owner would look for it.
-    pub(super) fn record_end(&mut self) -> bool {
-        let Some(record) = &mut self.record else {
+    pub fn note_end(&mut self, core: &Core) -> bool {
+        let Some(record) = &mut self.0 else {
             return true;
         };
         match record.write_end() {
             Ok(()) => {
-                self.core.marks.disown();
+                core.marks.disown();
                 true
             }
             Err(error) => {
@@ -240,16 +266,13 @@ impl Control {
     }
 
     /// Whether the next owner may come to look for slabs that this one does not name.
-    pub(super) fn is_record_unknown(&self) -> bool {
-        self.record
-            .as_ref()
-            .is_some_and(|record| !record.is_known())
+    pub fn is_unknown(&self) -> bool {
+        self.0.as_ref().is_some_and(|record| !record.is_known())
     }
 
-    /// For status: of a volume that outlives its owner.
-    pub(crate) fn journal_status(&self) -> Option<JournalStatus> {
-        let record = self.record.as_ref();
-        record.map(|record| record.status(self.now()))
+    /// Of a volume that outlives its owner.
+    pub fn status(&self, now: Time) -> Option<JournalStatus> {
+        self.0.as_ref().map(|record| record.status(now))
     }
 }
 

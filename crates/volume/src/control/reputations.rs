@@ -7,9 +7,9 @@
 use cenote_fabric::Time;
 use cenote_pool::placement::Candidate;
 
-use super::Control;
-use crate::directory::{HostIndex, Stripe};
-use crate::integrity::{ErrorRates, Limits, Reputation, WHOLE_BLAME};
+use super::hosts::Hosts;
+use crate::directory::HostIndex;
+use crate::integrity::{ErrorRates, Integrity, Limits, Reputation, WHOLE_BLAME};
 
 /// The hosts' error rates, and what was counted up to now.
 pub(super) struct Reputations {
@@ -25,22 +25,20 @@ impl Reputations {
             seen: vec![(0, 0); host_count],
         }
     }
-}
 
-impl Control {
-    /// Weighs what hosts were blamed for since the last time.
-    pub(super) fn tend_reputations(&mut self, now: Time) {
-        let integrity = &self.core.integrity;
-        let mut errors = Vec::with_capacity(self.reputations.seen.len());
-        for (host, seen) in self.reputations.seen.iter_mut().enumerate() {
+    /// Weighs what hosts were blamed for since the last time; whether one is to lose its slabs by it.
+    pub fn tend(&mut self, integrity: &Integrity, hosts: &Hosts, now: Time) -> bool {
+        let mut errors = Vec::with_capacity(self.seen.len());
+        for (host, seen) in self.seen.iter_mut().enumerate() {
             let count = (integrity.wrong_splits(host), integrity.blame(host));
             let (named, blamed) = (count.0 - seen.0, count.1 - seen.1);
             errors.push((named as f64, blamed as f64 / WHOLE_BLAME as f64));
             *seen = count;
         }
-        for (host, reputation) in self.reputations.rates.update(now, &errors) {
+        let mut excludes = false;
+        for (host, reputation) in self.rates.update(now, &errors) {
             integrity.set_suspicious(host, reputation != Reputation::Trusted);
-            let name = &self.hosts[host].config.name;
+            let name = hosts.name(host);
             match reputation {
                 Reputation::Trusted => tracing::info!(host = %name, "host is trusted again"),
                 Reputation::Suspicious => {
@@ -48,49 +46,38 @@ impl Control {
                 }
                 Reputation::Excluded => {
                     tracing::warn!(host = %name, "host sends too many wrong bytes: its slabs are rebuilt elsewhere");
-                    self.repair_retry = Time(0);
+                    excludes = true;
                 }
             }
         }
+        excludes
     }
 
     /// How a host stands.
-    pub(super) fn reputation(&self, host: HostIndex) -> Reputation {
-        self.reputations.rates.reputation(host)
+    pub fn of(&self, host: HostIndex) -> Reputation {
+        self.rates.reputation(host)
     }
 
-    pub(super) fn is_excluded(&self, host: HostIndex) -> bool {
-        self.reputation(host) == Reputation::Excluded
+    pub fn is_excluded(&self, host: HostIndex) -> bool {
+        self.of(host) == Reputation::Excluded
     }
 
     /// Whether any host is to lose its slabs.
-    pub(super) fn has_excluded(&self) -> bool {
-        (0..self.hosts.len()).any(|host| self.is_excluded(host))
+    pub fn has_excluded(&self) -> bool {
+        (0..self.seen.len()).any(|host| self.is_excluded(host))
     }
 
-    /// Without excluded hosts, as long as a stripe finds its domains without them.
-    pub(super) fn avoid_excluded(&self, candidates: Vec<Candidate>) -> Vec<Candidate> {
+    /// Without excluded hosts, as long as a stripe of so many members finds its domains without them.
+    pub fn avoid_excluded(&self, candidates: Vec<Candidate>, members: usize) -> Vec<Candidate> {
         let all = candidates.iter();
         let others: Vec<Candidate> = all.filter(|c| !self.is_excluded(c.host)).cloned().collect();
         let mut domains: Vec<u32> = others.iter().map(|candidate| candidate.domain).collect();
         domains.sort_unstable();
         domains.dedup();
-        if domains.len() < self.core.resilience().scheme().members() {
+        if domains.len() < members {
             candidates
         } else {
             others
         }
-    }
-
-    /// Whether the copy in the making of a split is made from others: its host's bytes are doubted,
-    /// and enough are left without them. Where tags tell what is right, enough to be compared: a copy
-    /// takes away nothing that a page could be made from.
-    pub(super) fn is_rebuilt(&self, stripe: &Stripe, split: usize) -> bool {
-        let host = stripe.members[split]
-            .as_ref()
-            .map(|member| member.session.host);
-        let others = stripe.readable() & !(1 << split);
-        host.is_some_and(|host| self.is_excluded(host))
-            && others.count_ones() as usize >= stripe.cut.k() + usize::from(self.is_tagged())
     }
 }

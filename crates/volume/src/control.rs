@@ -28,42 +28,39 @@ mod mender;
 mod openings;
 mod owner;
 mod pace;
+mod parts;
 mod placement;
+mod poll;
 mod reach;
 mod recorder;
 mod relocation;
 mod repairer;
+mod report;
 mod reputations;
 mod reshaper;
 mod restriper;
 mod slab_drop;
+mod windows;
 
-use std::os::fd::RawFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, Sender, SyncSender};
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
-use cenote_fabric::{ClientId, Incoming, Rights, Time, WindowDescriptor};
-use cenote_fabric::{Generation, WindowId};
+use cenote_fabric::{Incoming, Time};
 use cenote_pool::control::{HeldSlab, Reply, Window};
 use cenote_pool::ledger::LEASE;
-use cenote_pool::placement::Placement;
 
 use crate::core::Core;
 use crate::directory::{HostIndex, Session, Snapshot};
-use crate::journal::Journal;
-use crate::status::{
-    ChangeStatus, CounterValues, HostState, JournalStatus, RepairStatus, VolumeStatus,
-};
-use crate::{Resilience, VolumeError, stepped};
+use crate::status::HostState;
+use crate::stepped;
 use acquires::{Acquire, Acquires, Outcome, Purpose};
 use activity::Activity;
 use books::Names;
 use close::Closing;
 use context::Context;
 use evictor::Evictor;
-use host::Host;
 use hosts::{Arrival, Hosts};
 use mapper::Mapper;
 use mender::Mender;
@@ -76,9 +73,11 @@ use repairer::{Cause, Repairer, Unmapped};
 use reputations::Reputations;
 use reshaper::Reshaper;
 use restriper::Restriper;
+use windows::pool_window;
 
 pub use dialer::{Dialer, Greeted, Greeting, Link, Threads, dial};
 pub use host::HostConfig;
+pub use parts::{Command, Parts};
 
 /// Longest the thread sleeps: pings, retries and reclaims are due at this grain.
 const TICK: Duration = Duration::from_millis(250);
@@ -89,50 +88,6 @@ const DRAIN_POLL: Duration = Duration::from_micros(20);
 /// Messages taken from one host per turn: what one host sends must not hold up the others.
 /// Arbitrary; a turn of this many takes well under a millisecond.
 const MESSAGES_PER_TURN: usize = 64;
-
-/// What the volume's handle asks of the control thread.
-pub enum Command {
-    /// Open endpoints to every connected host for a new worker, then answer.
-    AddWorker {
-        id: usize,
-        ready: SyncSender<std::io::Result<()>>,
-    },
-    RemoveWorker {
-        id: usize,
-    },
-    Status {
-        reply: SyncSender<VolumeStatus>,
-    },
-    /// Expect something else of hosts from now on.
-    Reshape(Resilience),
-    /// Give every slab back and end.
-    Close,
-    /// End, and leave every slab to the next owner.
-    Detach,
-}
-
-/// What the control thread is made of.
-pub struct Parts {
-    pub core: Arc<Core>,
-    pub dialer: Arc<dyn Dialer>,
-    pub client: ClientId,
-    /// Where this process runs; 0: it does not say.
-    pub machine: u128,
-    pub name: String,
-    pub volume: u128,
-    pub slab_bytes: u64,
-    pub placement: Placement,
-    pub hosts: Vec<HostConfig>,
-    /// Links made while the volume was opened, by host.
-    pub links: Vec<(HostIndex, Link)>,
-    pub commands: Receiver<Command>,
-    /// Where these come from.
-    pub orders: Sender<Command>,
-    /// What survives the owner.
-    pub journal: Option<Journal>,
-    /// Told once what the journal names is taken over.
-    pub opened: Option<SyncSender<Result<(), VolumeError>>>,
-}
 
 /// The control thread.
 pub struct Control {
@@ -277,30 +232,17 @@ impl Control {
 
     /// Sleeps until a session, a waker or a timer wants attention; returns hosts with arrivals.
     fn wait(&self) -> Vec<HostIndex> {
-        let mut fds = vec![poll_fd(Some(self.cx.core.wake.fd()), false)];
+        let mut fds = vec![poll::entry(Some(self.cx.core.wake.fd()), false)];
         let mut hosts = Vec::with_capacity(self.cx.hosts.len());
         for (index, host) in self.cx.hosts.iter().enumerate() {
             if let Some((fd, wants_write)) = host.interest() {
-                fds.push(poll_fd(fd, wants_write));
+                fds.push(poll::entry(fd, wants_write));
                 hosts.push(index);
             }
         }
         let is_unread = |host: &HostIndex| self.cx.hosts[*host].is_unread;
-        let timeout = self.patience();
-        let spec = libc::timespec {
-            tv_sec: 0,
-            tv_nsec: i64::from(timeout.subsec_nanos()),
-        };
         // A wait that fails (a signal came) shows no arrivals; the next turn waits again.
-        // SAFETY: `fds` and `spec` are valid for the call; no signal mask is given.
-        unsafe {
-            libc::ppoll(
-                fds.as_mut_ptr(),
-                fds.len() as libc::nfds_t,
-                &raw const spec,
-                std::ptr::null(),
-            )
-        };
+        poll::wait(&mut fds, self.patience());
         hosts
             .into_iter()
             .zip(&fds[1..])
@@ -573,7 +515,7 @@ impl Control {
     /// A host is lost: who had something of it does without.
     fn on_lost(&mut self, session: Session) {
         let cx = &mut self.cx;
-        tell_loss(cx, session.host);
+        cx.tell_loss(session.host);
         self.evictor.forget_host(session.host);
         cx.acquires.lose(&mut cx.hosts, &cx.recorder, session);
         self.repairer.lose_session(cx, session);
@@ -658,129 +600,12 @@ impl Control {
         &self.cx.core
     }
 
-    pub(crate) fn slab_bytes(&self) -> u64 {
-        self.cx.hosts.slab_bytes()
-    }
-
-    pub(crate) fn host_name(&self, host: HostIndex) -> String {
-        self.cx.hosts.name(host).to_owned()
-    }
-
     pub(crate) fn host_states(&self) -> Vec<HostState> {
-        let Context {
-            core,
-            hosts,
-            acquires,
-            reputations,
-            ..
-        } = &self.cx;
-        // Its slabs may be on their way back.
-        let has_returned = |index: HostIndex, host: &Host| {
-            let mut returning = acquires.returning_from(index);
-            host.ownership == owner::Ownership::Owned && returning.next().is_none()
-        };
-        let state = |(index, host): (usize, &Host)| HostState {
-            name: host.config.name.clone(),
-            connected: host.is_up() && has_returned(index, host),
-            slabs_free: host.slabs_free,
-            reputation: reputations.of(index),
-            wrong_splits: core.integrity.wrong_splits(index),
-        };
-        hosts.iter().enumerate().map(state).collect()
-    }
-
-    pub(crate) fn counter_values(&self) -> CounterValues {
-        let counters = &self.cx.core.counters;
-        let value = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        CounterValues {
-            pages_read: value(&counters.pages_read),
-            pages_written: value(&counters.pages_written),
-            writes_early: value(&counters.writes_early),
-            pages_decoded: value(&counters.pages_decoded),
-            reads_repeated: value(&counters.reads_repeated),
-            requests_failed: value(&counters.requests_failed),
-            rebuilt_bytes: value(&counters.rebuilt_bytes),
-            slabs_rebuilt: value(&counters.slabs_rebuilt),
-            slabs_moved: value(&counters.slabs_moved),
-            pages_moved: value(&counters.pages_moved),
-            slabs_dropped: value(&counters.slabs_dropped),
-            extents_reclaimed: value(&counters.extents_reclaimed),
-            reclaims_heard: self.cx.core.spare.offers(),
-        }
-    }
-
-    /// Page operations per second on an extent, smoothed.
-    pub(crate) fn activity_of(&self, extent: usize) -> f32 {
-        self.activity.of(extent)
+        report::host_states(&self.cx)
     }
 
     /// Where the relocations stand that have a slab to fill; for simulators.
     pub(crate) fn relocations(&self) -> Vec<stepped::Relocation> {
         self.repairer.at_work()
-    }
-
-    pub(crate) fn repair_status(&self) -> RepairStatus {
-        self.repairer.status(&self.cx)
-    }
-
-    /// Share of the slab that is filled, when one of the extent is being relocated.
-    pub(crate) fn progress(&self, extent: usize) -> Option<f64> {
-        self.repairer.progress(&self.cx, extent)
-    }
-
-    pub(crate) fn change_status(&self, snapshot: &Snapshot) -> Option<ChangeStatus> {
-        self.reshaper
-            .status(&self.cx.core, &self.restriper, snapshot)
-    }
-
-    /// Of a volume that outlives its owner.
-    pub(crate) fn journal_status(&self) -> Option<JournalStatus> {
-        self.cx.recorder.status(self.cx.now())
-    }
-}
-
-/// Says how much cannot be read, if that is anything, after a host is gone.
-fn tell_loss(cx: &Context, host: HostIndex) {
-    if cx.core.backing.is_some() || cx.is_opening() {
-        return;
-    }
-    let snapshot = cx.core.directory.snapshot();
-    let mapped = snapshot.extents.numbered();
-    let lost = mapped.filter(|(_, stripe)| stripe.as_deref().is_some_and(|s| !s.is_there()));
-    let pages: u64 = lost.map(|(extent, _)| cx.core.held_count(extent)).sum();
-    if pages > 0 {
-        let bytes = pages * crate::PAGE_BYTES as u64;
-        tracing::error!(host = %cx.hosts.name(host), lost_bytes = bytes,
-            "more hosts are gone than the volume's scheme bears: what they held is lost unless they come back with it");
-    }
-}
-
-/// An entry for `poll`, which skips one without a descriptor.
-fn poll_fd(fd: Option<RawFd>, wants_write: bool) -> libc::pollfd {
-    let events = libc::POLLIN | if wants_write { libc::POLLOUT } else { 0 };
-    libc::pollfd {
-        fd: fd.unwrap_or(-1),
-        events,
-        revents: 0,
-    }
-}
-
-/// The pool's form of the fabric's window descriptor.
-fn pool_window(descriptor: &WindowDescriptor) -> Window {
-    Window {
-        id: descriptor.id.0,
-        generation: descriptor.generation.0,
-        len_bytes: descriptor.len_bytes,
-        rights: descriptor.rights.0,
-    }
-}
-
-/// The fabric's form of the pool's window.
-fn fabric_window(window: Window) -> WindowDescriptor {
-    WindowDescriptor {
-        id: WindowId(window.id),
-        generation: Generation(window.generation),
-        len_bytes: window.len_bytes,
-        rights: Rights(window.rights),
     }
 }

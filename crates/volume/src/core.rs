@@ -22,6 +22,7 @@ use crate::restripe_orders::RestripeOrders;
 use crate::scheme::{Codes, Cut};
 use crate::scrub::Scrub;
 use crate::spare::Spare;
+use crate::status::CounterValues;
 use crate::timings::Timings;
 use crate::wake::Wake;
 use crate::{PAGE_BYTES, Resilience};
@@ -121,6 +122,28 @@ pub struct Counters {
     pub pages_moved: AtomicU64,
     /// Extents that went back to the disk because the client's machine has memory to spare.
     pub extents_reclaimed: AtomicU64,
+}
+
+impl Counters {
+    /// As they are now; `reclaims_heard`: times that a host of this machine had memory to spare.
+    pub fn values(&self, reclaims_heard: u64) -> CounterValues {
+        let value = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        CounterValues {
+            pages_read: value(&self.pages_read),
+            pages_written: value(&self.pages_written),
+            writes_early: value(&self.writes_early),
+            pages_decoded: value(&self.pages_decoded),
+            reads_repeated: value(&self.reads_repeated),
+            requests_failed: value(&self.requests_failed),
+            rebuilt_bytes: value(&self.rebuilt_bytes),
+            slabs_rebuilt: value(&self.slabs_rebuilt),
+            slabs_moved: value(&self.slabs_moved),
+            pages_moved: value(&self.pages_moved),
+            slabs_dropped: value(&self.slabs_dropped),
+            extents_reclaimed: value(&self.extents_reclaimed),
+            reclaims_heard,
+        }
+    }
 }
 
 /// How a volume is laid out. Sizes in bytes.

@@ -84,7 +84,7 @@ pub struct Stripe {
     /// were left, after which nothing was acknowledged. Empty: none.
     pub unreachable: Vec<Option<Unreachable>>,
     /// Fewer than k are there, and too few of the unreachable slabs are awaited: until that changes, requests are
-    /// errors (`control::awaiting`).
+    /// errors (`control::reach`).
     pub is_out_of_reach: bool,
     /// Epoch in which the slabs that hold current data last became others.
     pub changed_in: u64,

@@ -14,7 +14,7 @@ use cenote_pool::control::{Refusal, Request, Window};
 
 use super::hosts::Hosts;
 use super::recorder::Recorder;
-use super::{fabric_window, pool_window};
+use super::windows::{fabric_window, pool_window};
 use crate::directory::{HostIndex, Member, MemberState, Session};
 
 /// A slab that is asked for.

@@ -19,8 +19,8 @@ use cenote_pool::control::{Request, SlabActivity, Window};
 
 use super::context::Context;
 use super::mapper::Mapper;
-use super::pool_window;
 use super::repairer::Repairer;
+use super::windows::pool_window;
 use crate::core::Core;
 use crate::directory::HostIndex;
 use crate::extents::{ByExtent, LayoutId};

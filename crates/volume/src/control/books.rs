@@ -19,7 +19,7 @@ use cenote_pool::control::{HELD_SLABS_MAX, HeldSlab, Request, Window};
 use cenote_pool::injected_faults::{InjectedFault, is_injected};
 
 use super::context::Context;
-use super::pool_window;
+use super::windows::pool_window;
 use crate::directory::{HostIndex, Member};
 
 /// What one host says that this client holds, as it comes page by page.

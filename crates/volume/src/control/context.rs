@@ -14,8 +14,9 @@ use super::owner::Opening;
 use super::placement::{Placer, Placing};
 use super::recorder::Recorder;
 use super::reputations::Reputations;
+use crate::PAGE_BYTES;
 use crate::core::Core;
-use crate::directory::Session;
+use crate::directory::{HostIndex, Session};
 
 /// The volume's shared state, its hosts, and who chooses among them.
 pub(super) struct Context {
@@ -117,5 +118,21 @@ impl Context {
     /// Has empty extents be looked for again.
     pub fn note_discarded(&self) {
         self.core.discarded.store(true, Ordering::Release);
+    }
+
+    /// Says how much cannot be read, if that is anything, after a host is gone.
+    pub fn tell_loss(&self, host: HostIndex) {
+        if self.core.backing.is_some() || self.is_opening() {
+            return;
+        }
+        let snapshot = self.core.directory.snapshot();
+        let mapped = snapshot.extents.numbered();
+        let lost = mapped.filter(|(_, stripe)| stripe.as_deref().is_some_and(|s| !s.is_there()));
+        let pages: u64 = lost.map(|(extent, _)| self.core.held_count(extent)).sum();
+        if pages > 0 {
+            let bytes = pages * PAGE_BYTES as u64;
+            tracing::error!(host = %self.hosts.name(host), lost_bytes = bytes,
+                "more hosts are gone than the volume's scheme bears: what they held is lost unless they come back with it");
+        }
     }
 }

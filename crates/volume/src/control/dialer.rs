@@ -7,7 +7,7 @@ use cenote_fabric::{
 };
 use cenote_pool::control::{Reply, Request, VERSION};
 
-use super::poll_fd;
+use super::poll;
 
 /// A connected host, and what it said first.
 pub struct Link {
@@ -133,7 +133,7 @@ pub fn dial(connector: &dyn Connector, address: &Address, hello: &Hello) -> Resu
             Greeted::Waiting(greeting) => greeting,
         };
         let (fd, wants_write) = greeting.interest();
-        let mut fd = poll_fd(fd, wants_write);
+        let mut fd = poll::entry(fd, wants_write);
         let left = greeting.deadline.since(Time::now());
         let millis = i32::try_from(left.as_millis()).expect("within the failure timeout") + 1;
         // A wait that fails is one that ends early: the session and the deadline are looked at again.

@@ -14,9 +14,9 @@ use cenote_fabric::Time;
 use cenote_pool::control::{Request, Window};
 
 use super::context::Context;
-use super::pool_window;
 use super::relocation::Relocation;
 use super::repairer::{RELOCATIONS_MAX, Repairer};
+use super::windows::pool_window;
 use crate::directory::{HostIndex, Member, MemberState, Stripe};
 
 /// Slabs that hosts want back.

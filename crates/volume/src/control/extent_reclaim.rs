@@ -7,10 +7,10 @@
 use std::sync::Arc;
 
 use super::context::Context;
-use super::pool_window;
 use super::relocation::Fate;
 use super::repairer::{Cause, Unmapped};
 use super::slab_drop::clear_bits;
+use super::windows::pool_window;
 use crate::PAGE_BYTES;
 use crate::core::{Core, Mapping};
 use crate::directory::Stripe;

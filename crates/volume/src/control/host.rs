@@ -175,7 +175,9 @@ impl Host {
 
     pub fn attach(&mut self, window: Window) -> bool {
         match &mut self.state {
-            State::Up { connection, .. } => connection.attach(super::fabric_window(window)).is_ok(),
+            State::Up { connection, .. } => connection
+                .attach(super::windows::fabric_window(window))
+                .is_ok(),
             _ => false,
         }
     }

@@ -15,7 +15,7 @@ use cenote_fabric::Time;
 
 use super::acquires::{Granted, Purpose};
 use super::context::Context;
-use super::pool_window;
+use super::windows::pool_window;
 use crate::core::{Core, Mapping};
 use crate::directory::{HostIndex, Member, MemberState, Session, Stripe};
 use crate::extents::LayoutId;

@@ -9,7 +9,7 @@
 //!
 //! While the disk refuses, what it holds is not known: it may name a slab of a failed attempt. Such a
 //! slab gets every write until the directory drops it, which is a change of its own that
-//! acknowledgements wait for; and nothing is given back (`reconciling`).
+//! acknowledgements wait for; and nothing is given back (`books`).
 
 use std::io;
 use std::sync::Arc;

@@ -34,7 +34,7 @@ use super::acquires::Granted;
 use super::context::Context;
 use super::mender::Mender;
 use super::pace::Pacing;
-use super::pool_window;
+use super::windows::pool_window;
 use crate::directory::{HostIndex, Member, MemberState, Session, Stripe};
 use crate::fence::Fence;
 use crate::stepped::RelocationStage;

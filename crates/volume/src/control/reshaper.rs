@@ -24,9 +24,9 @@ use cenote_pool::injected_faults::{InjectedFault, is_injected};
 use cenote_pool::placement::Candidate;
 
 use super::context::Context;
-use super::pool_window;
 use super::repairer::{RELOCATIONS_MAX, Repairer};
 use super::restriper::Restriper;
+use super::windows::pool_window;
 use crate::core::Core;
 use crate::directory::{HostIndex, Session, Snapshot, Stripe};
 use crate::extents::LayoutId;

@@ -24,9 +24,9 @@ use cenote_fabric::Time;
 use cenote_pool::injected_faults::{InjectedFault, is_injected};
 
 use super::context::Context;
-use super::pool_window;
 use super::relocation::Fate;
 use super::repairer::{Cause, Unmapped};
+use super::windows::pool_window;
 use crate::core::{Core, Mapping};
 use crate::extents::LayoutId;
 

@@ -14,7 +14,7 @@ use cenote_pool::control::{Request, Window};
 use super::sources::{Sources, Step, choose, is_copied};
 use super::{Fate, PAUSE, Relocation, Site, Stage};
 use crate::control::context::Context;
-use crate::control::pool_window;
+use crate::control::windows::pool_window;
 
 /// The fills of one chunk.
 #[derive(Clone, Copy)]

@@ -16,7 +16,7 @@ use cenote_pool::control::Source;
 
 use super::Relocation;
 use crate::control::context::Context;
-use crate::control::pool_window;
+use crate::control::windows::pool_window;
 use crate::directory::{HostIndex, Member, MemberState, Stripe};
 use crate::marks::Soundness;
 use crate::{Mode, Resilience, Scheme};

@@ -83,6 +83,12 @@ impl RemoteWindow {
 }
 
 impl RemoteWindow {
+    /// A window that is reached by messages alone; for a [`Session`](crate::Session) of another make.
+    #[must_use]
+    pub fn unmapped(descriptor: WindowDescriptor) -> Self {
+        Self::new(descriptor, None)
+    }
+
     /// The window's bytes where they lie; `None` where the fabric does not map them.
     ///
     /// It looks at the window alone: whether the host lives is its endpoint's to say,

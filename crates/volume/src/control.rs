@@ -609,3 +609,6 @@ impl Control {
         self.repairer.at_work()
     }
 }
+
+#[cfg(test)]
+mod tests;

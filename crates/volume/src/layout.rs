@@ -15,7 +15,7 @@ pub struct Layout {
 }
 
 /// Where a page is.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct PageLocation {
     pub extent: usize,
     /// Index of the page in its extent.

@@ -15,8 +15,8 @@ mod requests;
 mod scratch;
 mod switches;
 mod timer;
+mod views;
 
-use std::collections::VecDeque;
 use std::ops::Range;
 use std::os::fd::RawFd;
 use std::sync::Arc;
@@ -30,13 +30,14 @@ use cenote_fabric::{CompletionQueue, FAILURE_TIMEOUT};
 use crate::Done;
 use crate::control::Command;
 use crate::core::Core;
-use crate::directory::{Snapshot, WorkerEpoch};
+use crate::directory::WorkerEpoch;
 use crate::volume::Farewell;
 use endpoints::Endpoints;
-use page::{Guard, PageOp};
+use page::{Guard, Ops, PageOp};
 use random::Random;
-use requests::Slot;
+use requests::Requests;
 use scratch::Scratch;
+use views::Views;
 
 pub use switches::{Switches, Work};
 
@@ -49,25 +50,16 @@ pub(crate) const OPS_MAX: usize = 256;
 /// One thread's endpoints, operations and landing buffers.
 pub struct Worker {
     endpoints: Endpoints,
-    queue: CompletionQueue,
-    // Completions of endpoints that complete at once; empty between posts.
-    inline: CompletionQueue,
-    // Operations whose last verb completed at once.
-    ready: Vec<u16>,
+    completions: Completions,
     core: Arc<Core>,
     // Said before the epoch slot is free for another worker.
     farewell: Farewell,
-    epoch: WorkerEpoch,
-    views: VecDeque<View>,
-    // Page operations that work in some view.
-    working: u32,
-    ops: Box<[PageOp]>,
-    free_ops: Vec<u16>,
+    views: Views,
+    ops: Ops,
+    agenda: Agenda,
     scratch: Scratch,
-    // Operations that have ended, and of which verbs are still out.
-    lingering: usize,
-    // Writes that were acknowledged, and are not everywhere yet.
-    landing: usize,
+    requests: Requests,
+    guard: Guard,
     // How long a host is waited for before any other will do.
     patience: Duration,
     // Decides which splits are read.
@@ -75,32 +67,48 @@ pub struct Worker {
     switches: Switches,
     // Hears of the processor's work, in a simulation.
     meter: Option<fn(Work)>,
-    guard: Guard,
-    // Operations that wait for something other than a completion.
-    parked: Vec<u16>,
-    retry: Vec<u16>,
-    // Operations that wait for the disk.
-    at_disk: usize,
-    // Operations whose data splits are posted and whose parities are not.
-    encode: Vec<u16>,
-    requests: Box<[Slot]>,
-    free_requests: Vec<u16>,
-    // Requests with pages not yet started, oldest first.
-    starting: VecDeque<u16>,
-    // Requests that wait for something that no other request here waits for, until the next turn.
-    deferred: VecDeque<u16>,
-    done: VecDeque<Done>,
-    // Requests so far; one of a few is timed.
-    started: u32,
     is_abandoned: bool,
 }
 
-/// A snapshot that operations work in.
-struct View {
-    snapshot: Arc<Snapshot>,
-    count: u32,
-    // Operations that have ended here, and of which verbs are still out.
-    late: u32,
+/// Verbs that have ended.
+struct Completions {
+    queue: CompletionQueue,
+    // Of endpoints that complete at once; empty between posts.
+    inline: CompletionQueue,
+}
+
+/// Operations that are to go on.
+struct Agenda {
+    // Their last verb completed at once.
+    ready: Vec<u16>,
+    // They wait for something other than a completion.
+    parked: Vec<u16>,
+    // Those that waited before this turn.
+    retry: Vec<u16>,
+    // Their data splits are posted, and their parities are not.
+    encode: Vec<u16>,
+}
+
+impl Completions {
+    fn new() -> Self {
+        Self {
+            // A slab that is being moved is written twice.
+            queue: CompletionQueue::with_capacity(OPS_MAX * (DATA_MAX + PARITY_MAX + 1)),
+            inline: CompletionQueue::with_capacity(1),
+        }
+    }
+}
+
+impl Agenda {
+    fn new() -> Self {
+        let list = || Vec::with_capacity(OPS_MAX);
+        Self {
+            ready: list(),
+            parked: list(),
+            retry: list(),
+            encode: list(),
+        }
+    }
 }
 
 // SAFETY: the raw pointers in slots point into buffers that the slots own (or that a
@@ -126,33 +134,17 @@ impl Worker {
         let farewell = Farewell { id, commands };
         let mut worker = Self {
             endpoints: Endpoints::new(host_count)?,
-            // A slab that is being moved is written twice.
-            queue: CompletionQueue::with_capacity(OPS_MAX * (DATA_MAX + PARITY_MAX + 1)),
-            inline: CompletionQueue::with_capacity(1),
-            ready: Vec::with_capacity(OPS_MAX),
-            epoch,
-            views: VecDeque::with_capacity(16),
-            working: 0,
-            ops: (0..OPS_MAX as u16).map(PageOp::on_block).collect(),
-            free_ops: (0..OPS_MAX as u16).rev().collect(),
+            completions: Completions::new(),
+            views: Views::new(epoch),
+            ops: Ops::new(),
+            agenda: Agenda::new(),
             scratch: Scratch::new(core.layout().cut(), parities),
-            lingering: 0,
-            landing: 0,
+            requests: Requests::new(),
+            guard: Guard::new(),
             patience: Duration::MAX,
             random: Random::new(id as u64),
             switches: Switches::default(),
             meter: None,
-            guard: Guard::new(),
-            parked: Vec::with_capacity(OPS_MAX),
-            retry: Vec::with_capacity(OPS_MAX),
-            at_disk: 0,
-            encode: Vec::with_capacity(OPS_MAX),
-            requests: (0..REQUESTS_MAX).map(|_| Slot::free()).collect(),
-            free_requests: (0..REQUESTS_MAX as u16).rev().collect(),
-            starting: VecDeque::with_capacity(REQUESTS_MAX),
-            deferred: VecDeque::with_capacity(REQUESTS_MAX),
-            done: VecDeque::with_capacity(REQUESTS_MAX),
-            started: 0,
             is_abandoned: false,
             farewell,
             core,
@@ -174,13 +166,13 @@ impl Worker {
     /// Makes progress without blocking and moves ended requests to `done`.
     pub fn poll(&mut self, done: &mut Vec<Done>) {
         self.turn(Duration::ZERO);
-        done.extend(self.done.drain(..));
+        done.extend(self.requests.done.drain(..));
     }
 
     /// Requests submitted and not yet handed out by [`Worker::poll`].
     #[must_use]
     pub fn in_flight(&self) -> usize {
-        REQUESTS_MAX - self.free_requests.len() + self.done.len()
+        REQUESTS_MAX - self.requests.free.len() + self.requests.done.len()
     }
 
     /// Readable when [`Worker::poll`] would make progress.
@@ -196,12 +188,14 @@ impl Worker {
         /// Short beside any network, long beside a spin.
         const PARKED: Duration = Duration::from_millis(1);
         const OUTSTANDING: Duration = Duration::from_millis(100);
-        if !self.done.is_empty() {
+        if !self.requests.done.is_empty() {
             Some(Duration::ZERO)
-        } else if !self.parked.is_empty() || !self.starting.is_empty() || !self.deferred.is_empty()
+        } else if !self.agenda.parked.is_empty()
+            || !self.requests.starting.is_empty()
+            || !self.requests.deferred.is_empty()
         {
             Some(PARKED)
-        } else if self.working > 0 || self.at_disk > 0 || self.lingering > 0 {
+        } else if self.views.working() > 0 || self.ops.at_disk > 0 || self.views.lingering() > 0 {
             Some(OUTSTANDING)
         } else {
             None
@@ -252,10 +246,14 @@ impl Worker {
             self.take_mail();
         }
         // Woken with nothing in flight: a connection has something to say.
-        let is_idle = self.free_requests.len() == REQUESTS_MAX && self.done.is_empty();
+        let is_idle = self.requests.free.len() == REQUESTS_MAX && self.requests.done.is_empty();
         let owed = self.endpoints.outstanding() > 0;
         if is_idle || !timeout.is_zero() || owed {
-            let (endpoints, clock, queue) = (&mut self.endpoints, self.core.clock, &mut self.queue);
+            let (endpoints, clock, queue) = (
+                &mut self.endpoints,
+                self.core.clock,
+                &mut self.completions.queue,
+            );
             let dead = match timeout {
                 Duration::ZERO => endpoints.poll(timeout, clock, queue),
                 _ if !self.switches.run_to_completion => endpoints.poll(timeout, clock, queue),
@@ -265,11 +263,11 @@ impl Worker {
                 self.fail_session(session);
             }
         }
-        self.queue.received.clear();
+        self.completions.queue.received.clear();
         self.hear_disk();
         self.start_deferred();
-        std::mem::swap(&mut self.parked, &mut self.retry);
-        while let Some(op) = self.retry.pop() {
+        std::mem::swap(&mut self.agenda.parked, &mut self.agenda.retry);
+        while let Some(op) = self.agenda.retry.pop() {
             self.resume(op);
         }
         self.advance();
@@ -286,20 +284,20 @@ impl Worker {
     fn advance(&mut self) {
         loop {
             self.start_pages();
-            if !self.encode.is_empty() {
-                self.endpoints.flush(&mut self.queue);
-                while let Some(op) = self.encode.pop() {
+            if !self.agenda.encode.is_empty() {
+                self.endpoints.flush(&mut self.completions.queue);
+                while let Some(op) = self.agenda.encode.pop() {
                     self.post_parities(op);
                 }
             }
-            self.endpoints.flush(&mut self.queue);
-            if self.queue.is_empty() && self.ready.is_empty() {
+            self.endpoints.flush(&mut self.completions.queue);
+            if self.completions.queue.is_empty() && self.agenda.ready.is_empty() {
                 break;
             }
-            while let Some(op) = self.ready.pop() {
+            while let Some(op) = self.agenda.ready.pop() {
                 self.step(op);
             }
-            while let Some(completion) = self.queue.pop() {
+            while let Some(completion) = self.completions.queue.pop() {
                 self.complete(completion);
             }
         }
@@ -343,8 +341,8 @@ impl Drop for Worker {
         }
         // A write cut off in the middle would leave a stripe that agrees with neither the old
         // page nor the new: what is on its way ends first, what waits does not begin.
-        self.starting.clear();
-        self.deferred.clear();
+        self.requests.starting.clear();
+        self.requests.deferred.clear();
         self.retain_settling();
         let begun = (self.core.clock)();
         // For as long as a host may take to come back, and is missed then.
@@ -356,7 +354,7 @@ impl Drop for Worker {
             if self.awaits_held() && now.since(begun) < held_max {
                 moving_since = now;
             }
-            let is_moving = self.working > 0 || self.at_disk > 0 || self.awaits_held();
+            let is_moving = self.views.working() > 0 || self.ops.at_disk > 0 || self.awaits_held();
             if !is_moving || now.since(moving_since) >= FAILURE_TIMEOUT * 2 {
                 break;
             }

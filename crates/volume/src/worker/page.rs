@@ -24,7 +24,6 @@ mod backed;
 mod bytes;
 mod comparison;
 mod early;
-mod epoch;
 mod heal;
 mod in_flight;
 mod late;
@@ -36,86 +35,113 @@ mod verbs;
 mod verdict;
 mod write;
 
+use std::ops::{Index, IndexMut};
 use std::sync::atomic::Ordering;
 
+use cenote_codec::Code;
 use cenote_fabric::Time;
 
-use super::Worker;
 use super::requests::{Chunk, Kind};
+use super::views::{Expected, Views};
+use super::{OPS_MAX, Worker};
 use crate::backing::Token;
-use crate::directory::Session;
+use crate::directory::{Session, Stripe};
 use crate::extents::LayoutId;
 use crate::integrity::Tag;
+use crate::layout::PageLocation;
 use crate::scheme::Cut;
-use crate::{IoError, Mode};
-use epoch::stripe_of;
+use crate::{IoError, Resilience};
 use in_flight::Landed;
 pub(in crate::worker) use tags::Guard;
-use verbs::bits;
+use verbs::{ENCODING, Verbs, bits};
 
 /// A page operation; unused while its state is `Free`.
 #[derive(Clone, Copy, Default)]
 pub(super) struct PageOp {
     state: State,
     request: u16,
-    page: u64,
-    extent: usize,
-    // Index of the page in its extent.
-    index: u32,
-    // How the extent's pages are cut.
-    cut: Cut,
-    start: usize,
-    len_bytes: usize,
-    buffer_offset: usize,
-    // Epoch it works in; 0: in none.
-    epoch: u64,
-    // Members whose verb is out, as a bit set; `ENCODING` while parities are not posted.
-    pending: u64,
-    // Members whose verb succeeded; of a read, whose splits are there.
-    acked: u64,
-    failed: bool,
-    // Splits that a read needs.
-    wants: u32,
-    // Nothing lands any more of what is out.
-    revoked: bool,
-    // Of copies that are read, the one that lands in the page.
-    primary: u8,
-    // Splits after which a write is acknowledged; 0: all.
-    acks_wanted: u32,
-    // Its request has been told of its end.
-    is_told: bool,
-    // Its page is in scratch, though the request's buffer covers it.
-    in_scratch: bool,
-    // Which block of the worker's scratch it has.
-    block: u16,
-    claimed: bool,
-    // Its place in the list of pages in flight: its own, or that of the write that it redoes.
-    slot: u32,
-    // Listed there.
-    listed: bool,
-    // The page's claim version when the read began, ...
-    version: u64,
-    // ... and of a move the jobs that the page's disk queue had been asked for then.
-    asked: Option<u64>,
-    // What it may read of a page in flight.
-    landed: Landed,
-    // Where a page that goes to the disk besides is, until no verb refers to it.
-    entry: Option<u32>,
-    // Hosts have failed under its write, and may have part of the page.
-    is_parted: bool,
+    chunk: Chunk,
+    place: PageLocation,
+    view: Expected,
+    verbs: Verbs,
+    early: Early,
+    memory: Memory,
+    listing: Listing,
+    claim: Claim,
+    disk: AtDisk,
+    aim: Aim,
     // Since when a chunk that is rebuilt is in its way.
     fenced: Option<Time>,
-    // Names its job at the disk.
-    token: Option<Token>,
     // What the client keeps of the page, or is to keep.
     tag: Tag,
     // Splits that were read and found wrong.
     wrong: u64,
-    // What the epoch that it entered last expects of hosts, ...
-    mode: Mode,
-    delta: u8,
-    // ... and how many parities its stripe has there.
-    parities: u8,
+}
+
+/// The operations of a worker, by their number.
+pub(super) struct Ops {
+    all: Box<[PageOp]>,
+    /// Numbers of those that are not in use.
+    pub(super) free: Vec<u16>,
+    /// Writes that were acknowledged, and are not everywhere yet.
+    pub(super) landing: usize,
+    /// Operations that wait for the disk.
+    pub(super) at_disk: usize,
+}
+
+/// How far its early acknowledgement is.
+#[derive(Clone, Copy, Default)]
+struct Early {
+    // Splits after which a write is acknowledged; 0: all.
+    acks_wanted: u32,
+    // Its request has been told of its end.
+    is_told: bool,
+}
+
+/// Where its bytes are.
+#[derive(Clone, Copy, Default)]
+struct Memory {
+    // Its page is in scratch, though the request's buffer covers it.
+    in_scratch: bool,
+    // Which block of the worker's scratch it has.
+    block: u16,
+}
+
+/// Its place in the list of pages in flight.
+#[derive(Clone, Copy, Default)]
+struct Listing {
+    // Its own, or that of the write that it redoes.
+    slot: u32,
+    // Whether the page is listed there.
+    listed: bool,
+}
+
+/// What it has, or knows, of the page's claim.
+#[derive(Clone, Copy, Default)]
+struct Claim {
+    held: bool,
+    // The claim's version when a read began.
+    version: u64,
+    // What it may read of a page in flight.
+    landed: Landed,
+}
+
+/// What it has to do with the disk of a backed volume.
+#[derive(Clone, Copy, Default)]
+struct AtDisk {
+    // Where a page that goes to the disk besides is, until no verb refers to it.
+    entry: Option<u32>,
+    // Names its job there.
+    token: Option<Token>,
+    // Hosts have failed under its write, and may have part of the page.
+    is_parted: bool,
+    // Of a move the jobs that the page's disk queue had been asked for when it began.
+    asked: Option<u64>,
+}
+
+/// What it is for, if nobody reads or writes the page.
+#[derive(Clone, Copy, Default)]
+struct Aim {
     // Whether it reads for nobody, to find what is wrong.
     is_scrub: bool,
     // Whether it brings its page to the volume's other layout, ...
@@ -149,23 +175,62 @@ enum State {
     Lingering,
 }
 
-/// Bit of `pending` that stands for "the parities are yet to be posted".
-const ENCODING: u64 = 1 << 63;
-
 impl PageOp {
     /// A free operation with this block of scratch.
     pub(super) fn on_block(block: u16) -> Self {
         Self {
-            block,
+            memory: Memory {
+                in_scratch: false,
+                block,
+            },
             ..Self::default()
         }
+    }
+}
+
+impl Ops {
+    pub(super) fn new() -> Self {
+        Self {
+            all: (0..OPS_MAX as u16).map(PageOp::on_block).collect(),
+            free: (0..OPS_MAX as u16).rev().collect(),
+            landing: 0,
+            at_disk: 0,
+        }
+    }
+
+    fn len(&self) -> usize {
+        self.all.len()
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &PageOp> {
+        self.all.iter()
+    }
+
+    fn iter_mut(&mut self) -> impl Iterator<Item = &mut PageOp> {
+        self.all.iter_mut()
+    }
+}
+
+impl Index<usize> for Ops {
+    type Output = PageOp;
+
+    #[inline]
+    fn index(&self, at: usize) -> &PageOp {
+        &self.all[at]
+    }
+}
+
+impl IndexMut<usize> for Ops {
+    #[inline]
+    fn index_mut(&mut self, at: usize) -> &mut PageOp {
+        &mut self.all[at]
     }
 }
 
 impl Worker {
     /// Starts an operation on part of one page, which it may have claimed; false when none is free.
     pub(super) fn start_op(&mut self, request: u16, chunk: Chunk, claimed: bool) -> bool {
-        let Some(op) = self.free_ops.pop() else {
+        let Some(op) = self.ops.free.pop() else {
             return false;
         };
         let slot = &mut self.requests[usize::from(request)];
@@ -175,16 +240,22 @@ impl Worker {
         let list_slot = slot.redoes.unwrap_or(self.own_slot(op));
         self.ops[usize::from(op)] = PageOp {
             state: State::Parked,
-            is_scrub: kind == Kind::Scrub,
-            is_move: kind == Kind::Move,
+            aim: Aim {
+                is_scrub: kind == Kind::Scrub,
+                is_move: kind == Kind::Move,
+                ..Aim::default()
+            },
             request,
-            page: chunk.page,
-            start: chunk.start,
-            len_bytes: chunk.len_bytes,
-            buffer_offset: chunk.buffer_offset,
-            slot: list_slot,
-            claimed,
-            ..PageOp::on_block(self.ops[usize::from(op)].block)
+            chunk,
+            listing: Listing {
+                slot: list_slot,
+                listed: false,
+            },
+            claim: Claim {
+                held: claimed,
+                ..Claim::default()
+            },
+            ..PageOp::on_block(self.ops[usize::from(op)].memory.block)
         };
         // Which finds out where the page is.
         self.begin(op);
@@ -205,7 +276,7 @@ impl Worker {
             let state = self.ops[usize::from(op)].state;
             matches!(state, State::Settling | State::Holding)
         };
-        self.parked.retain(has_begun);
+        self.agenda.parked.retain(has_begun);
     }
 
     /// Gives up hosts that have not answered the writes of operations that will not go on: what may still land
@@ -222,8 +293,8 @@ impl Worker {
                 continue;
             }
             let stripe = stripe_of(&self.views, state);
-            let members = bits(state.pending & !ENCODING)
-                .filter_map(|member| stripe?.members.get(member)?.as_ref());
+            let members =
+                bits(state.verbs.out()).filter_map(|member| stripe?.members.get(member)?.as_ref());
             let sessions: Vec<Session> = members.map(|member| member.session).collect();
             for session in sessions {
                 self.fail_session(session);
@@ -250,17 +321,17 @@ impl Worker {
                     | State::Fetching
                     | State::Promoting
                     | State::Storing
-            ) || (op.is_move && op.state == State::Writing)
+            ) || (op.aim.is_move && op.state == State::Writing)
         });
     }
 
     fn unclaim_if(&mut self, is_free: impl Fn(&PageOp) -> bool) {
-        for op in &mut self.ops {
-            if is_free(op) && std::mem::take(&mut op.claimed) {
-                if op.is_told {
-                    self.core.flights.withdraw(op.page);
+        for op in self.ops.iter_mut() {
+            if is_free(op) && std::mem::take(&mut op.claim.held) {
+                if op.early.is_told {
+                    self.core.flights.withdraw(op.chunk.page);
                 }
-                self.core.claims.release(op.page);
+                self.core.claims.release(op.chunk.page);
             }
         }
     }
@@ -284,7 +355,7 @@ impl Worker {
             State::Reading => self.end_read(op),
             State::Healing => self.end_heal(op),
             State::Merging => self.end_merge(op),
-            State::Writing if self.ops[usize::from(op)].is_move => self.end_move(op),
+            State::Writing if self.ops[usize::from(op)].aim.is_move => self.end_move(op),
             State::Writing => self.end_write(op),
             State::Promoting => self.end_promotion(op),
             State::Free
@@ -299,8 +370,70 @@ impl Worker {
         }
     }
 
+    /// Enters the newest epoch.
+    fn enter(&mut self, op: u16) {
+        let at = usize::from(op);
+        let extent = self.ops[at].place.extent;
+        if self.views.enter(extent, self.ops[at].verbs.failed) {
+            // Endpoints are delivered before anything granted on their session is published.
+            self.take_mail();
+        }
+        let expected = self.views.expected(extent);
+        self.ops[at].view = expected;
+        let cut = self.ops[at].place.cut;
+        self.scratch.reserve(cut, expected.parities.into());
+    }
+
+    /// Leaves the operation's epoch and publishes the oldest that is still worked in. What the
+    /// verbs that are still out speak of is kept until they have ended: see [`Worker::forget`].
+    fn leave(&mut self, op: u16) {
+        let state = &mut self.ops[usize::from(op)];
+        let epoch = state.view.epoch;
+        if epoch == 0 || state.state == State::Lingering {
+            return;
+        }
+        let is_late = !state.verbs.is_over();
+        if is_late {
+            state.state = State::Lingering;
+        } else {
+            state.view.epoch = 0;
+        }
+        self.views.leave(epoch, is_late);
+    }
+
+    /// The last verb of an operation has ended that had ended before: its place is free.
+    fn forget(&mut self, op: u16) {
+        let state = &mut self.ops[usize::from(op)];
+        self.views.forget(std::mem::take(&mut state.view.epoch));
+        state.state = State::Free;
+        self.ops.free.push(op);
+    }
+
+    /// How the operation's page is cut.
+    #[inline]
+    fn cut(&self, op: u16) -> Cut {
+        self.ops[usize::from(op)].place.cut
+    }
+
+    /// What the operation expects of its stripe's hosts.
+    #[inline]
+    fn resilience(&self, op: u16) -> Resilience {
+        self.ops[usize::from(op)].view.resilience(self.cut(op))
+    }
+
+    /// Splits of the operation's page.
+    fn splits(&self, op: u16) -> usize {
+        self.cut(op).k() + usize::from(self.ops[usize::from(op)].view.parities)
+    }
+
+    /// The code of the operation's stripe; `None`: its pages are copied.
+    fn code(&self, op: u16) -> Option<&Code> {
+        let parities = self.ops[usize::from(op)].view.parities;
+        self.core.codes.with(self.cut(op), parities.into())
+    }
+
     fn is_scrub(&self, op: u16) -> bool {
-        self.ops[usize::from(op)].is_scrub
+        self.ops[usize::from(op)].aim.is_scrub
     }
 
     fn is_discard(&self, op: u16) -> bool {
@@ -310,24 +443,24 @@ impl Worker {
     /// Ends an operation of which nothing that is out can land, and tells its request.
     fn finish(&mut self, op: u16, result: Result<(), IoError>) {
         let at = usize::from(op);
-        if result.is_err() && self.ops[at].is_parted {
+        if result.is_err() && self.ops[at].disk.is_parted {
             self.unmark_remote(op);
         }
         // Before the epoch is left: whoever rebuilds a split must know what it cannot be made from.
         self.end_listing(op, result.is_ok());
         self.release_entry(op);
         // Nobody uses what is only looked at, or moved.
-        if !self.is_scrub(op) && !self.ops[at].is_move {
-            self.core.touched[self.ops[at].extent].fetch_add(1, Ordering::Relaxed);
+        if !self.is_scrub(op) && !self.ops[at].aim.is_move {
+            self.core.touched[self.ops[at].place.extent].fetch_add(1, Ordering::Relaxed);
         }
         self.leave(op);
         self.unclaim(op);
         if self.ops[at].state != State::Lingering {
             self.ops[at].state = State::Free;
-            self.free_ops.push(op);
+            self.ops.free.push(op);
         }
-        if self.ops[at].is_told {
-            self.landing -= 1;
+        if self.ops[at].early.is_told {
+            self.ops.landing -= 1;
         } else {
             self.tell(op, result);
         }
@@ -348,7 +481,9 @@ impl Worker {
             // Nobody asked for it.
             Kind::Move | Kind::Redo => 0,
         };
-        if self.starting.front() != Some(&u16::try_from(request).expect("REQUESTS_MAX fits")) {
+        if self.requests.starting.front()
+            != Some(&u16::try_from(request).expect("REQUESTS_MAX fits"))
+        {
             self.finish_if_over(request);
         }
     }
@@ -358,16 +493,21 @@ impl Worker {
         self.leave(op);
         self.unclaim(op);
         self.ops[usize::from(op)].state = State::Parked;
-        self.parked.push(op);
+        self.agenda.parked.push(op);
     }
 
     fn unclaim(&mut self, op: u16) {
         self.withdraw_landed(op);
         let op = &mut self.ops[usize::from(op)];
-        if std::mem::take(&mut op.claimed) {
-            self.core.claims.release(op.page);
+        if std::mem::take(&mut op.claim.held) {
+            self.core.claims.release(op.chunk.page);
         }
     }
+}
+
+/// The stripe of the operation's extent, in the epoch that it works in.
+fn stripe_of<'a>(views: &'a Views, op: &PageOp) -> Option<&'a Stripe> {
+    views.stripe(op.view.epoch, &op.place)
 }
 
 #[cfg(test)]

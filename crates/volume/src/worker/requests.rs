@@ -9,14 +9,15 @@
 
 mod run;
 
-use std::ops::Range;
+use std::collections::VecDeque;
+use std::ops::{Index, IndexMut, Range};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use cenote_fabric::Time;
 use cenote_pool::injected_faults::{InjectedFault, is_injected};
 
-use super::Worker;
+use super::{REQUESTS_MAX, Worker};
 use crate::marks::Unfinished;
 use crate::{Done, IoError, Op, PAGE_BYTES, Request};
 use run::Run;
@@ -39,6 +40,57 @@ pub(super) struct Slot {
     // When it began, if it is timed.
     pub(super) timed: Option<Time>,
     pub(super) result: Result<(), IoError>,
+}
+
+/// The requests of a worker, by their number.
+pub(super) struct Requests {
+    slots: Box<[Slot]>,
+    /// Numbers of those that are not in use.
+    pub(super) free: Vec<u16>,
+    /// Requests with pages not yet started, oldest first.
+    pub(super) starting: VecDeque<u16>,
+    /// Requests that wait for something that no other request here waits for, until the next turn.
+    pub(super) deferred: VecDeque<u16>,
+    /// Those that have ended and were not handed out.
+    pub(super) done: VecDeque<Done>,
+    /// Requests so far; one of a few is timed.
+    pub(super) started: u32,
+}
+
+impl Requests {
+    pub(super) fn new() -> Self {
+        let list = || VecDeque::with_capacity(REQUESTS_MAX);
+        Self {
+            slots: (0..REQUESTS_MAX).map(|_| Slot::free()).collect(),
+            free: (0..REQUESTS_MAX as u16).rev().collect(),
+            starting: list(),
+            deferred: list(),
+            done: VecDeque::with_capacity(REQUESTS_MAX),
+            started: 0,
+        }
+    }
+
+    /// One that is over: its number is free.
+    fn take(&mut self, request: u16) -> Slot {
+        self.free.push(request);
+        std::mem::replace(&mut self.slots[usize::from(request)], Slot::free())
+    }
+}
+
+impl Index<usize> for Requests {
+    type Output = Slot;
+
+    #[inline]
+    fn index(&self, at: usize) -> &Slot {
+        &self.slots[at]
+    }
+}
+
+impl IndexMut<usize> for Requests {
+    #[inline]
+    fn index_mut(&mut self, at: usize) -> &mut Slot {
+        &mut self.slots[at]
+    }
 }
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -74,7 +126,7 @@ impl Worker {
     /// # Errors
     /// Gives the request back when [`super::REQUESTS_MAX`] are in flight: poll first.
     pub fn submit(&mut self, mut request: Request) -> Result<(), Request> {
-        let Some(slot) = self.free_requests.pop() else {
+        let Some(slot) = self.requests.free.pop() else {
             return Err(request);
         };
         let (kind, buffer, len_bytes) = match &mut request.op {
@@ -145,7 +197,7 @@ impl Worker {
     /// Begins a [`Worker::scrub`] whose end [`Worker::end_scrub`] tells, by whoever polls; `None` while too
     /// much is under way.
     pub(crate) fn begin_scrub(&mut self, page: u64) -> Option<u16> {
-        let index = self.free_requests.pop()?;
+        let index = self.requests.free.pop()?;
         self.start(index, Slot::scrub(page));
         Some(index)
     }
@@ -170,7 +222,7 @@ impl Worker {
     /// # Panics
     /// If [`super::REQUESTS_MAX`] are in flight.
     pub fn submit_redo(&mut self, unfinished: Unfinished) -> u16 {
-        let index = self.free_requests.pop().expect("nothing else is under way");
+        let index = self.requests.free.pop().expect("nothing else is under way");
         self.start(index, Slot::redoing(unfinished));
         index
     }
@@ -211,7 +263,8 @@ impl Worker {
     /// If [`super::REQUESTS_MAX`] are in flight.
     pub(crate) fn submit_move(&mut self, pages: Range<u64>) -> u16 {
         let request = self
-            .free_requests
+            .requests
+            .free
             .pop()
             .expect("a migrator asks for little");
         self.start(request, Slot::moving(&pages));
@@ -226,11 +279,8 @@ impl Worker {
 
     /// How a request of this crate's own has ended, once: it is free then.
     fn end_of(&mut self, request: u16) -> Option<Result<(), IoError>> {
-        let slot = &mut self.requests[usize::from(request)];
-        slot.is_over().then(|| {
-            self.free_requests.push(request);
-            std::mem::replace(slot, Slot::free()).result
-        })
+        let is_over = self.requests[usize::from(request)].is_over();
+        is_over.then(|| self.requests.take(request).result)
     }
 
     /// Makes progress without blocking.
@@ -249,20 +299,20 @@ impl Worker {
         // A panic must not leave verbs behind that refer to the caller's buffer.
         let guard = AbortOnUnwind;
         let index = loop {
-            match self.free_requests.pop() {
+            match self.requests.free.pop() {
                 Some(index) => break index,
                 None => self.turn(Duration::from_millis(1)),
             }
         };
         let at = usize::from(index);
         let is_read = slot.kind == Kind::Read;
-        let resilience = self.epoch.known().resilience;
+        let resilience = self.views.known().resilience;
         let binds_late = is_read && self.binds_late(resilience);
         self.patience = if binds_late { PATIENCE } else { Duration::MAX };
         self.start(index, slot);
         let mut turns = 0;
         // Nobody polls when a write has returned: what was acknowledged early lands first.
-        while !self.requests[at].is_over() || (self.landing > 0 && !is_read) {
+        while !self.requests[at].is_over() || (self.ops.landing > 0 && !is_read) {
             turns += 1;
             let timeout = match (self.endpoints.outstanding(), turns) {
                 (0, ..SPINS) => Duration::ZERO,
@@ -271,9 +321,9 @@ impl Worker {
                     Duration::ZERO
                 }
                 (0, _) => Duration::from_millis(1),
-                _ if self.parked.is_empty()
-                    && self.starting.is_empty()
-                    && self.deferred.is_empty() =>
+                _ if self.agenda.parked.is_empty()
+                    && self.requests.starting.is_empty()
+                    && self.requests.deferred.is_empty() =>
                 {
                     Duration::from_millis(100)
                 }
@@ -284,10 +334,7 @@ impl Worker {
         self.patience = Duration::MAX;
         std::mem::forget(guard);
         self.note_time(at);
-        let result = self.requests[at].result;
-        self.requests[at] = Slot::free();
-        self.free_requests.push(index);
-        result
+        self.requests.take(index).result
     }
 
     fn start(&mut self, index: u16, slot: Slot) {
@@ -303,7 +350,7 @@ impl Worker {
         } else if !in_range {
             self.refuse(at, IoError::OutOfRange);
         }
-        self.starting.push_back(index);
+        self.requests.starting.push_back(index);
         self.advance();
     }
 
@@ -315,7 +362,7 @@ impl Worker {
 
     /// Starts page operations of waiting requests while there is room.
     pub(super) fn start_pages(&mut self) {
-        while let Some(&request) = self.starting.front() {
+        while let Some(&request) = self.requests.starting.front() {
             let at = usize::from(request);
             let progress = match self.requests[at].kind {
                 Kind::Discard => self.discard_pages(request),
@@ -324,12 +371,12 @@ impl Worker {
             match progress {
                 Progress::NoOperations => break,
                 Progress::AllStarted => {
-                    self.starting.pop_front();
+                    self.requests.starting.pop_front();
                     self.finish_if_over(at);
                 }
                 Progress::Deferred => {
-                    self.starting.pop_front();
-                    self.deferred.push_back(request);
+                    self.requests.starting.pop_front();
+                    self.requests.deferred.push_back(request);
                 }
             }
         }
@@ -337,7 +384,7 @@ impl Worker {
 
     /// Has requests that waited for something of their own try again, behind those that came meanwhile.
     pub(super) fn start_deferred(&mut self) {
-        self.starting.append(&mut self.deferred);
+        self.requests.starting.append(&mut self.requests.deferred);
     }
 
     /// Starts the request's remaining pages.
@@ -364,7 +411,7 @@ impl Worker {
     fn claim_run(&self, request: u16, first: u64) -> Run {
         let slot = &self.requests[usize::from(request)];
         let end = (slot.offset + slot.len_bytes).div_ceil(PAGE_BYTES as u64);
-        let end = end.min(first + self.free_ops.len() as u64);
+        let end = end.min(first + self.ops.free.len() as u64);
         Run::claim(&self.core.claims, first..end)
     }
 
@@ -436,15 +483,16 @@ impl Worker {
                 result: slot.result,
             };
             *slot = Slot::free();
-            self.done.push_back(done);
-            self.free_requests
+            self.requests.done.push_back(done);
+            self.requests
+                .free
                 .push(u16::try_from(at).expect("REQUESTS_MAX fits"));
         }
     }
 }
 
 /// Part of a request inside one page.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 pub(super) struct Chunk {
     pub(super) page: u64,
     // First byte inside the page.

@@ -11,8 +11,8 @@ const TIMED: u32 = 16;
 impl Worker {
     /// A request begins; it is timed when it is its turn.
     pub(super) fn begin_time(&mut self, at: usize) {
-        self.started = self.started.wrapping_add(1);
-        if self.started.is_multiple_of(TIMED) {
+        self.requests.started = self.requests.started.wrapping_add(1);
+        if self.requests.started.is_multiple_of(TIMED) {
             self.requests[at].timed = Some((self.core.clock)());
         }
     }

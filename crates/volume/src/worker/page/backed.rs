@@ -22,7 +22,7 @@ use std::sync::atomic::Ordering;
 use cenote_fabric::order_stores;
 use cenote_pool::injected_faults::{InjectedFault, is_injected};
 
-use super::epoch::stripe_of;
+use super::stripe_of;
 use super::{State, Worker};
 use crate::backing::{DiskPart, Job, Kind as JobKind, Route, Store, Told};
 use crate::{IoError, PAGE_BYTES};
@@ -30,7 +30,7 @@ use crate::{IoError, PAGE_BYTES};
 impl Worker {
     /// Whether the page's newest bytes are to be had from hosts. In an epoch.
     pub(super) fn is_remote(&self, op: u16) -> bool {
-        let page = self.ops[usize::from(op)].page;
+        let page = self.ops[usize::from(op)].chunk.page;
         let store = self.core.backing.as_ref();
         store.is_none_or(|store| store.pages.remote.contains(page))
     }
@@ -38,7 +38,7 @@ impl Worker {
     /// Whether the disk has refused the page's newest bytes and hosts have them. They are waited for where
     /// they will be back: a write of the page that the disk refuses, too, must not take the rest with it.
     pub(super) fn is_only_on_slabs(&self, op: u16) -> bool {
-        let page = self.ops[usize::from(op)].page;
+        let page = self.ops[usize::from(op)].chunk.page;
         let pages = &self.store().pages;
         pages.stale.contains(page) && pages.remote.contains(page)
     }
@@ -49,7 +49,7 @@ impl Worker {
     }
 
     fn lane(&self, op: u16) -> usize {
-        self.store().lane_of(self.ops[usize::from(op)].page)
+        self.store().lane_of(self.ops[usize::from(op)].chunk.page)
     }
 
     /// Has the disk read the page, behind every write of it that came before.
@@ -58,7 +58,7 @@ impl Worker {
         let lane = self.lane(op);
         let entries = &self.store().lanes[lane];
         // A write of part of the page goes on with an entry of its own: it does not read for nothing.
-        if self.ops[usize::from(op)].claimed && entries.writes.is_full() {
+        if self.ops[usize::from(op)].claim.held && entries.writes.is_full() {
             return self.park(op);
         }
         let Some(entry) = entries.reads.take() else {
@@ -66,9 +66,9 @@ impl Worker {
         };
         let token = self.store().token(self.farewell.id, op);
         let state = &mut self.ops[usize::from(op)];
-        (state.state, state.token) = (State::Fetching, Some(token));
-        let (kind, page) = (JobKind::Read, state.page);
-        self.at_disk += 1;
+        (state.state, state.disk.token) = (State::Fetching, Some(token));
+        let (kind, page) = (JobKind::Read, state.chunk.page);
+        self.ops.at_disk += 1;
         let job = Job {
             kind,
             page,
@@ -96,9 +96,9 @@ impl Worker {
         writes.begin(entry, route);
         let token = self.store().token(self.farewell.id, op);
         let state = &mut self.ops[usize::from(op)];
-        let page = state.page;
-        state.token = Some(token);
-        state.entry = (route == Route::Both).then_some(entry);
+        let page = state.chunk.page;
+        state.disk.token = Some(token);
+        state.disk.entry = (route == Route::Both).then_some(entry);
         let kind = JobKind::Write;
         let job = Job {
             kind,
@@ -117,7 +117,7 @@ impl Worker {
         self.leave(op);
         if !is_mapped && self.store().hot_slab == 0.0 {
             // Whether it is refused is for the next write: this one is the disk's.
-            self.core.want(self.ops[usize::from(op)].extent);
+            self.core.want(self.ops[usize::from(op)].place.extent);
         }
         self.protect(op);
         if !self.stage(op, Route::Disk) {
@@ -125,14 +125,14 @@ impl Worker {
         }
         self.list(op);
         self.ops[usize::from(op)].state = State::Storing;
-        self.at_disk += 1;
+        self.ops.at_disk += 1;
     }
 
     /// Hosts have failed under the write: its disk part is what acknowledges it.
     pub(super) fn await_disk(&mut self, op: u16) {
         self.leave(op);
         self.keep_page(op);
-        let Some(entry) = self.ops[usize::from(op)].entry.take() else {
+        let Some(entry) = self.ops[usize::from(op)].disk.entry.take() else {
             // The disk has refused it, and its slabs are not awaited any more.
             return self.end_store(op, false);
         };
@@ -142,7 +142,7 @@ impl Worker {
             DiskPart::Pending => {
                 self.store().hurry(lane);
                 self.ops[usize::from(op)].state = State::Storing;
-                self.at_disk += 1;
+                self.ops.at_disk += 1;
             }
         }
     }
@@ -155,32 +155,38 @@ impl Worker {
         // SAFETY: the entry's buffer and the scratch begin with a whole page each; no verb is out, and the
         // disk only reads the buffer.
         unsafe { self.scratch(op).copy_from_nonoverlapping(entry, PAGE_BYTES) };
-        self.ops[usize::from(op)].in_scratch = true;
+        self.ops[usize::from(op)].memory.in_scratch = true;
     }
 
     /// Hosts have the page: from here on it is read from them.
     pub(super) fn mark_remote(&self, op: u16) {
         if let Some(store) = &self.core.backing {
-            store.pages.remote.insert(self.ops[usize::from(op)].page);
+            store
+                .pages
+                .remote
+                .insert(self.ops[usize::from(op)].chunk.page);
         }
     }
 
     /// Hosts may have part of the page.
     pub(super) fn unmark_remote(&self, op: u16) {
         if let Some(store) = &self.core.backing {
-            store.pages.remote.remove(self.ops[usize::from(op)].page);
+            store
+                .pages
+                .remote
+                .remove(self.ops[usize::from(op)].chunk.page);
         }
     }
 
     /// Writes that will not go on: hosts may have part of their pages, in slabs that may be taken back, or the
     /// disk may yet take what it has. It is what these pages are read from.
     pub(in crate::worker) fn unmark_unended(&self) {
-        for (op, state) in (0..).zip(&self.ops) {
+        for (op, state) in (0..).zip(self.ops.iter()) {
             let writes = matches!(
                 state.state,
                 State::Writing | State::Holding | State::Storing
             );
-            if writes && !state.is_move {
+            if writes && !state.aim.is_move {
                 self.unmark_remote(op);
             }
         }
@@ -188,8 +194,8 @@ impl Worker {
 
     /// No verb refers to the operation's entry any more.
     pub(super) fn release_entry(&mut self, op: u16) {
-        self.ops[usize::from(op)].token = None;
-        if let Some(entry) = self.ops[usize::from(op)].entry.take() {
+        self.ops[usize::from(op)].disk.token = None;
+        if let Some(entry) = self.ops[usize::from(op)].disk.entry.take() {
             let lane = self.lane(op);
             self.store().lanes[lane].writes.end_hosts(entry);
         }
@@ -197,7 +203,7 @@ impl Worker {
 
     /// Where the operation's page is, once it is in an entry.
     pub(super) fn entry_buffer(&self, op: u16) -> Option<*mut u8> {
-        let entry = self.ops[usize::from(op)].entry?;
+        let entry = self.ops[usize::from(op)].disk.entry?;
         Some(self.store().lanes[self.lane(op)].writes.buffer(entry))
     }
 
@@ -219,9 +225,9 @@ impl Worker {
 
     fn on_told(&mut self, store: &Store, told: Told) {
         let op = told.token.op();
-        if self.ops[usize::from(op)].token == Some(told.token) {
-            self.ops[usize::from(op)].token = None;
-            self.at_disk -= 1;
+        if self.ops[usize::from(op)].disk.token == Some(told.token) {
+            self.ops[usize::from(op)].disk.token = None;
+            self.ops.at_disk -= 1;
             match told.read {
                 Some((lane, entry)) => {
                     let buffer = store.lanes[lane].reads.buffer(entry);
@@ -249,7 +255,7 @@ impl Worker {
         if !self.judge_fetched(op, page) {
             return;
         }
-        if self.ops[at].claimed {
+        if self.ops[at].claim.held {
             if !self.core.integrity.is_sealed() {
                 // SAFETY: the scratch begins with a whole page, and so does the entry's buffer.
                 unsafe { self.scratch(op).copy_from_nonoverlapping(page, PAGE_BYTES) };
@@ -257,7 +263,7 @@ impl Worker {
             self.merge(op);
             return self.begin_scatter(op);
         }
-        let (start, len_bytes) = (self.ops[at].start, self.ops[at].len_bytes);
+        let (start, len_bytes) = (self.ops[at].chunk.start, self.ops[at].chunk.len_bytes);
         if !self.core.integrity.is_sealed() && !self.is_scrub(op) {
             // SAFETY: the chunk lies inside the page, and the target is its part of the request's buffer.
             unsafe {
@@ -278,12 +284,16 @@ impl Worker {
     /// and never written again would be read from the disk for good. False when it does not go.
     fn begin_promotion(&mut self, op: u16) -> bool {
         let at = usize::from(op);
-        let (page, version, index) = (self.ops[at].page, self.ops[at].version, self.ops[at].index);
-        let is_whole = self.ops[at].len_bytes == PAGE_BYTES && !self.is_scrub(op);
+        let (page, version, index) = (
+            self.ops[at].chunk.page,
+            self.ops[at].claim.version,
+            self.ops[at].place.index,
+        );
+        let is_whole = self.ops[at].chunk.len_bytes == PAGE_BYTES && !self.is_scrub(op);
         if !is_whole || !self.core.claims.try_claim_at(page, version) {
             return false;
         }
-        self.ops[at].claimed = true;
+        self.ops[at].claim.held = true;
         self.enter(op);
         if self.is_remote(op) {
             // They were away and are back, and have it.
@@ -298,9 +308,10 @@ impl Worker {
             return false;
         };
         let state = &mut self.ops[at];
-        (state.state, state.acked, state.failed) = (State::Promoting, 0, false);
+        state.state = State::Promoting;
+        state.verbs.reset();
         // The request's buffer has what the user sees: of a sealed page no host's business.
-        state.in_scratch = self.core.integrity.is_sealed();
+        state.memory.in_scratch = self.core.integrity.is_sealed();
         self.scatter(op, members);
         true
     }
@@ -312,10 +323,10 @@ impl Worker {
         let op_state = &self.ops[usize::from(op)];
         let stripe = stripe_of(&self.views, op_state).expect("it works in a mapped extent");
         // A slab that was skipped must be out of everybody's sight.
-        if !op_state.failed && self.core.directory.is_settled(stripe.changed_in) {
+        if !op_state.verbs.failed && self.core.directory.is_settled(stripe.changed_in) {
             // Whatever a write of it that ended unknown had left with them is gone.
             self.decide_tag(op);
-            self.core.marks.heal(op_state.page);
+            self.core.marks.heal(op_state.chunk.page);
             self.mark_remote(op);
             self.store()
                 .counters
@@ -328,7 +339,7 @@ impl Worker {
     /// The disk has written the page, or refused it.
     fn end_store(&mut self, op: u16, is_ok: bool) {
         if is_ok {
-            let is_parted = self.ops[usize::from(op)].is_parted;
+            let is_parted = self.ops[usize::from(op)].disk.is_parted;
             let mistake = if is_parted {
                 InjectedFault::KeepBitFailed
             } else {
@@ -337,11 +348,11 @@ impl Worker {
             if !is_injected(mistake) {
                 self.unmark_remote(op);
             }
-        } else if self.ops[usize::from(op)].is_parted && self.may_reach_slabs(op) {
+        } else if self.ops[usize::from(op)].disk.is_parted && self.may_reach_slabs(op) {
             return self.hold(op);
         } else if is_injected(InjectedFault::ClearBitRefused) {
             self.unmark_remote(op);
-        } else if !self.ops[usize::from(op)].is_parted && self.is_remote(op) {
+        } else if !self.ops[usize::from(op)].disk.is_parted && self.is_remote(op) {
             self.retract(op);
         }
         let result = if is_ok {
@@ -355,7 +366,7 @@ impl Worker {
     /// No host has anything of a write that the disk has refused: what slabs have of the page is as it was.
     fn retract(&mut self, op: u16) {
         let slot = self.list_slot(op);
-        if std::mem::take(&mut self.ops[usize::from(op)].listed) {
+        if std::mem::take(&mut self.ops[usize::from(op)].listing.listed) {
             if let Some(tags) = &self.core.integrity.tags {
                 tags.retract(slot);
             }
@@ -384,7 +395,7 @@ impl Worker {
         for op in 0..self.ops.len() {
             self.release_entry(u16::try_from(op).expect("OPS_MAX fits"));
         }
-        self.at_disk = 0;
+        self.ops.at_disk = 0;
         if let Some(store) = &self.core.backing {
             store.disown(self.farewell.id);
         }

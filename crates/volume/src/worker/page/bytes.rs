@@ -12,8 +12,8 @@ impl Worker {
     /// Encodes the page's parities and posts them.
     pub(super) fn encode_page(&mut self, op: u16) {
         if is_injected(InjectedFault::EncodeByScheme) {
-            let scheme = self.epoch.known().resilience.scheme();
-            self.ops[usize::from(op)].parities = scheme.r() as u8;
+            let scheme = self.views.known().resilience.scheme();
+            self.ops[usize::from(op)].view.parities = scheme.r() as u8;
         }
         let code = self.code(op).expect("only schemes with a code encode");
         // SAFETY: the page is the request's buffer or the scratch page, whole in both cases, and
@@ -31,8 +31,8 @@ impl Worker {
 
     /// Rebuilds in place the data splits that were not read; of copies, brings one that came.
     pub(super) fn reconstruct(&mut self, op: u16) {
-        let present = self.ops[usize::from(op)].acked;
-        let primary = self.ops[usize::from(op)].primary;
+        let present = self.ops[usize::from(op)].verbs.acked;
+        let primary = self.ops[usize::from(op)].verbs.primary;
         if self.cut(op).k() == 1 && present & 1 << primary == 0 {
             let copy = present.trailing_zeros() as usize;
             let spare = spare_of(copy, primary).expect("it is not the one in the page");
@@ -69,8 +69,8 @@ impl Worker {
     /// Puts the request's bytes (zeros for a discard) over the page in scratch.
     pub(super) fn merge(&mut self, op: u16) {
         let (start, len_bytes) = (
-            self.ops[usize::from(op)].start,
-            self.ops[usize::from(op)].len_bytes,
+            self.ops[usize::from(op)].chunk.start,
+            self.ops[usize::from(op)].chunk.len_bytes,
         );
         // SAFETY: the chunk lies inside the scratch page; the request's buffer holds its bytes
         // and does not overlap the scratch.
@@ -86,17 +86,17 @@ impl Worker {
 
     /// This operation's page of scratch.
     pub(super) fn scratch(&self, op: u16) -> *mut u8 {
-        self.scratch.page(self.ops[usize::from(op)].block)
+        self.scratch.page(self.ops[usize::from(op)].memory.block)
     }
 
     /// Where its parities are, or copies that land apart.
     pub(super) fn parities(&self, op: u16) -> *mut u8 {
         let op = &self.ops[usize::from(op)];
-        self.scratch.parities(op.block, op.cut)
+        self.scratch.parities(op.memory.block, op.place.cut)
     }
 
     pub(super) fn parity_bytes(&self, op: u16) -> usize {
-        usize::from(self.ops[usize::from(op)].parities) * self.cut(op).split_bytes()
+        usize::from(self.ops[usize::from(op)].view.parities) * self.cut(op).split_bytes()
     }
 
     /// The chunk's bytes in the request's buffer.
@@ -106,14 +106,14 @@ impl Worker {
         unsafe {
             self.requests[usize::from(op.request)]
                 .buffer
-                .add(op.buffer_offset)
+                .add(op.chunk.buffer_offset)
         }
     }
 
     /// Whether the request's buffer is where the operation's page is.
     pub(super) fn is_in_place(&self, op: u16) -> bool {
         let op = &self.ops[usize::from(op)];
-        op.len_bytes == PAGE_BYTES && !op.in_scratch
+        op.chunk.len_bytes == PAGE_BYTES && !op.memory.in_scratch
     }
 
     /// The whole page: in its entry where it has one, in the request's buffer where it covers the

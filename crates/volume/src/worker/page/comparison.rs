@@ -14,7 +14,7 @@
 
 use std::sync::atomic::Ordering;
 
-use super::epoch::stripe_of;
+use super::stripe_of;
 use super::verbs::{Verb, bits, spare_of};
 use super::verdict::Verdict;
 use super::{State, Worker};
@@ -28,9 +28,9 @@ impl Worker {
     pub(super) fn first_look(&self, op: u16, readable: u64) -> u64 {
         let resilience = self.resilience(op);
         let k = self.cut(op).k();
-        let page = self.ops[usize::from(op)].page;
+        let page = self.ops[usize::from(op)].chunk.page;
         let is_doubtful = || self.soundness(op) != Soundness::Sound;
-        let is_wide = self.is_scrub(op) || self.ops[usize::from(op)].is_wider;
+        let is_wide = self.is_scrub(op) || self.ops[usize::from(op)].aim.is_wider;
         let wanted = if is_wide || is_doubtful() {
             self.splits(op)
         } else if self.is_doubted(op) && resilience.compares() {
@@ -64,7 +64,7 @@ impl Worker {
             Soundness::Sound => {
                 self.resilience(op).compares()
                     || self.is_scrub(op)
-                    || self.ops[usize::from(op)].is_wider
+                    || self.ops[usize::from(op)].aim.is_wider
                     || is_tagged && self.is_doubted(op)
             }
             // Some of its splits are of the old page and some of the new: the tags tell.
@@ -77,7 +77,7 @@ impl Worker {
     /// it has been seen to: more splits are on their way, or it is parked, or it has ended.
     pub(super) fn judge(&mut self, op: u16) -> bool {
         let at = usize::from(op);
-        let page = self.ops[at].page;
+        let page = self.ops[at].chunk.page;
         let tag = self
             .core
             .integrity
@@ -104,7 +104,7 @@ impl Worker {
         // Out of its epoch it asks again.
         let all = (1 << self.splits(op)) - 1;
         let readable = stripe_of(&self.views, &self.ops[at]).map_or(all, Stripe::readable);
-        let more = self.ops[at].landed.among(readable) & !self.ops[at].acked;
+        let more = self.ops[at].claim.landed.among(readable) & !self.ops[at].verbs.acked;
         let more_count = more.count_ones() as usize;
         let verdict = match tag {
             Some(tag) => self.verdict_by_tag(op, tag, more_count),
@@ -140,16 +140,16 @@ impl Worker {
     /// Asks for more splits of a page; for all, where its epoch has been left, or verbs are still out
     /// that nobody waits for.
     fn ask_more(&mut self, op: u16, more: u64) {
-        let is_late = self.ops[usize::from(op)].pending != 0;
-        if is_late || self.ops[usize::from(op)].epoch == 0 {
+        let is_late = self.ops[usize::from(op)].verbs.pending != 0;
+        if is_late || self.ops[usize::from(op)].view.epoch == 0 {
             let Some(op) = self.detach(op) else { return };
             self.leave(op);
-            self.ops[usize::from(op)].is_wider = true;
+            self.ops[usize::from(op)].aim.is_wider = true;
             return self.gather(op);
         }
         let state = &mut self.ops[usize::from(op)];
-        state.pending = more;
-        state.wants = (state.acked | more).count_ones();
+        state.verbs.pending = more;
+        state.verbs.wants = (state.verbs.acked | more).count_ones();
         self.post(op, more, Verb::Read);
     }
 
@@ -171,7 +171,7 @@ impl Worker {
                 self.core.integrity.name(member.session.host);
             }
         }
-        tracing::debug!(page = state.page, wrong, "splits of a page are wrong");
+        tracing::debug!(page = state.chunk.page, wrong, "splits of a page are wrong");
     }
 
     /// Splits disagree, and which of them are wrong cannot be told.
@@ -184,16 +184,16 @@ impl Worker {
             .fetch_add(1, Ordering::Relaxed);
         let is_sound = self.soundness(op) == Soundness::Sound;
         if let Some(stripe) = stripe_of(&self.views, state).filter(|_| is_sound) {
-            let among = state.acked.count_ones();
-            let read = bits(state.acked).filter_map(|split| stripe.members[split].as_ref());
+            let among = state.verbs.acked.count_ones();
+            let read = bits(state.verbs.acked).filter_map(|split| stripe.members[split].as_ref());
             read.for_each(|member| integrity.suspect(member.session.host, among));
         }
         tracing::warn!(
-            page = state.page,
-            read = state.acked,
+            page = state.chunk.page,
+            read = state.verbs.acked,
             "splits of a page disagree"
         );
-        if self.ops[usize::from(op)].is_move {
+        if self.ops[usize::from(op)].aim.is_move {
             return self.end_moving_corrupt(op);
         }
         self.finish(op, Err(IoError::Corrupt));
@@ -213,7 +213,7 @@ impl Worker {
     /// Where a split that is read lands.
     pub(super) fn landing(&self, op: u16, split: usize) -> *mut u8 {
         let (k, split_bytes) = (self.cut(op).k(), self.cut(op).split_bytes());
-        let primary = self.ops[usize::from(op)].primary;
+        let primary = self.ops[usize::from(op)].verbs.primary;
         let spare = match split {
             copy if k == 1 => spare_of(copy, primary),
             data if data < k => {

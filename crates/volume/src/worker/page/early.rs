@@ -20,7 +20,7 @@ use std::sync::atomic::Ordering;
 
 use cenote_pool::injected_faults::{InjectedFault, is_injected};
 
-use super::epoch::stripe_of;
+use super::stripe_of;
 use super::{ENCODING, PageOp, State};
 use crate::PAGE_BYTES;
 use crate::worker::{Work, Worker};
@@ -28,15 +28,15 @@ use crate::worker::{Work, Worker};
 impl PageOp {
     /// Its page, if it was acknowledged and is not everywhere yet.
     pub(in crate::worker) fn landing_page(&self) -> Option<u64> {
-        let is_landing = self.is_told && self.state != State::Free;
-        is_landing.then_some(self.page)
+        let is_landing = self.early.is_told && self.state != State::Free;
+        is_landing.then_some(self.chunk.page)
     }
 }
 
 impl Worker {
     /// Decides from where a write is posted, and after how many splits it is acknowledged.
     pub(super) fn prepare_acknowledgement(&mut self, op: u16) {
-        if !self.switches.in_place && self.ops[usize::from(op)].entry.is_none() {
+        if !self.switches.in_place && self.ops[usize::from(op)].disk.entry.is_none() {
             self.copy_to_scratch(op);
         }
         let acks = self.resilience(op).write_acks();
@@ -46,13 +46,13 @@ impl Worker {
             return;
         }
         self.copy_to_scratch(op);
-        self.ops[usize::from(op)].acks_wanted = acks as u32;
+        self.ops[usize::from(op)].early.acks_wanted = acks as u32;
     }
 
     /// Has the operation's page be in scratch, though the request's buffer covers it.
     pub(super) fn copy_to_scratch(&mut self, op: u16) {
         let at = usize::from(op);
-        if self.ops[at].len_bytes < PAGE_BYTES || self.ops[at].in_scratch {
+        if self.ops[at].chunk.len_bytes < PAGE_BYTES || self.ops[at].memory.in_scratch {
             return;
         }
         // SAFETY: the request's buffer covers the page, and the scratch begins with one; they do
@@ -61,7 +61,7 @@ impl Worker {
             self.scratch(op)
                 .copy_from_nonoverlapping(self.target(op), PAGE_BYTES);
         }
-        self.ops[at].in_scratch = true;
+        self.ops[at].memory.in_scratch = true;
         self.spend(Work::Copy);
     }
 
@@ -69,11 +69,11 @@ impl Worker {
     #[inline]
     pub(super) fn is_acknowledgeable(&self, op: u16) -> bool {
         let op = &self.ops[usize::from(op)];
-        let counts = op.acks_wanted != 0 && op.state == State::Writing && !op.is_told;
+        let counts = op.early.acks_wanted != 0 && op.state == State::Writing && !op.early.is_told;
         counts
-            && !op.failed
-            && op.pending & ENCODING == 0
-            && op.acked.count_ones() >= op.acks_wanted
+            && !op.verbs.failed
+            && op.verbs.pending & ENCODING == 0
+            && op.verbs.acked.count_ones() >= op.early.acks_wanted
     }
 
     /// Acknowledges a write whose last splits are still out, if enough of those that are read have
@@ -82,9 +82,9 @@ impl Worker {
         let at = usize::from(op);
         let stripe = stripe_of(&self.views, &self.ops[at]);
         let stripe = stripe.expect("a write works in a mapped extent");
-        let landed = (self.ops[at].acked & stripe.readable()).count_ones();
+        let landed = (self.ops[at].verbs.acked & stripe.readable()).count_ones();
         let changed_in = stripe.changed_in;
-        if landed < self.ops[at].acks_wanted
+        if landed < self.ops[at].early.acks_wanted
             || !self.core.directory.is_settled(changed_in)
             || !self.core.is_journaled(changed_in)
         {
@@ -93,8 +93,8 @@ impl Worker {
         if !is_injected(InjectedFault::ForgetEarly) {
             self.core.marks.commit(self.list_slot(op));
         }
-        self.ops[at].is_told = true;
-        self.landing += 1;
+        self.ops[at].early.is_told = true;
+        self.ops.landing += 1;
         // Who reads the page from now on is to know it; should this not be its end, it is torn.
         self.decide_tag(op);
         self.publish_landed(op);

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 
 use cenote_fabric::order_stores;
 
-use super::epoch::stripe_of;
+use super::stripe_of;
 use super::{State, Worker};
 use crate::directory::Stripe;
 
@@ -17,13 +17,17 @@ impl Worker {
     pub(super) fn begin_heal(&mut self, op: u16) -> bool {
         let at = usize::from(op);
         let wrong = self.ops[at].wrong;
-        let (page, version, index) = (self.ops[at].page, self.ops[at].version, self.ops[at].index);
+        let (page, version, index) = (
+            self.ops[at].chunk.page,
+            self.ops[at].claim.version,
+            self.ops[at].place.index,
+        );
         // Verbs that nobody waits for keep the operation's place: it can post no others.
-        let is_late = self.ops[at].pending != 0;
+        let is_late = self.ops[at].verbs.pending != 0;
         if wrong == 0 || is_late || !self.core.claims.try_claim_at(page, version) {
             return false;
         }
-        self.ops[at].claimed = true;
+        self.ops[at].claim.held = true;
         self.leave(op);
         self.enter(op);
         let stripe = stripe_of(&self.views, &self.ops[at])
@@ -33,7 +37,8 @@ impl Worker {
             return false;
         }
         let state = &mut self.ops[at];
-        (state.state, state.acked, state.failed) = (State::Healing, 0, false);
+        state.state = State::Healing;
+        state.verbs.reset();
         self.scatter(op, members);
         true
     }
@@ -42,7 +47,7 @@ impl Worker {
     pub(super) fn end_heal(&mut self, op: u16) {
         // Before the page is given back: readers look then.
         order_stores();
-        if !self.ops[usize::from(op)].failed {
+        if !self.ops[usize::from(op)].verbs.failed {
             self.count_healed(op);
         }
         self.finish(op, Ok(()));

@@ -15,7 +15,7 @@
 
 use cenote_pool::injected_faults::{InjectedFault, is_injected};
 
-use super::epoch::stripe_of;
+use super::stripe_of;
 use super::{PageOp, State};
 use crate::directory::Stripe;
 use crate::flights::Flight;
@@ -51,7 +51,7 @@ impl Landed {
 impl Worker {
     /// Reads a page that is claimed, if it is in flight; else it waits.
     pub(super) fn begin_landed(&mut self, op: u16) {
-        let page = self.ops[usize::from(op)].page;
+        let page = self.ops[usize::from(op)].chunk.page;
         let flight = self.core.flights.find(&self.core.claims, page);
         let Some(flight) = flight.filter(|_| !self.is_scrub(op)) else {
             return self.park(op);
@@ -62,13 +62,13 @@ impl Worker {
             return self.copy_own(op, writer);
         }
         let state = &mut self.ops[usize::from(op)];
-        state.landed = Landed {
+        state.claim.landed = Landed {
             splits: flight.splits,
             changed_in: flight.changed_in,
             version: flight.version,
         };
         // When its writer gives it back: not before may anything be written here.
-        state.version = flight.version + 1;
+        state.claim.version = flight.version + 1;
         state.state = State::Reading;
         self.gather(op);
     }
@@ -87,7 +87,7 @@ impl Worker {
     /// it, so there is nothing to compare.
     fn copy_own(&mut self, op: u16, writer: u16) {
         let state = &self.ops[usize::from(op)];
-        let (start, len_bytes) = (state.start, state.len_bytes);
+        let (start, len_bytes) = (state.chunk.start, state.chunk.len_bytes);
         // SAFETY: a write that was acknowledged early has its whole page in its scratch until it ends,
         // and the chunk lies inside it; the target is the chunk's part of the request's buffer.
         unsafe {
@@ -101,12 +101,12 @@ impl Worker {
     /// Of `readable` members those that a read may use; `None`: it has to wait. In an epoch.
     pub(super) fn usable(&self, op: u16, readable: u64) -> Option<u64> {
         let state = &self.ops[usize::from(op)];
-        if !state.landed.is_in_flight() {
+        if !state.claim.landed.is_in_flight() {
             return Some(readable);
         }
         let stripe = stripe_of(&self.views, state);
-        let is_same = |stripe: &Stripe| stripe.changed_in == state.landed.changed_in;
-        let landed = state.landed.among(readable);
+        let is_same = |stripe: &Stripe| stripe.changed_in == state.claim.landed.changed_in;
+        let landed = state.claim.landed.among(readable);
         let resilience = self.resilience(op);
         let needed = if resilience.compares() {
             resilience.read_splits()
@@ -120,22 +120,18 @@ impl Worker {
     /// How the operation's page may be read: what has landed of a page in flight is of one version.
     pub(super) fn soundness(&self, op: u16) -> Soundness {
         let state = &self.ops[usize::from(op)];
-        if state.landed.is_in_flight() {
+        if state.claim.landed.is_in_flight() {
             return Soundness::Sound;
         }
-        self.core.marks.soundness(state.page)
+        self.core.marks.soundness(state.chunk.page)
     }
 
     /// Whether nobody wrote the page since the read of it began, or none but its writer.
     pub(super) fn is_unchanged(&self, op: u16) -> bool {
-        let PageOp {
-            page,
-            version,
-            landed,
-            ..
-        } = self.ops[usize::from(op)];
+        let PageOp { chunk, claim, .. } = self.ops[usize::from(op)];
+        let (page, landed) = (chunk.page, claim.landed);
         if !landed.is_in_flight() {
-            return self.core.claims.unchanged(page, version);
+            return self.core.claims.unchanged(page, claim.version);
         }
         is_injected(InjectedFault::ReadOvertaken)
             || self.core.claims.unchanged_in_flight(page, landed.version)
@@ -145,9 +141,9 @@ impl Worker {
     pub(super) fn publish_landed(&self, op: u16) {
         let state = &self.ops[usize::from(op)];
         let stripe = stripe_of(&self.views, state);
-        if let Some(stripe) = stripe.filter(|_| state.is_told && state.claimed) {
-            let splits = state.acked & stripe.readable();
-            let (page, writer) = (state.page, self.list_slot(op));
+        if let Some(stripe) = stripe.filter(|_| state.early.is_told && state.claim.held) {
+            let splits = state.verbs.acked & stripe.readable();
+            let (page, writer) = (state.chunk.page, self.list_slot(op));
             let flights = &self.core.flights;
             flights.publish(page, writer, stripe.changed_in, splits);
         }
@@ -156,8 +152,8 @@ impl Worker {
     /// Readers wait for the operation's page from here on. Before its claim goes.
     pub(super) fn withdraw_landed(&self, op: u16) {
         let state = &self.ops[usize::from(op)];
-        if state.is_told && state.claimed {
-            self.core.flights.withdraw(state.page);
+        if state.early.is_told && state.claim.held {
+            self.core.flights.withdraw(state.chunk.page);
         }
     }
 }

@@ -12,9 +12,9 @@
 
 use cenote_pool::injected_faults::{InjectedFault, is_injected};
 
-use super::epoch::stripe_of;
+use super::State;
+use super::stripe_of;
 use super::verbs::{bits, token};
-use super::{PageOp, State};
 use crate::Resilience;
 use crate::worker::Worker;
 
@@ -30,7 +30,7 @@ impl Worker {
         }
         if k == 1 {
             // Another for each page, so that copies share the reads.
-            let skip = self.ops[usize::from(op)].page % u64::from(readable.count_ones());
+            let skip = self.ops[usize::from(op)].chunk.page % u64::from(readable.count_ones());
             return drop_lowest(readable, skip as u32)
                 & drop_lowest(readable, skip as u32).wrapping_neg();
         }
@@ -48,7 +48,7 @@ impl Worker {
     /// `count` of `readable`, or all: any of those whose hosts owe nothing late, if they are enough.
     fn draw(&mut self, op: u16, readable: u64, count: u32) -> u64 {
         let mut chosen = readable;
-        if self.lingering > 0 {
+        if self.views.lingering() > 0 {
             let calm = readable & !self.owing(op, readable);
             if calm.count_ones() >= count {
                 chosen = calm;
@@ -61,7 +61,8 @@ impl Worker {
         }
         if self.cut(op).k() == 1 {
             let skip = self.random.below(chosen.count_ones());
-            self.ops[usize::from(op)].primary = drop_lowest(chosen, skip).trailing_zeros() as u8;
+            self.ops[usize::from(op)].verbs.primary =
+                drop_lowest(chosen, skip).trailing_zeros() as u8;
         }
         chosen
     }
@@ -82,25 +83,16 @@ impl Worker {
     #[inline]
     pub(super) fn is_served(&self, op: u16) -> bool {
         let op = &self.ops[usize::from(op)];
-        matches!(op.state, State::Reading | State::Merging)
-            && !op.revoked
-            && op.acked.count_ones() >= op.wants
-    }
-
-    /// Whether too few splits came: some host failed, and nothing is out any more.
-    pub(super) fn is_short(&self, op: u16) -> bool {
-        let op = &self.ops[usize::from(op)];
-        op.acked.count_ones() < op.wants
+        matches!(op.state, State::Reading | State::Merging) && op.verbs.is_served()
     }
 
     /// Has nothing of the verbs that are still out land any more.
     pub(super) fn revoke_late(&mut self, op: u16) {
-        let state = &mut self.ops[usize::from(op)];
-        if state.pending == 0 || state.revoked {
+        let pending = self.ops[usize::from(op)].verbs.revoke();
+        if pending == 0 {
             return;
         }
-        state.revoked = true;
-        let (pending, stripe) = (state.pending, stripe_of(&self.views, state));
+        let stripe = stripe_of(&self.views, &self.ops[usize::from(op)]);
         let stripe = stripe.expect("a read works in a mapped extent");
         for split in bits(pending) {
             if let Some(member) = &stripe.members[split] {
@@ -125,26 +117,24 @@ impl Worker {
     /// have ended.
     pub(super) fn detach(&mut self, op: u16) -> Option<u16> {
         let at = usize::from(op);
-        if self.ops[at].pending == 0 {
-            self.ops[at].revoked = false;
+        if self.ops[at].verbs.is_over() {
+            self.ops[at].verbs.revoked = false;
             return Some(op);
         }
-        let next = self.free_ops.pop()?;
-        let block = self.ops[usize::from(next)].block;
+        let next = self.ops.free.pop()?;
+        let block = self.ops[usize::from(next)].memory.block;
         // This one's place in the list is another's as soon as its last verb has ended.
         let slot = match is_injected(InjectedFault::ShareSlot) {
-            true => self.ops[at].slot,
+            true => self.ops[at].listing.slot,
             false => self.own_slot(next),
         };
-        self.ops[usize::from(next)] = PageOp {
-            epoch: 0,
-            pending: 0,
-            revoked: false,
-            slot,
-            ..self.ops[at]
-        };
-        self.ops[at].block = block;
-        self.ops[at].claimed = false;
+        let mut other = self.ops[at];
+        other.view.epoch = 0;
+        (other.verbs.pending, other.verbs.revoked) = (0, false);
+        other.listing.slot = slot;
+        self.ops[usize::from(next)] = other;
+        self.ops[at].memory.block = block;
+        self.ops[at].claim.held = false;
         self.leave(op);
         Some(next)
     }

@@ -16,7 +16,7 @@ use cenote_fabric::order_stores;
 use cenote_pool::injected_faults::{InjectedFault, is_injected};
 
 use super::State;
-use super::epoch::stripe_of;
+use super::stripe_of;
 use crate::IoError;
 use crate::directory::Stripe;
 use crate::layout::PageLocation;
@@ -27,15 +27,15 @@ impl Worker {
     /// Looks where the operation's page is: again whenever it begins, for it may have moved.
     pub(super) fn locate(&mut self, op: u16) {
         let state = &mut self.ops[usize::from(op)];
-        let PageLocation { extent, index, cut } = self.core.layouts.locate(state.page);
-        (state.extent, state.index, state.cut) = (extent, index, cut);
+        let PageLocation { extent, index, cut } = self.core.layouts.locate(state.chunk.page);
+        (state.place.extent, state.place.index, state.place.cut) = (extent, index, cut);
     }
 
     pub(super) fn begin_move(&mut self, op: u16) {
-        let page = self.ops[usize::from(op)].page;
+        let page = self.ops[usize::from(op)].chunk.page;
         // Once: a change that is taken back meanwhile has another.
         let to = self.core.layouts.target();
-        self.ops[usize::from(op)].to = to;
+        self.ops[usize::from(op)].aim.to = to;
         // Nobody else moves it.
         if self.core.layouts.id_of(page) == to {
             return self.finish(op, Ok(()));
@@ -44,7 +44,7 @@ impl Worker {
             if !self.claim_known(op) {
                 return self.park(op);
             }
-            self.ops[usize::from(op)].claimed = true;
+            self.ops[usize::from(op)].claim.held = true;
         }
         let is_written = self.core.marks.written.contains(page);
         if is_written && self.core.backing.is_some() {
@@ -64,30 +64,30 @@ impl Worker {
     /// that was asked for and not taken stands in no bit. Nothing is held while it is waited for.
     fn claim_known(&mut self, op: u16) -> bool {
         let (at, claims) = (usize::from(op), &self.core.claims);
-        let page = self.ops[at].page;
+        let page = self.ops[at].chunk.page;
         let Some(store) = &self.core.backing else {
             return claims.try_claim(page);
         };
         let lane = store.lane_of(page);
         let state = &mut self.ops[at];
-        let asked = match state.asked {
+        let asked = match state.disk.asked {
             Some(asked) => asked,
             None => {
                 // In this order: who had the page before had asked.
                 let Some(version) = claims.version(page) else {
                     return false;
                 };
-                state.version = version;
-                *state.asked.insert(store.asked_of(lane))
+                state.claim.version = version;
+                *state.disk.asked.insert(store.asked_of(lane))
             }
         };
         if !store.has_taken_of(lane, asked) {
             return false;
         }
         // A write came in between: then that one is waited for, too.
-        let is_claimed = claims.try_claim_at(page, state.version);
+        let is_claimed = claims.try_claim_at(page, state.claim.version);
         if !is_claimed {
-            state.asked = None;
+            state.disk.asked = None;
         }
         is_claimed
     }
@@ -98,10 +98,10 @@ impl Worker {
         // All of it is written again, elsewhere.
         self.ops[at].wrong = 0;
         self.leave(op);
-        let (to, page) = (self.ops[at].to, self.ops[at].page);
+        let (to, page) = (self.ops[at].aim.to, self.ops[at].chunk.page);
         let PageLocation { extent, index, cut } = self.core.layouts.locate_in(to, page);
         let state = &mut self.ops[at];
-        (state.extent, state.index, state.cut) = (extent, index, cut);
+        (state.place.extent, state.place.index, state.place.cut) = (extent, index, cut);
         self.enter(op);
         let stripe = stripe_of(&self.views, &self.ops[at]).filter(|stripe| is_whole(stripe));
         let Some(stripe) = stripe else {
@@ -112,7 +112,8 @@ impl Worker {
         }
         let members = self.required(stripe, index);
         let state = &mut self.ops[at];
-        (state.state, state.acked, state.failed) = (State::Writing, 0, false);
+        state.state = State::Writing;
+        state.verbs.reset();
         if is_injected(InjectedFault::SkipLayoutBit) {
             self.pass_over(op);
         }
@@ -129,13 +130,13 @@ impl Worker {
         let is_known = changed_in.is_some_and(|epoch| {
             self.core.directory.is_settled(epoch) && self.core.is_journaled(epoch)
         });
-        if state.failed || !is_known {
+        if state.verbs.failed || !is_known {
             return self.finish(op, Err(IoError::NoSpace));
         }
         self.pass_over(op);
         // In this order: should the owner end in between, the page is read as doubtful as it was.
         self.decide_tag(op);
-        self.core.marks.heal(self.ops[usize::from(op)].page);
+        self.core.marks.heal(self.ops[usize::from(op)].chunk.page);
         let counters = &self.core.counters;
         counters.pages_moved.fetch_add(1, Ordering::Relaxed);
         self.finish(op, Ok(()));
@@ -144,25 +145,25 @@ impl Worker {
     /// Whether the operation moves a page of which it looks at all there is.
     pub(super) fn moves_widely(&self, op: u16) -> bool {
         let state = &self.ops[usize::from(op)];
-        state.is_move && state.is_wider
+        state.aim.is_move && state.aim.is_wider
     }
 
     /// What was read of the page disagrees. All there is of it may tell what is right; if not, it is
     /// an error for good once nothing of its stripe is awaited.
     pub(super) fn end_moving_corrupt(&mut self, op: u16) {
-        if self.ops[usize::from(op)].is_wider {
+        if self.ops[usize::from(op)].aim.is_wider {
             return self.end_unmovable(op, IoError::Corrupt);
         }
-        self.ops[usize::from(op)].is_wider = true;
+        self.ops[usize::from(op)].aim.is_wider = true;
         self.park(op);
     }
 
     /// The page could not be read. Where that is for good it is an error in its new layout, as it was in
     /// its old one; else the next try may read it.
     pub(super) fn end_unmovable(&mut self, op: u16, error: IoError) {
-        let page = self.ops[usize::from(op)].page;
-        let snapshot = self.epoch.known();
-        let stripe = snapshot.extents.get(self.ops[usize::from(op)].extent);
+        let page = self.ops[usize::from(op)].chunk.page;
+        let snapshot = self.views.known();
+        let stripe = snapshot.extents.get(self.ops[usize::from(op)].place.extent);
         let stripe = stripe.and_then(Option::as_deref);
         let is_awaited = stripe.is_some_and(Stripe::has_unreachable);
         let is_gone = stripe.is_none_or(|stripe| !stripe.is_there());
@@ -182,7 +183,7 @@ impl Worker {
     /// A page that the disk has needs no copy: it is read from there until it is written next. One that the
     /// disk has refused stays, for only its slabs have it, and so does one that it may yet refuse (decision 47).
     fn move_to_disk(&mut self, op: u16) {
-        let page = self.ops[usize::from(op)].page;
+        let page = self.ops[usize::from(op)].chunk.page;
         let store = self.core.backing.as_ref();
         let pages = &store.expect("just seen").pages;
         // In this order: what became of a write is known before it is queued no more.
@@ -201,7 +202,7 @@ impl Worker {
     /// From here on the page is in the layout where it is to be. Under its claim.
     fn pass_over(&self, op: u16) {
         let state = &self.ops[usize::from(op)];
-        self.core.layouts.pass(state.page, state.to);
+        self.core.layouts.pass(state.chunk.page, state.aim.to);
     }
 }
 

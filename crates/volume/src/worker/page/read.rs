@@ -12,8 +12,8 @@ use std::sync::atomic::Ordering;
 use cenote_pool::injected_faults::{InjectedFault, is_injected};
 
 use super::State;
-use super::epoch::stripe_of;
 use super::in_flight::Landed;
+use super::stripe_of;
 use super::verbs::Verb;
 use crate::IoError;
 use crate::directory::Stripe;
@@ -23,8 +23,8 @@ use crate::worker::{Work, Worker};
 impl Worker {
     pub(super) fn begin_read(&mut self, op: u16) {
         let at = usize::from(op);
-        let page = self.ops[at].page;
-        self.ops[at].landed = Landed::default();
+        let page = self.ops[at].chunk.page;
+        self.ops[at].claim.landed = Landed::default();
         let Some(version) = self.core.claims.version(page) else {
             return self.begin_landed(op);
         };
@@ -37,11 +37,11 @@ impl Worker {
             if !self.is_scrub(op) {
                 let target = self.target(op);
                 // SAFETY: the target is the chunk's part of the request's buffer, which lives until the request ends.
-                unsafe { target.write_bytes(0, self.ops[at].len_bytes) };
+                unsafe { target.write_bytes(0, self.ops[at].chunk.len_bytes) };
             }
             return self.finish(op, Ok(()));
         }
-        self.ops[at].version = version;
+        self.ops[at].claim.version = version;
         self.ops[at].state = State::Reading;
         self.gather(op);
     }
@@ -59,7 +59,7 @@ impl Worker {
             return self.park(op);
         };
         // What is not to be written yet would be read again and again.
-        let is_merge = self.ops[at].state == State::Merging && !self.ops[at].is_move;
+        let is_merge = self.ops[at].state == State::Merging && !self.ops[at].aim.is_move;
         if is_merge && self.is_held_up(op) {
             return self.park(op);
         }
@@ -75,7 +75,10 @@ impl Worker {
             // Between the look at the bitmap and the epoch it may have been discarded and unmapped.
             let state = &self.ops[at];
             if state.state == State::Reading
-                && !self.core.claims.unchanged(state.page, state.version)
+                && !self
+                    .core
+                    .claims
+                    .unchanged(state.chunk.page, state.claim.version)
             {
                 return self.park(op);
             }
@@ -102,12 +105,11 @@ impl Worker {
         };
         let is_sealed = self.core.integrity.is_sealed();
         let state = &mut self.ops[at];
-        let is_nobodys = state.is_scrub || state.is_move;
-        state.in_scratch = !self.switches.in_place || is_sealed || is_nobodys;
-        (state.pending, state.acked, state.failed) = (chosen, 0, false);
-        state.wants = chosen.count_ones().min(waits);
-        if k == 1 && chosen & 1 << state.primary == 0 {
-            state.primary = chosen.trailing_zeros() as u8;
+        let is_nobodys = state.aim.is_scrub || state.aim.is_move;
+        state.memory.in_scratch = !self.switches.in_place || is_sealed || is_nobodys;
+        state.verbs.begin_read(chosen, waits);
+        if k == 1 && chosen & 1 << state.verbs.primary == 0 {
+            state.verbs.primary = chosen.trailing_zeros() as u8;
         }
         self.prefetch(op, chosen, Verb::Read);
         self.prefetch_tag(op);
@@ -116,7 +118,7 @@ impl Worker {
 
     pub(super) fn end_read(&mut self, op: u16) {
         let at = usize::from(op);
-        if self.is_short(op) {
+        if self.ops[at].verbs.is_short() {
             self.count_repeat();
             self.leave(op);
             return self.begin_read(op);
@@ -132,8 +134,8 @@ impl Worker {
             }
             return;
         }
-        if !self.is_in_place(op) && !self.core.integrity.is_sealed() && !self.ops[at].is_scrub {
-            let (start, len_bytes) = (self.ops[at].start, self.ops[at].len_bytes);
+        if !self.is_in_place(op) && !self.core.integrity.is_sealed() && !self.ops[at].aim.is_scrub {
+            let (start, len_bytes) = (self.ops[at].chunk.start, self.ops[at].chunk.len_bytes);
             // SAFETY: the scratch page is whole, the chunk lies inside it, and the target is the
             // chunk's part of the request's buffer; they do not overlap.
             unsafe {
@@ -152,9 +154,9 @@ impl Worker {
     pub(super) fn awaits_splits(&self, op: u16) -> bool {
         // The newest: an operation that asked again may have left its epoch.
         let state = &self.ops[usize::from(op)];
-        let stripe = self.epoch.known().extents.get(state.extent);
+        let stripe = self.views.known().extents.get(state.place.extent);
         let stripe = stripe.and_then(Option::as_deref);
-        let stripe = stripe.filter(|stripe| stripe.cut == state.cut);
+        let stripe = stripe.filter(|stripe| stripe.cut == state.place.cut);
         stripe.is_some_and(|stripe| {
             stripe.is_awaited() || (stripe.is_there() && stripe.has_unreachable())
         })
@@ -162,7 +164,7 @@ impl Worker {
 
     /// The page that the operation is to read is lost.
     pub(super) fn end_lost(&mut self, op: u16) {
-        if self.ops[usize::from(op)].is_move {
+        if self.ops[usize::from(op)].aim.is_move {
             return self.end_unmovable(op, IoError::Lost);
         }
         self.finish(op, Err(IoError::Lost));

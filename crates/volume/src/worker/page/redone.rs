@@ -20,18 +20,18 @@ impl Worker {
 
     pub(super) fn begin_redo(&mut self, op: u16) {
         let at = usize::from(op);
-        let page = self.ops[at].page;
+        let page = self.ops[at].chunk.page;
         if !self.core.claims.try_claim(page) {
             return self.park(op);
         }
-        self.ops[at].claimed = true;
+        self.ops[at].claim.held = true;
         self.locate(op);
         let slot = self.list_slot(op);
         let scratch = self.scratch(op);
         // SAFETY: the operation's scratch block starts with one whole page and is used by it alone.
         let image = unsafe { std::slice::from_raw_parts_mut(scratch, PAGE_BYTES) };
         self.core.marks.image(Unfinished { slot, page }, image);
-        self.ops[at].in_scratch = true;
+        self.ops[at].memory.in_scratch = true;
         if !self.accept_image(op, slot) {
             return self.finish(op, Err(IoError::Corrupt));
         }
@@ -52,7 +52,7 @@ impl Worker {
     /// Whether the image in the operation's scratch is what the tag says that it was listed with; any, where
     /// pages have no tags.
     fn accept_image(&mut self, op: u16, slot: usize) -> bool {
-        let page = self.ops[usize::from(op)].page;
+        let page = self.ops[usize::from(op)].chunk.page;
         let Some(tags) = &self.core.integrity.tags else {
             return true;
         };

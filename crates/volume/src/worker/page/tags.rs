@@ -65,8 +65,8 @@ impl Worker {
         }
         self.prefetch_tag(op);
         let at = usize::from(op);
-        let page = self.ops[at].page;
-        let is_whole = self.ops[at].len_bytes == PAGE_BYTES && !self.is_discard(op);
+        let page = self.ops[at].chunk.page;
+        let is_whole = self.ops[at].chunk.len_bytes == PAGE_BYTES && !self.is_discard(op);
         let bytes = if is_whole {
             self.target(op)
         } else {
@@ -107,13 +107,13 @@ impl Worker {
         let sealer = self.tags().and_then(|tags| tags.sealer.as_ref());
         let sealer = sealer.expect("a sealed volume has a sealer");
         self.ops[at].tag = sealer.seal(page, number, plain, sealed);
-        self.ops[at].in_scratch = true;
+        self.ops[at].memory.in_scratch = true;
     }
 
     /// Asks early for the page's tag, so that it comes while splits do.
     pub(super) fn prefetch_tag(&self, op: u16) {
         if let Some(tags) = self.tags() {
-            tags.prefetch(self.ops[usize::from(op)].page);
+            tags.prefetch(self.ops[usize::from(op)].chunk.page);
         }
     }
 
@@ -134,7 +134,7 @@ impl Worker {
 
     /// Judges the splits that were read by the page's tag, when `more` others could be read besides.
     pub(super) fn verdict_by_tag(&mut self, op: u16, tag: Tag, more: usize) -> Verdict {
-        let present = self.ops[usize::from(op)].acked;
+        let present = self.ops[usize::from(op)].verbs.acked;
         let (given, k) = (present.count_ones() as usize, self.cut(op).k());
         self.reconstruct(op);
         if self.accept_page(op, tag) {
@@ -165,7 +165,7 @@ impl Worker {
     /// As [`Worker::accept_page`], of bytes that lie elsewhere.
     pub(super) fn accept(&mut self, op: u16, tag: Tag, bytes: *const u8) -> bool {
         let at = usize::from(op);
-        let page = self.ops[at].page;
+        let page = self.ops[at].chunk.page;
         let to = if self.goes_whole(op) {
             self.target(op)
         } else {
@@ -188,22 +188,22 @@ impl Worker {
     /// Whether the request's buffer takes the whole page.
     fn goes_whole(&self, op: u16) -> bool {
         let state = &self.ops[usize::from(op)];
-        state.len_bytes == PAGE_BYTES && !state.claimed && !self.is_scrub(op)
+        state.chunk.len_bytes == PAGE_BYTES && !state.claim.held && !self.is_scrub(op)
     }
 
     /// Puts the plain page of a sealed volume where the operation goes on with it.
     pub(super) fn hand_over(&mut self, op: u16) {
         // One that moves goes on as it is.
-        let is_nobodys = self.is_scrub(op) || self.ops[usize::from(op)].is_move;
+        let is_nobodys = self.is_scrub(op) || self.ops[usize::from(op)].aim.is_move;
         if !self.core.integrity.is_sealed() || self.goes_whole(op) || is_nobodys {
             return;
         }
         let (start, len_bytes) = (
-            self.ops[usize::from(op)].start,
-            self.ops[usize::from(op)].len_bytes,
+            self.ops[usize::from(op)].chunk.start,
+            self.ops[usize::from(op)].chunk.len_bytes,
         );
         let plain = self.guard.plain.as_ptr();
-        if !self.ops[usize::from(op)].claimed {
+        if !self.ops[usize::from(op)].claim.held {
             // SAFETY: the chunk lies inside the page, and the target is its part of the request's buffer.
             unsafe {
                 self.target(op)
@@ -251,7 +251,7 @@ impl Worker {
         let candidate = &mut self.guard.candidate[..PAGE_BYTES];
         candidate.copy_from_slice(page);
         let state = &self.ops[usize::from(op)];
-        let (cut, count) = (state.cut, state.parities.into());
+        let (cut, count) = (state.place.cut, state.view.parities.into());
         let code = self.core.codes.with(cut, count).expect("k is above 1");
         let decoded = code.reconstruct(present, candidate, parities);
         decoded.expect("k splits of a valid code are present");
@@ -274,7 +274,7 @@ impl Worker {
         let (k, len) = (cut.k(), cut.split_bytes());
         let parity_bytes = self.parity_bytes(op);
         let (page, parities) = self.guard.candidate.split_at_mut(PAGE_BYTES);
-        let count = self.ops[usize::from(op)].parities.into();
+        let count = self.ops[usize::from(op)].view.parities.into();
         if let Some(code) = self.core.codes.with(cut, count) {
             code.encode(page, &mut parities[..parity_bytes]);
         }
@@ -303,18 +303,18 @@ impl Worker {
         let Some(tags) = self.tags() else {
             return true;
         };
-        let tag = tags.load(self.ops[at].page);
-        if !self.ops[at].claimed && !self.is_unchanged(op) {
+        let tag = tags.load(self.ops[at].chunk.page);
+        if !self.ops[at].claim.held && !self.is_unchanged(op) {
             self.count_repeat();
             self.park(op);
             return false;
         }
         let scratch = self.scratch(op);
         let is_sealed = self.core.integrity.is_sealed();
-        self.ops[at].in_scratch |= is_sealed || self.ops[at].is_scrub;
+        self.ops[at].memory.in_scratch |= is_sealed || self.ops[at].aim.is_scrub;
         // SAFETY: the scratch begins with a whole page, and so does the disk's buffer.
         unsafe { scratch.copy_from_nonoverlapping(bytes, PAGE_BYTES) };
-        if !self.core.marks.written.contains(self.ops[at].page) {
+        if !self.core.marks.written.contains(self.ops[at].chunk.page) {
             // It holds nothing, and has no tag.
             // SAFETY: as above.
             unsafe { scratch.write_bytes(0, PAGE_BYTES) };
@@ -327,7 +327,7 @@ impl Worker {
             let counters = &self.core.integrity.counters;
             counters.corrupt_reads.fetch_add(1, Ordering::Relaxed);
             tracing::warn!(
-                page = self.ops[at].page,
+                page = self.ops[at].chunk.page,
                 "the disk's bytes of a page are wrong"
             );
             self.finish(op, Err(IoError::Corrupt));
@@ -342,9 +342,9 @@ impl Worker {
         let Some(tags) = self.tags() else { return };
         let state = &self.ops[usize::from(op)];
         if is_whole {
-            tags.commit(slot, state.page, &state.tag);
+            tags.commit(slot, state.chunk.page, &state.tag);
         } else if !tags.fail(slot) {
-            self.core.marks.tear(state.page);
+            self.core.marks.tear(state.chunk.page);
         }
     }
 
@@ -352,7 +352,7 @@ impl Worker {
     pub(super) fn stage_tag(&self, op: u16, slot: usize) {
         if let Some(tags) = self.tags() {
             let state = &self.ops[usize::from(op)];
-            tags.stage(slot, state.page, &state.tag);
+            tags.stage(slot, state.chunk.page, &state.tag);
         }
     }
 
@@ -360,7 +360,7 @@ impl Worker {
     pub(super) fn decide_tag(&self, op: u16) {
         if let Some(tags) = self.tags() {
             let state = &self.ops[usize::from(op)];
-            tags.decide(state.page, &state.tag);
+            tags.decide(state.chunk.page, &state.tag);
         }
     }
 

@@ -13,12 +13,18 @@ fn worker_with(states: &[State]) -> (Arc<crate::core::Core>, Worker) {
     for (page, &state) in states.iter().enumerate() {
         let op = u16::try_from(page).unwrap();
         let page = page as u64;
-        worker.free_ops.retain(|&free| free != op);
+        worker.ops.free.retain(|&free| free != op);
         assert!(core.claims.try_claim(page));
         let state = PageOp {
             state,
-            page,
-            claimed: true,
+            chunk: Chunk {
+                page,
+                ..Chunk::default()
+            },
+            claim: Claim {
+                held: true,
+                ..Claim::default()
+            },
             ..PageOp::on_block(op)
         };
         worker.ops[usize::from(op)] = state;
@@ -45,7 +51,7 @@ fn a_dropped_worker_gives_every_page_back() {
 #[test]
 fn a_long_write_leaves_no_claim_of_a_page_that_waits() {
     let (core, mut worker) = worker_with(&[State::Writing]);
-    let spare = worker.free_ops.split_off(2);
+    let spare = worker.ops.free.split_off(2);
     // Page 0 is another's, pages 1 to 4 are in no slab yet, and there are operations for two of them.
     let request = Request {
         tag: 7,
@@ -53,11 +59,11 @@ fn a_long_write_leaves_no_claim_of_a_page_that_waits() {
         op: Op::Write(vec![1; 5 * PAGE_BYTES]),
     };
     assert!(worker.submit(request).is_ok());
-    assert!(worker.free_ops.is_empty(), "pages 0 and 1 wait in theirs");
+    assert!(worker.ops.free.is_empty(), "pages 0 and 1 wait in theirs");
     assert!(!core.claims.try_claim(0), "the other still has it");
     for page in 1..5 {
         assert!(core.claims.try_claim(page), "{page}");
         core.claims.release(page);
     }
-    worker.free_ops.extend(spare);
+    worker.ops.free.extend(spare);
 }

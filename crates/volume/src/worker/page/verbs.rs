@@ -1,15 +1,104 @@
-//! Posting the verbs of an operation, and what their completions say.
+//! The verbs of an operation: which are out, what came of them, and how they are posted.
+//!
+//! [`Verbs`] is bit sets over the members of its stripe. Whoever posts says for which it waits; each completion is
+//! noted, and tells whether the operation goes on.
 
 use cenote_fabric::{Completion, Status, Token};
 use cenote_pool::injected_faults::{InjectedFault, is_injected};
 
 use super::State;
-use super::epoch::stripe_of;
+use super::stripe_of;
 use crate::directory::Session;
 use crate::worker::Worker;
 
 /// The least that a translation of a host's memory covers.
 const MEMORY_PAGE_BYTES: u64 = 4096;
+
+/// Bit of [`Verbs::pending`] that stands for "the parities are yet to be posted".
+pub(super) const ENCODING: u64 = 1 << 63;
+
+/// Verbs that are out, and that have ended.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub(super) struct Verbs {
+    /// Members whose verb is out; [`ENCODING`] while parities are not posted.
+    pub pending: u64,
+    /// Members whose verb succeeded; of a read, whose splits are there.
+    pub acked: u64,
+    /// Whether one failed.
+    pub failed: bool,
+    /// Splits that a read needs.
+    pub wants: u32,
+    /// Nothing lands any more of what is out.
+    pub revoked: bool,
+    /// Of copies that are read, the one that lands in the page.
+    pub primary: u8,
+}
+
+impl Verbs {
+    /// Nothing has been posted to anybody: what ended before does not count.
+    pub fn reset(&mut self) {
+        (self.acked, self.failed) = (0, false);
+    }
+
+    /// Reads of these members go out, of which so many are needed.
+    pub fn begin_read(&mut self, chosen: u64, wants: u32) {
+        self.reset();
+        self.pending = chosen;
+        self.wants = chosen.count_ones().min(wants);
+    }
+
+    /// A verb that completed as it was posted.
+    pub fn note_at_once(&mut self, ended: u64) {
+        self.acked |= ended;
+        self.pending &= !ended;
+    }
+
+    /// A verb has ended; of one that nobody waits for it does not count how.
+    pub fn note_end(&mut self, member: usize, is_ok: bool) {
+        let bit = 1 << member;
+        self.pending &= !bit;
+        if !is_ok {
+            self.failed = true;
+        } else if !self.revoked {
+            self.acked |= bit;
+        }
+    }
+
+    /// Whether no verb is out.
+    pub fn is_over(&self) -> bool {
+        self.pending == 0
+    }
+
+    /// Whether a read has what it needs, and nobody has gone on with it.
+    pub fn is_served(&self) -> bool {
+        !self.revoked && self.acked.count_ones() >= self.wants
+    }
+
+    /// Whether too few splits came: some host failed, and nothing is out any more.
+    pub fn is_short(&self) -> bool {
+        self.acked.count_ones() < self.wants
+    }
+
+    /// Has what is out not count any more: which members that is, the first time.
+    pub fn revoke(&mut self) -> u64 {
+        if self.revoked || self.pending == 0 {
+            return 0;
+        }
+        self.revoked = true;
+        self.pending
+    }
+
+    /// Parities are posted from here on: those that are not.
+    pub fn take_parities(&mut self, k: usize) -> u64 {
+        self.pending &= !ENCODING;
+        self.pending >> k << k
+    }
+
+    /// Members whose verb is out.
+    pub fn out(&self) -> u64 {
+        self.pending & !ENCODING
+    }
+}
 
 /// What a verb moves.
 #[derive(Clone, Copy, Eq, PartialEq)]
@@ -27,10 +116,10 @@ impl Worker {
         let Some(stripe) = stripe_of(&self.views, op).filter(|_| k > 1) else {
             return;
         };
-        let offset = u64::from(op.index) * split_bytes as u64;
+        let offset = u64::from(op.place.index) * split_bytes as u64;
         // Stores that go around the caches miss a translation and nothing else; the pages before this one
         // in its request needed the same.
-        let follows = op.buffer_offset > 0 && !offset.is_multiple_of(MEMORY_PAGE_BYTES);
+        let follows = op.chunk.buffer_offset > 0 && !offset.is_multiple_of(MEMORY_PAGE_BYTES);
         if verb == Verb::Write && follows {
             return;
         }
@@ -50,8 +139,8 @@ impl Worker {
         let at = usize::from(op);
         let (page, parities) = (self.page_buffer(op), self.parities(op));
         let (k, split_bytes) = (self.cut(op).k(), self.cut(op).split_bytes());
-        let offset = u64::from(self.ops[at].index) * split_bytes as u64;
-        let primary = self.ops[at].primary;
+        let offset = u64::from(self.ops[at].place.index) * split_bytes as u64;
+        let primary = self.ops[at].verbs.primary;
         let stripe = stripe_of(&self.views, &self.ops[at]).expect("posted only in a mapped extent");
         let member = |split: usize| {
             stripe.members[split]
@@ -73,7 +162,7 @@ impl Worker {
                 parity => parities.wrapping_add((parity - k) * split_bytes),
             };
             let Some((endpoint, at_once)) = self.endpoints.get(member.session) else {
-                self.queue.push(Completion {
+                self.completions.queue.push(Completion {
                     token,
                     status: Status::Disconnected,
                     value: 0,
@@ -81,9 +170,9 @@ impl Worker {
                 continue;
             };
             let queue = if at_once {
-                &mut self.inline
+                &mut self.completions.inline
             } else {
-                &mut self.queue
+                &mut self.completions.queue
             };
             // SAFETY: `local` is one split of the request's buffer or of this operation's scratch
             // block. Both live, and sources stay unchanged, until the operation ends: after the
@@ -106,17 +195,16 @@ impl Worker {
                 }
             };
             posted.expect("an endpoint's queue holds one verb per operation");
-            if self.inline.pop_ok() {
+            if self.completions.inline.pop_ok() {
                 ended |= 1 << split;
-            } else if let Some(failed) = self.inline.pop() {
-                self.queue.push(failed);
+            } else if let Some(failed) = self.completions.inline.pop() {
+                self.completions.queue.push(failed);
             }
         }
         let state = &mut self.ops[at];
-        state.acked |= ended;
-        state.pending &= !ended;
-        if ended != 0 && state.pending == 0 {
-            self.ready.push(op);
+        state.verbs.note_at_once(ended);
+        if ended != 0 && state.verbs.is_over() {
+            self.agenda.ready.push(op);
         }
     }
 
@@ -125,18 +213,15 @@ impl Worker {
         let op = u16::try_from(completion.token >> 8).expect("an operation's index went in");
         let at = usize::from(op);
         let split = usize::try_from(completion.token & 0xff).expect("a byte");
-        self.ops[at].pending &= !(1 << split);
-        let is_late = self.ops[at].revoked;
-        if is_late {
+        if self.ops[at].verbs.revoked {
             self.settle_late(op, split);
         }
-        if completion.status != Status::Ok && !is_injected(InjectedFault::ErrorAsAck) {
-            self.ops[at].failed = true;
+        let is_ok = completion.status == Status::Ok || is_injected(InjectedFault::ErrorAsAck);
+        self.ops[at].verbs.note_end(split, is_ok);
+        if !is_ok {
             self.mark_failed(op, split, completion.status);
-        } else if !is_late {
-            self.ops[at].acked |= 1 << split;
         }
-        let is_last = self.ops[at].pending == 0;
+        let is_last = self.ops[at].verbs.is_over();
         if self.ops[at].state == State::Lingering {
             if is_last {
                 self.forget(op);
@@ -145,14 +230,14 @@ impl Worker {
             self.step(op);
         } else if self.is_acknowledgeable(op) {
             self.acknowledge_early(op);
-        } else if self.ops[at].is_told {
+        } else if self.ops[at].early.is_told {
             self.publish_landed(op);
         }
     }
 
     /// Marks the member failed in the directory, before anything is posted around it.
     fn mark_failed(&mut self, op: u16, split: usize, status: Status) {
-        let extent = self.ops[usize::from(op)].extent;
+        let extent = self.ops[usize::from(op)].place.extent;
         let stripe = stripe_of(&self.views, &self.ops[usize::from(op)]);
         let Some(member) = stripe.and_then(|stripe| stripe.members[split].as_ref()) else {
             return;
@@ -200,4 +285,48 @@ pub(super) fn bits(mut mask: u64) -> impl Iterator<Item = usize> {
             bit
         })
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_read_is_served_by_any_so_many_of_those_it_asked() {
+        let mut verbs = Verbs::default();
+        verbs.begin_read(0b1011, 2);
+        verbs.note_end(3, true);
+        assert!(!verbs.is_served() && !verbs.is_over());
+        verbs.note_end(0, true);
+        assert!(verbs.is_served() && !verbs.is_short() && !verbs.is_over());
+        assert_eq!(verbs.revoke(), 0b0010);
+        assert_eq!(verbs.revoke(), 0, "once");
+        assert!(!verbs.is_served(), "somebody has gone on with it");
+        verbs.note_end(1, true);
+        assert_eq!((verbs.acked, verbs.is_over()), (0b1001, true), "too late");
+    }
+
+    #[test]
+    fn a_read_whose_hosts_failed_is_short() {
+        let mut verbs = Verbs::default();
+        verbs.begin_read(0b11, 2);
+        verbs.note_end(0, false);
+        verbs.note_end(1, true);
+        assert!(verbs.is_over() && verbs.is_short() && verbs.failed);
+        verbs.begin_read(0b110, 2);
+        assert!(!verbs.failed && verbs.acked == 0, "it begins anew");
+    }
+
+    #[test]
+    fn parities_that_are_encoded_hold_a_write_open() {
+        let mut verbs = Verbs {
+            pending: 0b1_1111 | ENCODING,
+            ..Verbs::default()
+        };
+        (0..3).for_each(|data| verbs.note_end(data, true));
+        assert!(!verbs.is_over());
+        assert_eq!((verbs.out(), verbs.take_parities(3)), (0b1_1000, 0b1_1000));
+        verbs.note_at_once(0b1_1000);
+        assert!(verbs.is_over() && verbs.acked == 0b1_1111);
+    }
 }

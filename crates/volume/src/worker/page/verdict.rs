@@ -32,7 +32,7 @@ const SPLITS_MAX: usize = DATA_MAX + PARITY_MAX;
 impl Worker {
     /// Judges the splits that were read, when `more` others could be read besides, and makes the page.
     pub(super) fn verdict(&mut self, op: u16, more: usize) -> Verdict {
-        let present = self.ops[usize::from(op)].acked;
+        let present = self.ops[usize::from(op)].verbs.acked;
         let (given, k) = (present.count_ones() as usize, self.cut(op).k());
         if given <= k {
             let counters = &self.core.integrity.counters;
@@ -97,7 +97,7 @@ impl Worker {
 
     /// Has the page made from splits that are right.
     fn keep_right(&mut self, op: u16, right: u64) {
-        self.ops[usize::from(op)].acked = right;
+        self.ops[usize::from(op)].verbs.acked = right;
         self.reconstruct(op);
     }
 }

@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering;
 use cenote_fabric::order_stores;
 use cenote_pool::injected_faults::{InjectedFault, is_injected};
 
-use super::epoch::stripe_of;
+use super::stripe_of;
 use super::verbs::Verb;
 use super::{ENCODING, State};
 use crate::backing::Route;
@@ -26,14 +26,14 @@ use crate::{IoError, PAGE_BYTES};
 impl Worker {
     pub(super) fn begin_write(&mut self, op: u16) {
         let at = usize::from(op);
-        let page = self.ops[at].page;
-        let claimed = self.ops[at].claimed || self.core.claims.try_claim(page);
+        let page = self.ops[at].chunk.page;
+        let claimed = self.ops[at].claim.held || self.core.claims.try_claim(page);
         if !claimed && !is_injected(InjectedFault::TwoWriters) {
             return self.park(op);
         }
-        self.ops[at].claimed = claimed;
+        self.ops[at].claim.held = claimed;
         self.locate(op);
-        if self.ops[at].len_bytes == PAGE_BYTES {
+        if self.ops[at].chunk.len_bytes == PAGE_BYTES {
             return self.begin_scatter(op);
         }
         let written = self.core.marks.written.contains(page);
@@ -55,13 +55,13 @@ impl Worker {
     pub(super) fn begin_scatter(&mut self, op: u16) {
         let at = usize::from(op);
         self.enter(op);
-        let index = self.ops[at].index;
+        let index = self.ops[at].place.index;
         let is_backed = self.core.backing.is_some();
         let Some(stripe) = stripe_of(&self.views, &self.ops[at]) else {
             if is_backed {
                 return self.store_alone(op);
             }
-            return match self.core.want(self.ops[at].extent) {
+            return match self.core.want(self.ops[at].place.extent) {
                 Mapping::Refused => self.finish(op, Err(IoError::NoSpace)),
                 _ => self.park(op),
             };
@@ -101,7 +101,8 @@ impl Worker {
         // Early, so that a regeneration or a reclaim that drains this write sees its page.
         self.list(op);
         let state = &mut self.ops[at];
-        (state.state, state.acked, state.failed) = (State::Writing, 0, false);
+        state.state = State::Writing;
+        state.verbs.reset();
         self.prepare_acknowledgement(op);
         self.scatter(op, members);
     }
@@ -117,7 +118,7 @@ impl Worker {
             Some(_) => stripe.has_unreachable() && self.is_only_on_slabs(op),
             None => stripe.has_unreachable() && stripe.is_there(),
         };
-        if stripe.fence.contains(self.ops[at].index) {
+        if stripe.fence.contains(self.ops[at].place.index) {
             let now = (self.core.clock)();
             let since = self.ops[at].fenced;
             if !stripe.fence.lets_in(now.since(since.unwrap_or(now))) {
@@ -131,7 +132,7 @@ impl Worker {
     /// Lists the page as being written, and what it is to be. One that is redone is listed.
     pub(super) fn list(&mut self, op: u16) {
         if !self.is_redo(op) {
-            let (slot, page) = (self.list_slot(op), self.ops[usize::from(op)].page);
+            let (slot, page) = (self.list_slot(op), self.ops[usize::from(op)].chunk.page);
             self.stage_tag(op, slot);
             // SAFETY: the page is the request's buffer, the scratch page or an entry's, whole in each case,
             // and nothing writes it while the operation lives.
@@ -140,7 +141,7 @@ impl Worker {
             };
             self.core.marks.begin_write(slot, page, bytes);
         }
-        self.ops[usize::from(op)].listed = true;
+        self.ops[usize::from(op)].listing.listed = true;
     }
 
     /// Posts the data splits among `members` and leaves the parities to be encoded meanwhile.
@@ -150,15 +151,15 @@ impl Worker {
         let encodes = k > 1 && parities != 0;
         self.prefetch(op, members, Verb::Write);
         if encodes && self.switches.async_encode && !self.endpoints.complete_at_once() {
-            self.ops[usize::from(op)].pending = members | ENCODING;
+            self.ops[usize::from(op)].verbs.pending = members | ENCODING;
             self.post(op, members & !parities, Verb::Write);
-            return self.encode.push(op);
+            return self.agenda.encode.push(op);
         }
         // Nothing flies meanwhile; but what was asked for early arrives.
         if encodes {
             self.encode_page(op);
         }
-        self.ops[usize::from(op)].pending = members;
+        self.ops[usize::from(op)].verbs.pending = members;
         self.post(op, members, Verb::Write);
     }
 
@@ -167,14 +168,13 @@ impl Worker {
         self.encode_page(op);
         let at = usize::from(op);
         let k = self.cut(op).k();
-        self.ops[at].pending &= !ENCODING;
         // Members may have failed meanwhile; their posts fail and are handled like any other.
-        let unposted = self.ops[at].pending >> k << k;
+        let unposted = self.ops[at].verbs.take_parities(k);
         self.post(op, unposted, Verb::Write);
     }
 
     pub(super) fn end_merge(&mut self, op: u16) {
-        if self.is_short(op) {
+        if self.ops[usize::from(op)].verbs.is_short() {
             self.leave(op);
             return self.gather(op);
         }
@@ -187,7 +187,7 @@ impl Worker {
         if !self.judge(op) {
             return;
         }
-        if self.ops[usize::from(op)].is_move {
+        if self.ops[usize::from(op)].aim.is_move {
             return self.scatter_moved(op);
         }
         // All of the page is written again.
@@ -203,14 +203,14 @@ impl Worker {
         let at = usize::from(op);
         // Before the page is given back or the epoch left: readers and rebuilders look then.
         order_stores();
-        if self.ops[at].failed {
+        if self.ops[at].verbs.failed {
             let before = stripe_of(&self.views, &self.ops[at]).cloned();
             // Before the epoch is left: whoever rebuilds a split meanwhile finds that this page's
             // cannot be made from the others. The end of the write heals it.
-            self.core.marks.doubt(self.ops[at].page);
+            self.core.marks.doubt(self.ops[at].chunk.page);
             self.leave(op);
             self.enter(op);
-            (self.ops[at].failed, self.ops[at].is_parted) = (false, true);
+            (self.ops[at].verbs.failed, self.ops[at].disk.is_parted) = (false, true);
             let stripe = stripe_of(&self.views, &self.ops[at]);
             // The disk needs no slab to come back.
             let is_backed = self.core.backing.is_some();
@@ -227,13 +227,13 @@ impl Worker {
                 return self.finish(op, Err(IoError::Lost));
             };
             let same = before.map_or(0, |before| unchanged_members(&before, stripe));
-            let acked = self.ops[at].acked & same;
-            let missing = self.required(stripe, self.ops[at].index) & !acked;
-            let is_fenced = stripe.fence.contains(self.ops[at].index);
+            let acked = self.ops[at].verbs.acked & same;
+            let missing = self.required(stripe, self.ops[at].place.index) & !acked;
+            let is_fenced = stripe.fence.contains(self.ops[at].place.index);
             if stripe.has_unreachable() || (missing != 0 && is_fenced) {
                 return self.hold(op);
             }
-            self.ops[at].acked = acked;
+            self.ops[at].verbs.acked = acked;
             self.publish_landed(op);
             if missing != 0 {
                 self.ops[at].state = State::Writing;
@@ -252,7 +252,7 @@ impl Worker {
             self.finish(op, Err(IoError::Closed));
         } else {
             self.ops[at].state = State::Settling;
-            self.parked.push(op);
+            self.agenda.parked.push(op);
         }
     }
 
@@ -264,7 +264,7 @@ impl Worker {
             return members & ((1 << stripe.cut.k()) - 1);
         }
         if is_injected(InjectedFault::AheadOfStripe) {
-            let scheme = self.epoch.known().resilience.scheme();
+            let scheme = self.views.known().resilience.scheme();
             return members & ((1 << scheme.members()) - 1);
         }
         members
@@ -279,8 +279,8 @@ impl Worker {
         self.withdraw_landed(op);
         self.leave(op);
         let state = &mut self.ops[usize::from(op)];
-        (state.state, state.acked, state.failed) = (State::Holding, 0, true);
-        self.parked.push(op);
+        (state.state, state.verbs.acked, state.verbs.failed) = (State::Holding, 0, true);
+        self.agenda.parked.push(op);
     }
 
     /// Whether a write waits for a rebuilder, a slab, or the journal, and for nothing that is on its way.
@@ -307,14 +307,14 @@ impl Worker {
     /// `is_over`: this worker begins nothing any more, and no other has its places.
     fn unlist_ended(&mut self, op: u16, is_whole: bool, is_over: bool) {
         let at = usize::from(op);
-        if !std::mem::take(&mut self.ops[at].listed) {
+        if !std::mem::take(&mut self.ops[at].listing.listed) {
             return;
         }
         let is_over = is_over || self.core.closed.load(Ordering::Acquire);
         if !is_whole && is_over && self.core.marks.has_images() {
             // The next owner redoes it. Till then nobody else is to write the page: its claim stays.
             self.withdraw_landed(op);
-            self.ops[at].claimed = false;
+            self.ops[at].claim.held = false;
             return;
         }
         self.unlist(op, is_whole);
@@ -324,7 +324,7 @@ impl Worker {
         let slot = self.list_slot(op);
         self.settle_tag(op, slot, is_whole);
         if is_whole {
-            let page = self.ops[usize::from(op)].page;
+            let page = self.ops[usize::from(op)].chunk.page;
             self.core.marks.end_write(slot, page);
         } else {
             self.core.marks.fail_write(slot);
@@ -333,7 +333,7 @@ impl Worker {
 
     /// The operation's place in the list of pages in flight.
     pub(super) fn list_slot(&self, op: u16) -> usize {
-        self.ops[usize::from(op)].slot as usize
+        self.ops[usize::from(op)].listing.slot as usize
     }
 
     /// The place in that list of whatever this operation writes by itself.

@@ -211,7 +211,11 @@ mod tests {
     fn what_late_verbs_speak_of_is_kept_and_no_epoch_is_held_for_it() {
         let directory = directory();
         directory.publish(|next| {
-            next.extents[0] = Some(Arc::default());
+            let members = vec![None; 3];
+            next.extents[0] = Some(Arc::new(Stripe {
+                members,
+                ..Stripe::default()
+            }));
             true
         });
         let mut views = views(&directory);

@@ -128,7 +128,7 @@ impl Control {
             reshaper: Reshaper::default(),
             restriper: Restriper::default(),
             owner: Owner::default(),
-            activity: Activity::new(&parts.core.touched, now),
+            activity: Activity::new(&parts.core.demand.touched, now),
             arrivals,
             commands: parts.commands,
             closing: None,
@@ -309,7 +309,7 @@ impl Control {
                 self.repairer.on_filled(cx, host, request, result);
             }
             Reply::Reclaim { bytes } => {
-                cx.core.spare.offer(bytes, cx.now());
+                cx.core.limits.spare.offer(bytes, cx.now());
                 cx.hosts.say_where(host);
             }
             Reply::HandsOver { back_within_ms } => {
@@ -389,7 +389,7 @@ impl Control {
             }
             Command::Reshape(resilience) => {
                 self.reshaper.begin(cx, &mut self.restriper, resilience);
-                cx.core.restripe_orders.note_obeyed();
+                cx.core.helpers.restripe_orders.note_obeyed();
             }
             Command::Close | Command::Detach => unreachable!("they end the turn"),
         }
@@ -419,7 +419,10 @@ impl Control {
         self.follow_up();
         let (cx, repairer) = (&mut self.cx, &mut self.repairer);
         self.activity.tend(cx, &mut self.mapper, repairer, now);
-        if cx.reputations.tend(&cx.core.integrity, &cx.hosts, now) {
+        if cx
+            .reputations
+            .tend(&cx.core.pages.integrity, &cx.hosts, now)
+        {
             cx.search_soon();
         }
         self.owner.tend(cx, now);
@@ -429,8 +432,8 @@ impl Control {
         }
         self.mapper.map_again(&self.cx, now);
         let core = &self.cx.core;
-        let is_kept = core.mapped_ahead.load(Ordering::Acquire) && !core.layouts.is_mixed();
-        if core.discarded.swap(false, Ordering::AcqRel) && !is_kept {
+        let is_kept = core.demand.mapped_ahead.load(Ordering::Acquire) && !core.layouts.is_mixed();
+        if core.demand.discarded.swap(false, Ordering::AcqRel) && !is_kept {
             self.repairer.reclaim_the_empty(&self.cx);
         }
     }
@@ -548,7 +551,7 @@ impl Control {
         let (core, extent) = (&self.cx.core, unmapped.extent);
         match unmapped.cause {
             Cause::Lost => {
-                let is_ahead = core.mapped_ahead.load(Ordering::Acquire);
+                let is_ahead = core.demand.mapped_ahead.load(Ordering::Acquire);
                 if is_ahead && !core.layouts.is_mixed() {
                     self.mapper.note_lost(extent);
                 }
@@ -557,7 +560,7 @@ impl Control {
                 let now = self.cx.now();
                 for (host, window) in slabs {
                     if let Some(since) = self.evictor.note_given_back(host, &window) {
-                        core.timings.evict.note(now.since(since));
+                        core.measures.timings.evict.note(now.since(since));
                     }
                 }
                 // It takes others at once if it is busy.

@@ -5,17 +5,18 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use cenote_fabric::{Endpoint, Time};
+use cenote_fabric::Time;
 use cenote_pool::injected_faults::{InjectedFault, is_injected};
 
 use crate::backing::Store;
 use crate::claims::Claims;
-use crate::directory::{Directory, Session, WORKERS_MAX};
+use crate::directory::Directory;
 use crate::extents::{ByExtent, EXTENTS_MAX, LayoutId};
 use crate::flights::Flights;
 use crate::integrity::{Integrity, Tags};
 use crate::layout::Layout;
 use crate::layouts::Layouts;
+use crate::mailboxes::Mailboxes;
 use crate::marks::{Marks, Soundness};
 use crate::migrator::Migrator;
 use crate::restripe_orders::RestripeOrders;
@@ -34,41 +35,73 @@ pub struct Core {
     /// Size of the volume in bytes; grows by resize.
     pub size_bytes: AtomicU64,
     pub directory: Arc<Directory>,
-    pub claims: Claims,
-    /// Pages that were acknowledged and have not landed everywhere.
-    pub flights: Flights,
-    pub marks: Marks,
+    pub pages: Pages,
     /// Every change of the directory up to this epoch is in the journal; the end of time without one.
     pub journaled: AtomicU64,
     /// What stands behind the slabs, if anything does.
     pub backing: Option<Arc<Store>>,
+    pub demand: Demand,
+    pub mailboxes: Mailboxes,
+    pub life: Life,
+    pub wake: Wake,
+    pub measures: Measures,
+    pub helpers: Helpers,
+    pub limits: Limits,
+    /// The clock; virtual under simulation.
+    pub clock: fn() -> Time,
+}
+
+/// What is known of each page.
+pub struct Pages {
+    pub claims: Claims,
+    /// Pages that were acknowledged and have not landed everywhere.
+    pub flights: Flights,
+    pub marks: Marks,
+    pub integrity: Integrity,
+}
+
+/// Which extents are to have slabs.
+pub struct Demand {
     /// Page operations on each extent since the control thread last looked.
     pub touched: ByExtent<AtomicU32>,
     mapping: ByExtent<AtomicU8>,
     wanted: Mutex<Vec<usize>>,
-    mailboxes: Box<[Mailbox]>,
     /// Set when a discard may have emptied an extent.
     pub discarded: AtomicBool,
     /// Set when every extent was mapped ahead: empty ones then stay mapped.
     pub mapped_ahead: AtomicBool,
+}
+
+/// Whether the volume ends.
+#[derive(Default)]
+pub struct Life {
     /// Set before the workers of a volume that ends go: what they leave is the next owner's.
     pub ending: AtomicBool,
     pub closed: AtomicBool,
-    pub wake: Wake,
+}
+
+/// What it did so far, and how long that took.
+#[derive(Default)]
+pub struct Measures {
     pub counters: Counters,
-    pub integrity: Integrity,
+    pub timings: Timings,
+}
+
+/// Threads beside the workers, and what is asked of them.
+pub struct Helpers {
     pub scrub: Scrub,
     pub migrator: Migrator,
     pub restripe_orders: RestripeOrders,
-    pub timings: Timings,
+}
+
+/// What bounds it.
+pub struct Limits {
     /// How fast slabs may be rebuilt.
     pub pace: Pace,
     /// What the client's own machine has to spare.
     pub spare: Spare,
     /// Longest that a host which says that it will be back is waited for.
     pub return_max: Duration,
-    /// The clock; virtual under simulation.
-    pub clock: fn() -> Time,
 }
 
 /// How fast slabs may be rebuilt and moved, as the volume's owner wants it.
@@ -87,13 +120,6 @@ impl Default for Pace {
             yields: AtomicBool::new(true),
         }
     }
-}
-
-/// Endpoints that the control thread opened for a worker and that it has not yet taken.
-#[derive(Default)]
-struct Mailbox {
-    full: AtomicBool,
-    endpoints: Mutex<Vec<(Session, Box<dyn Endpoint>)>>,
 }
 
 /// What the volume did so far; for status and metrics.
@@ -200,7 +226,11 @@ impl Core {
         let most = extent_counts.iter().copied().max().unwrap_or(0);
         let slabs = fit(slabs.min(EXTENTS_MAX).max(most));
         Self {
-            restripe_orders: RestripeOrders::new(Cut::of(scheme), &layouts),
+            helpers: Helpers {
+                scrub: Scrub::default(),
+                migrator: Migrator::default(),
+                restripe_orders: RestripeOrders::new(Cut::of(scheme), &layouts),
+            },
             layouts,
             codes,
             size_bytes: AtomicU64::new(size_bytes),
@@ -209,28 +239,30 @@ impl Core {
                 resilience,
                 backing.is_none(),
             )),
-            claims: Claims::new(),
-            flights,
-            marks,
+            pages: Pages {
+                claims: Claims::new(),
+                flights,
+                marks,
+                integrity: Integrity::new(host_count, tags),
+            },
             journaled: AtomicU64::new(u64::MAX),
             backing,
-            touched: ByExtent::new([slabs; 2], || AtomicU32::new(0)),
-            mapping: ByExtent::new([slabs; 2], || AtomicU8::new(0)),
-            wanted: Mutex::default(),
-            mailboxes: (0..WORKERS_MAX).map(|_| Mailbox::default()).collect(),
-            discarded: AtomicBool::new(false),
-            mapped_ahead: AtomicBool::new(false),
-            ending: AtomicBool::new(false),
-            closed: AtomicBool::new(false),
+            demand: Demand {
+                touched: ByExtent::new([slabs; 2], || AtomicU32::new(0)),
+                mapping: ByExtent::new([slabs; 2], || AtomicU8::new(0)),
+                wanted: Mutex::default(),
+                discarded: AtomicBool::new(false),
+                mapped_ahead: AtomicBool::new(false),
+            },
+            mailboxes: Mailboxes::new(),
+            life: Life::default(),
             wake,
-            counters: Counters::default(),
-            scrub: Scrub::default(),
-            migrator: Migrator::default(),
-            integrity: Integrity::new(host_count, tags),
-            timings: Timings::default(),
-            return_max,
-            pace: Pace::default(),
-            spare: Spare::default(),
+            measures: Measures::default(),
+            limits: Limits {
+                pace: Pace::default(),
+                spare: Spare::default(),
+                return_max,
+            },
             clock,
         }
     }
@@ -248,10 +280,10 @@ impl Core {
     /// Makes sure that what is known of the pages of so large a volume has room.
     pub fn reserve(&self, size_bytes: u64) -> std::io::Result<()> {
         let pages = pages_of(self.layout(), size_bytes);
-        if let Some(tags) = &self.integrity.tags {
+        if let Some(tags) = &self.pages.integrity.tags {
             tags.reserve(pages)?;
         }
-        self.marks.reserve(pages)
+        self.pages.marks.reserve(pages)
     }
 
     /// The pages of an extent.
@@ -267,7 +299,7 @@ impl Core {
     fn held_pages(&self, extent: usize, pages: Range<u64>) -> impl Iterator<Item = u64> {
         let layout_id = LayoutId::of(extent);
         let end = pages.end.min(self.pages(extent).end);
-        let written = self.marks.written.range(pages.start..end);
+        let written = self.pages.marks.written.range(pages.start..end);
         written.filter(move |&page| self.layouts.id_of(page) == layout_id)
     }
 
@@ -275,9 +307,9 @@ impl Core {
     /// be whole in the other layout.
     pub fn tear_doubtful(&self, extent: usize, pages: Range<u64>) {
         let layout_id = LayoutId::of(extent);
-        for page in self.marks.doubtful_pages(pages.start, pages.end) {
+        for page in self.pages.marks.doubtful_pages(pages.start, pages.end) {
             if self.layouts.id_of(page) == layout_id {
-                self.marks.tear_doubtful(page, page + 1);
+                self.pages.marks.tear_doubtful(page, page + 1);
             }
         }
     }
@@ -294,13 +326,15 @@ impl Core {
     /// and holds data. False when somebody is at it, who may write or discard it, or bring it to the other
     /// layout, whole.
     pub fn tear(&self, extent: usize, page: u64) -> bool {
-        if !self.claims.try_claim(page) {
+        if !self.pages.claims.try_claim(page) {
             return false;
         }
-        if self.layouts.id_of(page) == LayoutId::of(extent) && self.marks.written.contains(page) {
-            self.marks.tear(page);
+        if self.layouts.id_of(page) == LayoutId::of(extent)
+            && self.pages.marks.written.contains(page)
+        {
+            self.pages.marks.tear(page);
         }
-        self.claims.release(page);
+        self.pages.claims.release(page);
         true
     }
 
@@ -309,16 +343,16 @@ impl Core {
     pub fn lose(&self, extent: usize) -> Option<u64> {
         let (mut lost, mut is_whole) = (0, true);
         for page in self.held_pages(extent, self.pages(extent)) {
-            if self.marks.soundness(page) == Soundness::Torn {
+            if self.pages.marks.soundness(page) == Soundness::Torn {
                 continue;
             }
             if !self.tear(extent, page) {
                 is_whole = false;
                 continue;
             }
-            if !self.marks.written.contains(page) {
+            if !self.pages.marks.written.contains(page) {
                 // It was discarded meanwhile.
-                self.marks.heal(page);
+                self.pages.marks.heal(page);
                 continue;
             }
             lost += 1;
@@ -335,7 +369,7 @@ impl Core {
     /// Pages of which an extent holds data.
     pub fn held_count(&self, extent: usize) -> u64 {
         let (layout_id, pages) = (LayoutId::of(extent), self.pages(extent));
-        let written = &self.marks.written;
+        let written = &self.pages.marks.written;
         self.layouts
             .count_in(layout_id, written, pages.start, pages.end)
     }
@@ -357,7 +391,7 @@ impl Core {
 
     /// Asks the control thread to map an extent and says where that stands.
     pub fn want(&self, extent: usize) -> Mapping {
-        let state = &self.mapping[extent];
+        let state = &self.demand.mapping[extent];
         match state.compare_exchange(
             Mapping::Idle as u8,
             Mapping::Wanted as u8,
@@ -365,7 +399,8 @@ impl Core {
             Ordering::Acquire,
         ) {
             Ok(_) => {
-                self.wanted
+                self.demand
+                    .wanted
                     .lock()
                     .unwrap_or_else(PoisonError::into_inner)
                     .push(extent);
@@ -379,50 +414,23 @@ impl Core {
 
     /// Whether too few hosts had memory for an extent a moment ago.
     pub fn is_refused(&self, extent: usize) -> bool {
-        self.mapping[extent].load(Ordering::Acquire) == Mapping::Refused as u8
+        self.demand.mapping[extent].load(Ordering::Acquire) == Mapping::Refused as u8
     }
 
     /// Says how mapping an extent ended.
     pub fn mapping_ended(&self, extent: usize, state: Mapping) {
-        self.mapping[extent].store(state as u8, Ordering::Release);
+        self.demand.mapping[extent].store(state as u8, Ordering::Release);
     }
 
     /// Takes the extents asked for since the last call.
     pub fn take_wanted(&self) -> Vec<usize> {
-        std::mem::take(&mut self.wanted.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    /// Hands a worker the endpoint of a new session, before anything granted on it is published.
-    pub fn deliver(&self, worker: usize, session: Session, endpoint: Box<dyn Endpoint>) {
-        let mailbox = &self.mailboxes[worker];
-        let mut endpoints = mailbox
-            .endpoints
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        // A worker without requests takes nothing while a host comes and goes.
-        endpoints.retain(|(earlier, _)| earlier.host != session.host);
-        endpoints.push((session, endpoint));
-        drop(endpoints);
-        mailbox.full.store(true, Ordering::Release);
-    }
-
-    /// Takes what was delivered.
-    pub fn collect(&self, worker: usize) -> Vec<(Session, Box<dyn Endpoint>)> {
-        let mailbox = &self.mailboxes[worker];
-        if !mailbox.full.swap(false, Ordering::AcqRel) {
-            return Vec::new();
-        }
         std::mem::take(
-            &mut mailbox
-                .endpoints
+            &mut self
+                .demand
+                .wanted
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner),
         )
-    }
-
-    /// Whether something was delivered to the worker.
-    pub fn has_mail(&self, worker: usize) -> bool {
-        self.mailboxes[worker].full.load(Ordering::Acquire)
     }
 }
 

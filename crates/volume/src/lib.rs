@@ -29,6 +29,7 @@ mod journal;
 mod kept;
 mod layout;
 mod layouts;
+mod mailboxes;
 mod marks;
 mod migrator;
 mod request;

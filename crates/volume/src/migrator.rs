@@ -79,13 +79,13 @@ impl Migrator {
 
 /// The migrator's thread.
 pub fn run(core: &Core, mut worker: Worker) {
-    while let Some(chunk) = core.migrator.wait() {
+    while let Some(chunk) = core.helpers.migrator.wait() {
         let mut run = Run::new(chunk);
         while let Some(pages) = run.advance(core) {
             let is_moved = worker.move_pages(pages).is_ok();
             run.handle_moved(is_moved);
         }
-        core.migrator.tell(run.is_whole);
+        core.helpers.migrator.tell(run.is_whole);
         core.wake.wake();
     }
 }
@@ -110,7 +110,7 @@ impl Run {
 
     /// The pages that are to be moved next; those that hold nothing before them are moved by this.
     fn advance(&mut self, core: &Core) -> Option<Range<u64>> {
-        let written = &core.marks.written;
+        let written = &core.pages.marks.written;
         let first = written.next(self.next, self.end, true).unwrap_or(self.end);
         for page in self.next..first {
             self.is_whole &= pass_empty(core, page);
@@ -141,14 +141,14 @@ fn pass_empty(core: &Core, page: u64) -> bool {
     if core.layouts.id_of(page) == target {
         return true;
     }
-    if !core.claims.try_claim(page) {
+    if !core.pages.claims.try_claim(page) {
         return false;
     }
-    let is_empty = !core.marks.written.contains(page);
+    let is_empty = !core.pages.marks.written.contains(page);
     if is_empty {
         core.layouts.pass(page, target);
     }
-    core.claims.release(page);
+    core.pages.claims.release(page);
     is_empty
 }
 
@@ -174,7 +174,7 @@ impl SteppedMigrator {
         loop {
             let run = match &mut self.run {
                 Some(run) => run,
-                None => match core.migrator.orders().chunk.take() {
+                None => match core.helpers.migrator.orders().chunk.take() {
                     Some(chunk) => self.run.insert(Run::new(chunk)),
                     None => {
                         // What it read and does not wait for any more comes in.
@@ -193,7 +193,7 @@ impl SteppedMigrator {
             match run.advance(core) {
                 Some(pages) => self.request = Some(self.worker.submit_move(pages)),
                 None => {
-                    core.migrator.tell(run.is_whole);
+                    core.helpers.migrator.tell(run.is_whole);
                     self.run = None;
                     return true;
                 }

@@ -164,7 +164,7 @@ impl Scrub {
 /// The scrubber's thread.
 pub fn run(core: &Core, mut worker: Worker) {
     step_back();
-    let scrub = &core.scrub;
+    let scrub = &core.helpers.scrub;
     let mut pause = Duration::ZERO;
     while let Some(keeps_rate) = scrub.wait(pause) {
         let report = pass(core, &mut worker, keeps_rate);
@@ -183,15 +183,15 @@ pub fn run(core: &Core, mut worker: Worker) {
 
 /// Looks at every page once; `None` when it is to end.
 fn pass(core: &Core, worker: &mut Worker, keeps_rate: bool) -> Option<ScrubReport> {
-    let scrub = &core.scrub;
+    let scrub = &core.helpers.scrub;
     let end = core.size_bytes.load(Ordering::Acquire) / PAGE_BYTES as u64;
-    let total = core.marks.written.count(0, end);
+    let total = core.pages.marks.written.count(0, end);
     scrub.pages_total.store(total, Ordering::Relaxed);
     scrub.pages_done.store(0, Ordering::Relaxed);
     let begun = Instant::now();
     let (mut report, mut next) = (ScrubReport::default(), 0);
     let (wrong_before, healed_before) = worker.scrubbed();
-    while let Some(page) = core.marks.written.next(next, end, true) {
+    while let Some(page) = core.pages.marks.written.next(next, end, true) {
         next = page + 1;
         match worker.scrub(page) {
             Ok(()) => {}
@@ -214,7 +214,7 @@ fn pass(core: &Core, worker: &mut Worker, keeps_rate: bool) -> Option<ScrubRepor
 
 /// Lets others go first, and keeps to the rate; false when it is to end.
 fn yields(core: &Core, begun: Instant, pages: u64, keeps_rate: bool) -> bool {
-    let scrub = &core.scrub;
+    let scrub = &core.helpers.scrub;
     let rate = scrub.orders().rate;
     let due = match rate {
         _ if !keeps_rate => Duration::ZERO,
@@ -222,7 +222,7 @@ fn yields(core: &Core, begun: Instant, pages: u64, keeps_rate: bool) -> bool {
         rate => Duration::from_secs_f64((pages * PAGE_BYTES as u64) as f64 / rate as f64),
     };
     let ahead = due.saturating_sub(begun.elapsed());
-    let counters = &core.counters;
+    let counters = &core.measures.counters;
     let at_work = || {
         let (reads, writes) = (&counters.pages_read, &counters.pages_written);
         reads.load(Ordering::Relaxed) + writes.load(Ordering::Relaxed)

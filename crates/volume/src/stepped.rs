@@ -303,7 +303,7 @@ impl Stepped {
     #[must_use]
     pub fn torn_pages(&self) -> Vec<u64> {
         let core = self.control.core();
-        core.marks.torn_pages(0, core.page_count()).collect()
+        core.pages.marks.torn_pages(0, core.page_count()).collect()
     }
 
     /// Whether slabs have a page of a volume with a disk behind it, or will when they are back.

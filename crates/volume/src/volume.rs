@@ -217,7 +217,7 @@ impl Volume {
 
     /// Writes that the last owner did not end.
     pub(crate) fn unfinished(&self) -> Vec<Unfinished> {
-        self.core.marks.unfinished()
+        self.core.pages.marks.unfinished()
     }
 
     /// Makes whole, as far as that can be, the pages of which it is not known what the last owner was
@@ -377,7 +377,7 @@ impl Volume {
 
     /// Has the control thread open endpoints for a new worker.
     pub(crate) fn ask_for_worker(&self) -> Result<Newcomer, VolumeError> {
-        if self.core.ending.load(Ordering::Acquire) {
+        if self.core.life.ending.load(Ordering::Acquire) {
             return Err(VolumeError::Closed);
         }
         let (id, epoch) = self
@@ -408,7 +408,7 @@ impl Volume {
         )
         .map_err(os("making an epoll descriptor"))?;
         // One that is refused now takes its leave.
-        let reserved = self.core.marks.reserve_slots(slots_of(id));
+        let reserved = self.core.pages.marks.reserve_slots(slots_of(id));
         reserved.map_err(os("getting room on the disk for pages under way"))?;
         Ok(worker)
     }
@@ -416,7 +416,7 @@ impl Volume {
     /// Pages whose last write ended unknown.
     pub(crate) fn doubtful_pages(&self) -> Vec<u64> {
         let pages = self.size_bytes() / PAGE_BYTES as u64;
-        self.core.marks.doubtful_pages(0, pages).collect()
+        self.core.pages.marks.doubtful_pages(0, pages).collect()
     }
 
     /// Whether byte `offset` lies in a page with data, and the first byte at or after which that changes,
@@ -425,8 +425,8 @@ impl Volume {
     pub fn allocation(&self, offset: u64, end: u64) -> (bool, u64) {
         let page = offset / PAGE_BYTES as u64;
         let last = end.div_ceil(PAGE_BYTES as u64);
-        let is_data = self.core.marks.written.contains(page);
-        let change = self.core.marks.written.next(page, last, !is_data);
+        let is_data = self.core.pages.marks.written.contains(page);
+        let change = self.core.pages.marks.written.next(page, last, !is_data);
         (
             is_data,
             change.map_or(end, |page| (page * PAGE_BYTES as u64).min(end)),
@@ -459,20 +459,20 @@ impl Volume {
     /// host is on its way back, is left to the next owner. There are no new workers from then on. Workers
     /// that are dropped wait up to 12 s for such writes, and 2 s for what is on its way.
     pub fn announce_end(&self) {
-        self.core.ending.store(true, Ordering::Release);
+        self.core.life.ending.store(true, Ordering::Release);
     }
 
     fn end(&self, command: Command) {
-        self.core.ending.store(true, Ordering::Release);
-        self.core.closed.store(true, Ordering::Release);
+        self.core.life.ending.store(true, Ordering::Release);
+        self.core.life.closed.store(true, Ordering::Release);
         let Running {
             control,
             queues,
             scrubber,
             migrator,
         } = std::mem::take(&mut *self.running());
-        self.core.scrub.end();
-        self.core.migrator.end();
+        self.core.helpers.scrub.end();
+        self.core.helpers.migrator.end();
         // First: their workers may wait for the control thread.
         for helper in scrubber.into_iter().chain(migrator) {
             if helper.join().is_err() {

@@ -242,7 +242,7 @@ impl Worker {
 
     /// One turn of the loop: arrivals, completions, parked operations, new pages.
     fn turn(&mut self, timeout: Duration) {
-        if self.core.has_mail(self.farewell.id) {
+        if self.core.mailboxes.has_mail(self.farewell.id) {
             self.take_mail();
         }
         // Woken with nothing in flight: a connection has something to say.
@@ -274,7 +274,7 @@ impl Worker {
     }
 
     pub(crate) fn take_mail(&mut self) {
-        for (session, endpoint) in self.core.collect(self.farewell.id) {
+        for (session, endpoint) in self.core.mailboxes.collect(self.farewell.id) {
             self.endpoints.adopt(session, endpoint);
         }
     }
@@ -314,7 +314,8 @@ impl Worker {
     /// Whether writes are held that may be ended as soon as their slabs are back, or given up; of a volume
     /// that ends with its owner they need not be.
     fn awaits_held(&self) -> bool {
-        let is_over = self.core.ending.load(Ordering::Acquire) && !self.core.marks.has_images();
+        let is_over =
+            self.core.life.ending.load(Ordering::Acquire) && !self.core.pages.marks.has_images();
         !is_over && self.has_held()
     }
 
@@ -346,7 +347,11 @@ impl Drop for Worker {
         self.retain_settling();
         let begun = (self.core.clock)();
         // For as long as a host may take to come back, and is missed then.
-        let held_max = self.core.return_max.saturating_add(FAILURE_TIMEOUT * 2);
+        let held_max = self
+            .core
+            .limits
+            .return_max
+            .saturating_add(FAILURE_TIMEOUT * 2);
         // Since when nothing is held.
         let mut moving_since = begun;
         loop {

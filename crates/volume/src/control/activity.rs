@@ -73,7 +73,7 @@ impl Activity {
         }
         self.sampled = now;
         let per_second = 1.0 / since.as_secs_f32();
-        for (average, touched) in self.averages.iter_mut().zip(cx.core.touched.iter()) {
+        for (average, touched) in self.averages.iter_mut().zip(cx.core.demand.touched.iter()) {
             // Most are never touched; a load is cheaper than a swap.
             if *average == 0.0 && touched.load(Ordering::Relaxed) == 0 {
                 continue;
@@ -127,13 +127,13 @@ impl Activity {
         let Some(store) = cx.core.backing.as_ref() else {
             return;
         };
-        if cx.core.spare.bytes(now) == 0 {
+        if cx.core.limits.spare.bytes(now) == 0 {
             return;
         }
         // Half of HotSlab: one that would be mapped again at once stays.
         let at_rest = (store.hot_slab / 2.0).max(AT_REST);
         let dropped = self.drop_quieter_than(cx, repairer, at_rest, DROPS_PER_SECOND);
-        let counter = &cx.core.counters.extents_reclaimed;
+        let counter = &cx.core.measures.counters.extents_reclaimed;
         counter.fetch_add(dropped as u64, Ordering::Relaxed);
     }
 

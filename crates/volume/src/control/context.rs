@@ -11,7 +11,7 @@ use cenote_pool::placement::Candidate;
 use super::acquires::Acquires;
 use super::hosts::Hosts;
 use super::owner::Opening;
-use super::placement::{Placer, Placing};
+use super::placement::{self, Placer, Placing};
 use super::recorder::Recorder;
 use super::reputations::Reputations;
 use crate::PAGE_BYTES;
@@ -61,7 +61,7 @@ impl Context {
     /// Hosts that may be asked for a slab now.
     pub fn candidates(&self, now: Time) -> Vec<Candidate> {
         let members = self.core.resilience().scheme().members();
-        let all = self.hosts.candidates(now);
+        let all = placement::candidates(&self.hosts, now);
         self.reputations.avoid_excluded(all, members)
     }
 
@@ -77,7 +77,7 @@ impl Context {
 
     /// Whether the pages' tags tell which of their splits are right.
     pub fn is_tagged(&self) -> bool {
-        self.core.integrity.tags.is_some() && !is_injected(InjectedFault::BelieveSources)
+        self.core.pages.integrity.tags.is_some() && !is_injected(InjectedFault::BelieveSources)
     }
 
     /// A slab could not be read: asks its host after it.
@@ -117,7 +117,7 @@ impl Context {
 
     /// Has empty extents be looked for again.
     pub fn note_discarded(&self) {
-        self.core.discarded.store(true, Ordering::Release);
+        self.core.demand.discarded.store(true, Ordering::Release);
     }
 
     /// Says how much cannot be read, if that is anything, after a host is gone.

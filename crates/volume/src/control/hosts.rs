@@ -11,7 +11,6 @@ use std::time::Duration;
 use cenote_fabric::{Endpoint, FAILURE_TIMEOUT, Hello, Opener, Result, Time};
 use cenote_pool::control::{Request, Window};
 use cenote_pool::injected_faults::{InjectedFault, is_injected};
-use cenote_pool::placement::Candidate;
 
 use super::Parts;
 use super::dialer::{Dialer, Link};
@@ -192,7 +191,7 @@ impl Hosts {
         host.on_up(session, link);
         for (worker, endpoint) in endpoints {
             if self.workers.contains(&worker) {
-                self.core.deliver(worker, session, endpoint);
+                self.core.mailboxes.deliver(worker, session, endpoint);
             }
         }
         self.say_where(index);
@@ -300,7 +299,9 @@ impl Hosts {
 
     /// A host is about to be replaced by another process: what it holds is waited for.
     pub fn on_hands_over(&mut self, index: HostIndex, back_within: Duration) {
-        let until = self.now().after(back_within.min(self.core.return_max));
+        let until = self
+            .now()
+            .after(back_within.min(self.core.limits.return_max));
         let host = &mut self.table[index];
         let Some(session) = host.session() else {
             return;
@@ -336,37 +337,12 @@ impl Hosts {
         self.table.iter_mut().for_each(|host| host.await_again(now));
     }
 
-    /// Hosts that may be asked for a slab now.
-    pub fn candidates(&self, now: Time) -> Vec<Candidate> {
-        let usable = |host: &Host| {
-            let is_ours = host.ownership == Ownership::Owned;
-            host.answers(now) && is_ours && !host.site.retired && host.slabs_free > 0
-        };
-        let all = self.table.iter().enumerate();
-        all.filter(|(_, host)| usable(host))
-            .map(|(index, host)| Candidate {
-                host: index,
-                domain: host.site.domain,
-                slabs_free: host.slabs_free,
-                slabs_total: host.slabs_total,
-            })
-            .collect()
-    }
-
-    /// Hosts that do not answer, may again soon, and lend: extents that lack some are not refused yet.
-    pub fn lenders_awaited(&self, now: Time) -> usize {
-        let lends = |host: &&Host| !host.site.retired;
-        let out = self.table.iter().filter(lends);
-        out.filter(|host| !host.answers(now) && host.is_awaited(now))
-            .count()
-    }
-
     /// Says where this client runs, and what it could reclaim. A host of an earlier version
     /// does not ask and is not told.
     pub fn say_where(&mut self, index: HostIndex) {
         let here = Request::Here {
             machine: self.machine,
-            away_bytes: self.core.spare.away_bytes(),
+            away_bytes: self.core.limits.spare.away_bytes(),
         };
         if self.machine != 0 && self.table[index].understands(&here) {
             self.send(index, &here);
@@ -428,7 +404,7 @@ impl Hosts {
     pub fn remove_worker(&mut self, worker: usize) {
         self.workers.retain(|&known| known != worker);
         self.openings.forget(worker);
-        drop(self.core.collect(worker));
+        drop(self.core.mailboxes.collect(worker));
     }
 
     fn open(&self, worker: usize, wanted: Vec<(Session, Opener)>) -> std::io::Result<()> {
@@ -458,7 +434,7 @@ impl Hosts {
             Ok(endpoint) => {
                 // Else the worker or the session is gone.
                 if let Some(waits) = self.openings.end(session, worker) {
-                    self.core.deliver(worker, session, endpoint);
+                    self.core.mailboxes.deliver(worker, session, endpoint);
                     answer(waits, Ok(()));
                 }
             }

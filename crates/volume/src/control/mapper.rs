@@ -15,6 +15,7 @@ use cenote_fabric::Time;
 
 use super::acquires::{Granted, Purpose};
 use super::context::Context;
+use super::placement::lenders_awaited;
 use super::windows::pool_window;
 use crate::core::{Core, Mapping};
 use crate::directory::{HostIndex, Member, MemberState, Session, Stripe};
@@ -174,7 +175,7 @@ impl Mapper {
         });
         cx.core.mapping_ended(extent, Mapping::Idle);
         let took = cx.now().since(job.begun);
-        cx.core.timings.map.note(took);
+        cx.core.measures.timings.map.note(took);
     }
 
     /// Too few hosts have a slab for an extent: what the others gave goes back.
@@ -190,7 +191,7 @@ impl Mapper {
         let until = now.after(REFUSED_FOR);
         // With a disk behind it the volume does without, and asks again while it is busy.
         if cx.core.backing.is_none() {
-            if live + cx.hosts.lenders_awaited(now) >= needed {
+            if live + lenders_awaited(&cx.hosts, now) >= needed {
                 // Whoever asked for it waits.
                 return self.postponed.push((extent, until));
             }

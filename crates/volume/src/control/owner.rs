@@ -439,12 +439,12 @@ fn end_opening(cx: &mut Context, result: Result<(), VolumeError>) {
     let Some(opening) = cx.opening.take() else {
         if result.is_err() {
             // It had been this client's: nothing that it says is heard any more.
-            cx.core.closed.store(true, Ordering::Release);
+            cx.core.life.closed.store(true, Ordering::Release);
         }
         return;
     };
     if result.is_ok() {
-        if let Some(tags) = &cx.core.integrity.tags {
+        if let Some(tags) = &cx.core.pages.integrity.tags {
             tags.enter_owner();
         }
         tear_all_doubtful(&cx.core);

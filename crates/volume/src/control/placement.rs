@@ -8,6 +8,7 @@
 //! takes a host that its group adopts. Slabs stay where they are when groups change.
 //! Paper: \[hydra22\] 5; decision 21.
 
+use cenote_fabric::Time;
 use cenote_pool::placement::{
     Candidate, CodingSets, Pick, Placement, Policy, Replacement, Shape, Site, place,
 };
@@ -15,6 +16,7 @@ use cenote_pool::placement::{
 use super::acquires::Acquires;
 use super::host::Host;
 use super::hosts::Hosts;
+use super::owner::Ownership;
 use crate::Scheme;
 use crate::core::Core;
 use crate::directory::HostIndex;
@@ -75,6 +77,31 @@ impl Choice {
 /// Members of a stripe that may share a power domain: those that it can do without.
 fn power_max(scheme: Scheme) -> usize {
     scheme.r().max(1)
+}
+
+/// Hosts that may be asked for a slab now.
+pub(super) fn candidates(hosts: &Hosts, now: Time) -> Vec<Candidate> {
+    let usable = |host: &Host| {
+        let is_ours = host.ownership == Ownership::Owned;
+        host.answers(now) && is_ours && !host.site.retired && host.slabs_free > 0
+    };
+    let all = hosts.iter().enumerate();
+    all.filter(|(_, host)| usable(host))
+        .map(|(index, host)| Candidate {
+            host: index,
+            domain: host.site.domain,
+            slabs_free: host.slabs_free,
+            slabs_total: host.slabs_total,
+        })
+        .collect()
+}
+
+/// Hosts that do not answer, may again soon, and lend: extents that lack some are not refused yet.
+pub(super) fn lenders_awaited(hosts: &Hosts, now: Time) -> usize {
+    let lends = |host: &&Host| !host.site.retired;
+    let out = hosts.iter().filter(lends);
+    out.filter(|host| !host.answers(now) && host.is_awaited(now))
+        .count()
 }
 
 impl Placing<'_> {

@@ -255,7 +255,7 @@ impl Recorder {
         };
         match record.write_end() {
             Ok(()) => {
-                core.marks.disown();
+                core.pages.marks.disown();
                 true
             }
             Err(error) => {

@@ -234,7 +234,12 @@ impl Relocation {
                 session,
                 window,
             } if directory.is_settled(epoch) || is_injected(InjectedFault::GiveBackUnsettled) => {
-                site.cx.core.timings.leave.note(now.since(self.began));
+                site.cx
+                    .core
+                    .measures
+                    .timings
+                    .leave
+                    .note(now.since(self.began));
                 site.cx.give_back(session, window);
                 site.cx.search_soon();
                 Fate::Ended
@@ -292,7 +297,7 @@ impl Relocation {
         let now = site.cx.now();
         self.target = Some(session);
         let asked_at = std::mem::replace(&mut self.began, now);
-        core.timings.place.note(now.since(asked_at));
+        core.measures.timings.place.note(now.since(asked_at));
         if is_injected(InjectedFault::PublishEarly) {
             let pages = core.layout_of(extent).extent_end();
             return self.fence(site, pages);
@@ -359,11 +364,11 @@ impl Relocation {
             return self.abandon(cx);
         };
         tracing::info!(extent, split, "slab moved");
-        let counters = &cx.core.counters;
+        let counters = &cx.core.measures.counters;
         counters.slabs_moved.fetch_add(1, Ordering::Relaxed);
         let now = cx.now();
         let began = std::mem::replace(&mut self.began, now);
-        cx.core.timings.fill.note(now.since(began));
+        cx.core.measures.timings.fill.note(now.since(began));
         self.stage = Stage::Leaving {
             epoch,
             session: replaced.session,

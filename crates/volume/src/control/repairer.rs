@@ -154,7 +154,7 @@ impl Repairer {
         if !self.pacing.is_due(now) {
             return;
         }
-        let (counters, timings) = (&cx.core.counters, &cx.core.timings);
+        let (counters, timings) = (&cx.core.measures.counters, &cx.core.measures.timings);
         let pages = [&counters.pages_read, &counters.pages_written];
         let load = Load {
             pages: pages
@@ -163,7 +163,7 @@ impl Repairer {
                 .sum(),
             timed: [timings.read.counts(), timings.write.counts()],
         };
-        let pace = &cx.core.pace;
+        let pace = &cx.core.limits.pace;
         self.pacing.set(
             pace.limit.load(Ordering::Relaxed),
             pace.yields.load(Ordering::Relaxed),
@@ -439,8 +439,8 @@ impl Repairer {
 
     /// For status.
     pub fn status(&self, cx: &Context) -> RepairStatus {
-        let (rate, timings) = (self.pacing.rate(), &cx.core.timings);
-        let counters = &cx.core.counters;
+        let (rate, timings) = (self.pacing.rate(), &cx.core.measures.timings);
+        let counters = &cx.core.measures.counters;
         RepairStatus {
             bytes_per_s: rate.is_finite().then_some(rate as u64),
             place: timings.place.values(),

@@ -39,7 +39,7 @@ impl Control {
         };
         let mapped_bytes = LayoutId::BOTH.into_iter().map(layout_bytes).sum::<u64>();
         // The bitmap: one bit per page of the mapped range.
-        let tags = core.integrity.status().tag_bytes;
+        let tags = core.pages.integrity.status().tag_bytes;
         let tables =
             mapped_bytes / (8 * PAGE_BYTES as u64) + mapped_bytes / PAGE_BYTES as u64 * tags;
         VolumeStatus {
@@ -56,7 +56,7 @@ impl Control {
                 .max()
                 .unwrap_or(Health::Healthy),
             lent_bytes,
-            torn_pages: core.marks.torn_count(0, core.page_count()),
+            torn_pages: core.pages.marks.torn_count(0, core.page_count()),
             stored_bytes: stored_bytes(core),
             mapped_bytes,
             overhead: if mapped_bytes == 0 {
@@ -71,16 +71,16 @@ impl Control {
                 .as_ref()
                 .map(|store| backing_status(core, store)),
             journal: self.cx.recorder.status(self.cx.now()),
-            integrity: core.integrity.status(),
-            scrub: core.scrub.status(),
-            mapping: core.timings.map.values(),
-            eviction: core.timings.evict.values(),
+            integrity: core.pages.integrity.status(),
+            scrub: core.helpers.scrub.status(),
+            mapping: core.measures.timings.map.values(),
+            eviction: core.measures.timings.evict.values(),
             repair: self.repairer.status(&self.cx),
             latency: LatencyStatus {
-                read: core.timings.read.latency(),
-                write: core.timings.write.latency(),
+                read: core.measures.timings.read.latency(),
+                write: core.measures.timings.write.latency(),
             },
-            counters: core.counters.values(core.spare.offers()),
+            counters: core.measures.counters.values(core.limits.spare.offers()),
         }
     }
 
@@ -126,7 +126,7 @@ fn stored_bytes(core: &Core) -> u64 {
         .size_bytes
         .load(Ordering::Relaxed)
         .div_ceil(PAGE_BYTES as u64);
-    core.marks.written.count(0, pages) * PAGE_BYTES as u64
+    core.pages.marks.written.count(0, pages) * PAGE_BYTES as u64
 }
 
 fn backing_status(core: &Core, store: &Store) -> BackingStatus {
@@ -134,7 +134,7 @@ fn backing_status(core: &Core, store: &Store) -> BackingStatus {
         .size_bytes
         .load(Ordering::Relaxed)
         .div_ceil(PAGE_BYTES as u64);
-    let is_written = |&page: &u64| core.marks.written.contains(page);
+    let is_written = |&page: &u64| core.pages.marks.written.contains(page);
     let value = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
     BackingStatus {
         remote_bytes: store.pages.remote.count(0, pages) * PAGE_BYTES as u64,
@@ -161,7 +161,7 @@ pub(super) fn host_states(cx: &Context) -> Vec<HostState> {
         connected: host.is_up() && has_returned(index, host),
         slabs_free: host.slabs_free,
         reputation: cx.reputations.of(index),
-        wrong_splits: cx.core.integrity.wrong_splits(index),
+        wrong_splits: cx.core.pages.integrity.wrong_splits(index),
     };
     cx.hosts.iter().enumerate().map(state).collect()
 }

@@ -133,7 +133,7 @@ impl Restriper {
 
     /// Of the pages that hold data, how many are where they are to be; `None`: none is on its way.
     pub fn pages_moved(&self, core: &Core) -> Option<(u64, u64)> {
-        let (layouts, written) = (&core.layouts, &core.marks.written);
+        let (layouts, written) = (&core.layouts, &core.pages.marks.written);
         let count = core.page_count();
         let done = match (self.is_under_way(core), self.is_to_begin(core)) {
             (true, _) => layouts.count_in(layouts.target(), written, 0, count),
@@ -160,7 +160,7 @@ impl Restriper {
         if !self.is_under_way(&cx.core) {
             return;
         }
-        if let Some(is_whole) = cx.core.migrator.answer() {
+        if let Some(is_whole) = cx.core.helpers.migrator.answer() {
             self.is_out = false;
             self.on_moved(cx, repairer, is_whole, now);
         }
@@ -202,12 +202,12 @@ impl Restriper {
         };
         // Of what the disk has nothing is copied: the target is mapped when it is busy.
         let copies = cx.core.backing.is_none();
-        let is_ahead = cx.core.mapped_ahead.load(Ordering::Acquire);
+        let is_ahead = cx.core.demand.mapped_ahead.load(Ordering::Acquire);
         let size_bytes = cx.core.size_bytes.load(Ordering::Acquire);
         let mut is_ready = true;
         for extent in extents_of(&cx.core, target, &unit).filter(|_| copies) {
             let pages = cx.core.pages(extent);
-            let written = &cx.core.marks.written;
+            let written = &cx.core.pages.marks.written;
             let is_wanted = is_ahead && pages.start * (PAGE_BYTES as u64) < size_bytes;
             if !is_wanted && written.next(pages.start, pages.end, true).is_none() {
                 continue;
@@ -246,9 +246,9 @@ impl Restriper {
         let waits = pacing.waits_until(now);
         let is_asked = is_alone && waits.is_none() && !self.is_out;
         if is_asked {
-            let written = cx.core.marks.written.count(chunk.start, chunk.end);
+            let written = cx.core.pages.marks.written.count(chunk.start, chunk.end);
             pacing.note_chunk(now, written * PAGE_BYTES as u64);
-            cx.core.migrator.ask(chunk.clone());
+            cx.core.helpers.migrator.ask(chunk.clone());
             self.is_out = true;
         } else if let Some(until) = waits {
             self.retry_at = until.min(now.after(PAUSE));
@@ -325,7 +325,7 @@ fn extents_of(core: &Core, layout_id: LayoutId, pages: &Range<u64>) -> Range<usi
 fn chunk_from(core: &Core, step: Step, first: u64, end: u64) -> Range<u64> {
     let bytes = step.fill_bytes * u64::from(step.fills);
     let pages = (bytes / PAGE_BYTES as u64).max(1);
-    let written = core.marks.written.next(first, end, true);
+    let written = core.pages.marks.written.next(first, end, true);
     first..written.map_or(end, |written| (written + pages).min(end))
 }
 

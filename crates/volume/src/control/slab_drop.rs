@@ -175,7 +175,7 @@ impl SlabDrop {
             slabs.push((member.session.host, window));
             cx.give_back(member.session, window);
         }
-        let dropped = &cx.core.counters.slabs_dropped;
+        let dropped = &cx.core.measures.counters.slabs_dropped;
         dropped.fetch_add(slabs.len() as u64, Ordering::Relaxed);
         unmapped.push(Unmapped {
             extent,
@@ -190,7 +190,7 @@ pub(super) fn is_only_on_slabs(core: &Core, extent: usize) -> bool {
     let Some(store) = &core.backing else {
         return false;
     };
-    let (pages, written) = (&store.pages, &core.marks.written);
+    let (pages, written) = (&store.pages, &core.pages.marks.written);
     let mut stale = pages.stale.range(core.pages(extent));
     stale.any(|page| {
         let is_kept = pages.remote.contains(page) && written.contains(page);

@@ -22,8 +22,8 @@ pub fn restriping() -> Core {
     core.layouts.prepare().unwrap();
     core.layouts.begin(Cut::of(scheme("rs:2+1")));
     for page in 0..8 {
-        core.marks.written.insert(page);
-        core.marks.doubt(page);
+        core.pages.marks.written.insert(page);
+        core.pages.marks.doubt(page);
     }
     for page in 4..8 {
         core.layouts.pass(page, LayoutId::Second);
@@ -32,7 +32,7 @@ pub fn restriping() -> Core {
 }
 
 fn soundness(core: &Core) -> [Soundness; 8] {
-    [0, 1, 2, 3, 4, 5, 6, 7].map(|page| core.marks.soundness(page))
+    [0, 1, 2, 3, 4, 5, 6, 7].map(|page| core.pages.marks.soundness(page))
 }
 
 #[test]
@@ -52,23 +52,27 @@ fn a_page_whose_splits_disagree_is_torn_only_where_it_is() {
     let core = restriping();
     let (old, new) = (LayoutId::First.extent(0), LayoutId::Second.extent(0));
     for page in 0..8 {
-        core.marks.heal(page);
+        core.pages.marks.heal(page);
     }
     assert!(core.tear(old, 5), "it has gone from there");
-    assert_eq!(core.marks.soundness(5), Soundness::Sound);
+    assert_eq!(core.pages.marks.soundness(5), Soundness::Sound);
     assert!(core.tear(new, 5));
-    assert_eq!(core.marks.soundness(5), Soundness::Torn);
+    assert_eq!(core.pages.marks.soundness(5), Soundness::Torn);
     // Whoever has it may be about to bring it to the other layout.
-    assert!(core.claims.try_claim(1));
+    assert!(core.pages.claims.try_claim(1));
     assert!(!core.tear(old, 1));
-    core.claims.release(1);
-    assert_eq!(core.marks.soundness(1), Soundness::Sound);
+    core.pages.claims.release(1);
+    assert_eq!(core.pages.marks.soundness(1), Soundness::Sound);
     assert!(core.tear(old, 1));
-    assert_eq!(core.marks.soundness(1), Soundness::Torn);
+    assert_eq!(core.pages.marks.soundness(1), Soundness::Torn);
     core.layouts.turn(LayoutId::Second);
     core.layouts.end();
     assert!(core.tear(new, 6));
-    assert_eq!(core.marks.soundness(6), Soundness::Torn, "at rest as well");
+    assert_eq!(
+        core.pages.marks.soundness(6),
+        Soundness::Torn,
+        "at rest as well"
+    );
 }
 
 #[test]

@@ -29,7 +29,7 @@ fn what_could_not_be_moved_is_told() {
     run.handle_moved(false);
     assert_eq!(run.advance(&core), None);
     assert!(!run.is_whole);
-    assert!(core.claims.try_claim(12));
+    assert!(core.pages.claims.try_claim(12));
     let mut run = Run::new(10..14);
     assert_eq!(run.advance(&core), None);
     assert!(!run.is_whole, "somebody writes one of them");
@@ -45,7 +45,7 @@ fn what_could_not_be_moved_is_told() {
 fn a_request_is_not_longer_than_a_worker_is_wide() {
     let core = restriping();
     for page in 8..RUN_PAGES + 8 {
-        core.marks.written.insert(page);
+        core.pages.marks.written.insert(page);
     }
     let mut run = Run::new(0..RUN_PAGES + 8);
     assert_eq!(run.advance(&core), Some(0..RUN_PAGES));

@@ -24,7 +24,7 @@ impl Volume {
                 .expect("fits the address space")
         };
         let mut wanted = count();
-        self.core.mapped_ahead.store(true, Ordering::Release);
+        self.core.demand.mapped_ahead.store(true, Ordering::Release);
         let mut mapped = 0;
         let mut moved = Instant::now();
         let mut extent = 0;
@@ -52,7 +52,10 @@ impl Volume {
                 .map(|extent| self.core.want(layout_id.extent(extent)))
                 .collect();
             if states[0] == Mapping::Refused || moved.elapsed() > PATIENCE {
-                self.core.mapped_ahead.store(false, Ordering::Release);
+                self.core
+                    .demand
+                    .mapped_ahead
+                    .store(false, Ordering::Release);
                 return Err(VolumeError::NoSpace { mapped, wanted });
             }
             std::thread::sleep(Duration::from_millis(1));
@@ -91,10 +94,15 @@ impl Volume {
     /// they are slower while that keeps the p99 of requests near what it was, unless `yields` is false.
     pub fn pace_repairs(&self, bytes_per_s_max: u64, yields: bool) {
         self.core
+            .limits
             .pace
             .limit
             .store(bytes_per_s_max, Ordering::Relaxed);
-        self.core.pace.yields.store(yields, Ordering::Relaxed);
+        self.core
+            .limits
+            .pace
+            .yields
+            .store(yields, Ordering::Relaxed);
     }
 
     /// Whether a disk stands behind the hosts, so that a page may be on it alone until it is read.
@@ -107,13 +115,13 @@ impl Volume {
     /// so. Pages may be reclaimed into as much.
     #[must_use]
     pub fn spare_bytes(&self) -> u64 {
-        self.core.spare.bytes((self.core.clock)())
+        self.core.limits.spare.bytes((self.core.clock)())
     }
 
     /// Says how much a front end has in this volume that it could reclaim: hosts on this
     /// machine leave room for that before they prepare slabs for others.
     pub fn note_away(&self, bytes: u64) {
-        self.core.spare.note_away(bytes);
+        self.core.limits.spare.note_away(bytes);
     }
 
     /// Looks at pages for what went wrong in hosts' memory, so many bytes of them per second, all the
@@ -122,7 +130,7 @@ impl Volume {
     /// # Errors
     /// As [`Volume::worker`].
     pub fn set_scrub_rate(&self, bytes_per_second: u64) -> Result<(), VolumeError> {
-        self.core.scrub.set_rate(bytes_per_second);
+        self.core.helpers.scrub.set_rate(bytes_per_second);
         match bytes_per_second {
             0 => Ok(()),
             _ => self.start_scrubber(),
@@ -134,7 +142,7 @@ impl Volume {
     /// # Errors
     /// As [`Volume::worker`].
     pub fn begin_scrub(&self) -> Result<(), VolumeError> {
-        self.core.scrub.begin();
+        self.core.helpers.scrub.begin();
         self.start_scrubber()
     }
 
@@ -143,7 +151,8 @@ impl Volume {
         let mut running = self.running();
         // Without a thread of its own the volume's caller steps it (`Stepped`).
         let is_stepped = running.control.is_none();
-        if is_stepped || running.migrator.is_some() || self.core.closed.load(Ordering::Acquire) {
+        if is_stepped || running.migrator.is_some() || self.core.life.closed.load(Ordering::Acquire)
+        {
             return Ok(());
         }
         let (core, worker) = (Arc::clone(&self.core), self.worker()?);
@@ -155,7 +164,7 @@ impl Volume {
 
     fn start_scrubber(&self) -> Result<(), VolumeError> {
         let mut running = self.running();
-        if running.scrubber.is_some() || self.core.closed.load(Ordering::Acquire) {
+        if running.scrubber.is_some() || self.core.life.closed.load(Ordering::Acquire) {
             return Ok(());
         }
         let (core, worker) = (Arc::clone(&self.core), self.worker()?);

@@ -22,7 +22,7 @@ impl Volume {
     /// `Cut`: the scheme has another number of data splits, and pages are not cut so now. `TooFewDomains`:
     /// it has more splits than there are hosts for.
     pub fn check_resilience(&self, resilience: Resilience) -> Result<(), VolumeError> {
-        self.check(resilience, &self.core.restripe_orders.lock())
+        self.check(resilience, &self.core.helpers.restripe_orders.lock())
     }
 
     fn check(&self, resilience: Resilience, orders: &Orders) -> Result<(), VolumeError> {
@@ -60,7 +60,7 @@ impl Volume {
     pub fn set_resilience(&self, resilience: Resilience) -> Result<(), VolumeError> {
         let cut = Cut::of(resilience.scheme());
         let is_new = {
-            let orders = self.core.restripe_orders.lock();
+            let orders = self.core.helpers.restripe_orders.lock();
             self.check(resilience, &orders)?;
             orders.is_new(cut)
         };
@@ -69,7 +69,7 @@ impl Volume {
             self.start_migrator()?;
         }
         // Until the order is sent: two that come together are in one order.
-        let mut orders = self.core.restripe_orders.lock();
+        let mut orders = self.core.helpers.restripe_orders.lock();
         self.check(resilience, &orders)?;
         self.command(Command::Reshape(resilience))?;
         orders.note_sent(cut, self.core.layouts.at_rest());

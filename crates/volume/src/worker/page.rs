@@ -329,16 +329,16 @@ impl Worker {
         for op in self.ops.iter_mut() {
             if is_free(op) && std::mem::take(&mut op.claim.held) {
                 if op.early.is_told {
-                    self.core.flights.withdraw(op.chunk.page);
+                    self.core.pages.flights.withdraw(op.chunk.page);
                 }
-                self.core.claims.release(op.chunk.page);
+                self.core.pages.claims.release(op.chunk.page);
             }
         }
     }
 
     /// Takes an operation from the start.
     fn begin(&mut self, op: u16) {
-        if self.core.closed.load(Ordering::Acquire) {
+        if self.core.life.closed.load(Ordering::Acquire) {
             return self.finish(op, Err(IoError::Closed));
         }
         match self.requests[usize::from(self.ops[usize::from(op)].request)].kind {
@@ -451,7 +451,7 @@ impl Worker {
         self.release_entry(op);
         // Nobody uses what is only looked at, or moved.
         if !self.is_scrub(op) && !self.ops[at].aim.is_move {
-            self.core.touched[self.ops[at].place.extent].fetch_add(1, Ordering::Relaxed);
+            self.core.demand.touched[self.ops[at].place.extent].fetch_add(1, Ordering::Relaxed);
         }
         self.leave(op);
         self.unclaim(op);
@@ -474,7 +474,7 @@ impl Worker {
         if slot.result.is_ok() {
             slot.result = result;
         }
-        let counters = &self.core.counters;
+        let counters = &self.core.measures.counters;
         match slot.kind {
             Kind::Read | Kind::Scrub => counters.pages_read.fetch_add(1, Ordering::Relaxed),
             Kind::Write | Kind::Discard => counters.pages_written.fetch_add(1, Ordering::Relaxed),
@@ -500,7 +500,7 @@ impl Worker {
         self.withdraw_landed(op);
         let op = &mut self.ops[usize::from(op)];
         if std::mem::take(&mut op.claim.held) {
-            self.core.claims.release(op.chunk.page);
+            self.core.pages.claims.release(op.chunk.page);
         }
     }
 }

@@ -345,7 +345,7 @@ impl Worker {
         let at = usize::from(index);
         self.requests[at] = slot;
         self.begin_time(at);
-        if self.core.closed.load(Ordering::Acquire) {
+        if self.core.life.closed.load(Ordering::Acquire) {
             self.refuse(at, IoError::Closed);
         } else if !in_range {
             self.refuse(at, IoError::OutOfRange);
@@ -403,7 +403,7 @@ impl Worker {
             }
             run.hand_over(chunk.page);
         }
-        run.give_back(&self.core.claims);
+        run.give_back(&self.core.pages.claims);
         progress
     }
 
@@ -412,7 +412,7 @@ impl Worker {
         let slot = &self.requests[usize::from(request)];
         let end = (slot.offset + slot.len_bytes).div_ceil(PAGE_BYTES as u64);
         let end = end.min(first + self.ops.free.len() as u64);
-        Run::claim(&self.core.claims, first..end)
+        Run::claim(&self.core.pages.claims, first..end)
     }
 
     /// Drops whole pages and starts writes of zeros at the edges.
@@ -430,30 +430,30 @@ impl Worker {
                 continue;
             }
             let end = (slot.offset + slot.len_bytes) / PAGE;
-            if self.core.closed.load(Ordering::Acquire) {
+            if self.core.life.closed.load(Ordering::Acquire) {
                 // Pages of writes that are left to the next owner stay claimed.
                 self.refuse(at, IoError::Closed);
                 break;
             }
-            let Some(page) = self.core.marks.written.next(chunk.page, end, true) else {
+            let Some(page) = self.core.pages.marks.written.next(chunk.page, end, true) else {
                 self.requests[at].started_bytes = end * PAGE - self.requests[at].offset;
                 continue;
             };
             // A writer may have the claim for as long as it takes to give a silent host up.
-            if dropped == DROPPED_AT_ONCE || !self.core.claims.try_claim(page) {
+            if dropped == DROPPED_AT_ONCE || !self.core.pages.claims.try_claim(page) {
                 return Progress::Deferred;
             }
             dropped += 1;
             if !is_injected(InjectedFault::LateBit) {
-                self.core.marks.written.remove(page);
-                self.core.marks.heal(page);
+                self.core.pages.marks.written.remove(page);
+                self.core.pages.marks.heal(page);
                 self.forget_tag(page);
                 if let Some(store) = &self.core.backing {
                     store.pages.remote.remove(page);
                 }
             }
-            self.core.claims.release(page);
-            self.core.discarded.store(true, Ordering::Release);
+            self.core.pages.claims.release(page);
+            self.core.demand.discarded.store(true, Ordering::Release);
             self.requests[at].started_bytes = (page + 1) * PAGE - self.requests[at].offset;
         }
         Progress::AllStarted
@@ -471,6 +471,7 @@ impl Worker {
         let slot = &mut self.requests[at];
         if slot.result.is_err() && !matches!(slot.kind, Kind::Move | Kind::Redo) {
             self.core
+                .measures
                 .counters
                 .requests_failed
                 .fetch_add(1, Ordering::Relaxed);

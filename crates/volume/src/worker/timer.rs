@@ -28,8 +28,8 @@ impl Worker {
         }
         let took = (self.core.clock)().since(began);
         match slot.kind {
-            Kind::Read => self.core.timings.read.note(took),
-            Kind::Write => self.core.timings.write.note(took),
+            Kind::Read => self.core.measures.timings.read.note(took),
+            Kind::Write => self.core.measures.timings.write.note(took),
             Kind::Discard | Kind::Scrub | Kind::Move | Kind::Redo => {}
         }
     }

@@ -147,13 +147,16 @@ impl Relocation {
             return Fate::GoesOn;
         }
         let core = &site.cx.core;
-        core.timings.fill.note(now.since(self.began));
+        core.measures.timings.fill.note(now.since(self.began));
         tracing::info!(
             extent = self.extent,
             split = self.split,
             "regeneration done"
         );
-        core.counters.slabs_rebuilt.fetch_add(1, Ordering::Relaxed);
+        core.measures
+            .counters
+            .slabs_rebuilt
+            .fetch_add(1, Ordering::Relaxed);
         site.cx.search_soon();
         Fate::Ended
     }
@@ -196,7 +199,7 @@ impl Relocation {
 
     /// Ends the chunk: whether what was rebuilt of it counts.
     fn judge_chunk(&mut self, core: &Core) -> bool {
-        let counts = self.chunk.judge(&core.counters);
+        let counts = self.chunk.judge(&core.measures.counters);
         self.backoff.note(!counts);
         counts
     }

@@ -102,7 +102,7 @@ pub(super) fn choose(
         .filter_map(|(index, member)| Some((index, member.as_ref()?)))
         .filter(|(_, member)| member.state == MemberState::Live)
         .collect();
-    others.sort_by_key(|(_, member)| cx.core.integrity.is_suspicious(member.session.host));
+    others.sort_by_key(|(_, member)| cx.core.pages.integrity.is_suspicious(member.session.host));
     let target = relocation.target?.host;
     let count = source_count(cx, target, stripe, cx.core.pages(extent).start, step);
     let there = (stripe.readable() & !(1 << split)).count_ones() as usize;
@@ -133,7 +133,7 @@ fn source_count(cx: &Context, target: HostIndex, stripe: &Stripe, base: u64, ste
     let (page, count) = (base + u64::from(step.pages.start), step.pages.len());
     // Splits of a page that holds nothing, or whose last write ended unknown or at the disk, may
     // disagree by right.
-    let (marks, store) = (&cx.core.marks, cx.core.backing.as_ref());
+    let (marks, store) = (&cx.core.pages.marks, cx.core.backing.as_ref());
     let is_judged = step.is_judged
         && marks.written.contains(page)
         && store.is_none_or(|store| store.pages.remote.contains(page))

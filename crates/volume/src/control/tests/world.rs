@@ -211,7 +211,7 @@ impl World {
 
     /// Pages hold data from now on.
     pub fn write(&self, pages: std::ops::Range<u64>) {
-        let written = &self.control.core().marks.written;
+        let written = &self.control.core().pages.marks.written;
         pages.for_each(|page| {
             written.insert(page);
         });

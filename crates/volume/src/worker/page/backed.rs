@@ -256,7 +256,7 @@ impl Worker {
             return;
         }
         if self.ops[at].claim.held {
-            if !self.core.integrity.is_sealed() {
+            if !self.core.pages.integrity.is_sealed() {
                 // SAFETY: the scratch begins with a whole page, and so does the entry's buffer.
                 unsafe { self.scratch(op).copy_from_nonoverlapping(page, PAGE_BYTES) };
             }
@@ -264,7 +264,7 @@ impl Worker {
             return self.begin_scatter(op);
         }
         let (start, len_bytes) = (self.ops[at].chunk.start, self.ops[at].chunk.len_bytes);
-        if !self.core.integrity.is_sealed() && !self.is_scrub(op) {
+        if !self.core.pages.integrity.is_sealed() && !self.is_scrub(op) {
             // SAFETY: the chunk lies inside the page, and the target is its part of the request's buffer.
             unsafe {
                 self.target(op)
@@ -290,7 +290,7 @@ impl Worker {
             self.ops[at].place.index,
         );
         let is_whole = self.ops[at].chunk.len_bytes == PAGE_BYTES && !self.is_scrub(op);
-        if !is_whole || !self.core.claims.try_claim_at(page, version) {
+        if !is_whole || !self.core.pages.claims.try_claim_at(page, version) {
             return false;
         }
         self.ops[at].claim.held = true;
@@ -311,7 +311,7 @@ impl Worker {
         state.state = State::Promoting;
         state.verbs.reset();
         // The request's buffer has what the user sees: of a sealed page no host's business.
-        state.memory.in_scratch = self.core.integrity.is_sealed();
+        state.memory.in_scratch = self.core.pages.integrity.is_sealed();
         self.scatter(op, members);
         true
     }
@@ -326,7 +326,7 @@ impl Worker {
         if !op_state.verbs.failed && self.core.directory.is_settled(stripe.changed_in) {
             // Whatever a write of it that ended unknown had left with them is gone.
             self.decide_tag(op);
-            self.core.marks.heal(op_state.chunk.page);
+            self.core.pages.marks.heal(op_state.chunk.page);
             self.mark_remote(op);
             self.store()
                 .counters
@@ -367,10 +367,10 @@ impl Worker {
     fn retract(&mut self, op: u16) {
         let slot = self.list_slot(op);
         if std::mem::take(&mut self.ops[usize::from(op)].listing.listed) {
-            if let Some(tags) = &self.core.integrity.tags {
+            if let Some(tags) = &self.core.pages.integrity.tags {
                 tags.retract(slot);
             }
-            self.core.marks.retract_write(slot);
+            self.core.pages.marks.retract_write(slot);
         }
     }
 
@@ -384,7 +384,7 @@ impl Worker {
 
     /// A disk queue that has ended refuses everything.
     fn disk_error(&self) -> IoError {
-        match self.core.closed.load(Ordering::Acquire) {
+        match self.core.life.closed.load(Ordering::Acquire) {
             true => IoError::Closed,
             false => IoError::Disk,
         }

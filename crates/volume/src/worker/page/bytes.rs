@@ -60,6 +60,7 @@ impl Worker {
         code.reconstruct(present, page, parities)
             .expect("k splits of a valid code are present");
         self.core
+            .measures
             .counters
             .pages_decoded
             .fetch_add(1, Ordering::Relaxed);

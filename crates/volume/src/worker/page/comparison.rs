@@ -48,7 +48,7 @@ impl Worker {
 
     /// Whether some host of the page's stripe has sent wrong splits lately.
     fn is_doubted(&self, op: u16) -> bool {
-        let integrity = &self.core.integrity;
+        let integrity = &self.core.pages.integrity;
         let stripe = || stripe_of(&self.views, &self.ops[usize::from(op)]);
         integrity.has_suspects()
             && stripe().is_some_and(|stripe| {
@@ -59,7 +59,7 @@ impl Worker {
 
     /// Whether a read of the page asks for splits to compare.
     pub(super) fn is_compared(&self, op: u16, soundness: Soundness) -> bool {
-        let is_tagged = self.core.integrity.tags.is_some();
+        let is_tagged = self.core.pages.integrity.tags.is_some();
         match soundness {
             Soundness::Sound => {
                 self.resilience(op).compares()
@@ -80,6 +80,7 @@ impl Worker {
         let page = self.ops[at].chunk.page;
         let tag = self
             .core
+            .pages
             .integrity
             .tags
             .as_ref()
@@ -119,7 +120,7 @@ impl Worker {
                 true
             }
             Verdict::Ask(count) => {
-                let counters = &self.core.integrity.counters;
+                let counters = &self.core.pages.integrity.counters;
                 counters.extended_reads.fetch_add(1, Ordering::Relaxed);
                 self.ask_more(op, turns(more, 0, count));
                 false
@@ -168,7 +169,7 @@ impl Worker {
         };
         for split in bits(wrong) {
             if let Some(member) = &stripe.members[split] {
-                self.core.integrity.name(member.session.host);
+                self.core.pages.integrity.name(member.session.host);
             }
         }
         tracing::debug!(page = state.chunk.page, wrong, "splits of a page are wrong");
@@ -177,7 +178,7 @@ impl Worker {
     /// Splits disagree, and which of them are wrong cannot be told.
     fn end_corrupt(&mut self, op: u16) {
         let state = &self.ops[usize::from(op)];
-        let integrity = &self.core.integrity;
+        let integrity = &self.core.pages.integrity;
         integrity
             .counters
             .corrupt_reads

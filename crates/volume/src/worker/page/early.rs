@@ -91,7 +91,7 @@ impl Worker {
             return;
         }
         if !is_injected(InjectedFault::ForgetEarly) {
-            self.core.marks.commit(self.list_slot(op));
+            self.core.pages.marks.commit(self.list_slot(op));
         }
         self.ops[at].early.is_told = true;
         self.ops.landing += 1;
@@ -102,6 +102,7 @@ impl Worker {
             self.unclaim(op);
         }
         self.core
+            .measures
             .counters
             .writes_early
             .fetch_add(1, Ordering::Relaxed);

@@ -24,7 +24,7 @@ impl Worker {
         );
         // Verbs that nobody waits for keep the operation's place: it can post no others.
         let is_late = self.ops[at].verbs.pending != 0;
-        if wrong == 0 || is_late || !self.core.claims.try_claim_at(page, version) {
+        if wrong == 0 || is_late || !self.core.pages.claims.try_claim_at(page, version) {
             return false;
         }
         self.ops[at].claim.held = true;
@@ -56,7 +56,7 @@ impl Worker {
     /// The operation's wrong splits are written again.
     pub(super) fn count_healed(&mut self, op: u16) {
         let wrong = std::mem::take(&mut self.ops[usize::from(op)].wrong);
-        let counters = &self.core.integrity.counters;
+        let counters = &self.core.pages.integrity.counters;
         let count = u64::from(wrong.count_ones());
         counters.healed_splits.fetch_add(count, Ordering::Relaxed);
         if self.is_scrub(op) {

@@ -52,7 +52,7 @@ impl Worker {
     /// Reads a page that is claimed, if it is in flight; else it waits.
     pub(super) fn begin_landed(&mut self, op: u16) {
         let page = self.ops[usize::from(op)].chunk.page;
-        let flight = self.core.flights.find(&self.core.claims, page);
+        let flight = self.core.pages.flights.find(&self.core.pages.claims, page);
         let Some(flight) = flight.filter(|_| !self.is_scrub(op)) else {
             return self.park(op);
         };
@@ -75,7 +75,7 @@ impl Worker {
 
     /// The operation of this worker that has the page in its scratch as it was written.
     fn own_writer(&self, page: u64, flight: &Flight) -> Option<u16> {
-        if flight.writer / OPS_MAX != self.farewell.id || self.core.integrity.is_sealed() {
+        if flight.writer / OPS_MAX != self.farewell.id || self.core.pages.integrity.is_sealed() {
             return None;
         }
         let writer = flight.writer % OPS_MAX;
@@ -123,7 +123,7 @@ impl Worker {
         if state.claim.landed.is_in_flight() {
             return Soundness::Sound;
         }
-        self.core.marks.soundness(state.chunk.page)
+        self.core.pages.marks.soundness(state.chunk.page)
     }
 
     /// Whether nobody wrote the page since the read of it began, or none but its writer.
@@ -131,10 +131,14 @@ impl Worker {
         let PageOp { chunk, claim, .. } = self.ops[usize::from(op)];
         let (page, landed) = (chunk.page, claim.landed);
         if !landed.is_in_flight() {
-            return self.core.claims.unchanged(page, claim.version);
+            return self.core.pages.claims.unchanged(page, claim.version);
         }
         is_injected(InjectedFault::ReadOvertaken)
-            || self.core.claims.unchanged_in_flight(page, landed.version)
+            || self
+                .core
+                .pages
+                .claims
+                .unchanged_in_flight(page, landed.version)
     }
 
     /// Tells readers which splits of the operation's page have landed, once it is acknowledged.
@@ -144,7 +148,7 @@ impl Worker {
         if let Some(stripe) = stripe.filter(|_| state.early.is_told && state.claim.held) {
             let splits = state.verbs.acked & stripe.readable();
             let (page, writer) = (state.chunk.page, self.list_slot(op));
-            let flights = &self.core.flights;
+            let flights = &self.core.pages.flights;
             flights.publish(page, writer, stripe.changed_in, splits);
         }
     }
@@ -153,7 +157,7 @@ impl Worker {
     pub(super) fn withdraw_landed(&self, op: u16) {
         let state = &self.ops[usize::from(op)];
         if state.early.is_told && state.claim.held {
-            self.core.flights.withdraw(state.chunk.page);
+            self.core.pages.flights.withdraw(state.chunk.page);
         }
     }
 }

@@ -46,11 +46,11 @@ impl Worker {
             }
             self.ops[usize::from(op)].claim.held = true;
         }
-        let is_written = self.core.marks.written.contains(page);
+        let is_written = self.core.pages.marks.written.contains(page);
         if is_written && self.core.backing.is_some() {
             return self.move_to_disk(op);
         }
-        if !is_written || self.core.marks.soundness(page) == Soundness::Torn {
+        if !is_written || self.core.pages.marks.soundness(page) == Soundness::Torn {
             // Nothing to be read, there or here.
             self.pass_over(op);
             return self.finish(op, Ok(()));
@@ -63,7 +63,7 @@ impl Worker {
     /// Claims the page; with a disk behind it, once the disk's queue has taken in every write of it: one
     /// that was asked for and not taken stands in no bit. Nothing is held while it is waited for.
     fn claim_known(&mut self, op: u16) -> bool {
-        let (at, claims) = (usize::from(op), &self.core.claims);
+        let (at, claims) = (usize::from(op), &self.core.pages.claims);
         let page = self.ops[at].chunk.page;
         let Some(store) = &self.core.backing else {
             return claims.try_claim(page);
@@ -136,8 +136,11 @@ impl Worker {
         self.pass_over(op);
         // In this order: should the owner end in between, the page is read as doubtful as it was.
         self.decide_tag(op);
-        self.core.marks.heal(self.ops[usize::from(op)].chunk.page);
-        let counters = &self.core.counters;
+        self.core
+            .pages
+            .marks
+            .heal(self.ops[usize::from(op)].chunk.page);
+        let counters = &self.core.measures.counters;
         counters.pages_moved.fetch_add(1, Ordering::Relaxed);
         self.finish(op, Ok(()));
     }
@@ -175,7 +178,7 @@ impl Worker {
             page,
             "a page cannot be read: it is an error until it is written whole"
         );
-        self.core.marks.tear(page);
+        self.core.pages.marks.tear(page);
         self.pass_over(op);
         self.finish(op, Ok(()));
     }
@@ -194,7 +197,7 @@ impl Worker {
         // In this order: in its new layout no slab has it.
         pages.remote.remove(page);
         self.pass_over(op);
-        let counters = &self.core.counters;
+        let counters = &self.core.measures.counters;
         counters.pages_moved.fetch_add(1, Ordering::Relaxed);
         self.finish(op, Ok(()));
     }

@@ -25,13 +25,13 @@ impl Worker {
         let at = usize::from(op);
         let page = self.ops[at].chunk.page;
         self.ops[at].claim.landed = Landed::default();
-        let Some(version) = self.core.claims.version(page) else {
+        let Some(version) = self.core.pages.claims.version(page) else {
             return self.begin_landed(op);
         };
         // After the version: while that stays, so does the page.
         self.locate(op);
-        if !self.core.marks.written.contains(page) {
-            if !self.core.claims.unchanged(page, version) {
+        if !self.core.pages.marks.written.contains(page) {
+            if !self.core.pages.claims.unchanged(page, version) {
                 return self.park(op);
             }
             if !self.is_scrub(op) {
@@ -77,6 +77,7 @@ impl Worker {
             if state.state == State::Reading
                 && !self
                     .core
+                    .pages
                     .claims
                     .unchanged(state.chunk.page, state.claim.version)
             {
@@ -103,7 +104,7 @@ impl Worker {
             true => chosen.count_ones(),
             false => self.resilience(op).read_waits() as u32,
         };
-        let is_sealed = self.core.integrity.is_sealed();
+        let is_sealed = self.core.pages.integrity.is_sealed();
         let state = &mut self.ops[at];
         let is_nobodys = state.aim.is_scrub || state.aim.is_move;
         state.memory.in_scratch = !self.switches.in_place || is_sealed || is_nobodys;
@@ -134,7 +135,10 @@ impl Worker {
             }
             return;
         }
-        if !self.is_in_place(op) && !self.core.integrity.is_sealed() && !self.ops[at].aim.is_scrub {
+        if !self.is_in_place(op)
+            && !self.core.pages.integrity.is_sealed()
+            && !self.ops[at].aim.is_scrub
+        {
             let (start, len_bytes) = (self.ops[at].chunk.start, self.ops[at].chunk.len_bytes);
             // SAFETY: the scratch page is whole, the chunk lies inside it, and the target is the
             // chunk's part of the request's buffer; they do not overlap.
@@ -172,6 +176,7 @@ impl Worker {
 
     pub(super) fn count_repeat(&self) {
         self.core
+            .measures
             .counters
             .reads_repeated
             .fetch_add(1, Ordering::Relaxed);

@@ -21,7 +21,7 @@ impl Worker {
     pub(super) fn begin_redo(&mut self, op: u16) {
         let at = usize::from(op);
         let page = self.ops[at].chunk.page;
-        if !self.core.claims.try_claim(page) {
+        if !self.core.pages.claims.try_claim(page) {
             return self.park(op);
         }
         self.ops[at].claim.held = true;
@@ -30,7 +30,10 @@ impl Worker {
         let scratch = self.scratch(op);
         // SAFETY: the operation's scratch block starts with one whole page and is used by it alone.
         let image = unsafe { std::slice::from_raw_parts_mut(scratch, PAGE_BYTES) };
-        self.core.marks.image(Unfinished { slot, page }, image);
+        self.core
+            .pages
+            .marks
+            .image(Unfinished { slot, page }, image);
         self.ops[at].memory.in_scratch = true;
         if !self.accept_image(op, slot) {
             return self.finish(op, Err(IoError::Corrupt));
@@ -41,19 +44,19 @@ impl Worker {
     /// A write of the last owner's is not redone: its page is marked, and its place is free.
     pub(in crate::worker) fn give_up(&mut self, unfinished: Unfinished) {
         let Unfinished { slot, page } = unfinished;
-        if let Some(tags) = &self.core.integrity.tags
+        if let Some(tags) = &self.core.pages.integrity.tags
             && !tags.fail(slot)
         {
-            self.core.marks.tear(page);
+            self.core.pages.marks.tear(page);
         }
-        self.core.marks.fail_write(slot);
+        self.core.pages.marks.fail_write(slot);
     }
 
     /// Whether the image in the operation's scratch is what the tag says that it was listed with; any, where
     /// pages have no tags.
     fn accept_image(&mut self, op: u16, slot: usize) -> bool {
         let page = self.ops[usize::from(op)].chunk.page;
-        let Some(tags) = &self.core.integrity.tags else {
+        let Some(tags) = &self.core.pages.integrity.tags else {
             return true;
         };
         // The last owner may have ended when it had stored the tag and not yet taken the page off the list.

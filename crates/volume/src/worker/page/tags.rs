@@ -53,13 +53,13 @@ impl Guard {
 
 impl Worker {
     fn tags(&self) -> Option<&Tags> {
-        self.core.integrity.tags.as_ref()
+        self.core.pages.integrity.tags.as_ref()
     }
 
     /// Makes the tag of the page that is to be written, and encrypts it where it is sealed. Once per
     /// attempt, when nothing stands in the write's way any more.
     pub(super) fn protect(&mut self, op: u16) {
-        let (is_tagged, is_sealed) = (self.tags().is_some(), self.core.integrity.is_sealed());
+        let (is_tagged, is_sealed) = (self.tags().is_some(), self.core.pages.integrity.is_sealed());
         if !is_tagged {
             return;
         }
@@ -171,13 +171,20 @@ impl Worker {
         } else {
             self.guard.plain.as_mut_ptr()
         };
-        let is_doubtful = self.core.marks.soundness(page) == Soundness::Doubtful;
+        let is_doubtful = self.core.pages.marks.soundness(page) == Soundness::Doubtful;
         // SAFETY: `bytes` is a whole page of the operation's buffers or the guard's, and no verb of the
         // operation is out. `to` is a whole page of the request's buffer or the guard's `plain`; it is
         // written only for a sealed volume, whose pages never lie in either.
         let found = unsafe {
             let bytes = std::slice::from_raw_parts(bytes, PAGE_BYTES);
-            fitting(&self.core.integrity, page, bytes, tag, is_doubtful, to)
+            fitting(
+                &self.core.pages.integrity,
+                page,
+                bytes,
+                tag,
+                is_doubtful,
+                to,
+            )
         };
         if let Some(tag) = found {
             self.ops[at].tag = tag;
@@ -195,7 +202,7 @@ impl Worker {
     pub(super) fn hand_over(&mut self, op: u16) {
         // One that moves goes on as it is.
         let is_nobodys = self.is_scrub(op) || self.ops[usize::from(op)].aim.is_move;
-        if !self.core.integrity.is_sealed() || self.goes_whole(op) || is_nobodys {
+        if !self.core.pages.integrity.is_sealed() || self.goes_whole(op) || is_nobodys {
             return;
         }
         let (start, len_bytes) = (
@@ -310,11 +317,17 @@ impl Worker {
             return false;
         }
         let scratch = self.scratch(op);
-        let is_sealed = self.core.integrity.is_sealed();
+        let is_sealed = self.core.pages.integrity.is_sealed();
         self.ops[at].memory.in_scratch |= is_sealed || self.ops[at].aim.is_scrub;
         // SAFETY: the scratch begins with a whole page, and so does the disk's buffer.
         unsafe { scratch.copy_from_nonoverlapping(bytes, PAGE_BYTES) };
-        if !self.core.marks.written.contains(self.ops[at].chunk.page) {
+        if !self
+            .core
+            .pages
+            .marks
+            .written
+            .contains(self.ops[at].chunk.page)
+        {
             // It holds nothing, and has no tag.
             // SAFETY: as above.
             unsafe { scratch.write_bytes(0, PAGE_BYTES) };
@@ -324,7 +337,7 @@ impl Worker {
                 unsafe { self.target(op).write_bytes(0, PAGE_BYTES) };
             }
         } else if !self.accept(op, tag, scratch) {
-            let counters = &self.core.integrity.counters;
+            let counters = &self.core.pages.integrity.counters;
             counters.corrupt_reads.fetch_add(1, Ordering::Relaxed);
             tracing::warn!(
                 page = self.ops[at].chunk.page,
@@ -344,7 +357,7 @@ impl Worker {
         if is_whole {
             tags.commit(slot, state.chunk.page, &state.tag);
         } else if !tags.fail(slot) {
-            self.core.marks.tear(state.chunk.page);
+            self.core.pages.marks.tear(state.chunk.page);
         }
     }
 

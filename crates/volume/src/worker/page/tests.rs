@@ -14,7 +14,7 @@ fn worker_with(states: &[State]) -> (Arc<crate::core::Core>, Worker) {
         let op = u16::try_from(page).unwrap();
         let page = page as u64;
         worker.ops.free.retain(|&free| free != op);
-        assert!(core.claims.try_claim(page));
+        assert!(core.pages.claims.try_claim(page));
         let state = PageOp {
             state,
             chunk: Chunk {
@@ -44,7 +44,7 @@ fn a_dropped_worker_gives_every_page_back() {
     drop(worker);
     for (page, state) in states.iter().enumerate() {
         let page = page as u64;
-        assert!(core.claims.try_claim(page), "{state:?}");
+        assert!(core.pages.claims.try_claim(page), "{state:?}");
     }
 }
 
@@ -60,10 +60,10 @@ fn a_long_write_leaves_no_claim_of_a_page_that_waits() {
     };
     assert!(worker.submit(request).is_ok());
     assert!(worker.ops.free.is_empty(), "pages 0 and 1 wait in theirs");
-    assert!(!core.claims.try_claim(0), "the other still has it");
+    assert!(!core.pages.claims.try_claim(0), "the other still has it");
     for page in 1..5 {
-        assert!(core.claims.try_claim(page), "{page}");
-        core.claims.release(page);
+        assert!(core.pages.claims.try_claim(page), "{page}");
+        core.pages.claims.release(page);
     }
     worker.ops.free.extend(spare);
 }

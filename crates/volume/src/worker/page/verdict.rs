@@ -35,7 +35,7 @@ impl Worker {
         let present = self.ops[usize::from(op)].verbs.acked;
         let (given, k) = (present.count_ones() as usize, self.cut(op).k());
         if given <= k {
-            let counters = &self.core.integrity.counters;
+            let counters = &self.core.pages.integrity.counters;
             counters.unchecked_reads.fetch_add(1, Ordering::Relaxed);
             self.reconstruct(op);
             return Verdict::Right { wrong: 0 };

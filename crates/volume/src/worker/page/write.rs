@@ -27,7 +27,7 @@ impl Worker {
     pub(super) fn begin_write(&mut self, op: u16) {
         let at = usize::from(op);
         let page = self.ops[at].chunk.page;
-        let claimed = self.ops[at].claim.held || self.core.claims.try_claim(page);
+        let claimed = self.ops[at].claim.held || self.core.pages.claims.try_claim(page);
         if !claimed && !is_injected(InjectedFault::TwoWriters) {
             return self.park(op);
         }
@@ -36,7 +36,7 @@ impl Worker {
         if self.ops[at].chunk.len_bytes == PAGE_BYTES {
             return self.begin_scatter(op);
         }
-        let written = self.core.marks.written.contains(page);
+        let written = self.core.pages.marks.written.contains(page);
         if self.is_discard(op) && !written {
             return self.finish(op, Ok(()));
         }
@@ -71,11 +71,12 @@ impl Worker {
             return self.park(op);
         }
         if is_fenced && self.ops[at].fenced.is_none() {
-            let passes = &self.core.counters.fence_passes;
+            let passes = &self.core.measures.counters.fence_passes;
             passes.fetch_add(1, Ordering::Relaxed);
         }
         if let Some(since) = self.ops[at].fenced.take() {
             self.core
+                .measures
                 .timings
                 .fence
                 .note((self.core.clock)().since(since));
@@ -139,7 +140,7 @@ impl Worker {
             let bytes = unsafe {
                 std::slice::from_raw_parts(self.page_buffer(op).cast_const(), PAGE_BYTES)
             };
-            self.core.marks.begin_write(slot, page, bytes);
+            self.core.pages.marks.begin_write(slot, page, bytes);
         }
         self.ops[usize::from(op)].listing.listed = true;
     }
@@ -180,7 +181,7 @@ impl Worker {
         }
         self.revoke_late(op);
         let Some(op) = self.detach(op) else { return };
-        if self.core.closed.load(Ordering::Acquire) {
+        if self.core.life.closed.load(Ordering::Acquire) {
             // Its place in the list may be one that is left to the next owner.
             return self.finish(op, Err(IoError::Closed));
         }
@@ -207,7 +208,7 @@ impl Worker {
             let before = stripe_of(&self.views, &self.ops[at]).cloned();
             // Before the epoch is left: whoever rebuilds a split meanwhile finds that this page's
             // cannot be made from the others. The end of the write heals it.
-            self.core.marks.doubt(self.ops[at].chunk.page);
+            self.core.pages.marks.doubt(self.ops[at].chunk.page);
             self.leave(op);
             self.enter(op);
             (self.ops[at].verbs.failed, self.ops[at].disk.is_parted) = (false, true);
@@ -247,7 +248,7 @@ impl Worker {
         if is_known && self.core.is_journaled(stripe.changed_in) {
             self.mark_remote(op);
             self.finish(op, Ok(()));
-        } else if self.core.closed.load(Ordering::Acquire) {
+        } else if self.core.life.closed.load(Ordering::Acquire) {
             // Nobody writes the journal any more.
             self.finish(op, Err(IoError::Closed));
         } else {
@@ -273,7 +274,7 @@ impl Worker {
     /// Lets go of the epoch, so that a rebuilder can end, and writes the page to every member again
     /// once nothing stands in the way.
     pub(super) fn hold(&mut self, op: u16) {
-        if self.core.closed.load(Ordering::Acquire) {
+        if self.core.life.closed.load(Ordering::Acquire) {
             return self.finish(op, Err(IoError::Closed));
         }
         self.withdraw_landed(op);
@@ -292,7 +293,7 @@ impl Worker {
     /// Writes that will not go on ended unknown, or are left to the next owner.
     pub(in crate::worker) fn fail_writes(&mut self) {
         // Nothing begins in these places any more.
-        let is_over = self.core.ending.load(Ordering::Acquire);
+        let is_over = self.core.life.ending.load(Ordering::Acquire);
         for op in 0..self.ops.len() {
             let op = u16::try_from(op).expect("OPS_MAX fits");
             self.unlist_ended(op, false, is_over);
@@ -310,8 +311,8 @@ impl Worker {
         if !std::mem::take(&mut self.ops[at].listing.listed) {
             return;
         }
-        let is_over = is_over || self.core.closed.load(Ordering::Acquire);
-        if !is_whole && is_over && self.core.marks.has_images() {
+        let is_over = is_over || self.core.life.closed.load(Ordering::Acquire);
+        if !is_whole && is_over && self.core.pages.marks.has_images() {
             // The next owner redoes it. Till then nobody else is to write the page: its claim stays.
             self.withdraw_landed(op);
             self.ops[at].claim.held = false;
@@ -325,9 +326,9 @@ impl Worker {
         self.settle_tag(op, slot, is_whole);
         if is_whole {
             let page = self.ops[usize::from(op)].chunk.page;
-            self.core.marks.end_write(slot, page);
+            self.core.pages.marks.end_write(slot, page);
         } else {
-            self.core.marks.fail_write(slot);
+            self.core.pages.marks.fail_write(slot);
         }
     }
 

@@ -70,6 +70,8 @@ pub(super) struct Repair {
     pub mended: Range<u32>,
     /// A page that is rebuilt from k sources, since nothing tells what it is.
     pub unjudged: Option<u32>,
+    /// What traces have of it; ends with it.
+    span: tracing::Span,
 }
 
 #[derive(Clone, Copy)]
@@ -122,6 +124,7 @@ impl Repair {
             mended: 0..0,
             unjudged: None,
             began: now,
+            span: span_of(extent, split, slot, stage),
         }
     }
 
@@ -372,6 +375,10 @@ impl Control {
         });
         let now = self.now();
         let repair = &mut self.repairs[at];
+        repair.span.record("cenote.volume", &*self.hello.name);
+        repair
+            .span
+            .record("cenote.host", &*self.hosts[session.host].config.name);
         repair.target = Some(session);
         let asked_at = std::mem::replace(&mut repair.began, now);
         self.core.timings.place.note(now.since(asked_at));
@@ -385,6 +392,7 @@ impl Control {
     /// Ends a repair that cannot go on: fence away, the unfinished slab dropped.
     pub(super) fn abandon(&mut self, at: usize) {
         let repair = self.repairs.swap_remove(at);
+        repair.span.record("otel.status_description", "abandoned");
         let mut dropped = None;
         // The journal may name it after all, by an attempt that failed: no write counts without it
         // before that is known.
@@ -433,6 +441,33 @@ impl Control {
         if let Some(at) = self.repairs.iter().position(hit) {
             self.abandon(at);
         }
+    }
+}
+
+/// What is traced of repairs: those that operators wait for.
+fn span_of(extent: usize, split: usize, slot: usize, stage: Stage) -> tracing::Span {
+    let (extent, moves) = (extent as i64, slot != split);
+    match stage {
+        Stage::Acquiring if moves => tracing::info_span!(
+            "move slab",
+            cenote.extent = extent,
+            cenote.split = split as i64,
+            cenote.host = tracing::field::Empty,
+            cenote.volume = tracing::field::Empty,
+            otel.status_description = tracing::field::Empty,
+        ),
+        Stage::Acquiring => tracing::info_span!(
+            "rebuild slab",
+            cenote.extent = extent,
+            cenote.split = split as i64,
+            cenote.host = tracing::field::Empty,
+            cenote.volume = tracing::field::Empty,
+            otel.status_description = tracing::field::Empty,
+        ),
+        Stage::Dropping { .. } => {
+            tracing::info_span!("give extent back to disk", cenote.extent = extent)
+        }
+        _ => tracing::Span::none(),
     }
 }
 

@@ -43,6 +43,20 @@ struct Change {
     from: Scheme,
     /// From which on everybody goes by the new mode.
     epoch: u64,
+    /// What traces have of it; ends with it.
+    _span: tracing::Span,
+}
+
+impl Change {
+    fn new(from: Scheme, to: Scheme, epoch: u64) -> Self {
+        let (from_scheme, to_scheme) = (from.to_string(), to.to_string());
+        let _span = tracing::info_span!(
+            "reshape volume",
+            cenote.scheme.from = from_scheme,
+            cenote.scheme.to = to_scheme,
+        );
+        Self { from, epoch, _span }
+    }
 }
 
 /// A slab that no stripe has any more.
@@ -70,7 +84,7 @@ impl Control {
             next.resilience = resilience;
             true
         });
-        self.reshaping.change = Some(Change { from, epoch });
+        self.reshaping.change = Some(Change::new(from, to, epoch));
         self.repair_retry = Time(0);
     }
 
@@ -91,10 +105,8 @@ impl Control {
         };
         if self.reshaping.change.is_none() {
             // The last owner ended in the middle of it, or an extent was being mapped meanwhile.
-            self.reshaping.change = Some(Change {
-                from: first.cut.with_parities(first.parities()),
-                epoch: snapshot.epoch,
-            });
+            let from = first.cut.with_parities(first.parities());
+            self.reshaping.change = Some(Change::new(from, scheme, snapshot.epoch));
         }
         let candidates = self.candidates(now);
         let ready: Vec<(usize, bool)> = misfits
@@ -144,7 +156,9 @@ impl Control {
         let layouts = &self.core.layouts;
         let from = layouts.scheme(layouts.target().other());
         let epoch = self.core.directory.epoch();
-        self.reshaping.change.get_or_insert(Change { from, epoch });
+        let to = self.core.resilience().scheme();
+        let change = || Change::new(from, to, epoch);
+        self.reshaping.change.get_or_insert_with(change);
     }
 
     /// Extents that lack splits and can be made whole, as far as they matter: what was lost is rebuilt

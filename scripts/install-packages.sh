@@ -39,7 +39,7 @@ busybox-static|long rdma|the shell of that guest
 cpio|long rdma|packs the files of that guest
 etcd-server|test|the store in which a cluster of kv nodes agrees: tests of its client, cenote kv up
 memcached|test demo apps bench|the unmodified program whose memory does not fit; the peer of our key-value store
-golang-go|test long|Porcupine, which judges histories of the store, and gomemcache, one of its clients|go
+golang-go|test long|Porcupine, which judges histories of the store, gomemcache, one of its clients, and a collector of OpenTelemetry|go
 python3|test long|runs the test programs side by side|python3
 python3-venv|test long|pymemcache and pylibmc, clients of the store; Helm and other tools of packages
 maven|long|fetches YCSB and spymemcached|mvn

@@ -40,6 +40,8 @@ mod watch;
 use std::process::ExitCode;
 
 use cenote_cli::role::Role;
+#[cfg(feature = "traces")]
+use cenote_cli::traces::Traces;
 use cenote_cli::{Common, help};
 use clap::{CommandFactory as _, FromArgMatches as _, Parser};
 
@@ -80,6 +82,9 @@ Environment:
   CENOTE_LOG_FORMAT
               stands in for --log-format, also of what commands start in the
               background
+  OTEL_EXPORTER_OTLP_ENDPOINT
+              where servers send traces, as in http://127.0.0.1:4318; with
+              OpenTelemetry's other variables: docs/guides/monitoring.md
   NO_COLOR    no colours, also on a terminal";
 
 #[derive(Debug, clap::Subcommand)]
@@ -147,6 +152,25 @@ enum Command {
 }
 
 impl Command {
+    /// As whom it sends spans: what serves does, and what opens a volume.
+    #[cfg(feature = "traces")]
+    fn traced(&self) -> Option<&'static str> {
+        let name = match self {
+            Self::Host(_) => "cenote-host",
+            Self::Kv(_) => "cenote-kv",
+            Self::Cache(_) => "cenote-cache",
+            Self::Swap(_) => "cenote-swap",
+            Self::Store(_) => "cenote-store",
+            Self::Mount(_) => "cenote-mount",
+            Self::Nbd(_) => "cenote-nbd",
+            Self::Ublk(_) => "cenote-ublk",
+            Self::Run(_) => "cenote-run",
+            Self::Volume(args) if args.owns() => return Some("cenote-volume"),
+            _ => return None,
+        };
+        (self.role() == Role::Serves).then_some(name)
+    }
+
     fn role(&self) -> Role {
         let serves = |serves| match serves {
             true => Role::Serves,
@@ -186,8 +210,32 @@ impl Command {
 fn main() -> ExitCode {
     let matches = help::laid_out(Cli::command(), help::width()).get_matches();
     let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    let traces = begin(&cli);
+    cenote_cli::run(cli.command.role(), hints::of, || {
+        // Until the command has ended: what is left is sent then.
+        let _traces = traces?;
+        run(&cli)
+    })
+}
+
+/// Starts the log, and traces where the environment has a collector for them.
+#[cfg(feature = "traces")]
+fn begin(cli: &Cli) -> anyhow::Result<Option<Traces>> {
+    let traces = match cli.command.traced() {
+        Some(service) => Traces::from_environment(service),
+        None => Ok(None),
+    };
+    match &traces {
+        Ok(Some(traces)) => cli.common.start_traced(LOGGED, traces),
+        _ => cli.common.start(LOGGED),
+    }
+    Ok(traces?)
+}
+
+#[cfg(not(feature = "traces"))]
+fn begin(cli: &Cli) -> anyhow::Result<()> {
     cli.common.start(LOGGED);
-    cenote_cli::run(cli.command.role(), hints::of, || run(&cli))
+    Ok(())
 }
 
 fn run(cli: &Cli) -> anyhow::Result<u8> {

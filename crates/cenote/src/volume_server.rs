@@ -282,6 +282,13 @@ impl Serving {
     ) -> Result<Self> {
         let is_read = protected.is_some();
         let spec = volumes.load(name)?;
+        let _span = tracing::info_span!(
+            "open volume",
+            cenote.volume = name,
+            cenote.scheme = spec.scheme,
+            cenote.hosts = loaded.cluster.hosts.len() as i64,
+        )
+        .entered();
         let owner = volumes.own(name)?;
         let size_bytes = spec.size()?.bytes();
         let hosts = hosts(loaded)?;
@@ -359,6 +366,16 @@ impl Serving {
 
 impl Drop for Serving {
     fn drop(&mut self) {
+        let _span = tracing::info_span!(
+            "close volume",
+            cenote.volume = self.name,
+            cenote.end = match self.end {
+                End::Keep => "keep",
+                End::GiveBack => "give back",
+                End::Forget => "forget",
+            },
+        )
+        .entered();
         match self.end {
             End::Keep => self.volume.detach(),
             End::GiveBack | End::Forget => self.volume.close(),

@@ -1,6 +1,7 @@
 //! What our programs share at the command line: how arguments are read ([`size`], [`span`], [`number`]),
 //! help is laid out ([`help`]), long work is told ([`progress`]) and results are set ([`table`]); and how a
-//! command ends ([`failure`], [`role`], [`signals`]).
+//! command ends ([`failure`], [`role`], [`signals`]). And what is told of it meanwhile: the log ([`log`])
+//! and spans for OpenTelemetry (`traces`, a feature).
 //!
 //! Results go to stdout, everything else to stderr.
 
@@ -18,6 +19,8 @@ pub mod signals;
 pub mod size;
 pub mod span;
 pub mod table;
+#[cfg(feature = "traces")]
+pub mod traces;
 pub mod transport;
 
 pub use log::Common;

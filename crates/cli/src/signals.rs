@@ -99,6 +99,30 @@ fn watch(
     Ok(stop)
 }
 
+/// Starts something while this thread takes no signals: threads that it starts never take one. For threads
+/// from before [`on_stop`].
+#[cfg_attr(
+    not(feature = "traces"),
+    expect(dead_code, reason = "traces start such a thread")
+)]
+pub(crate) fn without<T>(start: impl FnOnce() -> T) -> T {
+    let mut all = std::mem::MaybeUninit::uninit();
+    let mut before = std::mem::MaybeUninit::uninit();
+    // SAFETY: `all` is writable; sigfillset initialises all of it.
+    unsafe { libc::sigfillset(all.as_mut_ptr()) };
+    // SAFETY: `all` is initialised above; `before` is writable.
+    let failed =
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr()) };
+    let started = start();
+    if failed == 0 {
+        // SAFETY: the call above filled `before`; the mask of now is not asked for.
+        unsafe {
+            libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), std::ptr::null_mut());
+        }
+    }
+    started
+}
+
 fn stop_signals() -> libc::sigset_t {
     set_of(&[libc::SIGTERM, libc::SIGINT, libc::SIGHUP])
 }

@@ -32,6 +32,7 @@ use departure::Leaving;
 pub use departure::{End, Inheritance};
 pub(crate) use departure::{Inherited, open as inherit};
 use slab_stock::Stocking;
+use watch::Evicting;
 pub(crate) use watch::Watch;
 
 use crate::cache_threads::{CacheThreads, Owners};
@@ -68,6 +69,7 @@ pub struct Daemon {
     /// Whether the last slab that was to be prepared got no memory; see [`Daemon::slabs_free`].
     is_short: bool,
     leaving: Leaving,
+    evicting: Evicting,
     /// `None` on a host that lends its memory whatever happens.
     watch: Option<Watch>,
     /// The one that it runs on; 0: nobody is known to share it.
@@ -299,6 +301,7 @@ impl Daemon {
             owners: parts.owners,
             is_short: false,
             leaving: Leaving::inherit(&parts.inherited.handover, now),
+            evicting: Evicting::default(),
             watch: parts.watch,
             machine: parts.machine,
             beats: Arc::default(),
@@ -410,6 +413,8 @@ impl Daemon {
             self.handle_outcome(now, outcome);
         }
         self.carry_out();
+        self.trace_drain();
+        self.trace_evictions();
     }
 
     /// Reads the inbox to its end before any lease may run out: this host may have been
@@ -426,6 +431,8 @@ impl Daemon {
         self.ledger.handle_tick(Duration::from_nanos(self.ticked.0));
         self.make_room();
         self.carry_out();
+        self.trace_drain();
+        self.trace_evictions();
         self.tell_notice();
         self.ask_back();
         self.beats.fetch_add(1, Ordering::Relaxed);

@@ -16,6 +16,7 @@ mod departure;
 mod forwarder;
 mod orders;
 mod outbox;
+mod passages;
 mod steering;
 
 use std::collections::BTreeMap;
@@ -50,6 +51,7 @@ use departure::Goodbye;
 use forwarder::Forwarding;
 pub(super) use orders::Order;
 use outbox::{Outbox, Way};
+use passages::Passages;
 
 /// Longest time between two turns: leases are asked for, and what is stable is told.
 const TURN_MAX: Duration = Duration::from_millis(10);
@@ -65,6 +67,7 @@ struct Seat {
     member: Member,
     steering: Steering,
     refused: Refused,
+    passages: Passages,
 }
 
 /// See the [module](self).
@@ -144,6 +147,7 @@ impl Lane {
             member: Member::new(parts.me, shape.clone()),
             steering: Steering::default(),
             refused: Refused::default(),
+            passages: Passages::default(),
         };
         Self {
             seats: groups.map(seat).collect(),

@@ -205,7 +205,10 @@ impl Groups {
 /// See [`NodeError`]. That etcd is away for a while is none: the node goes on with what it knows.
 pub fn run(config: &NodeConfig, stop: &Stop, ready: impl FnOnce(&Ready)) -> Result<(), NodeError> {
     stop.shared.thread.get_or_init(std::thread::current);
-    let (mut node, server) = Node::start(config)?;
+    let (mut node, server) = {
+        let span = tracing::info_span!("join cluster", cenote.kv.node = config.name);
+        span.in_scope(|| Node::start(config))?
+    };
     let handle = server.handle();
     ready(&Ready {
         node: node.id,
@@ -234,8 +237,8 @@ struct Node {
     steward: Steward,
     shared: Arc<Shared>,
     drain_limit: Duration,
-    /// It gives its places up, to end.
-    is_leaving: bool,
+    /// It gives its places up, to end; what traces have of that.
+    leaving: Option<tracing::Span>,
 }
 
 /// A server and what its workers serve.
@@ -362,7 +365,7 @@ impl Node {
             watch,
             shared,
             drain_limit: config.drain_limit,
-            is_leaving: false,
+            leaving: None,
         };
         Ok((node, Bound { server, lanes }))
     }
@@ -399,7 +402,7 @@ impl Node {
             if self.keeper.is_replaced() {
                 return Err(NodeError::Replaced(self.name.clone()));
             }
-            let turn_max = match self.is_leaving || self.steward.is_busy() {
+            let turn_max = match self.leaving.is_some() || self.steward.is_busy() {
                 true => BUSY_TURN,
                 false => TURN_MAX,
             };
@@ -411,8 +414,9 @@ impl Node {
     /// Gives up what this node has. True when others have all of it and nobody waits for an answer, or
     /// that has taken too long.
     fn has_left(&mut self, stop: &Stop, server: &cenote_memcached::Handle) -> bool {
-        if !self.is_leaving {
-            self.is_leaving = true;
+        if self.leaving.is_none() {
+            let span = tracing::info_span!("drain node", cenote.kv.node = self.name);
+            self.leaving = Some(span);
             self.shared.end_soon();
             // Others are not to give it anything meanwhile.
             if let Err(error) = self.keys.drain(&self.etcd, self.id) {

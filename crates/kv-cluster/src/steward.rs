@@ -387,6 +387,12 @@ impl Steward {
         };
         let mut bytes = BytesMut::new();
         encode_view(&proposal.view, &mut bytes);
+        let _span = tracing::info_span!(
+            "agree on view",
+            cenote.kv.group = group as i64,
+            cenote.kv.view = i64::from(number),
+        )
+        .entered();
         match store.swap(&self.keys.view(group), revision, &bytes, None) {
             Ok(Swap::Done(revision)) => {
                 tracing::info!(group, view = number, "agreed");

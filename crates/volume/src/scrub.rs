@@ -167,8 +167,15 @@ pub fn run(core: &Core, mut worker: Worker) {
     let scrub = &core.helpers.scrub;
     let mut pause = Duration::ZERO;
     while let Some(keeps_rate) = scrub.wait(pause) {
+        let span = tracing::info_span!(
+            "scrub volume",
+            cenote.pages = tracing::field::Empty,
+            cenote.wrong_splits = tracing::field::Empty,
+        );
         let report = pass(core, &mut worker, keeps_rate);
         if let Some(report) = report {
+            span.record("cenote.pages", report.pages as i64);
+            span.record("cenote.wrong_splits", report.wrong_splits as i64);
             let wrong = report.wrong_splits + report.corrupt_pages;
             if wrong > 0 {
                 tracing::warn!(?report, "a scrub found what was wrong");

@@ -72,10 +72,17 @@ impl Reclaim {
         }
         self.complaint.clear();
         self.rests_until = Some(now + REST);
+        let span = tracing::info_span!(
+            "reclaim swapped pages",
+            cenote.bytes = used_bytes as i64,
+            cenote.bytes_left = tracing::field::Empty,
+        );
         let home = device.reclaim(|left_bytes| {
             left_bytes <= disk.spare_bytes() && now.elapsed() < SLICE && !is_called()
         });
         let left_bytes = device.used_bytes().unwrap_or(0);
+        span.record("cenote.bytes_left", left_bytes as i64);
+        drop(span);
         self.reclaimed_bytes += used_bytes.saturating_sub(left_bytes);
         match home {
             // Cut when the last page had come is whole.

@@ -71,6 +71,8 @@ struct Saving {
     step: Step,
     tries: u32,
     made: Made,
+    /// What traces have of it; ends with it.
+    span: tracing::Span,
 }
 
 #[derive(Debug)]
@@ -130,6 +132,13 @@ impl Manager {
                 len_bytes: 0,
                 longest_hold_ms: 0,
             },
+            span: tracing::info_span!(
+                "make checkpoint",
+                cenote.cache = self.settings.cache as i64,
+                cenote.regions = tracing::field::Empty,
+                cenote.bytes = tracing::field::Empty,
+                otel.status_description = tracing::field::Empty,
+            ),
         });
         Ok(())
     }
@@ -176,6 +185,18 @@ impl Manager {
             match self.go_on(now, &mut saving) {
                 None => checkpoints.saving = Some(saving),
                 Some(end) => {
+                    match &end {
+                        Ok(made) => {
+                            saving
+                                .span
+                                .record("cenote.regions", i64::from(made.regions));
+                            saving.span.record("cenote.bytes", made.len_bytes as i64);
+                        }
+                        Err(error) => {
+                            let why = error.to_string();
+                            saving.span.record("otel.status_description", &*why);
+                        }
+                    }
                     if let Step::Hold(region) | Step::Copy(region, ..) = saving.step {
                         self.owner.handle_release(now, region as usize);
                     }

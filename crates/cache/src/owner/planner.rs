@@ -129,7 +129,21 @@ impl Owner {
                 place: SlabOf { region, slab },
             });
         }
-        self.regions[region].task = Task::Placing(Placing {
+        let placed = &mut self.regions[region];
+        // Where the attempt before failed, this one is of the same wish.
+        placed.span.get_or_insert_with(|| {
+            tracing::info_span!(
+                "place region",
+                cenote.region = region as i64,
+                cenote.copies = placed.copies.len() as i64,
+                cenote.purpose = match purpose {
+                    Purpose::Add => "add",
+                    Purpose::Replace(_) => "replace",
+                    Purpose::Converge => "converge",
+                },
+            )
+        });
+        placed.task = Task::Placing(Placing {
             host,
             purpose,
             first_request,

@@ -249,6 +249,8 @@ pub(super) struct Region {
     pub rest_until: Time,
     /// When clients were told of this generation; `None`: just now.
     pub told_at: Option<Time>,
+    /// What traces have of its task, from when memory was asked for until it is open again.
+    pub span: Option<tracing::Span>,
 }
 
 impl Region {

@@ -45,7 +45,11 @@ impl Owner {
     pub(super) fn tend_relocations(&mut self, now: Time) {
         for region in 0..self.regions.len() {
             self.regions[region].told_at.get_or_insert(now);
-            match self.regions[region].task {
+            let tended = &mut self.regions[region];
+            if matches!(tended.task, Task::None) && now >= tended.rest_until {
+                tended.span = None;
+            }
+            match tended.task {
                 Task::None | Task::Placing(_) | Task::Fencing(_) | Task::Restoring(_) => {}
                 Task::Held(_) => self.tend_hold(region, now),
                 Task::Ready(_) => self.begin_draining(region, now),

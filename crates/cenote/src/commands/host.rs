@@ -151,6 +151,12 @@ fn lend(settings: &Settings) -> Result<u8> {
         .inspect_err(lost)
         .unwrap_or_default();
     let succeeds = !inheritance.state.is_empty();
+    let span = tracing::info_span!(
+        "start host",
+        cenote.host = settings.name,
+        cenote.takes_over = succeeds
+    )
+    .entered();
     let mut daemon = match start(settings, &key, inheritance) {
         Err(error) if succeeds && is_about_inheritance(&error) => {
             lost(&error);
@@ -158,6 +164,7 @@ fn lend(settings: &Settings) -> Result<u8> {
         }
         started => started?,
     };
+    drop(span);
     daemon.keep_memory_at_stop(settings.keep_slabs);
     daemon.set_grace(settings.grace);
     let (waker, upgrade) = (daemon.waker(), daemon.upgrade_flag());

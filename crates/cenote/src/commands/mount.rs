@@ -129,6 +129,7 @@ fn serve(args: &Args, loaded: &Loaded, point: &MountPoint) -> Result<u8> {
     if let Err(error) = mount::join_the_io_path() {
         tracing::info!(%error, "memory that this process asks for may wait for what it serves");
     }
+    let span = tracing::info_span!("mount", cenote.directory = %point.path().display()).entered();
     let serving = Serving::open(loaded, &args.volume, End::Keep)?;
     let threads = usize::from(args.threads);
     let transport = match fuse_rings::are_wanted() {
@@ -155,17 +156,20 @@ fn serve(args: &Args, loaded: &Loaded, point: &MountPoint) -> Result<u8> {
     if let Some(address) = &args.metrics {
         VolumeMetrics::new(&serving.volume, None).serve(address, args.allow_remote)?;
     }
+    drop(span);
     announce(&serving, point.path(), mounted.has_rings())?;
     service::tell("READY=1");
     // The end of the mount, or a signal.
     told.recv().context("wait for the end of the mount")?;
     service::tell("STOPPING=1");
+    let span = tracing::info_span!("unmount").entered();
     let outcome = mounted.end();
     // Before its workers go.
     serving.volume.announce_end();
     drop(mounted);
     let name = args.volume.volume.is_some().then(|| serving.name.clone());
     drop(serving);
+    drop(span);
     outcome.map_err(|error| {
         Failure::new(
             format!("end the mount: {error}"),

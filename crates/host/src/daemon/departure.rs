@@ -66,6 +66,8 @@ pub(super) struct Leaving {
     /// Whether somebody was told that it is drained.
     pub is_told: bool,
     drained_at: Option<Time>,
+    /// What traces have of a drain that goes on.
+    drain_span: Option<tracing::Span>,
 }
 
 impl Leaving {
@@ -214,7 +216,27 @@ impl Daemon {
             self.tell_all(&Reply::Notice { within_ms: 0 });
         }
         self.ledger.handle_drain(now, drain != Drain::Off);
+        if drain == Drain::Off {
+            if let Some(span) = self.leaving.drain_span.take() {
+                span.record("otel.status_description", "called off");
+            }
+        } else if self.leaving.drain_span.is_none() {
+            self.leaving.drain_span = Some(tracing::info_span!(
+                "drain host",
+                cenote.host = self.config.name,
+                cenote.slabs = i64::from(self.ledger.counts().mapped),
+                cenote.slab_bytes = self.config.slab_bytes as i64,
+                otel.status_description = tracing::field::Empty,
+            ));
+        }
         self.ask_back();
+    }
+
+    /// Ends what traces have of a drain, once nobody holds anything.
+    pub(super) fn trace_drain(&mut self) {
+        if self.leaving.drain_span.is_some() && self.ledger.is_drained() {
+            self.leaving.drain_span = None;
+        }
     }
 
     /// Asks every client that is there for the slabs that are wanted back.

@@ -114,6 +114,17 @@ impl Watch {
     }
 }
 
+/// What traces have of slabs that are asked back for want of memory: a span from the first until none is
+/// wanted.
+#[derive(Default)]
+pub(super) struct Evicting {
+    span: Option<tracing::Span>,
+    /// Slabs that were asked for in it.
+    slabs: u64,
+    /// Slabs that this host had ever asked for when it looked last; `None`: it has not.
+    asked: Option<u64>,
+}
+
 /// What of a reading the others use.
 fn sample(reading: Reading, slabs: &SlabCounts, slab_bytes: u64) -> Sample {
     let used = reading.total_bytes.saturating_sub(reading.available_bytes);
@@ -144,6 +155,31 @@ impl Daemon {
             self.ledger.handle_room(now, room, watch.extra, seed);
         }
         self.offer_reclaim();
+    }
+
+    /// Begins and ends what traces have of evictions.
+    pub(super) fn trace_evictions(&mut self) {
+        let asked = self.ledger.evictions().asked;
+        let evicting = &mut self.evicting;
+        let before = evicting.asked.replace(asked).unwrap_or(asked);
+        if asked > before {
+            evicting.slabs += asked - before;
+            evicting.span.get_or_insert_with(|| {
+                tracing::info_span!(
+                    "evict slabs",
+                    cenote.host = self.config.name,
+                    cenote.slab_bytes = self.config.slab_bytes as i64,
+                    cenote.slabs = tracing::field::Empty,
+                )
+            });
+        }
+        // Slabs are counted only while there is such a span.
+        if evicting.span.is_some()
+            && self.ledger.asked_back() == 0
+            && let Some(span) = evicting.span.take()
+        {
+            span.record("cenote.slabs", std::mem::take(&mut evicting.slabs) as i64);
+        }
     }
 
     /// What is asked back, and what there is room for.

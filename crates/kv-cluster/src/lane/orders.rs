@@ -39,7 +39,9 @@ impl Lane {
                 }
                 Order::View { group, view } => {
                     tracing::info!(group, number = view.number, "view");
+                    let me = self.me;
                     if let Some(seat) = self.seat_of(group) {
+                        seat.passages.note(group, &view, me);
                         seat.steering.note_view(view.number);
                         seat.member.adopt(&view);
                     }

@@ -44,6 +44,8 @@ pub(super) struct Cleaning {
     /// Deletions in the half that is left that the index did not name at first: what they delete may have
     /// been copied already. `None`: a crash came in between, and all are such.
     late_deletions: Option<HashSet<u64>>,
+    /// What traces have of it; ends with it.
+    _span: tracing::Span,
 }
 
 impl Cleaning {
@@ -355,6 +357,7 @@ impl<M: Medium> Pool<M> {
             reserve,
             moving: HashMap::new(),
             late_deletions: None,
+            _span: tracing::info_span!("clean log", cenote.store.log_bytes = reserve as i64),
         });
     }
 

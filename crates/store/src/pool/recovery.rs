@@ -45,6 +45,13 @@ impl<M: Medium> Pool<M> {
     /// [`StoreError::Head`]: it is no pool, and nothing was changed; [`StoreError::Full`]: the log has more
     /// keys than the index has places, which none that was not damaged has; [`StoreError::Io`].
     pub fn open(medium: M) -> Result<(Self, Recovered), StoreError> {
+        let span = tracing::info_span!(
+            "recover pool",
+            cenote.store.medium_bytes = medium.len() as i64,
+            cenote.store.objects = tracing::field::Empty,
+            cenote.store.versions = tracing::field::Empty,
+            cenote.store.rolled_back = tracing::field::Empty,
+        );
         let first = read_head(&medium);
         let head = Head::decode(&first, medium.len())?;
         let space = Space::decode(&first)?;
@@ -68,6 +75,9 @@ impl<M: Medium> Pool<M> {
         pool.take_over(&completed)?;
         recovered.completed = completed.len() as u64;
         recovered.objects = pool.drop_deleted();
+        span.record("cenote.store.objects", recovered.objects as i64);
+        span.record("cenote.store.versions", recovered.versions as i64);
+        span.record("cenote.store.rolled_back", recovered.rolled_back as i64);
         pool.empty_at_open = pool.keys_in_log() - recovered.objects;
         if space.is_cleaning {
             pool.resume_cleaning(old_bytes);

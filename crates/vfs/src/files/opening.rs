@@ -61,6 +61,7 @@ impl Files {
     /// [`OpenError`]; what is there was not changed, but for what an earlier owner left undone.
     pub fn open(medium: Arc<dyn Medium>, caller: Caller) -> Result<Self, OpenError> {
         let size_bytes = medium.size_bytes();
+        let _span = tracing::info_span!("open files", cenote.bytes = size_bytes as i64).entered();
         if size_bytes < SIZE_BYTES_MIN {
             return Err(OpenError::TooSmall { size_bytes });
         }

@@ -92,6 +92,11 @@ impl Hosts {
         &self.table[index].config.name
     }
 
+    /// What hosts call this volume.
+    pub fn volume_name(&self) -> &str {
+        &self.hello.name
+    }
+
     pub fn slab_bytes(&self) -> u64 {
         self.slab_bytes
     }

@@ -65,6 +65,8 @@ pub(super) struct Relocation {
     mended: Range<u32>,
     /// A page that is rebuilt from k sources, since nothing tells what it is.
     unjudged: Option<u32>,
+    /// What traces have of it; ends with it.
+    span: tracing::Span,
 }
 
 enum Stage {
@@ -137,6 +139,7 @@ impl Relocation {
             pages_after: u32::MAX,
             mended: 0..0,
             unjudged: None,
+            span: span_of(extent, split, slot),
         }
     }
 
@@ -283,6 +286,9 @@ impl Relocation {
         }
         let session = granted.session;
         let host = site.cx.hosts.name(session.host);
+        self.span
+            .record("cenote.volume", site.cx.hosts.volume_name());
+        self.span.record("cenote.host", host);
         tracing::info!(extent, split, moves, %host, "regeneration starts");
         core.directory.publish_stripe(extent, |stripe| {
             let member = Some(granted.into_member(MemberState::Filling { watermark: 0 }));
@@ -379,6 +385,7 @@ impl Relocation {
 
     /// Ends what cannot go on: fence away, the unfinished slab dropped.
     pub fn abandon(&mut self, cx: &mut Context) -> Fate {
+        self.span.record("otel.status_description", "abandoned");
         let mut dropped = None;
         // The journal may name it after all, by an attempt that failed: no write counts without it
         // before that is known.
@@ -409,5 +416,28 @@ impl Relocation {
         }
         cx.search_at = cx.now().after(PAUSE);
         Fate::Ended
+    }
+}
+
+/// What is traced: what operators wait for.
+fn span_of(extent: usize, split: usize, slot: usize) -> tracing::Span {
+    let (extent, split_number) = (extent as i64, split as i64);
+    match slot == split {
+        true => tracing::info_span!(
+            "rebuild slab",
+            cenote.extent = extent,
+            cenote.split = split_number,
+            cenote.host = tracing::field::Empty,
+            cenote.volume = tracing::field::Empty,
+            otel.status_description = tracing::field::Empty,
+        ),
+        false => tracing::info_span!(
+            "move slab",
+            cenote.extent = extent,
+            cenote.split = split_number,
+            cenote.host = tracing::field::Empty,
+            cenote.volume = tracing::field::Empty,
+            otel.status_description = tracing::field::Empty,
+        ),
     }
 }

@@ -45,6 +45,20 @@ struct Change {
     from: Scheme,
     /// From which on everybody goes by the new mode.
     epoch: u64,
+    /// What traces have of it; ends with it.
+    _span: tracing::Span,
+}
+
+impl Change {
+    fn new(from: Scheme, to: Scheme, epoch: u64) -> Self {
+        let (from_scheme, to_scheme) = (from.to_string(), to.to_string());
+        let _span = tracing::info_span!(
+            "reshape volume",
+            cenote.scheme.from = from_scheme,
+            cenote.scheme.to = to_scheme,
+        );
+        Self { from, epoch, _span }
+    }
 }
 
 /// A slab that no stripe has any more.
@@ -72,7 +86,7 @@ impl Reshaper {
             next.resilience = resilience;
             true
         });
-        self.change = Some(Change { from, epoch });
+        self.change = Some(Change::new(from, to, epoch));
         cx.search_soon();
     }
 
@@ -93,10 +107,8 @@ impl Reshaper {
         };
         if self.change.is_none() {
             // The last owner ended in the middle of it, or an extent was being mapped meanwhile.
-            self.change = Some(Change {
-                from: first.cut.with_parities(first.parities()),
-                epoch: snapshot.epoch,
-            });
+            let from = first.cut.with_parities(first.parities());
+            self.change = Some(Change::new(from, scheme, snapshot.epoch));
         }
         let candidates = cx.candidates(now);
         let ready: Vec<(usize, bool)> = misfits
@@ -146,7 +158,9 @@ impl Reshaper {
         let layouts = &core.layouts;
         let from = layouts.scheme(layouts.target().other());
         let epoch = core.directory.epoch();
-        self.change.get_or_insert(Change { from, epoch });
+        let to = core.resilience().scheme();
+        self.change
+            .get_or_insert_with(|| Change::new(from, to, epoch));
     }
 
     /// Ends the change once every extent is what it is to be, and nothing of the old is in use.

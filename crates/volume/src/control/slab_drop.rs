@@ -36,6 +36,8 @@ pub(super) struct SlabDrop {
     stage: Stage,
     /// What the disk is to end first; `None`: nothing, for the slabs are lost.
     flush: Option<Flush>,
+    /// What traces have of it; ends with it.
+    _span: tracing::Span,
 }
 
 #[derive(Clone, Copy)]
@@ -81,6 +83,7 @@ impl SlabDrop {
                 asked: None,
                 pause: FLUSH_POLL,
             }),
+            _span: tracing::info_span!("give extent back to disk", cenote.extent = extent as i64),
         })
     }
 

@@ -212,7 +212,8 @@ pub fn recover<M: Medium + 'static>(
     files: Vec<File>,
     open: impl Fn(File) -> std::io::Result<M> + Sync,
 ) -> Result<(Vec<Pool<M>>, Recovered)> {
-    let one = |file| -> Result<_> { Ok(Pool::open(open(file)?)?) };
+    let span = tracing::info_span!("recover store", cenote.store.shards = files.len() as i64);
+    let one = |file| -> Result<_> { Ok(span.in_scope(|| Pool::open(open(file)?))?) };
     let opened: Vec<Result<_>> = std::thread::scope(|scope| {
         let threads: Vec<_> = files
             .into_iter()

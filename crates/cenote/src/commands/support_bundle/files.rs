@@ -139,9 +139,17 @@ impl Chosen {
 pub fn learn(redactor: &mut Redactor, dir: Option<&ClusterDir>) -> Result<()> {
     for (name, value) in std::env::vars_os() {
         let name = name.to_string_lossy().to_lowercase();
-        let is_secret = ["password", "secret", "token", "credential", "_key"]
-            .iter()
-            .any(|word| name.contains(word));
+        let is_secret = [
+            "password",
+            "secret",
+            "token",
+            "credential",
+            "_key",
+            "otlp_headers",
+            "traces_headers",
+        ]
+        .iter()
+        .any(|word| name.contains(word));
         if is_secret {
             redactor.learn(value.to_string_lossy().as_bytes());
         }

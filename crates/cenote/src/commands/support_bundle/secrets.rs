@@ -12,7 +12,7 @@ const LEFT_OUT: &str = "[left out]";
 /// A secret that is shorter is no secret, and taking it out would riddle the text.
 const SECRET_BYTES_MIN: usize = 6;
 /// Parts of names whose values are left out, lower case, without `-` and `_`.
-const NAMES: [&str; 9] = [
+const NAMES: [&str; 11] = [
     "password",
     "passwd",
     "passphrase",
@@ -22,6 +22,9 @@ const NAMES: [&str; 9] = [
     "apikey",
     "privatekey",
     "authorization",
+    // OpenTelemetry's, which have tokens for collectors.
+    "otlpheaders",
+    "tracesheaders",
 ];
 
 /// Takes secrets out of text.
@@ -395,6 +398,11 @@ mod tests {
             (
                 "Environment=\"CENOTE_ETCD_PASSWORD=correct horse\" A=b",
                 "Environment=\"CENOTE_ETCD_PASSWORD=[left out]\" A=b",
+            ),
+            (
+                "OTEL_EXPORTER_OTLP_HEADERS=x-api=abc,y=d\nOTEL_EXPORTER_OTLP_TRACES_HEADERS=z\nA=b\n",
+                "OTEL_EXPORTER_OTLP_HEADERS=[left out]\n\
+                 OTEL_EXPORTER_OTLP_TRACES_HEADERS=[left out]\nA=b\n",
             ),
             (
                 "{\"tokens\": [\"abc]123\", [\"d\"]], \"n\": 5}",

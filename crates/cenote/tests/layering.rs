@@ -10,7 +10,11 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("cenote-latency", &[]),
     ("cenote-wire", &[]),
     ("cenote-pool", &["cenote-wire"]),
-    ("cenote-fabric", &["cenote-durable", "cenote-wire"]),
+    ("cenote-verbs", &[]),
+    (
+        "cenote-fabric",
+        &["cenote-durable", "cenote-verbs", "cenote-wire"],
+    ),
     (
         "cenote-host",
         &[

@@ -10,36 +10,47 @@ use std::sync::Arc;
 
 use rdma_mummy_sys as sys;
 
-use super::device::{Device, check};
+use crate::{Device, check};
 
-/// Completions of one queue pair.
-pub(super) struct Completions {
-    queue: *mut sys::ibv_cq,
-    channel: *mut sys::ibv_comp_channel,
+/// Completions of queue pairs.
+pub struct Completions {
+    queue: Arc<Queue>,
     is_armed: bool,
     /// Something was reaped since arming: the descriptor is readable, or soon will be.
     is_due: bool,
-    pub(super) system_calls: u64,
+    system_calls: u64,
+}
+
+/// The queue itself, which the pairs that fill it keep.
+pub(crate) struct Queue {
+    /// Null until it is made.
+    handle: *mut sys::ibv_cq,
+    channel: *mut sys::ibv_comp_channel,
     _device: Arc<Device>,
 }
 
-// SAFETY: libibverbs locks its objects, and only the value's owner frees them.
-unsafe impl Send for Completions {}
+// SAFETY: libibverbs locks its objects, and `drop` alone frees them.
+unsafe impl Send for Queue {}
+// SAFETY: as above.
+unsafe impl Sync for Queue {}
 
 /// One completion, as far as it is of interest.
-#[derive(Clone, Copy)]
-pub(super) struct Completed {
-    pub(super) id: u64,
-    pub(super) ended: Ended,
+#[derive(Clone, Copy, Debug)]
+pub struct Completed {
+    /// The number that the request or receive was given.
+    pub id: u64,
+    /// How it ended.
+    pub ended: Ended,
     /// Of receives.
-    pub(super) len_bytes: usize,
+    pub len_bytes: usize,
     /// Of receives that a WRITE took: the number that it said.
-    pub(super) immediate: Option<u32>,
+    pub immediate: Option<u32>,
 }
 
 /// How a work request ended.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Ended {
+pub enum Ended {
+    /// It was carried out.
     Ok,
     /// The peer's device refused the key, the right or the range; nothing later was carried out.
     Refused,
@@ -53,57 +64,71 @@ pub(super) enum Ended {
 
 impl Completions {
     /// A queue with room for `capacity`.
-    pub(super) fn new(device: &Arc<Device>, capacity: usize) -> io::Result<Self> {
+    ///
+    /// # Errors
+    /// The device's, or the system's for the descriptor.
+    ///
+    /// # Panics
+    /// If `capacity` is more than a C integer holds.
+    pub fn new(device: &Arc<Device>, capacity: usize) -> io::Result<Self> {
         // SAFETY: an open context.
         let channel = unsafe { sys::ibv_create_comp_channel(device.context()) };
         if channel.is_null() {
             return Err(io::Error::last_os_error());
         }
-        let mut completions = Self {
-            queue: std::ptr::null_mut(),
+        // From here on dropping it frees what is made.
+        let mut queue = Queue {
+            handle: std::ptr::null_mut(),
             channel,
-            is_armed: false,
-            is_due: false,
-            system_calls: 0,
             _device: Arc::clone(device),
         };
         let capacity = libc::c_int::try_from(capacity).expect("a small constant");
         // SAFETY: open context and channel, no user pointer.
-        completions.queue = unsafe {
+        queue.handle = unsafe {
             sys::ibv_create_cq(device.context(), capacity, std::ptr::null_mut(), channel, 0)
         };
-        if completions.queue.is_null() {
+        if queue.handle.is_null() {
             return Err(io::Error::last_os_error());
         }
-        let fd = completions.raw_fd();
         // SAFETY: no pointers; the descriptor is open.
-        if unsafe { libc::fcntl(fd, libc::F_SETFL, libc::O_NONBLOCK) } != 0 {
+        if unsafe { libc::fcntl(queue.raw_fd(), libc::F_SETFL, libc::O_NONBLOCK) } != 0 {
             return Err(io::Error::last_os_error());
         }
-        Ok(completions)
+        Ok(Self {
+            queue: Arc::new(queue),
+            is_armed: false,
+            is_due: false,
+            system_calls: 0,
+        })
     }
 
-    pub(super) fn queue(&self) -> *mut sys::ibv_cq {
-        self.queue
-    }
-
-    fn raw_fd(&self) -> RawFd {
-        // SAFETY: the channel is open while `self` lives.
-        unsafe { (*self.channel).fd }
+    pub(crate) fn queue(&self) -> &Arc<Queue> {
+        &self.queue
     }
 
     /// Readable when an armed queue has news.
-    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+    #[must_use]
+    pub fn fd(&self) -> BorrowedFd<'_> {
         // SAFETY: open while `self` lives.
-        unsafe { BorrowedFd::borrow_raw(self.raw_fd()) }
+        unsafe { BorrowedFd::borrow_raw(self.queue.raw_fd()) }
     }
 
-    /// Takes up to `out`'s length of completions, oldest first.
-    pub(super) fn take(&mut self, out: &mut Vec<Completed>) -> io::Result<usize> {
+    /// System calls so far.
+    #[must_use]
+    pub fn system_calls(&self) -> u64 {
+        self.system_calls
+    }
+
+    /// Adds completions to `out`, oldest first; how many: 0 when there are none left.
+    ///
+    /// # Errors
+    /// The queue is broken, and stays so.
+    pub fn take(&mut self, out: &mut Vec<Completed>) -> io::Result<usize> {
         // SAFETY: all-zero is a valid value of this plain C struct.
         let mut taken: [sys::ibv_wc; TAKEN_MAX] = unsafe { std::mem::zeroed() };
         // SAFETY: an open queue and an exclusive array of that length.
-        let count = unsafe { sys::ibv_poll_cq(self.queue, TAKEN_MAX as i32, taken.as_mut_ptr()) };
+        let count =
+            unsafe { sys::ibv_poll_cq(self.queue.handle, TAKEN_MAX as i32, taken.as_mut_ptr()) };
         let count = usize::try_from(count)
             .map_err(|_| io::Error::other("the completion queue is broken"))?;
         self.is_due |= count > 0 && self.is_armed;
@@ -117,20 +142,23 @@ impl Completions {
     }
 
     /// Has the descriptor tell of the next completion. True: look into the queue again first.
-    pub(super) fn arm(&mut self) -> io::Result<bool> {
+    ///
+    /// # Errors
+    /// The device's.
+    pub fn arm(&mut self) -> io::Result<bool> {
         self.settle();
         if self.is_armed {
             return Ok(false);
         }
         self.system_calls += 1;
         // SAFETY: an open queue.
-        check(unsafe { sys::ibv_req_notify_cq(self.queue, 0) })?;
+        check(unsafe { sys::ibv_req_notify_cq(self.queue.handle, 0) })?;
         self.is_armed = true;
         Ok(true)
     }
 
     /// Takes back what the descriptor tells of completions that were taken.
-    pub(super) fn settle(&mut self) {
+    pub fn settle(&mut self) {
         if self.is_due {
             self.take_event();
         }
@@ -143,7 +171,7 @@ impl Completions {
         // SAFETY: an open, non-blocking channel and exclusive out-pointers. Refused when there is
         // no event yet: it will be there the next time.
         unsafe {
-            if sys::ibv_get_cq_event(self.channel, &raw mut queue, &raw mut context) == 0 {
+            if sys::ibv_get_cq_event(self.queue.channel, &raw mut queue, &raw mut context) == 0 {
                 sys::ibv_ack_cq_events(queue, 1);
                 self.is_armed = false;
                 self.is_due = false;
@@ -152,12 +180,23 @@ impl Completions {
     }
 }
 
-impl Drop for Completions {
+impl Queue {
+    pub(crate) fn handle(&self) -> *mut sys::ibv_cq {
+        self.handle
+    }
+
+    fn raw_fd(&self) -> RawFd {
+        // SAFETY: the channel is open while `self` lives.
+        unsafe { (*self.channel).fd }
+    }
+}
+
+impl Drop for Queue {
     fn drop(&mut self) {
-        // SAFETY: pairs that use the queue are gone: they are dropped before it.
+        // SAFETY: pairs that use the queue are gone: they keep it.
         unsafe {
-            if !self.queue.is_null()
-                && let Err(error) = check(sys::ibv_destroy_cq(self.queue))
+            if !self.handle.is_null()
+                && let Err(error) = check(sys::ibv_destroy_cq(self.handle))
             {
                 tracing::error!(%error, "destroy a completion queue");
             }

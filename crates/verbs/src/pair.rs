@@ -5,87 +5,61 @@ use std::sync::Arc;
 
 use rdma_mummy_sys as sys;
 
-use super::Tuning;
-use super::completions::Completions;
-use super::device::{Device, check};
-use crate::frame::PairName;
+use crate::completions::Queue;
+use crate::{Completions, Device, Local, Part, Request, check};
 
 /// A queue pair. Destroyed when dropped: no byte moves by it afterwards.
-pub(super) struct Pair {
+pub struct Pair {
     handle: *mut sys::ibv_qp,
     device: Arc<Device>,
+    _queue: Arc<Queue>,
     first_packet: u32,
-    /// The longest payload that may ride in the work request itself.
-    pub(super) inline_bytes: usize,
+    inline_bytes: usize,
+    /// The batch that [`Pair::post`] hands over.
     requests: Vec<sys::ibv_send_wr>,
+    /// One for each request. Inline ones have their place in `inlined` in it until they are posted.
     parts: Vec<sys::ibv_sge>,
+    inlined: Vec<u8>,
 }
 
 // SAFETY: libibverbs locks its objects; the pointers in `requests` are set just before their use.
 unsafe impl Send for Pair {}
 
-/// One request to the peer's device.
-pub(super) struct Request {
-    /// Comes back with the completion.
-    pub(super) id: u64,
-    pub(super) act: Act,
-    /// Where the bytes come from or go to.
-    pub(super) local: Local,
-    /// Waits until earlier READs and atomics are done.
-    pub(super) fence: bool,
-}
-
-#[derive(Clone, Copy)]
-pub(super) enum Act {
-    Read {
-        address: u64,
-        key: u32,
-    },
-    Write {
-        address: u64,
-        key: u32,
-    },
-    /// A WRITE that takes a receive of the peer's, to which it says a number.
-    WriteNotice {
-        address: u64,
-        key: u32,
-        immediate: u32,
-    },
-    CompareSwap {
-        address: u64,
-        key: u32,
-        expected: u64,
-        new: u64,
-    },
-    FetchAdd {
-        address: u64,
-        key: u32,
-        addend: u64,
-    },
-    Send,
-}
-
-/// Bytes of this process.
-#[derive(Clone, Copy)]
-pub(super) struct Local {
-    pub(super) start: *const u8,
-    pub(super) len_bytes: usize,
-    /// `None`: not registered; the bytes are copied into the request.
-    pub(super) key: Option<u32>,
+/// What a peer must know of a pair to connect to it.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct PairAddress {
+    /// The pair's, on its device.
+    pub number: u32,
+    /// Sequence number of the first packet that it sends, of 24 bits.
+    pub first_packet: u32,
+    /// 0 on Ethernet.
+    pub lid: u16,
+    /// As `ibv_mtu` counts: 1 is 256 bytes, 5 is 4096.
+    pub mtu: u8,
+    /// READs and atomics that it answers at a time.
+    pub reads: u8,
+    /// Of its port.
+    pub gid: [u8; 16],
 }
 
 impl Pair {
-    /// A pair that is not connected yet, but takes receives.
-    pub(super) fn new(
+    /// A pair that is not connected yet, but takes receives: room for so many requests and receives
+    /// at a time. Their completions go to `completions`.
+    ///
+    /// # Errors
+    /// The device's, or there are no random numbers.
+    pub fn new(
         device: &Arc<Device>,
         completions: &Completions,
         sends: usize,
         receives: usize,
     ) -> io::Result<Self> {
+        let mut random = [0; 4];
+        getrandom::fill(&mut random).map_err(io::Error::other)?;
         // SAFETY: all-zero is a valid value of this plain C struct.
         let mut wanted: sys::ibv_qp_init_attr = unsafe { std::mem::zeroed() };
-        wanted.send_cq = completions.queue();
-        wanted.recv_cq = completions.queue();
+        wanted.send_cq = completions.queue().handle();
+        wanted.recv_cq = completions.queue().handle();
         wanted.qp_type = sys::ibv_qp_type::IBV_QPT_RC;
         wanted.cap.max_send_wr = sends as u32;
         wanted.cap.max_recv_wr = receives as u32;
@@ -97,13 +71,14 @@ impl Pair {
         if handle.is_null() {
             return Err(io::Error::last_os_error());
         }
-        let mut random = [0; 4];
-        getrandom::fill(&mut random).map_err(io::Error::other)?;
         let pair = Self {
             handle,
             device: Arc::clone(device),
+            _queue: Arc::clone(completions.queue()),
             first_packet: u32::from_le_bytes(random) & 0xff_ffff,
             inline_bytes: wanted.cap.max_inline_data as usize,
+            // Posting allocates nothing.
+            inlined: Vec::with_capacity(sends * wanted.cap.max_inline_data as usize),
             requests: Vec::with_capacity(sends),
             parts: Vec::with_capacity(sends),
         };
@@ -124,8 +99,9 @@ impl Pair {
     }
 
     /// What the peer needs to connect to it.
-    pub(super) fn name(&self) -> PairName {
-        PairName {
+    #[must_use]
+    pub fn address(&self) -> PairAddress {
+        PairAddress {
             // SAFETY: the handle is valid while `self` is.
             number: unsafe { (*self.handle).qp_num },
             first_packet: self.first_packet,
@@ -136,8 +112,17 @@ impl Pair {
         }
     }
 
-    /// Connects to the peer's pair, which may not be connected yet.
-    pub(super) fn connect(&self, peer: &PairName) -> io::Result<()> {
+    /// The longest payload that may ride in the work request itself.
+    #[must_use]
+    pub fn inline_bytes(&self) -> usize {
+        self.inline_bytes
+    }
+
+    /// Connects to the peer's pair, which may not be connected yet. What comes before this is lost.
+    ///
+    /// # Errors
+    /// The device's: what the peer says cannot be.
+    pub fn connect(&self, peer: &PairAddress) -> io::Result<()> {
         use sys::ibv_qp_attr_mask as mask;
         let mut receive = attributes(sys::ibv_qp_state::IBV_QPS_RTR);
         receive.path_mtu = self.device.mtu.min(peer.mtu).into();
@@ -183,7 +168,10 @@ impl Pair {
     }
 
     /// Has the pair refuse everything; receives that wait end as flushed.
-    pub(super) fn close(&self) -> io::Result<()> {
+    ///
+    /// # Errors
+    /// The device's.
+    pub fn close(&self) -> io::Result<()> {
         self.modify(
             attributes(sys::ibv_qp_state::IBV_QPS_ERR),
             sys::ibv_qp_attr_mask::IBV_QP_STATE,
@@ -191,87 +179,50 @@ impl Pair {
     }
 
     /// Adds a request to the batch that [`Pair::post`] hands over.
-    pub(super) fn add(&mut self, request: &Request) {
-        // SAFETY: all-zero is a valid value of this plain C struct.
-        let mut raw: sys::ibv_send_wr = unsafe { std::mem::zeroed() };
-        raw.wr_id = request.id;
-        let mut flags = 0;
-        if request.fence {
-            flags |= sys::ibv_send_flags::IBV_SEND_FENCE.0;
+    ///
+    /// # Panics
+    /// If inline bytes are more than [`Pair::inline_bytes`].
+    pub fn add(&mut self, request: &Request<'_>) {
+        let mut raw = request.raw();
+        let at = self.inlined.len();
+        match request.local {
+            Local::Part(_) => {}
+            Local::Inline(bytes) => self.inlined.extend_from_slice(bytes),
+            Local::InlinePages {
+                pages,
+                at: place,
+                len_bytes,
+            } => {
+                self.inlined.resize(at + len_bytes, 0);
+                pages.read(place, &mut self.inlined[at..]);
+            }
         }
-        if request.local.key.is_none() {
-            flags |= sys::ibv_send_flags::IBV_SEND_INLINE.0;
-        }
-        raw.send_flags = flags;
-        raw.num_sge = 1;
-        let rdma = |address, key| sys::rdma_t {
-            remote_addr: address,
-            rkey: key,
+        let part = if let Local::Part(part) = request.local {
+            part
+        } else {
+            let len_bytes = self.inlined.len() - at;
+            assert!(len_bytes <= self.inline_bytes);
+            raw.send_flags |= sys::ibv_send_flags::IBV_SEND_INLINE.0;
+            Part {
+                address: at as u64,
+                len_bytes: len_bytes as u32,
+                key: 0,
+            }
         };
-        let atomic = |address, key, compare_add, swap| sys::atomic_t {
-            remote_addr: address,
-            compare_add,
-            swap,
-            rkey: key,
-        };
-        use sys::ibv_wr_opcode as opcode;
-        match request.act {
-            Act::Read { address, key } => {
-                raw.opcode = opcode::IBV_WR_RDMA_READ;
-                raw.wr.rdma = rdma(address, key);
-            }
-            Act::Write { address, key } => {
-                raw.opcode = opcode::IBV_WR_RDMA_WRITE;
-                raw.wr.rdma = rdma(address, key);
-            }
-            Act::WriteNotice {
-                address,
-                key,
-                immediate,
-            } => {
-                raw.opcode = opcode::IBV_WR_RDMA_WRITE_WITH_IMM;
-                raw.wr.rdma = rdma(address, key);
-                raw.imm_data_invalidated_rkey_union.imm_data = immediate.to_be();
-            }
-            Act::CompareSwap {
-                address,
-                key,
-                expected,
-                new,
-            } => {
-                raw.opcode = opcode::IBV_WR_ATOMIC_CMP_AND_SWP;
-                raw.wr.atomic = atomic(address, key, expected, new);
-            }
-            Act::FetchAdd {
-                address,
-                key,
-                addend,
-            } => {
-                raw.opcode = opcode::IBV_WR_ATOMIC_FETCH_AND_ADD;
-                raw.wr.atomic = atomic(address, key, addend, 0);
-            }
-            Act::Send => raw.opcode = opcode::IBV_WR_SEND,
-        }
-        self.parts.push(sys::ibv_sge {
-            addr: request.local.start as u64,
-            length: u32::try_from(request.local.len_bytes).expect("pieces are small"),
-            lkey: request.local.key.unwrap_or(0),
-        });
+        self.parts.push(part.raw());
         self.requests.push(raw);
     }
 
-    /// Hands the batch to the device with one call. The last request and every [`SIGNAL_EVERY`]th is
-    /// signalled, or all are: a completion stands for all requests before it.
+    /// Hands the batch to the device with one call. The last request and every `signal_every`th is
+    /// signalled: a completion stands for all requests before it.
     ///
-    /// # Safety
-    /// The local bytes of every request added are valid until its completion: registered with the
-    /// key given, or, without a key, readable now.
-    pub(super) unsafe fn post(&mut self, tuning: Tuning) -> io::Result<()> {
-        let signal_every = if tuning.selective_signals {
-            SIGNAL_EVERY
-        } else {
-            1
-        };
+    /// # Errors
+    /// The device's: it has as many requests as it takes, or the pair is not connected. Some of the
+    /// batch may be on its way; nothing of it is kept here.
+    ///
+    /// # Panics
+    /// If `signal_every` is 0.
+    pub fn post(&mut self, signal_every: usize) -> io::Result<()> {
         let count = self.requests.len();
         if count == 0 {
             return Ok(());
@@ -282,68 +233,63 @@ impl Pair {
             } else {
                 std::ptr::null_mut()
             };
-            let part = &raw mut self.parts[index];
+            let part = &mut self.parts[index];
             let request = &mut self.requests[index];
+            if request.send_flags & sys::ibv_send_flags::IBV_SEND_INLINE.0 != 0 {
+                part.addr += self.inlined.as_ptr() as u64;
+            }
             request.next = next;
-            request.sg_list = part;
-            if next.is_null() || (index + 1) % signal_every == 0 {
+            request.sg_list = &raw mut *part;
+            if next.is_null() || (index + 1).is_multiple_of(signal_every) {
                 request.send_flags |= sys::ibv_send_flags::IBV_SEND_SIGNALED.0;
             }
         }
         let mut refused = std::ptr::null_mut();
-        // SAFETY: a valid pair and a list whose links and parts lie in vectors that do not move
-        // during the call; what they point to is the caller's promise.
+        // SAFETY: a valid pair and a list whose links, parts and inline bytes lie in vectors that
+        // do not move during the call. Other bytes the device reaches by the key of a registration,
+        // which owns them.
         let posted = unsafe {
             sys::ibv_post_send(self.handle, self.requests.as_mut_ptr(), &raw mut refused)
         };
-        self.requests.clear();
-        self.parts.clear();
+        self.forget();
         check(posted)
     }
 
     /// Drops the requests that are added and not posted.
-    pub(super) fn forget(&mut self) {
+    pub fn forget(&mut self) {
         self.requests.clear();
         self.parts.clear();
+        self.inlined.clear();
     }
 
-    /// Offers a buffer for one message.
+    /// Offers a buffer for one message, which no other receive should have.
     ///
-    /// # Safety
-    /// The bytes are registered with `key`, and nobody else's, until the receive's completion.
-    pub(super) unsafe fn receive(
-        &self,
-        id: u64,
-        start: *mut u8,
-        len_bytes: usize,
-        key: u32,
-    ) -> io::Result<()> {
-        let mut part = sys::ibv_sge {
-            addr: start as u64,
-            length: u32::try_from(len_bytes).expect("a small constant"),
-            lkey: key,
-        };
-        let mut receive = sys::ibv_recv_wr {
-            wr_id: id,
-            next: std::ptr::null_mut(),
-            sg_list: &raw mut part,
-            num_sge: 1,
-        };
-        let mut refused = std::ptr::null_mut();
-        // SAFETY: a valid pair; the list lives through the call, the bytes are the caller's promise.
-        check(unsafe { sys::ibv_post_recv(self.handle, &raw mut receive, &raw mut refused) })
+    /// # Errors
+    /// The device's: it has as many receives as it takes.
+    pub fn receive(&self, id: u64, buffer: Part) -> io::Result<()> {
+        let mut part = buffer.raw();
+        self.offer(id, &raw mut part, 1)
     }
 
     /// Offers a receive for one notice, which has no bytes that land there.
-    pub(super) fn receive_notice(&self, id: u64) -> io::Result<()> {
+    ///
+    /// # Errors
+    /// As [`Pair::receive`].
+    pub fn receive_notice(&self, id: u64) -> io::Result<()> {
+        self.offer(id, std::ptr::null_mut(), 0)
+    }
+
+    /// `parts`: so many, which live through the call.
+    fn offer(&self, id: u64, parts: *mut sys::ibv_sge, count: libc::c_int) -> io::Result<()> {
         let mut receive = sys::ibv_recv_wr {
             wr_id: id,
             next: std::ptr::null_mut(),
-            sg_list: std::ptr::null_mut(),
-            num_sge: 0,
+            sg_list: parts,
+            num_sge: count,
         };
         let mut refused = std::ptr::null_mut();
-        // SAFETY: a valid pair; the list lives through the call and names no memory.
+        // SAFETY: a valid pair; the list lives through the call. The bytes that it names the device
+        // reaches by the key of a registration, which owns them.
         check(unsafe { sys::ibv_post_recv(self.handle, &raw mut receive, &raw mut refused) })
     }
 
@@ -377,11 +323,8 @@ fn attributes(state: sys::ibv_qp_state::Type) -> sys::ibv_qp_attr {
 
 /// Asked for; devices give more or less.
 const INLINE_BYTES: u32 = 220;
-/// Far below the depth of a send queue, so that room is known of early; far above one, since a
-/// completion costs about as much as a request.
-const SIGNAL_EVERY: usize = 16;
 /// 4.096 us * 2^14, about 67 ms; with the retries about half a second until a peer that answers
-/// nothing counts as silent, inside the failure timeout.
+/// nothing counts as silent.
 const ACK_TIMEOUT: u8 = 14;
 const RETRIES: u8 = 6;
 /// 0.64 ms.

@@ -21,7 +21,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ["-p", "cenote", "-p", "cenote-lab", "-p", "cenote-memcached"]
 # Features that are for tests alone, and a part of the symbols of what they compile in.
-FOR_TESTS = {"planted": b"15injected_faults6CHOSEN", "fuzz": b"4fuzz"}
+FOR_TESTS = {"injected-faults": b"15injected_faults6CHOSEN", "fuzz": b"4fuzz"}
 
 os.environ["CENOTE"] = str(ROOT / "target" / "debug" / "cenote")
 sys.path.insert(0, str(ROOT / "tests" / "ops"))
@@ -52,7 +52,8 @@ def test_no_feature_for_tests_is_on():
         assert "\nfuzz = []\n" in manifest, f"{name} has doors for the fuzz targets"
     command = ["cargo", "tree", "-p", "cenote-sim", "--locked", "--edges", "normal,dev", "--prefix", "none",
                "--format", "{p}|{f}"]
-    assert "planted" in run(*command, cwd=ROOT).stdout, "the tests of cenote-sim have injected faults"
+    told = run(*command, cwd=ROOT).stdout
+    assert "injected-faults" in told, "the tests of cenote-sim have injected faults"
 
 
 def built_test_no_code_for_tests_is_in_the_programs():

@@ -26,7 +26,7 @@ mod stream;
 
 pub use allocator::RegionAllocator;
 pub use counters::Counters;
-#[cfg(feature = "planted")]
+#[cfg(feature = "injected-faults")]
 pub use injected_faults::inject;
 pub use injected_faults::{InjectedFault, MISTAKES};
 pub use memory::{MemoryError, works};

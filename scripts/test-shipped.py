@@ -44,6 +44,7 @@ def test_no_feature_for_tests_is_on():
     found = features()
     for name in ("cenote", "cenote-kv", "cenote-sim", "cenote-pool", "cenote-store", "cenote-volume"):
         assert name in found, f"{name} is not among {sorted(found)}"
+    assert "cenote-test-kit" not in found, "a program for users has what tests share"
     wrong = {name: sorted(on & FOR_TESTS.keys()) for name, on in found.items() if on & FOR_TESTS.keys()}
     assert not wrong, f"a program for users has what is for tests: {wrong}"
     # What is looked for is there to be found. Nothing of the workspace turns the doors on.
@@ -65,6 +66,7 @@ def built_test_no_code_for_tests_is_in_the_programs():
         # What measures and simulates is in a program of its own.
         for crate in (b"cenote_bench", b"cenote_papers", b"cenote_sim"):
             assert (crate in code) == (program == "cenote-lab"), f"{crate} in {program}"
+        assert b"cenote_test_kit" not in code, f"{program} has code that tests share"
 
 
 def pid(path):

@@ -14,8 +14,8 @@ use std::time::Duration;
 use cenote_cache::log::{Answer, Secret, Session, Store};
 
 use crate::disk::{settings, ssd};
-use crate::medium::Random;
 use crate::values::{add, number_of, value_of};
+use cenote_test_kit::Random;
 
 /// Set for the process that is killed.
 const FOLDER: &str = "CENOTE_TEST_KILLED";

@@ -1,8 +1,5 @@
 //! An address space of this process. The test is its agent: it says when pages are gone.
 
-#[path = "../../../../volume/tests/support/mod.rs"]
-mod support;
-
 use std::os::fd::FromRawFd;
 use std::thread;
 
@@ -10,7 +7,7 @@ use cenote_volume::Volume;
 
 use super::super::store::untag;
 use super::*;
-use support::{Cluster, Transport};
+use cenote_test_kit::cluster::{Cluster, Transport};
 
 const MIB: u64 = 1 << 20;
 const PAGES: u32 = 31;

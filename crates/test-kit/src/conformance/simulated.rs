@@ -8,10 +8,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Backend, Host, HostEvent, Traits, calls};
-use crate::sim::{
+use cenote_fabric::sim::{
     Config, Memory, Net, NodeId, Notice, Serving, SimAnswerer, SimConnector, SimListener,
 };
-use crate::{
+use cenote_fabric::{
     Address, ClientId, Connector, Event, Listen, PeerId, Region, RegionOptions, Rights, Time,
     WindowDescriptor, WindowId,
 };
@@ -174,6 +174,7 @@ impl Served {
             Event::Disconnected { peer } => {
                 HostEvent::Disconnected(self.clients.remove(&peer).expect("connected before"))
             }
+            other => panic!("no case knows of {other:?}"),
         };
         self.seen.push(seen);
     }

@@ -1,21 +1,26 @@
 //! Porcupine as the judge of a history, built with modules that are kept under `target`.
 
+use std::fs::File;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-use cenote_bench::history::{self, Operation};
-
-/// The judge, or why there is none.
-pub fn judge() -> Result<PathBuf, String> {
+/// The judge. `tmpdir` is the test's `CARGO_TARGET_TMPDIR`, beside which it is kept.
+///
+/// # Errors
+/// Why there is none here.
+///
+/// # Panics
+/// If it does not compile.
+pub fn judge(tmpdir: &str) -> Result<PathBuf, String> {
     static JUDGE: OnceLock<Result<PathBuf, String>> = OnceLock::new();
-    JUDGE.get_or_init(build_judge).clone()
+    JUDGE.get_or_init(|| build_judge(Path::new(tmpdir))).clone()
 }
 
-/// With modules that are kept under `target`.
-fn build_judge() -> Result<PathBuf, String> {
+fn build_judge(tmpdir: &Path) -> Result<PathBuf, String> {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/porcupine");
-    let kept = Path::new(env!("CARGO_TARGET_TMPDIR")).join("../go");
+    let kept = tmpdir.join("../go");
     let program = kept.join("porcupine");
     let output = Command::new("go")
         .args(["build", "-mod=readonly", "-modcacherw", "-o"])
@@ -39,10 +44,13 @@ fn build_judge() -> Result<PathBuf, String> {
     Err(format!("Porcupine cannot be fetched: {}", complaint.trim()))
 }
 
-/// Exit code and words of the judge.
-pub fn judged(judge: &Path, operations: &[Operation]) -> (i32, String) {
+/// Exit code and words of the judge, of a history as it is written.
+///
+/// # Panics
+/// If the history cannot be written, or the judge cannot be run.
+pub fn judged(judge: &Path, write: impl FnOnce(&mut &File) -> io::Result<()>) -> (i32, String) {
     let file = tempfile::NamedTempFile::new().unwrap();
-    history::write_json(&mut file.as_file(), operations).unwrap();
+    write(&mut file.as_file()).unwrap();
     let output = Command::new(judge).arg(file.path()).output().unwrap();
     let words = String::from_utf8(output.stdout).unwrap();
     (output.status.code().unwrap(), words)

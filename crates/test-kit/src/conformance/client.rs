@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{Backend, DEADLINE, Host, HostEvent};
-use crate::{
+use cenote_fabric::{
     ClientId, Completion, CompletionQueue, Endpoint, Hello, Incoming, RemoteWindow, Result, Rights,
     Session, Status, Token, WindowDescriptor,
 };

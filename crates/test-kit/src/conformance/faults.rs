@@ -9,7 +9,7 @@ use super::client::{hello, pattern};
 use super::{
     Backend, Client, DEADLINE, Host, HostEvent, Row, always, with_processes, with_sockets,
 };
-use crate::{Address, ClientId, Error, Rights, Status, Time};
+use cenote_fabric::{Address, ClientId, Error, Rights, Status, Time};
 
 pub(super) const CASES: &[Row] = &[
     (

@@ -2,7 +2,7 @@
 
 use super::client::pattern;
 use super::{Backend, Client, Row, always};
-use crate::{Generation, Rights, Status, WindowId};
+use cenote_fabric::{Generation, Rights, Status, WindowId};
 
 pub(super) const CASES: &[Row] = &[
     ("a_verb_without_its_right_is_refused", rights, always),

@@ -1,13 +1,13 @@
 //! What files of the product take for `crate::sync` when a model checker runs them: loom's atomics.
 //!
-//! Loom takes an access that is `SeqCst` for one that is `AcqRel`, and would find what cannot be. Here
-//! such an access stands between two fences, which is what a locked instruction of x86 amounts to. A
-//! plain `SeqCst` load there is a plain load: but for two loads and two stores of four threads, which
-//! nothing here has, the store's fence is what orders it.
+//! Loom takes an access that is `SeqCst` for one that is `AcqRel`, and would find what cannot be.
+//! Here such an access stands between two fences, which is what a locked instruction of x86 amounts
+//! to. A plain `SeqCst` load there is a plain load: but for two loads and two stores of four
+//! threads, which nothing here has, the store's fence is what orders it.
 //!
 //! A test that shows what an ordering is for leaves it out ([`with`]).
 
-#![allow(dead_code, unused_imports, reason = "each test uses a part")]
+#![allow(missing_docs, reason = "they are as those of `std`")]
 
 use std::cell::Cell;
 
@@ -160,9 +160,10 @@ impl<T> AtomicPtr<T> {
 
 /// Every interleaving of two threads, with at most so many switches of one that could have gone on.
 ///
-/// The model hands both to the [`Pair`] that it is given, and is run in either order of the two. Loom
-/// remembers one access of each word, the last: where a thread that goes first only looks, and the other
-/// looks at the same word before it changes it, loom does not come back to the first look.
+/// The model hands both to the [`Pair`] that it is given, and is run in either order of the two.
+/// Loom remembers one access of each word, the last: where a thread that goes first only looks, and
+/// the other looks at the same word before it changes it, loom does not come back to the first
+/// look.
 pub fn check(preemptions: Option<usize>, model: impl Fn(Pair) + Sync + Send + Copy + 'static) {
     for is_swapped in [false, true] {
         let mut builder = loom::model::Builder::new();

@@ -1,4 +1,6 @@
-//! A real client of memcached as a load.
+//! Real clients of memcached as loads.
+//!
+//! `tmpdir` is the test's `CARGO_TARGET_TMPDIR`, beside which clients are built and kept.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -6,8 +8,12 @@ use std::process::{Child, Command, Stdio};
 
 /// Has all that a client needs made ready, before anybody waits for what it stores: a registry may
 /// take minutes. False if it cannot run here.
-pub fn is_ready(name: &str) -> bool {
-    match end(spawn(&[name, "prepare"])) {
+///
+/// # Panics
+/// If it is not made ready.
+#[must_use]
+pub fn is_ready(name: &str, tmpdir: &str) -> bool {
+    match end(spawn(&[name, "prepare"], tmpdir)) {
         None => false,
         Some((0, _)) => true,
         Some((code, words)) => panic!("{name} is not made ready, code {code}: {words}"),
@@ -15,22 +21,24 @@ pub fn is_ready(name: &str) -> bool {
 }
 
 /// Starts a client that writes until its standard input is closed.
-pub fn start(name: &str, servers: &[SocketAddr]) -> Child {
+///
+/// # Panics
+/// If it cannot be started.
+#[must_use]
+pub fn start(name: &str, servers: &[SocketAddr], tmpdir: &str) -> Child {
     let servers: Vec<_> = servers.iter().map(SocketAddr::to_string).collect();
     let servers = servers.iter().map(String::as_str);
-    spawn(&[name, "-"].into_iter().chain(servers).collect::<Vec<_>>())
+    let arguments: Vec<&str> = [name, "-"].into_iter().chain(servers).collect();
+    spawn(&arguments, tmpdir)
 }
 
 /// Starts tests/clients/run.sh.
-fn spawn(arguments: &[&str]) -> Child {
+fn spawn(arguments: &[&str], tmpdir: &str) -> Child {
     let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let mut command = Command::new(workspace.join("tests/clients/run.sh"));
     command
         .args(arguments)
-        .env(
-            "CARGO_TARGET_DIR",
-            Path::new(env!("CARGO_TARGET_TMPDIR")).join(".."),
-        )
+        .env("CARGO_TARGET_DIR", Path::new(tmpdir).join(".."))
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
@@ -38,6 +46,9 @@ fn spawn(arguments: &[&str]) -> Child {
 }
 
 /// Ends it; its exit code and all of its words. `None` if it cannot run here.
+///
+/// # Panics
+/// If somebody killed it.
 pub fn end(mut client: Child) -> Option<(i32, String)> {
     drop(client.stdin.take());
     let output = client.wait_with_output().expect("it can be waited for");

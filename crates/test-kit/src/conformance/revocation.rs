@@ -2,7 +2,7 @@
 
 use super::client::pattern;
 use super::{Backend, Client, Row, always};
-use crate::{Rights, Status};
+use cenote_fabric::{Rights, Status};
 
 pub(super) const CASES: &[Row] = &[
     ("no_late_byte_lands_after_a_revoke", late_writes, always),

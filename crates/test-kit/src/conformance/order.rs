@@ -2,7 +2,7 @@
 
 use super::client::pattern;
 use super::{Backend, Client, HostEvent, Row, always};
-use crate::{ClientId, MESSAGE_BYTES_MAX, Rights, Status};
+use cenote_fabric::{ClientId, MESSAGE_BYTES_MAX, Rights, Status};
 
 pub(super) const CASES: &[Row] = &[
     (

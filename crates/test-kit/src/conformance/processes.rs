@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use super::batched::Batched;
 use super::{Backend, DEADLINE, Host, HostEvent, Traits, calls};
-use crate::{
+use cenote_fabric::{
     Address, ClientId, ClusterKey, Connector, Event, Generation, Hello, IO_URING_VARIABLE, Listen,
     Listener, PeerId, Region, RegionOptions, Rights, WindowDescriptor, WindowId, WireProtection,
     connector, connector_with, wait,
@@ -70,7 +70,7 @@ impl Processes {
         Self::new(name, Some(any_port), page_traffic, directory)
     }
 
-    /// As [`Processes::tcp`], with the client's system calls made by [`Batch`](crate::Batch).
+    /// As [`Processes::tcp`], with the client's system calls made by [`Batch`](cenote_fabric::Batch).
     ///
     /// # Panics
     /// As [`Processes::shm`].
@@ -487,6 +487,7 @@ impl Served {
                 let client = self.clients.remove(&peer).expect("connected before");
                 format!("disconnected {}", client.0)
             }
+            other => panic!("no case knows of {other:?}"),
         };
         self.seen.push(line);
     }

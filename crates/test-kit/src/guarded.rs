@@ -57,8 +57,11 @@ pub trait Guard: Clone + Send + Sync + 'static {
 
 /// Sessions to the given addresses are guarded.
 pub struct Guarded<G> {
+    /// Opens the real ones.
     pub inner: Arc<dyn Connector>,
+    /// Of the hosts in question.
     pub addresses: Vec<Address>,
+    /// What it does.
     pub guard: G,
 }
 

@@ -14,10 +14,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use crate::{Address, ClientId, Connector, Hello, Rights, Time, WindowDescriptor, WindowId};
+use cenote_fabric::{
+    Address, ClientId, Connector, Hello, Rights, Time, WindowDescriptor, WindowId,
+};
 
 mod batched;
-pub(crate) mod calls;
+mod calls;
 mod client;
 mod faults;
 mod flow;
@@ -25,7 +27,6 @@ mod order;
 pub mod processes;
 mod refusals;
 mod revocation;
-#[cfg(feature = "sim")]
 pub mod simulated;
 
 pub use client::Client;

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use super::client::hello;
 use super::{Backend, DEADLINE, Host, Traits};
-use crate::calls::{
+use cenote_fabric::calls::{
     Answered, Answering, CALL_BYTES_MAX, CALLS_UNDER_WAY_MAX, Call, CallId, Caller, CallsFull,
 };
-use crate::{Error, Result, Session, Status, Token};
+use cenote_fabric::{Error, Result, Session, Status, Token};
 
 type Test = (&'static str, fn(&dyn Backend), fn(&Traits) -> bool);
 
@@ -80,7 +80,7 @@ fn echo(call: &Call<'_>, answer: &mut Vec<u8>, later: &mut Later) -> Answered {
 ///
 /// # Errors
 /// Those of [`Answering::turn`].
-pub(crate) fn serve(answerer: &mut dyn Answering, patience: Option<Duration>) -> Result<bool> {
+pub(super) fn serve(answerer: &mut dyn Answering, patience: Option<Duration>) -> Result<bool> {
     let mut later = Later::new();
     let mut handler = |call: Call<'_>, answer: &mut Vec<u8>| echo(&call, answer, &mut later);
     let any = answerer.turn(patience, &mut handler)?;

@@ -3,8 +3,8 @@
 use std::os::fd::RawFd;
 use std::time::Duration;
 
-use crate::calls::CallerOpener;
-use crate::{
+use cenote_fabric::calls::CallerOpener;
+use cenote_fabric::{
     Address, Batch, CompletionQueue, Connector, Endpoint, Hello, Incoming, Opener, QueueFull,
     Result, Session, Time, Token, Verb, WindowDescriptor,
 };

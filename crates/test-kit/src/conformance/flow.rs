@@ -1,7 +1,7 @@
 //! Bounds reached: full queues push back, lose nothing, and open again.
 
 use super::{Backend, Client, HostEvent, Row, always};
-use crate::{QUEUE_DEPTH, QueueFull, Rights, Status};
+use cenote_fabric::{QUEUE_DEPTH, QueueFull, Rights, Status};
 
 pub(super) const CASES: &[Row] = &[
     (
@@ -145,7 +145,7 @@ fn closing(backend: &dyn Backend) {
             .expect("room");
         endpoint.flush(&mut client.queue);
         drop(endpoint);
-        client.queue = crate::CompletionQueue::default();
+        client.queue = cenote_fabric::CompletionQueue::default();
         assert_eq!(client.write(&window, 0, &[1; 8]), Status::Ok);
     }
     assert_eq!(client.send(b"still here"), Status::Ok);

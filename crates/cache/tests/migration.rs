@@ -8,9 +8,9 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
-use cenote_cache::attached::Attached;
 use cenote_cache::checkpoint::format::Reader;
 use cenote_cache::client::{Client, Ended, FellBack, Geometry, Lost};
+use cenote_cache::connections::Attached;
 use cenote_cache::links::{Caller, HostConfig, Threads};
 use cenote_cache::manager::{Made, Manager, News};
 use cenote_cache::owner::{Owner, Renewal, Settings};

@@ -15,8 +15,7 @@ use std::time::{Duration, Instant};
 
 use cenote_fabric::{
     Address, ClientId, ClusterKey, CompletionQueue, Connector, Endpoint, Error, Generation, Hello,
-    Incoming, RemoteWindow, Rights, Session, Status, Time, WindowDescriptor, WindowId, connector,
-    wait,
+    Incoming, RemoteWindow, Rights, Session, Status, WindowDescriptor, WindowId, connector, wait,
 };
 use cenote_pool::control::{HeldSlab, HostStatus, Reply, Request, Window};
 use support::lab::wait_until;

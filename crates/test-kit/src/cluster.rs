@@ -14,7 +14,7 @@ use cenote_volume::{
     Volume, VolumeConfig, VolumeError,
 };
 
-use crate::guarded::{Guard, Guarded};
+use crate::guard::{Guard, Guarded};
 use crate::{page, wait_until};
 
 /// A running cluster; dropping it stops the hosts.

@@ -18,7 +18,7 @@ use cenote_fabric::{
     Address, ClientId, Connector, Hello, Rights, Time, WindowDescriptor, WindowId,
 };
 
-mod batched;
+mod batch;
 mod calls;
 mod client;
 mod faults;
@@ -27,7 +27,7 @@ mod order;
 pub mod processes;
 mod refusals;
 mod revocation;
-pub mod simulated;
+pub mod sim;
 
 pub use client::Client;
 

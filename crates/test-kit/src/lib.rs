@@ -1,7 +1,7 @@
 //! What the tests of several crates share: no program has a line of it.
 //!
 //! With the feature `fabric`: `conformance` is the suite that every transport of the fabric passes,
-//! `guarded` holds back what goes between real ends, and `verb` waits for the end of one verb. With
+//! `guard` holds back what goes between real ends, and `verb` waits for the end of one verb. With
 //! `cluster`: hosts and volumes on threads of the test. With `loom`: `atomics` stand in for those of
 //! `std` where a model checker runs a file of ours. [`porcupine`] and [`memcached_clients`] are
 //! other people's programs. What the tests of one crate use alone is in its `tests/support`.
@@ -13,7 +13,7 @@ pub mod cluster;
 #[cfg(feature = "fabric")]
 pub mod conformance;
 #[cfg(feature = "fabric")]
-pub mod guarded;
+pub mod guard;
 pub mod memcached_clients;
 pub mod porcupine;
 mod random;

@@ -8,7 +8,7 @@ use cenote_cache::path::{Completion, Failure, Full, Loss, OneSided, Operation, P
 use cenote_fabric::sim::Serving;
 use cenote_fabric::{Generation, RemoteWindow, Rights, WireProtection};
 use cenote_test_kit::conformance::processes::{Processes, serve_if_host};
-use cenote_test_kit::conformance::simulated::Simulated;
+use cenote_test_kit::conformance::sim::Simulated;
 use cenote_test_kit::conformance::{Backend, Case, Client, DEADLINE, Host, main_with};
 
 fn main() -> ExitCode {

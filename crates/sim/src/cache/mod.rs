@@ -12,7 +12,7 @@
 
 mod member;
 mod model;
-mod muffled;
+mod muffles;
 mod world;
 
 use std::time::Duration;

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::time::Duration;
 
-use super::batched::Batched;
+use super::batch::Batched;
 use super::{Backend, DEADLINE, Host, HostEvent, Traits, calls};
 use cenote_fabric::{
     Address, ClientId, ClusterKey, Connector, Event, Generation, Hello, IO_URING_VARIABLE, Listen,

@@ -2,15 +2,15 @@
 
 #![allow(dead_code, unused_imports, reason = "each test file uses its part")]
 
-pub mod backed;
+pub mod backed_volume;
 pub mod disk;
 pub mod operator;
 pub mod relay;
-pub mod replaced;
+pub mod replacement;
 pub mod rot;
 pub mod tardy;
 
 pub use cenote_test_kit::cluster::{
     Cluster, Transport, assert_pages, wait_changed, wait_for_health,
 };
-pub use cenote_test_kit::{Random, guarded, page, wait_until};
+pub use cenote_test_kit::{Random, guard, page, wait_until};

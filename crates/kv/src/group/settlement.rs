@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 
-use super::awaiting::Word;
+use super::debts::Word;
 use super::member::Member;
 use super::message::{Lacks, Message, RUN_UNITS_MAX};
 use super::process::Process;

@@ -84,7 +84,7 @@ impl Mounted {
         std::fs::create_dir_all(&point).expect("a folder");
         let program = std::env::current_exe().expect("this program");
         let mut child = Command::new(program)
-            .args(["mounted::serves_another_process", "--exact", "--nocapture"])
+            .args(["mount::serves_another_process", "--exact", "--nocapture"])
             .env(FOLDER, &point)
             .env(SIZE_BYTES, size_bytes.to_string())
             .env(TRANSPORT, format!("{transport:?}"))

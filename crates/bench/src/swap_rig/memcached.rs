@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail};
 use cenote_block::swap::cgroup::MemoryCgroup;
 
-use super::confined::{Killed, confine};
+use super::child::{Killed, confine};
 
 /// A running memcached; dropping it kills it.
 pub(crate) struct Memcached {

@@ -167,7 +167,7 @@ fn what_was_committed_is_there_after_a_kill() {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args([
                 "--exact",
-                "killed::what_was_committed_is_there_after_a_kill",
+                "kills::what_was_committed_is_there_after_a_kill",
                 "--nocapture",
             ])
             .env(FOLDER, folder.path())

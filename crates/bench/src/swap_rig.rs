@@ -6,7 +6,7 @@
 //! Elsewhere: what is measured, and in which order.
 
 pub(crate) mod area;
-pub(crate) mod confined;
+pub(crate) mod child;
 pub(crate) mod fuse_switch;
 pub(crate) mod interrupt;
 pub(crate) mod memcached;

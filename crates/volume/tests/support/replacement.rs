@@ -8,9 +8,9 @@ use cenote_fabric::{Endpoint, Error, Incoming};
 use cenote_pool::control::{Reply, Request as Message};
 use cenote_volume::{Backing, Done, Health, Volume, VolumeConfig, Worker};
 
-use super::backed::{PAGE, SLAB, status, wait_for};
+use super::backed_volume::{PAGE, SLAB, status, wait_for};
 use super::disk::TestDisk;
-use super::guarded::{Guard, Guarded};
+use super::guard::{Guard, Guarded};
 use super::tardy::Tardy;
 use super::{Cluster, Transport, page, wait_for_health, wait_until};
 

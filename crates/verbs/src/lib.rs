@@ -1,14 +1,14 @@
 //! Verbs of RDMA devices: a safe interface over libibverbs, with no transport above it.
 //!
-//! A [`Device`] is opened, memory is [`Registered`] with it, and a [`Pair`] carries requests, whose
-//! ends come out of [`Completions`]. Each value keeps what it was made from, so nothing is used
-//! after it is gone, in whatever order they are dropped.
+//! A `Device` is opened, memory is `Registered` with it, and a `Pair` carries requests, whose ends
+//! come out of `Completions`. Each value keeps what it was made from, so nothing is used after it
+//! is gone, in whatever order they are dropped.
 //!
 //! Nothing here is `unsafe` to call. A device reaches memory by a key alone, which a registration
 //! has for as long as it lives, and the registration owns the memory. A request that outlives its
 //! registration is refused by the device; if the key was given out again it may change bytes of
 //! another registration, never other memory. What a device may write is never a Rust reference:
-//! it is copied out. The one thing to promise is [`Memory`], for memory of another crate.
+//! it is copied out. The one thing to promise is `Memory`, for memory of another crate.
 //!
 //! What is sent to whom, who waits for what and which keys peers hold is the user's.
 

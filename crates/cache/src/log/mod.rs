@@ -7,7 +7,7 @@
 //! A [`Store`] is shared; each thread has a [`Session`], whose calls never wait: what needs a tier
 //! is `Pending`, and [`Session::poll`] returns its end.
 //!
-//! The folder: [`store`] has the addresses, [`session`] the operations, [`pending`] those of them
+//! The folder: [`store`] has the addresses, [`session`] the operations, [`operations`] those of them
 //! that wait, [`flow`] moves pages to tiers, [`fetch`] gets records back, [`compaction`],
 //! [`checkpoint`] and [`recovery`] are what they say. [`epoch`], [`latch`] and [`index`] are the
 //! lock-free pieces.

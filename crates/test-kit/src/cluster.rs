@@ -4,34 +4,27 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
 
-use cenote_fabric::{Address, ClusterKey, Connector, Waker};
-use cenote_host::{Config, Daemon, LockMemory};
+use cenote_fabric::{Address, ClusterKey, Connector};
+use cenote_host::{Config, OnThread};
 use cenote_volume::{
     Backing, Health, HostConfig, Kept, Mode, Placement, Protection, RETURN_MAX, Resilience, Scheme,
     Volume, VolumeConfig, VolumeError,
 };
 
 use crate::guard::{Guard, Guarded};
-use crate::{page, wait_until};
+use crate::{host_config, page, wait_until};
 
 /// A running cluster; dropping it stops the hosts.
 pub struct Cluster {
-    folder: tempfile::TempDir,
     key: ClusterKey,
     memory_bytes: u64,
     slab_bytes: u64,
-    hosts: Vec<Option<RunningHost>>,
+    hosts: Vec<Option<OnThread>>,
     /// What a volume is told of the hosts.
     pub configs: Vec<HostConfig>,
-}
-
-struct RunningHost {
-    stop: Arc<AtomicBool>,
-    waker: Waker,
-    thread: JoinHandle<()>,
+    // Dropped last: hosts have their sockets in it.
+    folder: tempfile::TempDir,
 }
 
 /// How hosts are reached.
@@ -73,36 +66,20 @@ impl Cluster {
         cluster
     }
 
-    fn run(&self, index: usize, address: Address) -> (RunningHost, Address) {
+    fn run(&self, index: usize, address: Address) -> (OnThread, Address) {
         let config = Config {
-            name: format!("h{index:02}"),
-            domain: format!("h{index:02}"),
-            addresses: vec![address],
             memory_bytes: self.memory_bytes,
-            slab_bytes: self.slab_bytes,
-            key: self.key.clone(),
-            huge_pages: false,
-            lock_memory: LockMemory::Never,
-            clients_max: 64,
-            cache_threads: 0,
-            modules: None,
-            headroom: None,
-            page_traffic: cenote_fabric::WireProtection::default(),
+            ..host_config(
+                &format!("h{index:02}"),
+                address,
+                0,
+                self.slab_bytes,
+                &self.key,
+            )
         };
-        let stop = Arc::new(AtomicBool::new(false));
-        let mut daemon = Daemon::start(config).unwrap();
-        let address = daemon.addresses()[0].clone();
-        let waker = daemon.waker();
-        let seen = Arc::clone(&stop);
-        let thread = std::thread::spawn(move || daemon.run(&seen).map(|_| ()).unwrap());
-        (
-            RunningHost {
-                stop,
-                waker,
-                thread,
-            },
-            address,
-        )
+        let host = OnThread::start(config).unwrap();
+        let address = host.addresses()[0].clone();
+        (host, address)
     }
 
     /// Opens sessions with the hosts' key.
@@ -218,10 +195,8 @@ impl Cluster {
 
     /// Ends a host; its memory is gone.
     pub fn stop(&mut self, index: usize) {
-        if let Some(host) = self.hosts[index].take() {
-            host.stop.store(true, Ordering::Release);
-            host.waker.wake();
-            host.thread.join().unwrap();
+        if let Some(mut host) = self.hosts[index].take() {
+            host.stop().unwrap();
         }
     }
 
@@ -235,18 +210,6 @@ impl Cluster {
     /// Whether the host was not stopped, or was started again.
     pub fn is_running(&self, index: usize) -> bool {
         self.hosts[index].is_some()
-    }
-}
-
-impl Drop for Cluster {
-    fn drop(&mut self) {
-        for host in self.hosts.iter().flatten() {
-            host.stop.store(true, Ordering::Release);
-            host.waker.wake();
-        }
-        for index in 0..self.hosts.len() {
-            self.stop(index);
-        }
     }
 }
 

@@ -9,8 +9,9 @@ use cenote_fabric::{
     Address, ClientId, ClusterKey, CompletionQueue, Connector, Endpoint, Error, Generation, Hello,
     Incoming, RemoteWindow, Rights, Session, Status, WindowDescriptor, WindowId, connector, wait,
 };
-use cenote_host::{Config, Daemon, LockMemory, OnThread};
+use cenote_host::{Config, Daemon, OnThread};
 use cenote_pool::control::{HostStatus, Refusal, Reply, Request, Window};
+use cenote_test_kit::host_config;
 
 /// Slabs of the tests' hosts.
 pub const SLAB_BYTES: u64 = 1 << 20;
@@ -56,19 +57,9 @@ impl Lab {
 
     pub fn config(&self, name: &str, slabs: u64) -> Config {
         Config {
-            name: name.to_owned(),
             domain: format!("domain of {name}"),
-            addresses: vec![self.address(name)],
-            memory_bytes: slabs * SLAB_BYTES,
-            slab_bytes: SLAB_BYTES,
-            key: self.key.clone(),
-            huge_pages: false,
-            lock_memory: LockMemory::Never,
             clients_max: 16,
-            cache_threads: 0,
-            modules: None,
-            headroom: None,
-            page_traffic: cenote_fabric::WireProtection::default(),
+            ..host_config(name, self.address(name), slabs, SLAB_BYTES, &self.key)
         }
     }
 

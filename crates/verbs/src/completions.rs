@@ -26,7 +26,7 @@ pub(crate) struct Queue {
     /// Null until it is made.
     handle: *mut sys::ibv_cq,
     channel: *mut sys::ibv_comp_channel,
-    _device: Arc<Device>,
+    device: Arc<Device>,
 }
 
 // SAFETY: libibverbs locks its objects, and `drop` alone frees them.
@@ -80,7 +80,7 @@ impl Completions {
         let mut queue = Queue {
             handle: std::ptr::null_mut(),
             channel,
-            _device: Arc::clone(device),
+            device: Arc::clone(device),
         };
         let capacity = libc::c_int::try_from(capacity).expect("a small constant");
         // SAFETY: open context and channel, no user pointer.
@@ -183,6 +183,10 @@ impl Completions {
 impl Queue {
     pub(crate) fn handle(&self) -> *mut sys::ibv_cq {
         self.handle
+    }
+
+    pub(crate) fn device(&self) -> &Arc<Device> {
+        &self.device
     }
 
     fn raw_fd(&self) -> RawFd {

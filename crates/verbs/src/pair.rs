@@ -44,16 +44,12 @@ pub struct PairAddress {
 
 impl Pair {
     /// A pair that is not connected yet, but takes receives: room for so many requests and receives
-    /// at a time. Their completions go to `completions`.
+    /// at a time. Their completions go to `completions`, whose device is the pair's.
     ///
     /// # Errors
     /// The device's, or there are no random numbers.
-    pub fn new(
-        device: &Arc<Device>,
-        completions: &Completions,
-        sends: usize,
-        receives: usize,
-    ) -> io::Result<Self> {
+    pub fn new(completions: &Completions, sends: usize, receives: usize) -> io::Result<Self> {
+        let device = completions.queue().device();
         let mut random = [0; 4];
         getrandom::fill(&mut random).map_err(io::Error::other)?;
         // SAFETY: all-zero is a valid value of this plain C struct.

@@ -117,7 +117,7 @@ impl PairedRings {
         let registered =
             |access| Registered::new(device, Pages::new(MEMORY_BYTES), access).map_err(os);
         let (inbound, outbound) = (registered(Rights::WRITE.into())?, registered(Access::NONE)?);
-        let pair = Pair::new(device, &completions, WORK_COUNT_MAX, RECEIVE_COUNT).map_err(os)?;
+        let pair = Pair::new(&completions, WORK_COUNT_MAX, RECEIVE_COUNT).map_err(os)?;
         for place in 0..RECEIVE_COUNT as u64 {
             pair.receive_notice(RECEIVE | place).map_err(os)?;
         }

@@ -219,7 +219,7 @@ impl Served {
         let completions = Completions::new(device, 2 * RECEIVE_COUNT)?;
         let pages = Pages::new(RECEIVE_COUNT * RECEIVE_BYTES);
         let pages = Registered::new(device, pages, Access::NONE)?;
-        let pair = Pair::new(device, &completions, 1, RECEIVE_COUNT)?;
+        let pair = Pair::new(&completions, 1, RECEIVE_COUNT)?;
         let mut served = Self {
             pair,
             completions,

@@ -19,7 +19,7 @@ impl RdmaEndpoint {
         // What the old pair left behind would take the new one's places.
         let mut left = Vec::new();
         while self.completions.take(&mut left).map_err(os)? > 0 {}
-        let pair = Pair::new(&self.device, &self.completions, WORK_COUNT_MAX, 1).map_err(os)?;
+        let pair = Pair::new(&self.completions, WORK_COUNT_MAX, 1).map_err(os)?;
         self.channel
             .queue(&Frame::Join(pair.address().into()), None)?;
         self.pair = Some(pair);

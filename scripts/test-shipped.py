@@ -21,7 +21,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ["-p", "cenote", "-p", "cenote-lab", "-p", "cenote-memcached"]
 # Features that are for tests alone, and a part of the symbols of what they compile in.
-FOR_TESTS = {"planted": b"15injected_faults6CHOSEN", "fuzz": b"4fuzz"}
+FOR_TESTS = {"injected-faults": b"15injected_faults6CHOSEN", "fuzz": b"4fuzz"}
 
 os.environ["CENOTE"] = str(ROOT / "target" / "debug" / "cenote")
 sys.path.insert(0, str(ROOT / "tests" / "ops"))
@@ -44,6 +44,7 @@ def test_no_feature_for_tests_is_on():
     found = features()
     for name in ("cenote", "cenote-kv", "cenote-sim", "cenote-pool", "cenote-store", "cenote-volume"):
         assert name in found, f"{name} is not among {sorted(found)}"
+    assert "cenote-test-kit" not in found, "a program for users has what tests share"
     wrong = {name: sorted(on & FOR_TESTS.keys()) for name, on in found.items() if on & FOR_TESTS.keys()}
     assert not wrong, f"a program for users has what is for tests: {wrong}"
     # What is looked for is there to be found. Nothing of the workspace turns the doors on.
@@ -52,7 +53,8 @@ def test_no_feature_for_tests_is_on():
         assert "\nfuzz = []\n" in manifest, f"{name} has doors for the fuzz targets"
     command = ["cargo", "tree", "-p", "cenote-sim", "--locked", "--edges", "normal,dev", "--prefix", "none",
                "--format", "{p}|{f}"]
-    assert "planted" in run(*command, cwd=ROOT).stdout, "the tests of cenote-sim have injected faults"
+    told = run(*command, cwd=ROOT).stdout
+    assert "injected-faults" in told, "the tests of cenote-sim have injected faults"
 
 
 def built_test_no_code_for_tests_is_in_the_programs():
@@ -64,6 +66,7 @@ def built_test_no_code_for_tests_is_in_the_programs():
         # What measures and simulates is in a program of its own.
         for crate in (b"cenote_bench", b"cenote_papers", b"cenote_sim"):
             assert (crate in code) == (program == "cenote-lab"), f"{crate} in {program}"
+        assert b"cenote_test_kit" not in code, f"{program} has code that tests share"
 
 
 def pid(path):

@@ -11,8 +11,8 @@ use pyo3::exceptions::{PyBufferError, PyMemoryError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
-use crate::ending::detached;
 use crate::error::{Raised, or_raise};
+use crate::interpreter::detached;
 
 /// Bytes that are copied at a time.
 const PART_BYTES: usize = 1 << 20;

@@ -9,9 +9,9 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
 
 use crate::buffer::{Landing, Source, check_runs, filled};
-use crate::ending::detached;
 use crate::error::{or_raise, raise};
 use crate::handle::Handle;
+use crate::interpreter::detached;
 use crate::volume::check_range;
 
 /// A connection to a cache.

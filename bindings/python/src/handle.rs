@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use pyo3::prelude::*;
 
-use crate::ending::detached;
 use crate::error::raise;
+use crate::interpreter::detached;
 
 pub struct Handle<T: Send + Sync> {
     open: ManuallyDrop<Mutex<Option<Arc<T>>>>,

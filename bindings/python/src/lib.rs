@@ -14,9 +14,9 @@
 
 mod buffer;
 mod cache;
-mod ending;
 mod error;
 mod handle;
+mod interpreter;
 mod store;
 mod volume;
 
@@ -25,7 +25,7 @@ use pyo3::prelude::*;
 /// The module `cenote._cenote`.
 #[pymodule]
 fn _cenote(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    ending::watch_for_exit(module)?;
+    interpreter::watch_for_exit(module)?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add_class::<volume::Volume>()?;
     module.add_class::<cache::Cache>()?;

@@ -9,9 +9,9 @@ use pyo3::types::{PyBytes, PyList};
 
 use crate::buffer::{Landing, Source};
 use crate::cache::{seconds, wait};
-use crate::ending::detached;
 use crate::error::or_raise;
 use crate::handle::Handle;
+use crate::interpreter::detached;
 
 /// A connection to a store, or to several with copies.
 #[pyclass(frozen, module = "cenote._cenote")]

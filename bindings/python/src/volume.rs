@@ -10,9 +10,9 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
 use crate::buffer::{Landing, Source, check_runs, filled};
-use crate::ending::detached;
 use crate::error::{or_raise, raise};
 use crate::handle::Handle;
+use crate::interpreter::detached;
 
 /// A volume, opened by its cluster file.
 #[pyclass(frozen, module = "cenote._cenote")]

@@ -34,10 +34,10 @@ use cenote_block::swap::cgroup::MemoryCgroup;
 
 use super::Row;
 use crate::rounds::turns;
-use crate::swapping::interrupt::Interrupt;
-use crate::swapping::oom::OomKills;
-use crate::swapping::squeeze::{LiftOnDrop, UNLIMITED_BYTES, squeeze};
-use crate::swapping::{Folder, ON_DISK, area, fresh, is_installed, is_root};
+use crate::swap_rig::interrupt::Interrupt;
+use crate::swap_rig::oom::OomKills;
+use crate::swap_rig::squeeze::{LiftOnDrop, UNLIMITED_BYTES, squeeze};
+use crate::swap_rig::{Folder, ON_DISK, area, fresh, is_installed, is_root};
 pub use app::App;
 use figures::{Figure, FigureSource, Figures, MEMORY};
 use program::{Program, Sizes};

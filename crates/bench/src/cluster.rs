@@ -17,7 +17,7 @@ use cenote_volume::{
     VolumeConfig,
 };
 
-use crate::swapping::fresh;
+use crate::swap_rig::fresh;
 
 /// Running hosts and the folder they live in.
 pub struct LocalCluster {

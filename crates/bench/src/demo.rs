@@ -20,12 +20,12 @@ use cenote_block::swap::cgroup::MemoryCgroup;
 use crate::apps::memcached_load::MemcachedLoad;
 use crate::apps::mix::Mix;
 use crate::cluster::LocalCluster;
-use crate::swapping::interrupt::Interrupt;
-use crate::swapping::memcached::Memcached;
-use crate::swapping::oom::OomKills;
-use crate::swapping::squeeze::squeeze;
-use crate::swapping::swap_file::SwapFile;
-use crate::swapping::{Folder, ON_DISK, fresh, is_installed, is_root};
+use crate::swap_rig::interrupt::Interrupt;
+use crate::swap_rig::memcached::Memcached;
+use crate::swap_rig::oom::OomKills;
+use crate::swap_rig::squeeze::squeeze;
+use crate::swap_rig::swap_file::SwapFile;
+use crate::swap_rig::{Folder, ON_DISK, fresh, is_installed, is_root};
 use cluster::SwapDevice;
 pub use report::{Disk, Latency, Period, Phase, Rebuild, Report};
 

@@ -19,7 +19,7 @@ mod tcp;
 use cenote_measure::statistics::median;
 
 use super::Row;
-use crate::swapping::interrupt::{self, Interrupt};
+use crate::swap_rig::interrupt::{self, Interrupt};
 
 /// How much to measure.
 #[derive(Clone, Debug)]

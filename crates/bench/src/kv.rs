@@ -36,7 +36,7 @@ use cenote_measure::statistics::median;
 
 use super::Row;
 use crate::rounds::turns;
-use crate::swapping::interrupt::Interrupt;
+use crate::swap_rig::interrupt::Interrupt;
 pub use items::Sizes;
 use items::{Book, HEADER_BYTES, Items, VALUE_BYTES_MAX};
 use load::Load;

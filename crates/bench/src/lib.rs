@@ -28,7 +28,7 @@ mod rounds;
 mod row;
 pub mod store;
 pub mod swap;
-mod swapping;
+mod swap_rig;
 pub mod trouble;
 
 pub use row::{RatioRange, Row, Verdict, write_json, write_table};

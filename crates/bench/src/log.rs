@@ -20,8 +20,8 @@ use self::ours::{Below, Ours};
 use self::peer::Peer;
 use super::{RatioRange, Row};
 use crate::cluster::LocalCluster;
-use crate::swapping::interrupt::{self, Interrupt};
-use crate::swapping::{Folder, fresh};
+use crate::swap_rig::interrupt::{self, Interrupt};
+use crate::swap_rig::{Folder, fresh};
 
 /// Bytes of a record in our log.
 const RECORD_BYTES: u64 = 40;

@@ -159,7 +159,7 @@ fn run_one(options: &Options, is_naive: bool) -> Result<Report> {
     let memory_mib = (total_bytes + 4 * slab_bytes) >> 20;
     let slab = format!("{}K", slab_bytes >> 10);
     let grace = format!("{}us", options.notice.as_micros());
-    let folder = crate::swapping::fresh(&std::env::temp_dir(), &options.transport);
+    let folder = crate::swap_rig::fresh(&std::env::temp_dir(), &options.transport);
     let cluster = LocalCluster::start_in(
         &folder,
         options.reclaimed + options.copies,

@@ -19,8 +19,8 @@ use cenote_measure::statistics::median;
 use super::Row;
 use super::fio::{figure, fio, metric};
 use crate::rounds::turns;
-use crate::swapping::fresh;
-use crate::swapping::interrupt::{self, Interrupt};
+use crate::swap_rig::fresh;
+use crate::swap_rig::interrupt::{self, Interrupt};
 
 /// What to measure, and for how long.
 #[derive(Clone, Debug)]

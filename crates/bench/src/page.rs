@@ -20,7 +20,7 @@ use hdrhistogram::Histogram;
 
 use super::Row;
 use crate::cluster::LocalCluster;
-use crate::swapping::interrupt::{self, Interrupt};
+use crate::swap_rig::interrupt::{self, Interrupt};
 
 /// How much to measure.
 #[derive(Clone, Debug)]

@@ -13,7 +13,7 @@ use super::Row;
 use super::page::{fill, histogram, protection_of, ticks, ticks_to_ns};
 use crate::cluster::LocalCluster;
 use crate::rounds::turns;
-use crate::swapping::interrupt::{self, Interrupt};
+use crate::swap_rig::interrupt::{self, Interrupt};
 
 /// How much to measure.
 #[derive(Clone, Debug)]

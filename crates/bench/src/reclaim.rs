@@ -16,8 +16,8 @@ use anyhow::{bail, ensure};
 use cenote_volume::{Volume, VolumeStatus};
 
 use super::Row;
-use crate::swapping::interrupt::Interrupt;
-use crate::swapping::{Folder, ON_DISK, area, fresh, is_installed, is_root};
+use crate::swap_rig::interrupt::Interrupt;
+use crate::swap_rig::{Folder, ON_DISK, area, fresh, is_installed, is_root};
 
 /// A part of the benchmark.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

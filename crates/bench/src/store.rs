@@ -40,8 +40,8 @@ use self::rocksdb::RocksDb;
 use super::kv::items::{Book, HEADER_BYTES, Items, VALUE_BYTES_MAX};
 use super::kv::{Mix, Sizes, usage};
 use crate::rounds::turns;
-use crate::swapping::interrupt::Interrupt;
-use crate::swapping::{Folder, fresh, is_installed};
+use crate::swap_rig::interrupt::Interrupt;
+use crate::swap_rig::{Folder, fresh, is_installed};
 
 /// What to measure.
 #[derive(Clone, Debug)]

@@ -18,10 +18,10 @@ use super::pager::Job;
 use super::pager::touch::{Pattern, Touched};
 use super::pager::worker::Worker;
 use crate::rounds::{Samples, turns};
-use crate::swapping::fuse_switch::FuseSwitch;
-use crate::swapping::interrupt::Interrupt;
-use crate::swapping::squeeze::{LiftOnDrop, UNLIMITED_BYTES, squeeze};
-use crate::swapping::{Folder, ON_DISK, area, fresh, is_installed, is_root};
+use crate::swap_rig::fuse_switch::FuseSwitch;
+use crate::swap_rig::interrupt::Interrupt;
+use crate::swap_rig::squeeze::{LiftOnDrop, UNLIMITED_BYTES, squeeze};
+use crate::swap_rig::{Folder, ON_DISK, area, fresh, is_installed, is_root};
 
 /// What to measure.
 #[derive(Clone, Debug)]

@@ -27,8 +27,8 @@ use super::events::trouble::{FLOW_BYTES, flow};
 use super::page::fill;
 use crate::cluster::LocalCluster;
 use crate::rot::Rot;
-use crate::swapping::interrupt::Interrupt;
-use crate::swapping::{Folder, ON_DISK, fresh};
+use crate::swap_rig::interrupt::Interrupt;
+use crate::swap_rig::{Folder, ON_DISK, fresh};
 use load::{Sample, burst, one_at_a_time};
 
 /// What is in the way of a page.

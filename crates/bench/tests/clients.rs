@@ -1,8 +1,6 @@
 //! Real clients of memcached as loads that check what they were promised: that each works, and that
 //! each finds a store out that forgets.
 
-#[path = "support/client.rs"]
-mod client;
 mod support;
 
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -10,7 +8,10 @@ use std::net::TcpStream;
 use std::process::Child;
 use std::time::{Duration, Instant};
 
+use cenote_test_kit::memcached_clients as client;
 use support::Memcached;
+
+const TMPDIR: &str = env!("CARGO_TARGET_TMPDIR");
 
 /// Values that a server has taken so far.
 fn stored(server: &Memcached) -> u64 {
@@ -31,13 +32,13 @@ fn until_it_has_stored(server: &Memcached, running: &mut Child) {
 }
 
 fn works(name: &str) {
-    if !client::is_ready(name) {
+    if !client::is_ready(name, TMPDIR) {
         return;
     }
     let Some(server) = Memcached::start() else {
         return println!("skipped: memcached is not installed");
     };
-    let mut running = client::start(name, &[server.address()]);
+    let mut running = client::start(name, &[server.address()], TMPDIR);
     until_it_has_stored(&server, &mut running);
     let Some((code, words)) = client::end(running) else {
         return;
@@ -54,13 +55,13 @@ fn works(name: &str) {
 
 /// Of two servers that know nothing of each other one is killed, with what it holds.
 fn finds_a_store_out_that_forgets(name: &str) {
-    if !client::is_ready(name) {
+    if !client::is_ready(name, TMPDIR) {
         return;
     }
     let (Some(victim), Some(other)) = (Memcached::start(), Memcached::start()) else {
         return println!("skipped: memcached is not installed");
     };
-    let mut running = client::start(name, &[victim.address(), other.address()]);
+    let mut running = client::start(name, &[victim.address(), other.address()], TMPDIR);
     until_it_has_stored(&victim, &mut running);
     drop(victim);
     let Some((code, words)) = client::end(running) else {

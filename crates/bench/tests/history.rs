@@ -2,17 +2,15 @@
 
 use std::time::Duration;
 
-#[path = "support/judge.rs"]
-mod judge;
 mod support;
 
 use cenote_bench::history::{self, Answer, Ask, Operation, Options};
-use judge::{judge, judged};
+use cenote_test_kit::porcupine::{judge, judged};
 use support::Memcached;
 
 #[test]
 fn memcached_is_linearizable_and_a_stale_read_in_its_history_is_not() {
-    let judge = match judge() {
+    let judge = match judge(env!("CARGO_TARGET_TMPDIR")) {
         Ok(judge) => judge,
         Err(why) => return println!("skipped: {why}"),
     };
@@ -26,7 +24,7 @@ fn memcached_is_linearizable_and_a_stale_read_in_its_history_is_not() {
         ..Options::new(vec![server.address()])
     };
     let mut operations = history::record(&options, || Ok(())).unwrap();
-    let (code, words) = judged(&judge, &operations);
+    let (code, words) = judged(&judge, |file| history::write_json(file, &operations));
     assert_eq!(code, 0, "{words}");
     for ask in [
         Ask::Get,
@@ -47,7 +45,7 @@ fn memcached_is_linearizable_and_a_stale_read_in_its_history_is_not() {
     // A read that returns what an earlier read of the key returned, with another value between.
     let (at, old) = stale_read(&operations).expect("a key has three values that were read");
     operations[at].value = Some(old);
-    let (code, words) = judged(&judge, &operations);
+    let (code, words) = judged(&judge, |file| history::write_json(file, &operations));
     assert_eq!(code, 1, "{words}");
     let key = &operations[at].key;
     assert!(
@@ -118,7 +116,7 @@ fn incr(by: u64, became: u64, times: (u64, u64)) -> Operation {
 
 #[test]
 fn histories_are_judged_as_one_would_by_hand() {
-    let judge = match judge() {
+    let judge = match judge(env!("CARGO_TARGET_TMPDIR")) {
         Ok(judge) => judge,
         Err(why) => return println!("skipped: {why}"),
     };
@@ -169,7 +167,7 @@ fn histories_are_judged_as_one_would_by_hand() {
         ),
     ];
     for (what, operations) in right {
-        let (code, words) = judged(&judge, &operations);
+        let (code, words) = judged(&judge, |file| history::write_json(file, &operations));
         assert_eq!(code, 0, "{what}: {words}");
     }
     let wrong = [
@@ -214,7 +212,7 @@ fn histories_are_judged_as_one_would_by_hand() {
         ),
     ];
     for (what, operations) in wrong {
-        let (code, words) = judged(&judge, &operations);
+        let (code, words) = judged(&judge, |file| history::write_json(file, &operations));
         assert_eq!(code, 1, "{what}: {words}");
         assert!(
             words.starts_with("not linearizable: key k,"),

@@ -9,11 +9,11 @@
 
 #![deny(unsafe_code)]
 
-pub mod attached;
 pub mod checkpoint;
 pub mod client;
 pub mod closed_loop;
 pub mod configuration;
+pub mod connections;
 pub mod fleet;
 #[cfg(feature = "fuzz")]
 #[doc(hidden)]
@@ -28,7 +28,7 @@ pub mod path;
 pub mod providers;
 pub mod random;
 pub mod service;
-pub mod simulated;
+pub mod simulation;
 pub mod slo;
 pub mod tuner;
 pub mod writes;

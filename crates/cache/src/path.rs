@@ -14,7 +14,7 @@
 //! Paper: \[redy22\] section 4, configuration (c, s, b, q).
 
 #[forbid(unsafe_code)]
-mod batched;
+mod batches;
 #[expect(unsafe_code, reason = "verbs name buffers by address")]
 mod one_sided;
 
@@ -24,7 +24,7 @@ use std::os::fd::RawFd;
 use bytes::{Bytes, BytesMut};
 use cenote_fabric::{RemoteWindow, Status, Time};
 
-pub use batched::Batched;
+pub use batches::Batched;
 pub use one_sided::OneSided;
 
 /// Chosen by who submits, returned in the completion. Need not be unique.

@@ -9,11 +9,11 @@
 //! Calls block, each within a limit of its own: who must not wait makes them on a thread. Whatever a
 //! provider says is checked before it is believed.
 
+mod command;
 mod desk;
-mod limited;
+mod hosts;
 mod processes;
 mod program;
-mod running;
 #[cfg(test)]
 mod tests;
 
@@ -22,9 +22,9 @@ use std::time::Duration;
 use crate::links::HostConfig;
 
 pub use desk::{Desk, Done, Task};
+pub use hosts::{Running, status_of};
 pub use processes::{Processes, Settings as ProcessSettings, confine, release_confined};
 pub use program::Program;
-pub use running::{Running, status_of};
 
 /// How long the command may take that starts a host process here, or ends it.
 pub const PROCESS_LIMIT: Duration = Duration::from_secs(60);

@@ -14,8 +14,9 @@ use cenote_fabric::{
     Address, ClientId, ClusterKey, Connector, Generation, Hello, Incoming, RemoteWindow, Rights,
     Session, Time, WindowDescriptor, WindowId, connector, wait,
 };
-use cenote_host::{Config, LockMemory, OnThread, Stepped};
+use cenote_host::{Config, OnThread, Stepped};
 use cenote_pool::control::{Reply, Request};
+use cenote_test_kit::host_config;
 
 const DEADLINE: Duration = Duration::from_secs(30);
 const SLAB_BYTES: u64 = 1 << 20;
@@ -95,19 +96,9 @@ impl Machine {
 
 fn config(address: Address, key: &ClusterKey) -> Config {
     Config {
-        name: "host".into(),
-        domain: "host".into(),
-        addresses: vec![address],
-        memory_bytes: 4 * SLAB_BYTES,
-        slab_bytes: SLAB_BYTES,
-        key: key.clone(),
-        huge_pages: false,
-        lock_memory: LockMemory::Never,
         clients_max: 4,
-        headroom: None,
-        page_traffic: cenote_fabric::WireProtection::default(),
         cache_threads: 1,
-        modules: None,
+        ..host_config("host", address, 4, SLAB_BYTES, key)
     }
 }
 

@@ -8,16 +8,15 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
-use cenote_cache::attached::Attached;
 use cenote_cache::checkpoint::format::Reader;
 use cenote_cache::client::{Client, Ended, FellBack, Geometry, Lost};
+use cenote_cache::connections::Attached;
 use cenote_cache::links::{Caller, HostConfig, Threads};
 use cenote_cache::manager::{Made, Manager, News};
 use cenote_cache::owner::{Owner, Renewal, Settings};
-use cenote_fabric::{
-    ClientId, ClusterKey, Connector, Hello, Time, Waker, WireProtection, connector, wait,
-};
-use cenote_host::{Config, Daemon, LockMemory};
+use cenote_fabric::{ClientId, ClusterKey, Connector, Hello, Time, Waker, connector, wait};
+use cenote_host::{Config, Daemon};
+use cenote_test_kit::host_config;
 
 /// Longer than anything takes on a busy machine.
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -34,20 +33,10 @@ struct Host {
 
 impl Host {
     fn start(name: &str, key: &ClusterKey, grace: Duration, slabs: u64) -> Self {
+        let address = "tcp:127.0.0.1:0".parse().unwrap();
         let mut daemon = Daemon::start(Config {
-            name: name.into(),
-            domain: name.into(),
-            addresses: vec!["tcp:127.0.0.1:0".parse().unwrap()],
-            memory_bytes: slabs * SLAB_BYTES,
-            slab_bytes: SLAB_BYTES,
-            key: key.clone(),
-            huge_pages: false,
-            lock_memory: LockMemory::Never,
             clients_max: 8,
-            headroom: None,
-            page_traffic: WireProtection::default(),
-            cache_threads: 0,
-            modules: None,
+            ..host_config(name, address, slabs, SLAB_BYTES, key)
         })
         .unwrap();
         daemon.set_grace(grace);

@@ -1,6 +1,6 @@
 //! What Redy's paper says of the tuner, on the simulated network. Tags as in `docs/papers/redy.md`.
 
-use cenote_cache::simulated::{Network, SimulatedMeasurer};
+use cenote_cache::simulation::{Network, SimulatedMeasurer};
 use cenote_cache::tuner::trial::{Sample, Wishes};
 use cenote_cache::tuner::{Key, Model, RISE_MIN, Spacing, Survey, Table, Transport};
 use cenote_cache::{LatencyOf, Space, Writes};

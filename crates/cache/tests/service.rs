@@ -21,7 +21,8 @@ use cenote_fabric::{
     Address, ClientId, ClusterKey, Connector, Error, Hello, Incoming, Session, Waker, connector,
     wait,
 };
-use cenote_host::{Daemon, LockMemory};
+use cenote_host::Daemon;
+use cenote_test_kit::host_config;
 
 const SLAB_BYTES: u64 = 64 << 10;
 const REGION_BYTES: u64 = 2 * SLAB_BYTES;
@@ -67,20 +68,10 @@ impl World {
         let (mut configs, mut daemons) = (Vec::new(), Vec::new());
         for index in 0..hosts {
             let name = format!("h{index}");
+            let address = Address::Shm(folder.path().join(&name));
             let mut daemon = Daemon::start(cenote_host::Config {
-                name: name.clone(),
-                domain: name.clone(),
-                addresses: vec![Address::Shm(folder.path().join(&name))],
-                memory_bytes: 32 * SLAB_BYTES,
-                slab_bytes: SLAB_BYTES,
-                key: key.clone(),
-                huge_pages: false,
-                lock_memory: LockMemory::Never,
-                clients_max: 64,
-                headroom: None,
-                page_traffic: cenote_fabric::WireProtection::default(),
                 cache_threads: 1,
-                modules: None,
+                ..host_config(&name, address, 32, SLAB_BYTES, &key)
             })
             .unwrap();
             configs.push(HostConfig {

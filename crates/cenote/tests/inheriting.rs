@@ -15,8 +15,7 @@ use std::time::{Duration, Instant};
 
 use cenote_fabric::{
     Address, ClientId, ClusterKey, CompletionQueue, Connector, Endpoint, Error, Generation, Hello,
-    Incoming, RemoteWindow, Rights, Session, Status, Time, WindowDescriptor, WindowId, connector,
-    wait,
+    Incoming, RemoteWindow, Rights, Session, Status, WindowDescriptor, WindowId, connector, wait,
 };
 use cenote_pool::control::{HeldSlab, HostStatus, Reply, Request, Window};
 use support::lab::wait_until;
@@ -150,18 +149,7 @@ impl Client {
     }
 
     fn finish(&mut self) -> Status {
-        self.endpoint.flush(&mut self.queue);
-        let deadline = Instant::now() + LIMIT;
-        loop {
-            if let Some(completion) = self.queue.pop() {
-                return completion.status;
-            }
-            assert!(Instant::now() < deadline, "a verb does not complete");
-            if let Some(fd) = self.endpoint.fd() {
-                wait(&[fd], Some(Duration::from_millis(50))).unwrap();
-            }
-            self.endpoint.poll(Time::now(), &mut self.queue);
-        }
+        cenote_test_kit::verb::finish(&mut *self.endpoint, &mut self.queue)
     }
 }
 

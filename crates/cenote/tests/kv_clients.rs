@@ -1,10 +1,9 @@
 //! Real clients of memcached on a cluster of which two nodes are killed. Without etcd, or without the
 //! client, it is left out.
 
-#[path = "../../bench/tests/support/client.rs"]
-mod client;
 mod support;
 
+use cenote_test_kit::memcached_clients as client;
 use serde_json::Value;
 use support::well::Well;
 
@@ -15,14 +14,14 @@ fn items(status: &Value) -> u64 {
 }
 
 fn keeps_what_was_acknowledged(name: &str) {
-    if !client::is_ready(name) {
+    if !client::is_ready(name, env!("CARGO_TARGET_TMPDIR")) {
         return;
     }
     let up = ["--nodes", "5", "--groups", "5", "--memory", "256M"];
     let Some(well) = Well::up(&up) else {
         return;
     };
-    let mut running = client::start(name, &well.clients());
+    let mut running = client::start(name, &well.clients(), env!("CARGO_TARGET_TMPDIR"));
     well.until("it stores", |status| {
         items(status) >= 100 || running.try_wait().unwrap().is_some()
     });

@@ -1,8 +1,6 @@
 //! What clients were promised by `cenote kv`, while its nodes are killed and stopped. Without etcd it is
 //! left out.
 
-#[path = "../../bench/tests/support/judge.rs"]
-mod judge;
 mod support;
 
 use std::path::Path;
@@ -16,6 +14,7 @@ use support::writer::{Load, WRITERS};
 use support::{cenote, signal, wait_ended};
 
 use cenote_bench::history::{self, Options};
+use cenote_test_kit::porcupine;
 
 const FIVE: [&str; 8] = [
     "--nodes", "5", "--groups", "5", "--code", "3+2", "--memory", "256M",
@@ -81,7 +80,7 @@ fn a_node_that_was_stopped_gives_no_stale_value_and_no_false_word() {
 
 #[test]
 fn a_history_with_nodes_killed_and_stopped_is_linearizable() {
-    let judge = match judge::judge() {
+    let judge = match porcupine::judge(env!("CARGO_TARGET_TMPDIR")) {
         Ok(judge) => judge,
         Err(why) => return println!("skipped: {why}"),
     };
@@ -113,7 +112,7 @@ fn a_history_with_nodes_killed_and_stopped_is_linearizable() {
         Ok(())
     });
     let operations = operations.unwrap();
-    let (code, words) = judge::judged(&judge, &operations);
+    let (code, words) = porcupine::judged(&judge, |file| history::write_json(file, &operations));
     assert_eq!(code, 0, "{words}");
 }
 
@@ -267,7 +266,7 @@ mod long {
 
     #[test]
     fn fifty_histories_with_nodes_killed_and_stopped_are_linearizable() {
-        let judge = match judge::judge() {
+        let judge = match porcupine::judge(env!("CARGO_TARGET_TMPDIR")) {
             Ok(judge) => judge,
             Err(why) => return println!("skipped: {why}"),
         };
@@ -295,7 +294,8 @@ mod long {
             });
             let history = history.unwrap();
             operations += history.len();
-            let (code, words) = judge::judged(&judge, &history);
+            let (code, words) =
+                porcupine::judged(&judge, |file| history::write_json(file, &history));
             assert_eq!(code, 0, "history {number}, seed {seed}: {words}");
         }
         println!("{HISTORIES} histories, {operations} operations");

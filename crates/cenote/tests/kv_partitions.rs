@@ -1,13 +1,12 @@
 //! What clients were promised by `cenote kv`, while links between its nodes are cut and joined again.
 //! Without etcd or network namespaces it is left out.
 
-#[path = "../../bench/tests/support/judge.rs"]
-mod judge;
 mod support;
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use cenote_bench::history::{self, Options};
+use cenote_test_kit::porcupine;
 use serde_json::Value;
 use support::apart::{Apart, ETCD, NODES, address_of, clients_of};
 use support::kept::{Kept, store};
@@ -59,7 +58,7 @@ fn is_served(node: &str) {
 
 #[test]
 fn a_history_with_links_cut_is_linearizable() {
-    let judge = match judge::judge() {
+    let judge = match porcupine::judge(env!("CARGO_TARGET_TMPDIR")) {
         Ok(judge) => judge,
         Err(why) => return println!("skipped: {why}"),
     };
@@ -138,7 +137,8 @@ fn a_history_with_links_cut_is_linearizable() {
                 Ok(())
             });
             let operations = operations.unwrap();
-            let (code, words) = judge::judged(&judge, &operations);
+            let (code, words) =
+                porcupine::judged(&judge, |file| history::write_json(file, &operations));
             assert_eq!(code, 0, "{what}: {words}");
         }
     });

@@ -10,7 +10,11 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("cenote-latency", &[]),
     ("cenote-wire", &[]),
     ("cenote-pool", &["cenote-wire"]),
-    ("cenote-fabric", &["cenote-durable", "cenote-wire"]),
+    ("cenote-verbs", &[]),
+    (
+        "cenote-fabric",
+        &["cenote-durable", "cenote-verbs", "cenote-wire"],
+    ),
     (
         "cenote-host",
         &[
@@ -160,7 +164,10 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "cenote-volume",
         ],
     ),
+    (TEST_KIT, &["cenote-fabric", "cenote-host", "cenote-volume"]),
 ];
+/// For tests: no program has a line of it.
+const TEST_KIT: &str = "cenote-test-kit";
 /// Programs: they may use everything but each other, and nobody uses them.
 const TOP: [&str; 2] = ["cenote-lab", "cenote"];
 /// What the programs that users run have no line of.
@@ -229,6 +236,15 @@ fn the_programs_that_users_run_have_no_simulator_and_no_benchmark() {
             let is_apart = !LABORATORY.contains(&other.as_str());
             let may_use = only_tests || LABORATORY.contains(&name.as_str());
             assert!(is_apart || may_use, "{other} is used by {name}");
+        }
+    }
+}
+
+#[test]
+fn what_tests_share_is_used_by_tests_alone() {
+    for (name, used) in uses() {
+        for (other, only_tests) in used {
+            assert!(other != TEST_KIT || only_tests, "used by {name}");
         }
     }
 }

@@ -5,7 +5,7 @@
 //! data [`Endpoint`] per host. Verbs are posted on an endpoint and end as
 //! [`Completion`]s in a [`CompletionQueue`] that one worker shares among its endpoints.
 //!
-//! Guarantees, the same on every backend (the [`conformance`] suite holds them to it):
+//! Guarantees, the same on every backend (the conformance suite of `cenote-test-kit` holds them to it):
 //! - First in, first out per endpoint: verbs take effect and complete in posting order.
 //! - Every posted verb completes exactly once, with a [`Status`]. A peer that is dead,
 //!   or silent for [`FAILURE_TIMEOUT`], turns every outstanding verb into an error.
@@ -21,7 +21,6 @@
 mod address;
 pub mod calls;
 mod channel;
-pub mod conformance;
 mod endpoint;
 mod error;
 mod frame;

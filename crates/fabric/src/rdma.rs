@@ -4,12 +4,11 @@
 //! connections a reliable queue pair beside it. The two ends tell each other the pair's numbers
 //! over the encrypted TCP connection, so whoever lacks the key has no pair; and when a refusal has
 //! broken a pair, they make another over it and what the old one did not carry out goes again.
-//! Why it is so: `docs/decisions/0010-rdma.md`; numbers to tune: `docs/rdma.md`.
+//! What a device is told is `cenote-verbs`'s. Why it is so: `docs/decisions/0010-rdma.md`; numbers to
+//! tune: `docs/rdma.md`.
 
 #[cfg(feature = "rdma")]
 pub(crate) mod calls;
-#[cfg(feature = "rdma")]
-mod completions;
 #[cfg(feature = "rdma")]
 mod counts;
 #[cfg(feature = "rdma")]
@@ -20,10 +19,6 @@ pub(crate) mod endpoint;
 pub(crate) mod host;
 #[cfg(feature = "rdma")]
 mod keys;
-#[cfg(feature = "rdma")]
-mod pair;
-#[cfg(feature = "rdma")]
-mod registration;
 #[cfg(feature = "rdma")]
 mod ring;
 #[cfg(feature = "rdma")]
@@ -60,6 +55,17 @@ impl Default for Tuning {
             inline_writes: true,
             selective_signals: true,
             registered_once: true,
+        }
+    }
+}
+
+#[cfg(feature = "rdma")]
+impl Tuning {
+    /// Of so many requests one has a completion.
+    fn signal_every(self) -> usize {
+        match self.selective_signals {
+            true => SIGNAL_EVERY,
+            false => 1,
         }
     }
 }
@@ -120,3 +126,8 @@ pub(crate) struct RemoteMemory {
     /// The host's device has refused the key once, and will for ever.
     pub(crate) stale: std::sync::atomic::AtomicBool,
 }
+
+/// Far below the depth of a send queue, so that room is known of early; far above one, since a
+/// completion costs about as much as a request.
+#[cfg(feature = "rdma")]
+const SIGNAL_EVERY: usize = 16;

@@ -5,11 +5,11 @@
 
 use std::process::ExitCode;
 
-use cenote_fabric::conformance::processes::{Processes, serve_if_host};
-use cenote_fabric::conformance::simulated::Simulated;
-use cenote_fabric::conformance::{Backend, main as run};
 use cenote_fabric::sim::Serving;
 use cenote_fabric::{Batch, WireProtection};
+use cenote_test_kit::conformance::processes::{Processes, serve_if_host};
+use cenote_test_kit::conformance::sim::Simulated;
+use cenote_test_kit::conformance::{Backend, main as run};
 
 fn main() -> ExitCode {
     if serve_if_host() {

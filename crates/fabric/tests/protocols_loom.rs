@@ -13,14 +13,13 @@
 mod entrance;
 #[path = "../src/calls/ring.rs"]
 mod ring;
-#[path = "../../../tests/model/atomics.rs"]
-mod sync;
 #[path = "../src/memory/sigbus/table.rs"]
 mod table;
 
 // Not loom's: a thread that waits for ever is unwound when the model has ended.
 use std::sync::Arc;
 
+use cenote_test_kit::atomics as sync;
 use entrance::Entrance;
 use loom::sync::Notify;
 use loom::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};

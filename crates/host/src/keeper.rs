@@ -91,7 +91,7 @@ pub(crate) fn carry_out(
     match job {
         Job::Prepare(slab) => match prepare(slab, slab_bytes, options, available_bytes) {
             Ok(region) => {
-                #[cfg(feature = "planted")]
+                #[cfg(feature = "injected-faults")]
                 injected_faults::put_back(&region);
                 Outcome::Prepared(slab, Arc::new(region))
             }
@@ -101,7 +101,7 @@ pub(crate) fn carry_out(
             }
         },
         Job::GiveBack(slab, region) => {
-            #[cfg(feature = "planted")]
+            #[cfg(feature = "injected-faults")]
             injected_faults::keep(&region);
             if let Err(error) = region.truncate() {
                 tracing::error!(slab, %error, "a slab's memory is not given back");
@@ -135,7 +135,7 @@ fn prepare(
 const RESERVE_BYTES: u64 = 64 << 20;
 
 /// Slabs whose memory goes to the next client as the last one left it, as if nothing made it zero.
-#[cfg(feature = "planted")]
+#[cfg(feature = "injected-faults")]
 mod injected_faults {
     use std::cell::RefCell;
 

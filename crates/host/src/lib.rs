@@ -23,7 +23,7 @@ mod machine;
 mod on_thread;
 mod procedures;
 mod side_thread;
-mod stepped;
+mod stepped_host;
 
 pub use config::{Config, Headroom, LockMemory, Share, slab_bytes_default};
 pub use daemon::{Daemon, End, Inheritance};
@@ -32,4 +32,4 @@ pub use gauge::{Gauge, Reading};
 pub use machine::{memory_left_bytes, swap_bytes};
 pub use on_thread::OnThread;
 pub use procedures::Running;
-pub use stepped::Stepped;
+pub use stepped_host::Stepped;

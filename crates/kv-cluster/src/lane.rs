@@ -10,13 +10,13 @@
 
 mod backend;
 mod bounds;
-mod changing;
 mod classes;
 mod departure;
 mod forwarder;
 mod orders;
 mod outbox;
 mod passages;
+mod request_order;
 mod steering;
 
 use std::collections::BTreeMap;
@@ -46,12 +46,12 @@ use super::steering::Steering;
 use bounds::LinkBounds;
 use cenote_memcached::Batch;
 pub(super) use cenote_memcached::now_ns;
-use changing::Changing;
 use departure::Goodbye;
 use forwarder::Forwarding;
 pub(super) use orders::Order;
 use outbox::{Outbox, Way};
 use passages::Passages;
+use request_order::Changing;
 
 /// Longest time between two turns: leases are asked for, and what is stable is told.
 const TURN_MAX: Duration = Duration::from_millis(10);

@@ -28,7 +28,7 @@ pub mod node;
 pub mod registrar;
 pub mod registration_lease;
 pub mod reset;
-pub mod seeding;
+pub mod seeder;
 pub mod steering;
 pub mod steward;
 pub mod store;

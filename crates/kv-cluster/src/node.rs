@@ -3,9 +3,9 @@
 //! The thread that runs it talks to etcd and tells the lanes what was agreed on. Each lane is a worker
 //! of the server: its links, its groups and some of the clients.
 
+mod board;
 mod keeper;
 mod report;
-mod shared;
 mod times;
 
 use std::io;
@@ -19,12 +19,12 @@ use cenote_fabric::ClusterKey;
 use mio::net::TcpListener;
 
 pub(super) use super::steward::Proposal;
+pub(super) use board::{Parting, Shared};
 use keeper::Keeper;
 pub use report::{
     ChangeReport, GroupReport, HandoffReport, NodeReport, PartitionReport, PeerReport, PeerState,
     PlaceReport, StrangersReport,
 };
-pub(super) use shared::{Parting, Shared};
 pub(super) use times::Clock;
 pub use times::{AgreedReport, TakeoverReport};
 
@@ -40,7 +40,7 @@ use super::lane::{Lane, Order, Parts, now_ns};
 use super::links::Links;
 use super::membership::Registered;
 use super::registrar::RegistrarError;
-use super::seeding::Testimony;
+use super::seeder::Testimony;
 use super::steward::{Notice, Steward};
 use cenote_kv::group::process::Process;
 use cenote_kv::memory::key_hash::KeyHasher;
@@ -539,7 +539,7 @@ impl ChangeReport {
         Self {
             node,
             state: PeerState::of(state),
-            at_unix_ms: since.map_or(0, shared::millis),
+            at_unix_ms: since.map_or(0, board::millis),
         }
     }
 }

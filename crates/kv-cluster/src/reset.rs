@@ -11,7 +11,7 @@ use cenote_kv::group::wire::{decode_view, encode_view};
 use super::NodeId;
 use super::config::{DocumentError, DocumentKeys, NodeState, Registration};
 use super::etcd::{Entry, Etcd, Swap};
-use super::seeding::raised;
+use super::seeder::raised;
 use super::store::Store;
 
 /// What came of it.

@@ -8,7 +8,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Instant;
 
-use cenote_kv::group::awaiting::Awaited;
+use cenote_kv::group::debts::Awaited;
 use cenote_kv::group::member::Member;
 use cenote_kv::group::process::Process;
 use cenote_kv::group::progress::{GroupSlot, Leave};
@@ -334,7 +334,7 @@ impl Steering {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use cenote_kv::group::awaiting::Word;
+    use cenote_kv::group::debts::Word;
     use cenote_kv::group::view::{Partition, Scheme};
 
     fn process(node: u32) -> Process {

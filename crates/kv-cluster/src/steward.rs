@@ -5,7 +5,7 @@
 //! the outcome of a proposal is known the group has no other.
 //!
 //! Invariant: a group's first view is written by the first node of its plan, once, when all of the plan are
-//! registered, and never into a store that was [seeded](super::seeding) again: after that a group starts from scratch by command.
+//! registered, and never into a store that was [seeded](super::seeder) again: after that a group starts from scratch by command.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use super::backoff::Backoff;
 use super::balance::{self, Balance, HandOver};
 use super::config::{ClusterConfig, DocumentKeys, NodeState, Registration, Scheme};
 use super::etcd::{Change, Entry, LeaseId, Listing, Swap};
-use super::seeding::{Ask, Seeding};
+use super::seeder::{Ask, Seeding};
 use super::store::Store;
 use crate::injected_faults::{InjectedFault, is_injected};
 

@@ -10,7 +10,7 @@ pub mod peer;
 pub mod pin;
 
 use anyhow::Result;
-use cenote_cache::simulated::{Network, SimulatedMeasurer};
+use cenote_cache::simulation::{Network, SimulatedMeasurer};
 use cenote_cache::tuner::{Measurement, Measurer, Survey, Table, Transport};
 use cenote_cache::{Configuration, Space, Writes};
 use cenote_cli::progress;

@@ -6,7 +6,7 @@ use cenote_kv::memory::classes::{CLASSES, Gauge};
 
 use super::backend::{Backend, ClassFigures};
 use super::core::Core;
-use super::shared::{Shared, locked};
+use super::mailboxes::{Shared, locked};
 
 /// Numbers of one worker's items of each class, which only it writes.
 #[derive(Debug)]

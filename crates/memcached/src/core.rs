@@ -6,7 +6,7 @@
 //! of one client for this worker are served in order: one that is parked holds up those behind it.
 
 mod fan_out;
-mod waiting;
+mod held_answer;
 
 use std::cmp::Reverse;
 use std::collections::hash_map::Entry;
@@ -27,11 +27,11 @@ use super::backend::{Backend, Peers, Route};
 use super::batch::{Asker, Batch, Ticket};
 use super::buffers::Buffers;
 use super::crawl::Walk;
-use super::parked::{Parked, Parking, who};
-use super::shared::{Message, Shared, Traffic};
+use super::mailboxes::{Message, Shared, Traffic};
+use super::parked_requests::{Parked, Parking, who};
 use super::times::Stopwatch;
 use fan_out::FanOut;
-use waiting::Waiting;
+use held_answer::Waiting;
 
 /// How soon a parked request is tried again, if nothing else happens.
 const PARKED_RETRY: Duration = Duration::from_millis(2);

@@ -26,17 +26,17 @@ mod crawl;
 mod details;
 pub mod files;
 mod listen;
-mod parked;
+mod mailboxes;
+mod parked_requests;
 mod replies;
 mod session;
 mod settings;
-mod shared;
 mod stats;
 pub mod threads;
 mod times;
 pub mod tls;
 mod transport;
-mod tuning;
+mod tuning_commands;
 mod turns;
 mod udp;
 mod watch;
@@ -56,11 +56,11 @@ pub use backend::{
 };
 pub use batch::{Asker, Batch, Ticket};
 pub use listen::BindError;
+pub use mailboxes::now_ns;
 pub use settings::{Binding, Settings, TcpAddress, WhenFull};
-pub use shared::now_ns;
 
 use listen::{Bound, Front};
-use shared::{Mailbox, Shared, Traffic, WorkerFace, locked};
+use mailboxes::{Mailbox, Shared, Traffic, WorkerFace, locked};
 use times::Times;
 use worker::Worker;
 

@@ -16,8 +16,8 @@ use mio::{Events, Interest, Poll, Token};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 use rustls::ServerConnection;
 
+use super::mailboxes::{ConnectionFacts, Message, NewClient, Shared, clock, locked};
 use super::settings::{Settings, TcpAddress, WhenFull};
-use super::shared::{ConnectionFacts, Message, NewClient, Shared, clock, locked};
 use super::transport::Transport;
 use super::watch;
 

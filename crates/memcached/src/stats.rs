@@ -18,7 +18,7 @@ use cenote_kv::protocol::{Error, Words};
 use super::backend::{Backend, Figures, Peers};
 use super::classes::Class;
 use super::core::Core;
-use super::shared::{Shared, Traffic, clock, locked};
+use super::mailboxes::{Shared, Traffic, clock, locked};
 
 /// Bytes of the smallest piece of memory.
 const CHUNK_BYTES: u64 = 16;

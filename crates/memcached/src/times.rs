@@ -12,7 +12,7 @@ use cenote_latency::{Histogram, Latency};
 
 use super::backend::Backend;
 use super::core::Core;
-use super::shared::{Shared, now_ns};
+use super::mailboxes::{Shared, now_ns};
 
 /// What a request for an item asks for.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

@@ -15,8 +15,8 @@ use cenote_kv::protocol::Words;
 
 use super::backend::Backend;
 use super::core::Core;
+use super::mailboxes::locked;
 use super::session::Session;
-use super::shared::locked;
 
 /// Watchers at once, as in memcached.
 const WATCHERS_MAX: usize = 20;

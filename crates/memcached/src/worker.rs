@@ -15,8 +15,8 @@ use super::backend::{Backend, FIRST_TOKEN};
 use super::buffers::{Held, PATIENCE_SECONDS, Part, Shares};
 use super::client::{Client, Turn};
 use super::core::Core;
+use super::mailboxes::{Message, NewClient, Shared, now_ns, since_1970};
 use super::session::Session;
-use super::shared::{Message, NewClient, Shared, now_ns, since_1970};
 use super::udp::{Exchange, Sockets};
 use super::watch::CONNECTIONS;
 

@@ -17,21 +17,21 @@ mod allocator;
 mod counters;
 mod handler;
 mod injected_faults;
+mod keeper;
 mod memory;
 mod pages;
 mod queues;
 mod region;
-mod served;
 mod stream;
 
 pub use allocator::RegionAllocator;
 pub use counters::Counters;
-#[cfg(feature = "planted")]
+#[cfg(feature = "injected-faults")]
 pub use injected_faults::inject;
 pub use injected_faults::{InjectedFault, MISTAKES};
+pub use keeper::{Keeper, SERVED_RESIDENT_MIN_BYTES, Served};
 pub use memory::{MemoryError, works};
 pub use pages::{Action, Pages, WRITES_MAX};
 pub use queues::{EvictionQueue, Queues};
 pub use region::{RESIDENT_MIN_BYTES, Region, RegionConfig, RegionError, RegionStatus};
-pub use served::{Keeper, SERVED_RESIDENT_MIN_BYTES, Served};
 pub use stream::{RUN_MAX, Run, Streams};

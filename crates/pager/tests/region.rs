@@ -1,15 +1,13 @@
 //! Real regions: real page faults of real threads, real hosts, some of which die.
 
-#[path = "../../volume/tests/support/mod.rs"]
-mod support;
-
 use std::fs::File;
 use std::io::Read;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use cenote_pager::{MemoryError, Region, RegionAllocator, RegionConfig, RegionError};
+use cenote_test_kit::cluster::{Cluster, Transport};
+use cenote_test_kit::{Random, page, wait_until};
 use cenote_volume::{PAGE_BYTES, Volume};
-use support::{Cluster, Random, Transport, page, wait_until};
 
 const MIB: u64 = 1 << 20;
 

@@ -2,14 +2,11 @@
 //!
 //! `served/hostile.c` is the program: each of its patterns checks every byte that it relies on.
 
-#[path = "../../volume/tests/support/mod.rs"]
-mod support;
-
 use std::path::Path;
 use std::process::{Command, Output};
 
 use cenote_pager::{Keeper, RegionError, Served};
-use support::{Cluster, Transport};
+use cenote_test_kit::cluster::{Cluster, Transport};
 
 const MIB: u64 = 1 << 20;
 

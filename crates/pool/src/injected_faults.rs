@@ -2,8 +2,9 @@
 
 /// Makes a list of mistakes that can be injected: an enum, names for people, and what asks and injects.
 ///
-/// Without the feature `planted` of the crate that calls it every question is answered "no" at
-/// compile time and the hooks vanish. With it one mistake at a time is chosen per thread, at run time.
+/// Without the feature `injected-faults` of the crate that calls it every question is answered "no"
+/// at compile time and the hooks vanish. With it one mistake at a time is chosen per thread, at run
+/// time.
 #[macro_export]
 macro_rules! injected_faults {
     (
@@ -31,9 +32,9 @@ macro_rules! injected_faults {
         #[inline(always)]
         #[must_use]
         pub fn is_injected(mistake: $InjectedFault) -> bool {
-            #[cfg(feature = "planted")]
+            #[cfg(feature = "injected-faults")]
             return CHOSEN.get() == Some(mistake);
-            #[cfg(not(feature = "planted"))]
+            #[cfg(not(feature = "injected-faults"))]
             {
                 let _ = mistake;
                 false
@@ -41,12 +42,12 @@ macro_rules! injected_faults {
         }
 
         /// Chooses the mistake of this thread.
-        #[cfg(feature = "planted")]
+        #[cfg(feature = "injected-faults")]
         pub fn inject(mistake: Option<$InjectedFault>) {
             CHOSEN.set(mistake);
         }
 
-        #[cfg(feature = "planted")]
+        #[cfg(feature = "injected-faults")]
         thread_local! {
             static CHOSEN: std::cell::Cell<Option<$InjectedFault>> = const { std::cell::Cell::new(None) };
         }

@@ -8,11 +8,11 @@
 //! Invariant H1: no two chosen hosts share a failure domain.
 //! Paper: \[infiniswap17\] section 4.2, \[hydra22\] section 5.
 
-mod asked;
+mod choice;
 mod coding_sets;
 mod policy;
 
-pub use asked::{Placement, PlacementError};
+pub use choice::{Placement, PlacementError};
 pub use coding_sets::{CodingSets, Pick, Replacement, Shape, Site};
 pub use policy::Policy;
 

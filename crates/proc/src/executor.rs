@@ -12,8 +12,8 @@
 //! Paper: `[compucache]` Execution, Migration with forwarding.
 
 mod accounts;
+mod inactive_requests;
 mod moves;
-mod parked;
 mod shelf;
 #[cfg(test)]
 mod tests;
@@ -34,7 +34,7 @@ use crate::{
     Table, Trap,
 };
 use accounts::Accounts;
-use parked::{Parked, Wait, Waiting};
+use inactive_requests::{Parked, Wait, Waiting};
 pub use shelf::{Ready, Shelf};
 
 /// Runs steps of procedures.

@@ -1,6 +1,6 @@
 //! Mistakes made on purpose, to prove that the checks of moves find them; see `executor/tests`.
 //!
-//! Without the feature `planted` every question is answered "no" at compile time.
+//! Without the feature `injected-faults` every question is answered "no" at compile time.
 
 /// A mistake that the rules of a move exist to prevent.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -32,23 +32,23 @@ pub enum InjectedFault {
     LateFetch,
 }
 
-#[cfg(feature = "planted")]
+#[cfg(feature = "injected-faults")]
 thread_local! {
     static INJECTED: std::cell::Cell<Option<InjectedFault>> = const { std::cell::Cell::new(None) };
 }
 
 /// Makes one mistake from now on, on this thread; or none.
-#[cfg(feature = "planted")]
+#[cfg(feature = "injected-faults")]
 pub fn inject(mistake: Option<InjectedFault>) {
     INJECTED.set(mistake);
 }
 
-#[cfg(feature = "planted")]
+#[cfg(feature = "injected-faults")]
 pub(crate) fn is(mistake: InjectedFault) -> bool {
     INJECTED.get() == Some(mistake)
 }
 
-#[cfg(not(feature = "planted"))]
+#[cfg(not(feature = "injected-faults"))]
 pub(crate) const fn is(_: InjectedFault) -> bool {
     false
 }

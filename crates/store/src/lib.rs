@@ -31,7 +31,7 @@ pub mod schemes;
 mod server;
 
 pub use format::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
-#[cfg(feature = "planted")]
+#[cfg(feature = "injected-faults")]
 pub use injected_faults::inject;
 pub use injected_faults::{InjectedFault, MISTAKES};
 pub use medium::{FileMedium, Medium, ModelMedium, PmMedium};

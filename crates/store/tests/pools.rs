@@ -9,25 +9,13 @@ use cenote_store::{
     Cleaned, Condition, FileMedium, InjectedFault, Landing, Medium as _, ModelMedium, Pool,
     PoolConfig, Source, StoreError, inject,
 };
+use cenote_test_kit::Random;
 
 const POOL_BYTES: usize = 40 << 10;
 const CONFIG: PoolConfig = PoolConfig {
     entry_count: 16,
     seed: 42,
 };
-
-/// Random numbers by a seed (splitmix64).
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, limit: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % limit
-    }
-}
 
 type Bytes = Arc<Mutex<Vec<u8>>>;
 

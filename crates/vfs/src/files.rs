@@ -12,7 +12,7 @@ mod data;
 mod directory;
 mod extents;
 mod names;
-mod opening;
+mod open;
 mod space_use;
 mod warm;
 
@@ -35,7 +35,7 @@ pub use attributes::{AttributeMode, Changed};
 pub use data::{Seek, Write};
 pub use directory::DirectoryEntry;
 pub use names::{NewInode, RenameMode};
-pub use opening::OpenError;
+pub use open::OpenError;
 pub use space_use::Usage;
 
 /// A file system that is open.

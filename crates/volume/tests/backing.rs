@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use cenote_pool::control::Drain;
 use cenote_volume::{IoError, Volume, VolumeConfig};
-use support::backed::{Backed, PAGE, SIZE, SLAB, map_first, status, wait_for};
+use support::backed_volume::{Backed, PAGE, SIZE, SLAB, map_first, status, wait_for};
 use support::disk::TestDisk;
 use support::operator::Operator;
 use support::{Cluster, Random, Transport, page, wait_until};

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use cenote_fabric::{Error, Incoming, Result};
 use cenote_pool::control::{Drain, Reply, Request};
 use cenote_volume::{PAGE_BYTES, Volume};
-use support::guarded::{Guard, Guarded};
+use support::guard::{Guard, Guarded};
 use support::operator::Operator;
 use support::{Cluster, Transport, wait_until};
 

@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 
 use cenote_pool::control::Request;
 use cenote_volume::{Volume, VolumeError};
-use support::guarded::Guard;
+use support::guard::Guard;
 use support::{Cluster, Transport, wait_until};
 
 const SLAB: u64 = 2 << 20;

@@ -6,7 +6,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use cenote_pool::control::Drain;
 use cenote_volume::{Backing, Done, IoError, Op, Request, Volume, Worker};
-use support::backed::{Backed, PAGE, SIZE, SLAB, map_first, read, status, submit_writes, wait_for};
+use support::backed_volume::{
+    Backed, PAGE, SIZE, SLAB, map_first, read, status, submit_writes, wait_for,
+};
 use support::operator::Operator;
 use support::{Cluster, Random, Transport, page, wait_until};
 

@@ -3,7 +3,7 @@
 mod support;
 
 use cenote_pool::control::Drain;
-use support::backed::{Backed, PAGE, map_first, read, wait_for};
+use support::backed_volume::{Backed, PAGE, map_first, read, wait_for};
 use support::operator::Operator;
 use support::{page, wait_until};
 

@@ -11,7 +11,7 @@ use cenote_pool::control::{Reply, Request as Message};
 use cenote_volume::{
     Done, IoError, Mode, Op, PAGE_BYTES, Request, Resilience, Volume, VolumeConfig, Worker,
 };
-use support::guarded::{Guard, Guarded};
+use support::guard::{Guard, Guarded};
 use support::tardy::Tardy;
 use support::{Cluster, Transport, page, wait_until};
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use cenote_fabric::{Error, Incoming, Rights, WindowDescriptor};
 use cenote_volume::{Health, Placement, Protection, RETURN_MAX, Resilience, VolumeConfig};
-use support::guarded::Guard;
+use support::guard::Guard;
 use support::{Cluster, Transport, wait_for_health, wait_until};
 
 const SLAB: u64 = 2 << 20;

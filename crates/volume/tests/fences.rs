@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use cenote_pool::control::Request;
 use cenote_volume::{Health, Volume, Worker};
-use support::guarded::Guard;
+use support::guard::Guard;
 use support::{Cluster, Transport, page, wait_for_health, wait_until};
 
 const SLAB: u64 = 1 << 20;

@@ -10,7 +10,7 @@ use cenote_fabric::{Error, Incoming};
 use cenote_volume::{
     Done, Health, HostState, IoError, Op, PAGE_BYTES, Request, Scheme, Volume, Worker,
 };
-use support::guarded::Guard;
+use support::guard::Guard;
 use support::{Cluster, Transport, wait_until};
 
 const SLAB: u64 = 1 << 20;

@@ -12,7 +12,7 @@ use cenote_volume::{
     Done, Health, Kept, Mode, Op, Protection, Request, Resilience, SealKey, Volume, VolumeConfig,
     Worker,
 };
-use support::guarded::Guarded;
+use support::guard::Guarded;
 use support::tardy::Tardy;
 use support::{Cluster, Transport, page, wait_for_health, wait_until};
 

@@ -15,8 +15,6 @@ mod entry;
 mod epochs;
 #[path = "../src/workers/shared.rs"]
 mod shared;
-#[path = "../../../tests/model/atomics.rs"]
-mod sync;
 #[path = "../src/claims/word.rs"]
 mod word;
 
@@ -28,6 +26,7 @@ mod claims {
 use std::array;
 use std::sync::Arc as StdArc;
 
+use cenote_test_kit::atomics as sync;
 use entry::{ENTRY_WORDS, Entry};
 use epochs::Epochs;
 use loom::sync::Arc;

@@ -10,7 +10,7 @@ use cenote_volume::{
     Health, IoError, Mode, Op, PAGE_BYTES, Request, Resilience, Volume, VolumeConfig, VolumeError,
     Worker,
 };
-use support::guarded::Guarded;
+use support::guard::Guarded;
 use support::tardy::Tardy;
 use support::{
     Cluster, Random, Transport, assert_pages, page, wait_changed, wait_for_health, wait_until,

@@ -4,7 +4,7 @@ mod support;
 
 use cenote_pool::control::Drain;
 use cenote_volume::{Resilience, Volume, Worker};
-use support::backed::{Backed, PAGE, SIZE, map_first, read, status, wait_for};
+use support::backed_volume::{Backed, PAGE, SIZE, map_first, read, status, wait_for};
 use support::disk::TestDisk;
 use support::operator::Operator;
 use support::{page, wait_until};

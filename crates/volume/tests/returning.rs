@@ -10,9 +10,9 @@ use std::sync::atomic::Ordering;
 
 use cenote_pool::control::Drain;
 use cenote_volume::{Health, Op, Request, Worker};
-use support::backed::{PAGE, SLAB, read, status, wait_for};
+use support::backed_volume::{PAGE, SLAB, read, status, wait_for};
 use support::operator::Operator;
-use support::replaced::{LONG, PAGES, Scene, at, end_of, poll_some};
+use support::replacement::{LONG, PAGES, Scene, at, end_of, poll_some};
 use support::{Cluster, Transport, page, wait_for_health, wait_until};
 
 #[test]

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use cenote_fabric::Incoming;
 use cenote_pool::control::{Reply, Request as Message};
 use cenote_volume::{Kept, PAGE_BYTES, Volume, VolumeError};
-use support::guarded::{Guard, Guarded};
+use support::guard::{Guard, Guarded};
 use support::{Cluster, Transport, assert_pages, page};
 
 const SLAB: u64 = 1 << 20;

@@ -5,10 +5,10 @@
 mod support;
 
 use cenote_volume::{Health, Op, Request, Volume, Worker};
-use support::backed::{SLAB, read, status, wait_for};
+use support::backed_volume::{SLAB, read, status, wait_for};
 use support::operator::Operator;
 use support::relay::Relay;
-use support::replaced::{LONG, PAGES, Scene, at, end_of, poll_some};
+use support::replacement::{LONG, PAGES, Scene, at, end_of, poll_some};
 use support::{Cluster, Transport, page, wait_for_health, wait_until};
 
 /// Hosts of which the first is behind a relay, and who asks them what they lend, not through that.

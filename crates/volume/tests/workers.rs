@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use cenote_fabric::{Error, Result};
 use cenote_volume::{Done, Health, Op, Request, Volume, Worker};
-use support::guarded::Guard;
+use support::guard::Guard;
 use support::{Cluster, Transport, wait_for_health, wait_until};
 
 const SLAB: u64 = 1 << 20;

@@ -11,8 +11,8 @@ use anyhow::{Context as _, bail};
 use cenote_block::swap::cgroup::MemoryCgroup;
 
 use super::program::{Outcome, Program, Sizes};
-use crate::swapping::confined::{Killed, confine, detach};
-use crate::swapping::interrupt::Interrupt;
+use crate::swap_rig::child::{Killed, confine, detach};
+use crate::swap_rig::interrupt::Interrupt;
 
 pub(super) struct Memaslap {
     sizes: Sizes,

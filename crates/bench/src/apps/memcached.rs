@@ -7,8 +7,8 @@ use cenote_block::swap::cgroup::MemoryCgroup;
 use super::memcached_load::MemcachedLoad;
 use super::mix::Mix;
 use super::program::{Outcome, Program, Sizes};
-use crate::swapping::interrupt::Interrupt;
-use crate::swapping::memcached::Memcached;
+use crate::swap_rig::interrupt::Interrupt;
+use crate::swap_rig::memcached::Memcached;
 
 pub(super) struct MemcachedMix {
     sizes: Sizes,

@@ -15,7 +15,7 @@ use cenote_measure::random::Random;
 use hdrhistogram::Histogram;
 
 use super::mix::{Items, Mix, Popularity};
-use crate::swapping::interrupt::Interrupt;
+use crate::swap_rig::interrupt::Interrupt;
 
 /// Connections to one memcached, and what each knows of its items.
 pub(crate) struct MemcachedLoad {

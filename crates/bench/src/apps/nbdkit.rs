@@ -13,8 +13,8 @@ use cenote_block::swap::{LoopDevice, area as format};
 use super::slot::Cpu;
 use crate::cluster::process_cpu_ns;
 use crate::nbd::Nbdkit;
-use crate::swapping::area::Area;
-use crate::swapping::confined::{Killed, detach};
+use crate::swap_rig::area::Area;
+use crate::swap_rig::child::{Killed, detach};
 
 /// The chain. Dropped from the loop device down.
 pub(super) struct NbdkitLoop {

@@ -13,8 +13,8 @@ use cenote_cli::program;
 
 use super::graph::{Graph, PageRank};
 use super::program::{Outcome, Program, Sizes};
-use crate::swapping::confined::{Killed, confine};
-use crate::swapping::interrupt::Interrupt;
+use crate::swap_rig::child::{Killed, confine};
+use crate::swap_rig::interrupt::Interrupt;
 
 /// What the worker is told.
 #[derive(Clone, Copy, Debug)]

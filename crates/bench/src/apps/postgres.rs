@@ -12,9 +12,9 @@ use cenote_block::swap::cgroup::MemoryCgroup;
 use hdrhistogram::Histogram;
 
 use super::program::{Outcome, Program, Sizes};
-use crate::swapping::Folder;
-use crate::swapping::confined::{Killed, confine, detach};
-use crate::swapping::interrupt::Interrupt;
+use crate::swap_rig::Folder;
+use crate::swap_rig::child::{Killed, confine, detach};
+use crate::swap_rig::interrupt::Interrupt;
 
 pub(super) struct Postgres {
     sizes: Sizes,

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use cenote_block::swap::cgroup::MemoryCgroup;
 
-use crate::swapping::interrupt::Interrupt;
+use crate::swap_rig::interrupt::Interrupt;
 
 /// An unmodified program, or a process of its own, whose memory may not fit.
 pub(super) trait Program {

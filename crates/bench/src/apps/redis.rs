@@ -13,8 +13,8 @@ use cenote_block::swap::cgroup::MemoryCgroup;
 use cenote_measure::random::Random;
 
 use super::program::{Outcome, Program, Sizes};
-use crate::swapping::confined::{Killed, confine, detach};
-use crate::swapping::interrupt::Interrupt;
+use crate::swap_rig::child::{Killed, confine, detach};
+use crate::swap_rig::interrupt::Interrupt;
 
 pub(super) struct Redis {
     sizes: Sizes,

@@ -13,9 +13,9 @@ use cenote_block::swap::area as format;
 use super::nbdkit::NbdkitLoop;
 use crate::cluster::{LocalCluster, process_cpu_ns};
 use crate::demo::Disk;
-use crate::swapping::area::Area;
-use crate::swapping::our_swap::OurSwap;
-use crate::swapping::swap_file::SwapFile;
+use crate::swap_rig::area::Area;
+use crate::swap_rig::our_swap::OurSwap;
+use crate::swap_rig::swap_file::SwapFile;
 
 /// A kind of swap.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

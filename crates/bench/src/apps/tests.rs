@@ -1,7 +1,7 @@
 //! Real programs, small, over a swap file; and what is read of the kernel.
 
 use super::*;
-use crate::swapping::turn;
+use crate::swap_rig::turn;
 
 /// Small, but not so small that a cgroup at its limit is killed and not waited for.
 fn small(name: &str) -> Options {

@@ -8,8 +8,8 @@ use serde_json::Value;
 use super::Options;
 use super::report::Rebuild;
 use crate::cluster::LocalCluster;
-use crate::swapping::interrupt::Interrupt;
-use crate::swapping::our_swap::OurSwap;
+use crate::swap_rig::interrupt::Interrupt;
+use crate::swap_rig::our_swap::OurSwap;
 
 /// Kills `count` hosts at once, spread over the cluster; returns their names.
 pub(super) fn kill(cluster: &LocalCluster, count: usize) -> anyhow::Result<Vec<String>> {

@@ -7,7 +7,7 @@ use std::sync::MutexGuard;
 
 use super::*;
 use crate::apps::memcached_load::CONNECTION_COUNT;
-use crate::swapping::turn;
+use crate::swap_rig::turn;
 
 /// Not smaller: a cgroup of a few MiB whose pages are all in flight is killed, not waited for.
 fn small(dir: &std::path::Path) -> Options {

@@ -7,9 +7,9 @@ use super::trouble::{FLOW_BYTES, Trouble};
 use super::{AFTER, BEFORE, DURING, Kind, Options, SETTLE};
 use crate::apps::memcached_load::MemcachedLoad;
 use crate::cluster::LocalCluster;
-use crate::swapping::interrupt::Interrupt;
-use crate::swapping::our_swap::OurSwap;
-use crate::swapping::squeeze::{LiftOnDrop, squeeze};
+use crate::swap_rig::interrupt::Interrupt;
+use crate::swap_rig::our_swap::OurSwap;
+use crate::swap_rig::squeeze::{LiftOnDrop, squeeze};
 
 /// What every one has in common.
 pub(super) struct Scene<'a> {

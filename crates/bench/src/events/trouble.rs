@@ -9,7 +9,7 @@ use super::Kind;
 use crate::apps::memcached_load::{CONNECTION_COUNT, Steering};
 use crate::cluster::LocalCluster;
 use crate::rot::Rot;
-use crate::swapping::interrupt::Interrupt;
+use crate::swap_rig::interrupt::Interrupt;
 
 /// Something that happens while a program pages.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

@@ -19,7 +19,7 @@ use cenote_volume::{Scheme, Volume};
 
 use super::passthrough;
 use crate::cluster::{LocalCluster, open_cluster, volume_config};
-use crate::swapping::confined::{Killed, detach};
+use crate::swap_rig::child::{Killed, detach};
 
 /// What another process of this program serves.
 #[derive(Clone, Debug)]

@@ -11,8 +11,8 @@ use anyhow::{Context as _, Result, bail, ensure};
 use super::load::Target;
 use super::node_status::{self, Told};
 use super::server::{Server, Start, announced};
-use crate::swapping::confined::{Killed, detach};
-use crate::swapping::is_installed;
+use crate::swap_rig::child::{Killed, detach};
+use crate::swap_rig::is_installed;
 use tempfile::TempDir;
 
 /// A store that answers.

@@ -24,7 +24,7 @@ use super::survey::{self, Survey};
 use super::tally::SLICE;
 use super::{Mix, Options as Kinds, Route, Server, Shape, Sizes};
 use crate::Row;
-use crate::swapping::interrupt::Interrupt;
+use crate::swap_rig::interrupt::Interrupt;
 
 /// What to measure.
 #[derive(Clone, Debug)]
@@ -307,7 +307,7 @@ fn sleep_until(moment: Instant, interrupt: &Interrupt) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::swapping::is_installed;
+    use crate::swap_rig::is_installed;
 
     fn short(variant: &str) -> Options {
         Options {

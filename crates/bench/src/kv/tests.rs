@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 
 use super::load::Target;
 use super::*;
-use crate::swapping::is_installed;
+use crate::swap_rig::is_installed;
 
 const COUNT: u32 = 500;
 

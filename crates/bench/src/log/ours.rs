@@ -15,8 +15,8 @@ use cenote_fabric::{Address, ClusterKey};
 use super::contender::{Contender, Rate};
 use super::{Mix, RECORD_BYTES, log_file};
 use crate::cluster::LocalCluster;
-use crate::swapping::interrupt;
-use crate::swapping::our_swap::cenote;
+use crate::swap_rig::interrupt;
+use crate::swap_rig::our_swap::cenote;
 
 /// How much there is.
 #[derive(Clone, Copy, Debug)]

@@ -11,7 +11,7 @@ use anyhow::{Context, bail};
 use super::Mix;
 use super::contender::{Contender, Rate};
 use super::ours::Sizes;
-use crate::swapping::interrupt;
+use crate::swap_rig::interrupt;
 
 /// See the module. Ended when dropped.
 pub struct Peer {

@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use bytes::{Bytes, BytesMut};
-use cenote_cache::attached::Attached;
 use cenote_cache::client::{Client, Ended, Geometry};
+use cenote_cache::connections::Attached;
 use cenote_cache::links::{HostConfig, Threads};
 use cenote_cache::owner::Access;
 use cenote_cache::random::Random;

@@ -15,7 +15,7 @@ use cenote_volume::{Scheme, Volume};
 
 use super::touch::{Pattern, Touched, fill, touch};
 use crate::cluster::{open_cluster, volume_config};
-use crate::swapping::confined::{Killed, confine, detach};
+use crate::swap_rig::child::{Killed, confine, detach};
 
 /// What a worker is told.
 #[derive(Clone, Debug)]

@@ -17,11 +17,11 @@ use crate::Row;
 use crate::apps::memcached_load::MemcachedLoad;
 use crate::apps::mix::Mix;
 use crate::cluster::LocalCluster;
-use crate::swapping::interrupt::Interrupt;
-use crate::swapping::memcached::Memcached;
-use crate::swapping::oom::OomKills;
-use crate::swapping::our_swap::OurSwap;
-use crate::swapping::squeeze::{LiftOnDrop, UNLIMITED_BYTES, squeeze};
+use crate::swap_rig::interrupt::Interrupt;
+use crate::swap_rig::memcached::Memcached;
+use crate::swap_rig::oom::OomKills;
+use crate::swap_rig::our_swap::OurSwap;
+use crate::swap_rig::squeeze::{LiftOnDrop, UNLIMITED_BYTES, squeeze};
 
 /// Who is killed.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

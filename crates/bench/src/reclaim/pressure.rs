@@ -20,11 +20,11 @@ use crate::Row;
 use crate::apps::memcached_load::{MemcachedLoad, Stretch};
 use crate::apps::mix::Mix;
 use crate::cluster::LocalCluster;
-use crate::swapping::interrupt::Interrupt;
-use crate::swapping::memcached::Memcached;
-use crate::swapping::oom::OomKills;
-use crate::swapping::our_swap::OurSwap;
-use crate::swapping::squeeze::{LiftOnDrop, UNLIMITED_BYTES, squeeze};
+use crate::swap_rig::interrupt::Interrupt;
+use crate::swap_rig::memcached::Memcached;
+use crate::swap_rig::oom::OomKills;
+use crate::swap_rig::our_swap::OurSwap;
+use crate::swap_rig::squeeze::{LiftOnDrop, UNLIMITED_BYTES, squeeze};
 
 pub(super) fn run(options: &Options, interrupt: &Interrupt) -> anyhow::Result<Vec<Row>> {
     let mut rows = taken_from(options, interrupt)?;

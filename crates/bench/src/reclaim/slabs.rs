@@ -14,8 +14,8 @@ use cenote_volume::{Backing, PAGE_BYTES};
 use super::{Options, wait_for};
 use crate::Row;
 use crate::cluster::LocalCluster;
-use crate::swapping::interrupt::Interrupt;
-use crate::swapping::our_swap::cenote;
+use crate::swap_rig::interrupt::Interrupt;
+use crate::swap_rig::our_swap::cenote;
 
 pub(super) fn run(options: &Options, interrupt: &Interrupt) -> anyhow::Result<Vec<Row>> {
     let slab = format!("{SLAB_MIB}M");

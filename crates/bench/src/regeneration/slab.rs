@@ -18,9 +18,9 @@ use super::PATIENCE;
 use crate::Row;
 use crate::cluster::LocalCluster;
 use crate::page::fill;
-use crate::swapping::fresh;
-use crate::swapping::interrupt;
-use crate::swapping::our_swap::cenote;
+use crate::swap_rig::fresh;
+use crate::swap_rig::interrupt;
+use crate::swap_rig::our_swap::cenote;
 
 /// Placing a slab of 1 GB, reading for it, decoding it: in the paper, ms.
 const PAPER_MS: [f64; 3] = [54.0, 170.0, 50.0];

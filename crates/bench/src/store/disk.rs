@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result};
 use hdrhistogram::Histogram;
 
-use crate::swapping::interrupt;
+use crate::swap_rig::interrupt;
 
 /// Bytes that are written before each sync.
 const BLOCK: [u8; BLOCK_BYTES as usize] = [0x5a; BLOCK_BYTES as usize];
@@ -95,7 +95,7 @@ pub(super) fn write_out(dir: &Path) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::swapping::turn;
+    use crate::swap_rig::turn;
 
     #[test]
     fn every_sync_is_counted_and_takes_time() {

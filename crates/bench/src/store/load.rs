@@ -15,7 +15,7 @@ use super::super::kv::source::{Mix, Source};
 use super::super::kv::tally::{Kind, Tally};
 use super::super::kv::worker::judge;
 use super::contender::{Client, Request};
-use crate::swapping::interrupt::{self, Interrupt};
+use crate::swap_rig::interrupt::{self, Interrupt};
 
 /// What is stored, and which versions an answer may have.
 #[derive(Clone, Copy)]

@@ -18,7 +18,7 @@ use tempfile::TempDir;
 use super::super::kv::wire::Reply;
 use super::Transport;
 use super::contender::{Client, Promise, Request, Role, Store, Way};
-use crate::swapping::confined::{Killed, detach};
+use crate::swap_rig::child::{Killed, detach};
 
 /// A server. Dropped in this order.
 pub(super) struct Ours {

@@ -19,8 +19,8 @@ use super::super::kv::processes::free_address;
 use super::super::kv::tally::Kind;
 use super::super::kv::wire::{Protocol, Reply};
 use super::contender::{Client, Promise, Request, Role, Store, Way};
-use crate::swapping::confined::{Killed, detach};
-use crate::swapping::interrupt;
+use crate::swap_rig::child::{Killed, detach};
+use crate::swap_rig::interrupt;
 
 /// When the append-only file is synced.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

@@ -16,7 +16,7 @@ use anyhow::{Result, bail, ensure};
 use self::library::Database;
 use super::super::kv::wire::Reply;
 use super::contender::{Client, Promise, Request, Role, Store, Way};
-use crate::swapping::interrupt;
+use crate::swap_rig::interrupt;
 
 /// A database that is open.
 pub(super) struct RocksDb {

@@ -8,7 +8,7 @@ use anyhow::bail;
 use super::contender::{Client, Promise, Request, Role};
 use super::*;
 use crate::kv::wire::Reply;
-use crate::swapping::turn;
+use crate::swap_rig::turn;
 
 type Map = Arc<Mutex<HashMap<Vec<u8>, Vec<u8>>>>;
 

@@ -10,7 +10,7 @@
 //! no wait, since an acknowledged write is safe already.
 
 mod holes;
-mod writing;
+mod writes;
 
 use std::collections::VecDeque;
 
@@ -21,7 +21,7 @@ use super::engine::Engine;
 use super::handshake::Agreed;
 use super::outbox::{Body, Outbox, Piece};
 use super::wire::{Errno, Framing, Head, PAYLOAD_BYTES_MAX, RequestHeader, command, command_flag};
-use writing::Payload;
+use writes::Payload;
 
 /// The state of one connection's requests.
 #[derive(Debug)]
@@ -464,7 +464,7 @@ impl Session {
 fn needed_bytes(header: &RequestHeader) -> usize {
     let most = match header.command {
         command::READ => u64::from(PAYLOAD_BYTES_MAX),
-        command::WRITE => writing::PIECE_BYTES as u64,
+        command::WRITE => writes::PIECE_BYTES as u64,
         command::WRITE_ZEROES if header.flags & command_flag::NO_HOLE != 0 => STEP_BYTES,
         command::CACHE => STEP_BYTES,
         _ => 0,

@@ -1,7 +1,7 @@
 //! The NBD server as its clients see it: raw sockets, and the tools people use.
 
 mod client;
-mod extended;
+mod extended_headers;
 mod gate;
 mod huge;
 mod protocol;

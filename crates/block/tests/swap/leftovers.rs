@@ -28,14 +28,8 @@ pub fn assert_nothing_left(dir: &Path, device: &Path) {
     assert!(left.is_empty(), "files left: {left:?}");
 }
 
-pub fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
-    for _ in 0..6000 {
-        if holds() {
-            return;
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    panic!("not within a minute: {what}");
+pub fn wait_until(what: &str, holds: impl FnMut() -> bool) {
+    cenote_test_kit::wait_until(holds, || what.into());
 }
 
 /// A server that was killed may be held in the kernel, by its device for one: says where.

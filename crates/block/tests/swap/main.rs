@@ -16,6 +16,7 @@ use cenote_block::ram::RamDisk;
 use cenote_block::swap::cgroup::MemoryCgroup;
 use cenote_block::swap::launch::{self, Announcer};
 use cenote_block::swap::{Device, Discard, Error, FuseTransport, Options, control, server};
+use cenote_test_kit::Random;
 use cenote_volume::{Op, Request};
 
 mod faulty;
@@ -469,12 +470,9 @@ fn server_command(dir: &Path, fuse: FuseTransport) -> Command {
     command
 }
 
-/// splitmix64, so that no two pages are alike and none compresses.
+/// Such that no two pages are alike and none compresses.
 fn mix(seed: u64) -> u64 {
-    let mut word = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    word ^ (word >> 31)
+    Random(seed).next()
 }
 
 fn pattern(seed: u64, len: usize) -> Vec<u8> {

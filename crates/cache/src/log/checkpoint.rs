@@ -17,7 +17,7 @@ use std::sync::atomic::Ordering;
 use super::error::Error;
 use super::index::BucketTag;
 use super::injected_faults::{InjectedFault, is_injected};
-use super::pending::Completion;
+use super::operations::Completion;
 use super::record::{ADDRESS_END, word_at};
 use super::session::{Pause, Session};
 use super::store::{Secret, Store};

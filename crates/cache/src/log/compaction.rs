@@ -8,7 +8,7 @@
 use super::error::Error;
 use super::fetch::{Fetch, Progress};
 use super::injected_faults::{InjectedFault, is_injected};
-use super::pending::Completion;
+use super::operations::Completion;
 use super::record::Record;
 use super::session::Session;
 use super::store::Traced;

@@ -7,7 +7,7 @@
 //! A [`Store`] is shared; each thread has a [`Session`], whose calls never wait: what needs a tier
 //! is `Pending`, and [`Session::poll`] returns its end.
 //!
-//! The folder: [`store`] has the addresses, [`session`] the operations, [`pending`] those of them
+//! The folder: [`store`] has the addresses, [`session`] the operations, [`operations`] those of them
 //! that wait, [`flow`] moves pages to tiers, [`fetch`] gets records back, [`compaction`],
 //! [`checkpoint`] and [`recovery`] are what they say. [`epoch`], [`latch`] and [`index`] are the
 //! lock-free pieces.
@@ -31,8 +31,8 @@ pub mod injected_faults;
 mod latch;
 pub mod load;
 mod memory;
+mod operations;
 mod page;
-mod pending;
 mod record;
 mod recovery;
 mod session;
@@ -45,7 +45,7 @@ pub use checkpoint::{Checkpoint, Commit, Image};
 pub use compaction::Compacted;
 pub use error::Error;
 pub use index::BucketTag;
-pub use pending::{Completion, Ticket};
+pub use operations::{Completion, Ticket};
 pub use record::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 pub use session::{Answer, Session};
 pub use settings::Settings;

@@ -8,7 +8,7 @@ use super::error::Error;
 use super::index::BucketTag;
 use super::injected_faults::{InjectedFault, is_injected};
 use super::memory::Locked;
-use super::pending::{Completion, Found, Kind, Operation, Pending, Ticket};
+use super::operations::{Completion, Found, Kind, Operation, Pending, Ticket};
 use super::store::{Store, Traced};
 use super::tiers::{End, Inbox};
 

@@ -56,7 +56,7 @@ impl Owner {
         self.tend_relocations(now);
         self.give_idle_back();
         // It looks at the whole table: too much for each message in use.
-        if cfg!(any(debug_assertions, feature = "planted")) {
+        if cfg!(any(debug_assertions, feature = "injected-faults")) {
             self.audit();
         }
     }

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use super::limited;
+use super::command;
 use super::{Error, Machine, Provider, Wish, is_name};
 use crate::links::HostConfig;
 
@@ -48,10 +48,10 @@ impl Program {
                 said: "it is empty".to_owned(),
             });
         };
-        let mut command = limited::command(program, self.limit);
+        let mut command = command::command(program, self.limit);
         command.args(arguments);
         environment(&mut command);
-        let said = limited::run(command, program, self.limit)?;
+        let said = command::run(command, program, self.limit)?;
         Ok((said, program.clone()))
     }
 

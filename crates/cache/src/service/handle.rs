@@ -18,9 +18,9 @@ use super::correspondent::{Correspondent, Told};
 use super::greeting::{greeted, host_of};
 use super::message::{Refusal, ToClient, Welcome};
 use super::question::{Answer, Question, Status};
-use crate::attached::Attached;
 use crate::client::{self, Client, Ended, Geometry, Lost};
 use crate::configuration::Configuration;
+use crate::connections::Attached;
 use crate::links::{Caller, Threads};
 use crate::path::Token;
 

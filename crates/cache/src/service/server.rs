@@ -8,11 +8,11 @@
 //! no lease is given: clients wait, and lose nothing. While nothing proves that no other manager began
 //! ([`leadership`]), machines and the table stay as they are, and clients are served.
 
-mod asked;
 mod checkpoints;
 mod clients;
 mod herald;
 mod leadership;
+mod questions;
 mod start;
 mod supply;
 

@@ -17,7 +17,7 @@ use crate::{LatencyOf, Space, Writes};
 /// What carries requests.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub enum Transport {
-    /// The simulated network of [`crate::simulated`].
+    /// The simulated network of [`crate::simulation`].
     Sim,
     /// Memory that client and server share.
     Shm,

@@ -7,8 +7,8 @@ use cenote_cache::log::{Error, Image, Secret, Store};
 use proptest::prelude::*;
 
 use crate::harness::{Conditions, Harness, Op, settings};
-use crate::medium::Random;
 use crate::values::{SECRET, add};
+use cenote_test_kit::Random;
 
 /// A life with everything in it but crashes and compactions, which follow by themselves.
 fn life(seed: u64) -> (Conditions, Vec<Op>) {

@@ -9,8 +9,8 @@ use cenote_cache::log::tiers::memory::MemoryTier;
 use cenote_cache::log::tiers::ssd::SsdTier;
 use cenote_cache::log::{Answer, Error, Secret, Session, Settings, Store};
 
-use crate::medium::Random;
 use crate::values::{add, value_of};
+use cenote_test_kit::Random;
 
 pub fn settings() -> Settings {
     Settings {

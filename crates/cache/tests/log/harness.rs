@@ -15,10 +15,11 @@ use cenote_cache::log::{
     Answer, Checkpoint, Commit, Completion, Error, Session, Settings, Store, Ticket,
 };
 
-use crate::medium::{Disk, DiskTier, Random};
+use crate::medium::{Disk, DiskTier};
 use crate::ring::Ring;
 use crate::states::{State, States, closure, numbers};
 use crate::values::{KEYS, SECRET, add, keys, number_of, value_of};
+use cenote_test_kit::Random;
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Op {

@@ -5,8 +5,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use cenote_cache::log::injected_faults::{ALL, InjectedFault, inject};
 
 use crate::harness::{Conditions, Harness, Op};
-use crate::medium::Random;
 use crate::threads;
+use cenote_test_kit::Random;
 
 /// What the harness says of one seed, or how it panicked.
 fn outcome(seed: u64) -> Result<(), String> {

@@ -5,7 +5,7 @@ mod crash;
 mod disk;
 mod harness;
 mod injected_faults;
-mod killed;
+mod kills;
 mod medium;
 mod model;
 mod remote;

@@ -5,28 +5,7 @@ use std::io;
 use std::sync::{Arc, Mutex};
 
 use cenote_cache::log::tiers::{Busy, Ended, Request, Tier};
-
-/// Seeded randomness (SplitMix64).
-#[derive(Clone, Debug)]
-pub struct Random(pub u64);
-
-impl Random {
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut word = self.0;
-        word = (word ^ word >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        word = (word ^ word >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        word ^ word >> 31
-    }
-
-    pub fn below(&mut self, count: u64) -> u64 {
-        self.next() % count
-    }
-
-    pub fn one_in(&mut self, count: u64) -> bool {
-        self.below(count) == 0
-    }
-}
+use cenote_test_kit::Random;
 
 #[derive(Clone)]
 enum Change {

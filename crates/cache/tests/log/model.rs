@@ -3,8 +3,8 @@
 use proptest::prelude::*;
 
 use crate::harness::{Conditions, Harness, Op};
-use crate::medium::Random;
 use crate::values::KEYS;
+use cenote_test_kit::Random;
 
 fn op() -> impl Strategy<Value = Op> {
     prop_oneof![

@@ -17,7 +17,8 @@ use cenote_cache::service::journal::JournalFile;
 use cenote_cache::service::question::{self, Question};
 use cenote_cache::service::{Cache, Claim, Config, Options, Server, Supply, Terms, ask};
 use cenote_fabric::{Address, ClusterKey, Waker};
-use cenote_host::{Daemon, LockMemory};
+use cenote_host::Daemon;
+use cenote_test_kit::host_config;
 
 use crate::ring::Ring;
 use crate::values::{SECRET, add, value_of};
@@ -204,19 +205,9 @@ impl World {
 
 fn start_host(name: &str, address: Address, key: &ClusterKey) -> Daemon {
     Daemon::start(cenote_host::Config {
-        name: name.into(),
-        domain: name.into(),
-        addresses: vec![address],
-        memory_bytes: 8 * SLAB_BYTES,
-        slab_bytes: SLAB_BYTES,
-        key: key.clone(),
-        huge_pages: false,
-        lock_memory: LockMemory::Never,
         clients_max: 8,
-        headroom: None,
-        page_traffic: cenote_fabric::WireProtection::default(),
         cache_threads: 1,
-        modules: None,
+        ..host_config(name, address, 8, SLAB_BYTES, key)
     })
     .unwrap()
 }

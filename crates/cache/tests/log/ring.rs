@@ -8,7 +8,7 @@ use bytes::{Bytes, BytesMut};
 use cenote_cache::client::{Ended, Error};
 use cenote_cache::log::tiers::remote::Remote;
 
-use crate::medium::Random;
+use cenote_test_kit::Random;
 
 /// See the module. Requests take effect in the order of their submission, at any time until they end.
 pub struct Ring {

@@ -8,8 +8,8 @@ use cenote_cache::log::tiers::Tier;
 use cenote_cache::log::tiers::memory::{Fault, MemoryTier};
 use cenote_cache::log::{Answer, Session, Settings, Store};
 
-use crate::medium::Random;
 use crate::values::{SECRET, add, number_of, value_of};
+use cenote_test_kit::Random;
 
 fn settings() -> Settings {
     Settings {

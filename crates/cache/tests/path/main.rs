@@ -5,11 +5,11 @@ use std::process::ExitCode;
 
 use bytes::{Bytes, BytesMut};
 use cenote_cache::path::{Completion, Failure, Full, Loss, OneSided, Operation, Path, Refusal};
-use cenote_fabric::conformance::processes::{Processes, serve_if_host};
-use cenote_fabric::conformance::simulated::Simulated;
-use cenote_fabric::conformance::{Backend, Case, Client, DEADLINE, Host, main_with};
 use cenote_fabric::sim::Serving;
 use cenote_fabric::{Generation, RemoteWindow, Rights, WireProtection};
+use cenote_test_kit::conformance::processes::{Processes, serve_if_host};
+use cenote_test_kit::conformance::sim::Simulated;
+use cenote_test_kit::conformance::{Backend, Case, Client, DEADLINE, Host, main_with};
 
 fn main() -> ExitCode {
     if serve_if_host() {

@@ -19,7 +19,7 @@ use serde::Serialize;
 
 use self::finding::{Finding, State};
 use self::fix::Mended;
-use super::store::opened;
+use super::store::folder;
 use crate::place::Which;
 
 pub use self::machine::is_silent;
@@ -123,7 +123,7 @@ fn examine(args: &Args) -> Vec<Finding> {
 
 fn store(dir: &Path) -> Finding {
     let shown = dir.display();
-    match opened::is_served(dir) {
+    match folder::is_served(dir) {
         Ok(true) => Finding::ok("store", format!("{shown}: served")),
         Ok(false) => Finding::ok("store", format!("{shown}: nobody serves it")),
         Err(error) => Finding::warning(

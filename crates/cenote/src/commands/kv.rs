@@ -7,7 +7,7 @@ mod metrics;
 mod node;
 pub mod place;
 mod reset_lost;
-mod serving;
+mod service_flags;
 mod start;
 pub mod status;
 mod up;

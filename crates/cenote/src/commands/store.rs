@@ -6,8 +6,8 @@
 //!
 //! Whoever works with a store has its folder locked: one process at a time.
 
+pub mod folder;
 mod metrics;
-pub mod opened;
 mod remote;
 mod serve;
 
@@ -21,7 +21,7 @@ use cenote_cli::progress;
 use cenote_cli::size::Size;
 use cenote_store::{Condition, VALUE_BYTES_MAX};
 
-use opened::Opened;
+use folder::Opened;
 
 /// `store` and what follows it.
 #[derive(clap::Args, Debug)]
@@ -268,7 +268,7 @@ fn create(args: &Create) -> Result<u8> {
     /// Bytes for which there is one key, where nothing else is said.
     const BYTES_PER_KEY: u64 = 4096;
     let keys = args.keys.unwrap_or(args.size.bytes() / BYTES_PER_KEY);
-    opened::create(&args.dir, args.size.bytes(), keys, usize::from(args.shards))?;
+    folder::create(&args.dir, args.size.bytes(), keys, usize::from(args.shards))?;
     say(&format!(
         "a store of {} in {}",
         args.size,

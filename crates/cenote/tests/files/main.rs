@@ -3,7 +3,7 @@
 mod bench;
 mod kills;
 mod mount_rig;
-mod mounting;
+mod mounts;
 mod programs;
 #[path = "../support/mod.rs"]
 mod support;

@@ -7,7 +7,6 @@ use std::fs::File;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
@@ -402,16 +401,8 @@ impl Load {
 }
 
 /// Waits for a condition, and shows `state` when it does not come true.
-pub fn wait_until(what: &str, mut condition: impl FnMut() -> bool, state: impl Fn() -> String) {
-    let deadline = Instant::now() + Duration::from_secs(90);
-    while !condition() {
-        assert!(
-            Instant::now() < deadline,
-            "waited in vain until {what}: {}",
-            state()
-        );
-        std::thread::sleep(Duration::from_millis(5));
-    }
+pub fn wait_until(what: &str, condition: impl FnMut() -> bool, state: impl Fn() -> String) {
+    cenote_test_kit::wait_until(condition, || format!("until {what}: {}", state()));
 }
 
 /// Whether the client tools are there; says so when the test is skipped.

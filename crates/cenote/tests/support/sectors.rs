@@ -4,6 +4,8 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::{Scope, ScopedJoinHandle};
 
+use cenote_test_kit::Random;
+
 use super::nbd::Client;
 
 /// The least that a client may write.
@@ -17,7 +19,7 @@ const WRITERS: usize = 2 * PAGE;
 pub struct Sectors {
     /// What each is: a number that its bytes are made of, and that no two writes share.
     known: Vec<u64>,
-    random: u64,
+    random: Random,
     contents: u64,
 }
 
@@ -44,7 +46,7 @@ impl Sectors {
     pub fn fill(socket: &Path, pages: usize, seed: u64) -> Self {
         let mut sectors = Self {
             known: (1..).take(pages * PAGE).collect(),
-            random: seed,
+            random: Random(seed),
             contents: (pages * PAGE) as u64 + 1,
         };
         sectors.draw();
@@ -57,7 +59,7 @@ impl Sectors {
 
     /// The next number of this run, at random.
     pub fn draw(&mut self) -> u64 {
-        next(&mut self.random)
+        self.random.next()
     }
 
     /// Has clients write until their connections end; they count what was acknowledged.
@@ -69,7 +71,7 @@ impl Sectors {
     ) -> Writers<'scope> {
         let pages = self.known.len() / PAGE;
         let threads = (0..WRITERS).map(|writer| {
-            let mut random = self.draw();
+            let mut random = Random(self.draw());
             // Far more than one client writes before it ends.
             let mut content = self.contents;
             self.contents += 1 << 32;
@@ -77,7 +79,7 @@ impl Sectors {
             scope.spawn(move || {
                 let mut done = Done::default();
                 loop {
-                    let page = next(&mut random) as usize % (pages / 2) * 2 + writer / PAGE;
+                    let page = random.next() as usize % (pages / 2) * 2 + writer / PAGE;
                     let sector = page * PAGE + writer % PAGE;
                     content += 1;
                     let offset = (sector * SECTOR) as u64;
@@ -150,17 +152,8 @@ impl Sectors {
 fn bytes_of(content: u64) -> [u8; SECTOR] {
     let mut bytes = [0; SECTOR];
     for (word, chunk) in (0..).zip(bytes.chunks_exact_mut(8)) {
-        let mut state = content << 6 | word;
-        chunk.copy_from_slice(&next(&mut state).to_le_bytes());
+        let word = Random(content << 6 | word).next();
+        chunk.copy_from_slice(&word.to_le_bytes());
     }
     bytes
-}
-
-/// splitmix64.
-fn next(state: &mut u64) -> u64 {
-    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let mut mixed = *state;
-    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    mixed ^ (mixed >> 31)
 }

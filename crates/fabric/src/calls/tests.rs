@@ -12,7 +12,6 @@ use proptest::prelude::*;
 use super::ring::{self, Memory, Way};
 use super::stream::Stream;
 use super::*;
-use crate::conformance::calls::serve;
 use crate::listener::Listener;
 use crate::memory::Mapping;
 use crate::{
@@ -26,7 +25,14 @@ fn key() -> ClusterKey {
     ClusterKey::from_hex(&"37".repeat(32)).unwrap()
 }
 
-/// A listener with server threads that echo: the client's number, then the request.
+/// The client's number, then the request.
+fn echo(call: Call<'_>, answer: &mut Vec<u8>) -> Answered {
+    answer.push(call.client.0 as u8);
+    answer.extend_from_slice(call.request);
+    Answered::Now
+}
+
+/// A listener with server threads that echo.
 struct Host {
     addresses: Vec<Address>,
     stop: Arc<AtomicBool>,
@@ -55,7 +61,7 @@ impl Host {
             let (turns, connections) = (Arc::clone(&turns), Arc::clone(&connections));
             let serve = move || {
                 while !stopped.load(Ordering::Acquire) {
-                    serve(&mut answerer, None).unwrap();
+                    answerer.turn(None, &mut echo).unwrap();
                     turns.fetch_add(1, Ordering::Relaxed);
                     connections.store(answerer.connections(), Ordering::Relaxed);
                 }

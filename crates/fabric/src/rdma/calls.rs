@@ -15,12 +15,12 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use cenote_verbs::{
+    Access, Act, Completed, Completions, Device, Ended, Local, Pages, Pair, Registered, Request,
+};
+
 use super::Tuning;
-use super::completions::{Completed, Completions, Ended};
 use super::counts::{Incoming, Outgoing, RING_BYTES, parts};
-use super::device::Device;
-use super::pair::{Act, Local, Pair, Request};
-use super::registration::{Pages, Registered};
 use crate::calls::{Broken, CALL_BYTES_MAX, CALLS_UNDER_WAY_MAX};
 use crate::calls::{HEADER_BYTES, decode_header, encode_header};
 use crate::channel::Channel;
@@ -112,12 +112,12 @@ impl PairedRings {
     }
 
     fn new(device: &Arc<Device>, channel: Channel, side: Side, tuning: Tuning) -> Result<Self> {
-        let os = |e| Error::os(format!("use the RDMA device {}", device.name), e);
+        let os = |e| Error::os(format!("use the RDMA device {}", device.name()), e);
         let completions = Completions::new(device, WORK_COUNT_MAX + RECEIVE_COUNT).map_err(os)?;
         let registered =
-            |rights| Registered::new(device, Pages::new(MEMORY_BYTES), rights).map_err(os);
-        let (inbound, outbound) = (registered(Rights::WRITE)?, registered(Rights(0))?);
-        let pair = Pair::new(device, &completions, WORK_COUNT_MAX, RECEIVE_COUNT).map_err(os)?;
+            |access| Registered::new(device, Pages::new(MEMORY_BYTES), access).map_err(os);
+        let (inbound, outbound) = (registered(Rights::WRITE.into())?, registered(Access::NONE)?);
+        let pair = Pair::new(&completions, WORK_COUNT_MAX, RECEIVE_COUNT).map_err(os)?;
         for place in 0..RECEIVE_COUNT as u64 {
             pair.receive_notice(RECEIVE | place).map_err(os)?;
         }
@@ -157,10 +157,11 @@ impl PairedRings {
                 len_bytes: MEMORY_BYTES as u64,
                 rights: Rights::WRITE,
             },
-            address: self.inbound.memory().at(0, MEMORY_BYTES) as u64,
+            address: self.inbound.address(),
             key: self.inbound.remote_key(),
         };
-        self.channel.queue(&Frame::Join(self.pair.name()), None)?;
+        self.channel
+            .queue(&Frame::Join(self.pair.address().into()), None)?;
         self.channel.queue(&memory, None)?;
         self.channel.flush()
     }
@@ -182,7 +183,7 @@ impl PairedRings {
                     if descriptor.len_bytes != MEMORY_BYTES as u64 {
                         return Err(Error::Protocol("rings of another size"));
                     }
-                    let connected = self.pair.connect(peer);
+                    let connected = self.pair.connect(&(*peer).into());
                     connected.map_err(|e| Error::os("connect a queue pair", e))?;
                     self.stage = Stage::Joined(Remote { address, key });
                     // Not before: what comes to a pair that is not connected is lost.
@@ -225,10 +226,8 @@ impl PairedRings {
         let mut rest = bytes;
         for (at, len) in parts(self.out.tail(), bytes.len()) {
             let (part, after) = rest.split_at(len);
-            let place = self.outbound.memory().at(RING_START + at, len);
-            // SAFETY: inside the registered pages; the peer has taken what was there, so no request
-            // that it would still carry out reads it.
-            unsafe { std::ptr::copy_nonoverlapping(part.as_ptr(), place, len) };
+            // The peer has taken what was there, so no request that is still carried out reads it.
+            self.outbound.write(RING_START + at, part);
             rest = after;
         }
         self.out.put(bytes.len());
@@ -261,18 +260,15 @@ impl PairedRings {
         let at = (self.notices % NOTICE_PLACES) as usize * 8;
         self.notices += 1;
         let said = self.come.say().to_le_bytes();
-        let place = self.outbound.memory().at(at, said.len());
-        // SAFETY: inside the registered pages; requests that are not done have other places.
-        unsafe { std::ptr::copy_nonoverlapping(said.as_ptr(), place, said.len()) };
+        // Requests that are not done have other places.
+        self.outbound.write(at, &said);
         let notice = Act::WriteNotice {
             address: remote.address,
             key,
             immediate,
         };
         self.request(notice, at, said.len());
-        // SAFETY: every request's bytes are in the registered pages, and stay as they are until the
-        // peer has taken them.
-        let posted = unsafe { self.pair.post(self.tuning) };
+        let posted = self.pair.post(self.tuning.signal_every());
         posted.map_err(|error| {
             tracing::warn!(%error, "give requests to an RDMA device");
             Broken::Closed
@@ -280,11 +276,14 @@ impl PairedRings {
     }
 
     fn request(&mut self, act: Act, at: usize, len_bytes: usize) {
-        let is_inline = self.tuning.inline_writes && len_bytes <= self.pair.inline_bytes;
-        let local = Local {
-            start: self.outbound.memory().at(at, len_bytes),
-            len_bytes,
-            key: (!is_inline).then(|| self.outbound.local_key()),
+        let is_inline = self.tuning.inline_writes && len_bytes <= self.pair.inline_bytes();
+        let local = match is_inline {
+            true => Local::InlinePages {
+                pages: self.outbound.memory(),
+                at,
+                len_bytes,
+            },
+            false => Local::Part(self.outbound.part(at, len_bytes)),
         };
         self.pair.add(&Request {
             id: self.posted,
@@ -325,10 +324,9 @@ impl PairedRings {
         let len = rest.len();
         for (at, len) in parts(count, len) {
             let (part, after) = rest.split_at_mut(len);
-            let place = self.inbound.memory().at(RING_START + at, len);
-            // SAFETY: inside the registered pages, which outlive this; a peer that writes there
-            // meanwhile breaks its own message, which is checked after it was copied.
-            unsafe { std::ptr::copy_nonoverlapping(place.cast_const(), part.as_mut_ptr(), len) };
+            // A peer that writes there meanwhile breaks its own message, which is checked after it
+            // was copied.
+            self.inbound.memory().read(RING_START + at, part);
             rest = after;
         }
     }
@@ -391,10 +389,8 @@ impl PairedRings {
         let notice = completed.immediate;
         let tail = notice.ok_or(Broken::Protocol("a message that is no notice"))?;
         let mut said = [0; 8];
-        let place = self.inbound.memory().at(0, said.len());
-        // SAFETY: inside the registered pages; the peer may write there meanwhile, and what is read
-        // is checked.
-        unsafe { std::ptr::copy_nonoverlapping(place.cast_const(), said.as_mut_ptr(), said.len()) };
+        // The peer may write there meanwhile, and what is read is checked.
+        self.inbound.memory().read(0, &mut said);
         self.out.hear(u64::from_le_bytes(said))?;
         self.come.hear(tail)?;
         let offered = self.pair.receive_notice(completed.id);
@@ -405,7 +401,7 @@ impl PairedRings {
     }
 
     pub(crate) fn system_calls(&self) -> u64 {
-        self.completions.system_calls
+        self.completions.system_calls()
     }
 }
 

@@ -21,18 +21,16 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
+use cenote_verbs::{Access, Completed, Completions, Device, Pages, Pair, Registered, Span};
+
 use super::Tuning;
-use super::completions::{Completed, Completions};
-use super::device::Device;
-use super::pair::Pair;
-use super::registration::{Pages, Registered, Span};
 use super::ring::Ring;
 use super::slots::{Slot, Slots};
 use crate::channel::Channel;
 use crate::socket::{Epoll, Interest};
 use crate::{
     Completion, CompletionQueue, Endpoint, Error, FAILURE_TIMEOUT, QUEUE_DEPTH, QueueFull, Result,
-    Rights, Status, Time, Token, Verb, wait,
+    Status, Time, Token, Verb, wait,
 };
 
 /// One worker's queue pair to one host.
@@ -42,7 +40,7 @@ pub(crate) struct RdmaEndpoint {
     completions: Completions,
     /// Requests that the device has, oldest first. Their registrations end before the pages.
     works: VecDeque<Work>,
-    pages: Registered<Pages>,
+    pages: Registered<Arc<Pages>>,
     ring: Ring,
     device: Arc<Device>,
     channel: Channel,
@@ -104,9 +102,10 @@ impl RdmaEndpoint {
         tuning: Tuning,
         timeout: Duration,
     ) -> Result<Self> {
-        let os = |e| Error::os(format!("use the RDMA device {}", device.name), e);
+        let os = |e| Error::os(format!("use the RDMA device {}", device.name()), e);
         let completions = Completions::new(&device, 2 * WORK_COUNT_MAX).map_err(os)?;
-        let pages = Registered::new(&device, Pages::new(RING_BYTES), Rights(0)).map_err(os)?;
+        let pages = Arc::new(Pages::new(RING_BYTES));
+        let pages = Registered::new(&device, pages, Access::NONE).map_err(os)?;
         let watch = || {
             let epoll = Epoll::new()?;
             epoll.add(channel.as_fd(), 0, Interest::READ)?;
@@ -233,7 +232,7 @@ impl Endpoint for RdmaEndpoint {
     }
 
     fn system_calls(&self) -> u64 {
-        self.system_calls + self.completions.system_calls
+        self.system_calls + self.completions.system_calls()
     }
 }
 

@@ -10,11 +10,10 @@ use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::completions::{Completed, Completions, Ended};
-use super::device::Device;
+use cenote_verbs::{Access, Completed, Completions, Device, Ended, Pages, Pair, Registered};
+
+use super::device;
 use super::keys::Keys;
-use super::pair::Pair;
-use super::registration::{Pages, Registered};
 use crate::channel::Channel;
 use crate::frame::{FRAME_BYTES_MAX, Frame, PairName};
 use crate::listen::{Event, PeerId};
@@ -39,7 +38,7 @@ impl HostDevice {
     /// Opens the device that has the address.
     pub(crate) fn open(ip: IpAddr, address: &Address) -> Result<Self> {
         Ok(Self {
-            device: Device::with_ip(ip, address)?,
+            device: device::with_ip(ip, address)?,
             windows: Mutex::default(),
         })
     }
@@ -65,7 +64,7 @@ impl HostDevice {
         let mut passed = Vec::new();
         while passed.len() < KEY_TRIES {
             let registered =
-                Registered::new(&self.device, Arc::clone(region), rights).map_err(os)?;
+                Registered::new(&self.device, Arc::clone(region), rights.into()).map_err(os)?;
             if windows.keys.is_free(registered.remote_key()) {
                 windows.registered.insert(window.0, registered);
                 return Ok(());
@@ -98,8 +97,7 @@ impl HostDevice {
     pub(crate) fn grant(&self, window: WindowId) -> Option<(u64, u32)> {
         let windows = self.windows();
         let registered = windows.registered.get(&window.0)?;
-        let address = registered.memory().view().base() as u64;
-        Some((address, registered.remote_key()))
+        Some((registered.address(), registered.remote_key()))
     }
 
     /// The peers that are connected have changed.
@@ -160,12 +158,13 @@ impl Connection {
                 return Err(Error::Protocol("not on a data connection"));
             };
             self.leave(table, events)?;
-            let served = Served::new(&self.host.device, &client)
+            let served = Served::new(&self.host.device, client)
                 .map_err(|e| Error::os("connect a queue pair", e))?;
             epoll
                 .add(served.completions.fd(), id, Interest::READ)
                 .map_err(|e| Error::os("watch a queue pair", e))?;
-            self.channel.queue(&Frame::Join(served.pair.name()), None)?;
+            self.channel
+                .queue(&Frame::Join(served.pair.address().into()), None)?;
             self.served = Some(served);
             self.say_credits()?;
         }
@@ -216,11 +215,11 @@ impl Connection {
 }
 
 impl Served {
-    fn new(device: &Arc<Device>, client: &PairName) -> io::Result<Self> {
+    fn new(device: &Arc<Device>, client: PairName) -> io::Result<Self> {
         let completions = Completions::new(device, 2 * RECEIVE_COUNT)?;
         let pages = Pages::new(RECEIVE_COUNT * RECEIVE_BYTES);
-        let pages = Registered::new(device, pages, Rights(0))?;
-        let pair = Pair::new(device, &completions, 1, RECEIVE_COUNT)?;
+        let pages = Registered::new(device, pages, Access::NONE)?;
+        let pair = Pair::new(&completions, 1, RECEIVE_COUNT)?;
         let mut served = Self {
             pair,
             completions,
@@ -233,17 +232,13 @@ impl Served {
             served.offer(place)?;
         }
         served.completions.arm()?;
-        served.pair.connect(client)?;
+        served.pair.connect(&client.into())?;
         Ok(served)
     }
 
     fn offer(&mut self, place: usize) -> io::Result<()> {
-        let start = self.pages.memory().at(place * RECEIVE_BYTES, RECEIVE_BYTES);
-        // SAFETY: a place of the registered pages that no other receive has.
-        unsafe {
-            self.pair
-                .receive(place as u64, start, RECEIVE_BYTES, self.pages.local_key())
-        }?;
+        let part = self.pages.part(place * RECEIVE_BYTES, RECEIVE_BYTES);
+        self.pair.receive(place as u64, part)?;
         self.offered += 1;
         self.unsaid += 1;
         Ok(())

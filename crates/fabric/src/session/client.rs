@@ -281,11 +281,11 @@ fn unusable(address: &Address) -> Error {
 
 /// The device with the address that this end of the connection has.
 #[cfg(feature = "rdma")]
-fn our_device(channel: &Channel, address: &Address) -> Result<Arc<crate::rdma::device::Device>> {
+fn our_device(channel: &Channel, address: &Address) -> Result<Arc<cenote_verbs::Device>> {
     let os = |e| Error::os(format!("look at a connection to {address}"), e);
     let socket = channel.as_fd().try_clone_to_owned().map_err(os)?;
     let ours = TcpStream::from(socket).local_addr().map_err(os)?;
-    crate::rdma::device::Device::with_ip(ours.ip(), address)
+    crate::rdma::device::with_ip(ours.ip(), address)
 }
 
 /// Does the client's half of the handshake on a new connection, up to the host's welcome.

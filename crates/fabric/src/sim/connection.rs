@@ -14,7 +14,7 @@ use super::listener::Inbound;
 use super::message::{Body, Leg, MessageId};
 use super::net::NodeId;
 use super::state::State;
-use super::tearing::Tearing;
+use super::torn_reads::Tearing;
 use super::trace::Kind;
 use crate::{
     ClientId, Completion, CompletionQueue, FAILURE_TIMEOUT, Incoming, PeerId, Status, Time, Token,

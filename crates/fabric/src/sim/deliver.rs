@@ -10,7 +10,7 @@ use super::listener::Inbound;
 use super::message::{Body, Leg, Message, MessageId};
 use super::net::{NodeId, Serving};
 use super::state::State;
-use super::tearing::Turn;
+use super::torn_reads::Turn;
 use super::trace::Kind;
 use crate::windows::WindowTable;
 use crate::{Error, Incoming, RemoteWindow, Rights, Status, Time, WindowDescriptor};

@@ -27,7 +27,7 @@ mod net;
 pub(crate) mod random;
 mod session;
 mod state;
-mod tearing;
+mod torn_reads;
 mod trace;
 mod witness;
 
@@ -41,7 +41,7 @@ pub use listener::SimListener;
 pub use model::{Background, Curve, LinkModel, Nic, Stragglers};
 pub use net::{Config, Net, NodeId, Serving};
 pub use session::SimConnector;
-pub use tearing::Torn;
+pub use torn_reads::Torn;
 
 /// How long a client may be out of reach until its host ends its connections: as over sockets.
 const CLIENT_SILENCE: Duration = Duration::from_secs(60);

@@ -11,7 +11,7 @@ use super::message::{Leg, MessageId, Messages};
 use super::model::{Card, LinkModel};
 use super::net::{Config, NodeId, Serving};
 use super::random::{Random, mix};
-use super::tearing::Torn;
+use super::torn_reads::Torn;
 use super::trace::{Kind, Trace, checksum};
 use super::witness::Witness;
 use crate::{Address, FAILURE_TIMEOUT, Status, Time};

@@ -1,12 +1,12 @@
 //! Behaviour of the simulated network: its times, its faults, its injected bugs, its sameness.
 
-mod closing;
 mod determinism;
+mod ends;
 mod faults;
 mod injected_faults;
 mod late;
-mod tearing;
 mod time;
+mod torn_reads;
 
 use std::sync::Arc;
 use std::time::Duration;

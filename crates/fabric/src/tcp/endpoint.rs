@@ -11,8 +11,8 @@
 //! [`Wire`].
 
 mod plain;
+mod records;
 mod ring;
-mod sealed;
 
 use std::io;
 use std::net::TcpStream;
@@ -31,8 +31,8 @@ use crate::{
     RemoteWindow, Result, Status, Time, Token, Verb,
 };
 use plain::Plain;
+use records::Sealed;
 use ring::{Ring, Slot};
-use sealed::Sealed;
 
 /// How often an endpoint that is owed nothing looks whether its connection still stands.
 const IDLE_CHECK: Duration = Duration::from_millis(1);

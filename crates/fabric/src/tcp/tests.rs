@@ -16,11 +16,11 @@ use crate::{
     Time, Waker, WireProtection, wait,
 };
 
-mod batching;
+mod batch;
 mod peers;
 mod revocation;
 mod streams;
-mod tampering;
+mod tamper;
 mod verbs;
 
 const CLIENT: ClientId = ClientId(7);

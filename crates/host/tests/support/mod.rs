@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 
 use cenote_fabric::{
     Address, ClientId, ClusterKey, CompletionQueue, Connector, Endpoint, Error, Generation, Hello,
-    Incoming, RemoteWindow, Rights, Session, Status, Time, WindowDescriptor, WindowId, connector,
-    wait,
+    Incoming, RemoteWindow, Rights, Session, Status, WindowDescriptor, WindowId, connector, wait,
 };
-use cenote_host::{Config, Daemon, LockMemory, OnThread};
+use cenote_host::{Config, Daemon, OnThread};
 use cenote_pool::control::{HostStatus, Refusal, Reply, Request, Window};
+use cenote_test_kit::host_config;
 
 /// Slabs of the tests' hosts.
 pub const SLAB_BYTES: u64 = 1 << 20;
@@ -57,19 +57,9 @@ impl Lab {
 
     pub fn config(&self, name: &str, slabs: u64) -> Config {
         Config {
-            name: name.to_owned(),
             domain: format!("domain of {name}"),
-            addresses: vec![self.address(name)],
-            memory_bytes: slabs * SLAB_BYTES,
-            slab_bytes: SLAB_BYTES,
-            key: self.key.clone(),
-            huge_pages: false,
-            lock_memory: LockMemory::Never,
             clients_max: 16,
-            cache_threads: 0,
-            modules: None,
-            headroom: None,
-            page_traffic: cenote_fabric::WireProtection::default(),
+            ..host_config(name, self.address(name), slabs, SLAB_BYTES, &self.key)
         }
     }
 
@@ -296,18 +286,7 @@ impl Client {
     }
 
     fn finish(&mut self) -> Status {
-        self.endpoint.flush(&mut self.queue);
-        let deadline = Instant::now() + DEADLINE;
-        loop {
-            if let Some(completion) = self.queue.pop() {
-                return completion.status;
-            }
-            assert!(Instant::now() < deadline, "a verb does not complete");
-            if let Some(fd) = self.endpoint.fd() {
-                wait(&[fd], Some(Duration::from_millis(50))).unwrap();
-            }
-            self.endpoint.poll(Time::now(), &mut self.queue);
-        }
+        cenote_test_kit::verb::finish(&mut *self.endpoint, &mut self.queue)
     }
 }
 

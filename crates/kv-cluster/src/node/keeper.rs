@@ -17,7 +17,7 @@ use super::super::config::{DocumentKeys, Registration};
 use super::super::etcd::Etcd;
 use super::super::lane::now_ns;
 use super::super::registrar::{RENEWAL, Registrar, RegistrarError, Turned};
-use super::shared::Shared;
+use super::board::Shared;
 
 /// The first pause, at the most, after a turn that came to nothing ...
 const PAUSE_LEAST: Duration = Duration::from_millis(250);

@@ -15,7 +15,7 @@ use super::recovery::Recovery;
 use super::replica::{Diverged, Replica};
 use super::room::Room;
 use super::sender::LEASE_WAIT_NS;
-use super::settling::Settling;
+use super::settlement::Settling;
 use super::units::Units;
 use super::view::{self, Partition, View};
 use crate::injected_faults::{InjectedFault, is_injected};

@@ -4,7 +4,7 @@
 //! item may have been replaced meanwhile, and its space be another's.
 
 use super::owner::{Found, Gone, Newest, Owner};
-#[cfg(feature = "planted")]
+#[cfg(feature = "injected-faults")]
 use crate::injected_faults::{InjectedFault, is_injected};
 
 impl Owner {
@@ -40,11 +40,11 @@ impl Owner {
     /// What a lookup gives: what is there now.
     #[inline]
     fn looked_up(&self, hash: u64, found: Option<Found>) -> Option<Found> {
-        #[cfg(feature = "planted")]
+        #[cfg(feature = "injected-faults")]
         if is_injected(InjectedFault::StaleAddress) {
             return self.stale.borrow_mut().look(hash, found);
         }
-        #[cfg(not(feature = "planted"))]
+        #[cfg(not(feature = "injected-faults"))]
         let _ = hash;
         found
     }
@@ -52,25 +52,25 @@ impl Owner {
     /// Whether the value that is being read is here.
     #[inline]
     pub(super) fn note_read(&self, is_here: bool) {
-        #[cfg(feature = "planted")]
+        #[cfg(feature = "injected-faults")]
         if is_injected(InjectedFault::StaleAddress) {
             self.stale.borrow_mut().read(is_here);
         }
-        #[cfg(not(feature = "planted"))]
+        #[cfg(not(feature = "injected-faults"))]
         let _ = is_here;
     }
 }
 
 /// Of the mistake [`InjectedFault::StaleAddress`]: what was looked up last, and what reads found that wait
 /// for units, by the key's hash.
-#[cfg(feature = "planted")]
+#[cfg(feature = "injected-faults")]
 #[derive(Default)]
 pub(super) struct Stale {
     last: Option<(u64, Found)>,
     waiting: std::collections::HashMap<u64, Found>,
 }
 
-#[cfg(feature = "planted")]
+#[cfg(feature = "injected-faults")]
 impl Stale {
     /// What a key is taken for: what was found before, if its read waits.
     fn look(&mut self, hash: u64, found: Option<Found>) -> Option<Found> {

@@ -21,7 +21,7 @@ use super::process::Process;
 use super::recovery::Recovery;
 use super::replica::Diverged;
 use super::room::Bound;
-use super::settling::Settling;
+use super::settlement::Settling;
 use super::takeover::Takeovers;
 use super::view::{self, Scheme, View};
 use crate::injected_faults::{InjectedFault, is_injected};

@@ -136,7 +136,7 @@ pub struct Owner {
     /// When somebody last asked for leave to read, in nanoseconds.
     pub(super) wanted_at: Cell<Option<u64>>,
     /// What reads found that wait for units.
-    #[cfg(feature = "planted")]
+    #[cfg(feature = "injected-faults")]
     pub(super) stale: std::cell::RefCell<super::lookup::Stale>,
 }
 
@@ -177,7 +177,7 @@ impl Owner {
             sweep: Sweep::default(),
             pace: Pace::default(),
             wanted_at: Cell::new(None),
-            #[cfg(feature = "planted")]
+            #[cfg(feature = "injected-faults")]
             stale: std::cell::RefCell::default(),
         }
     }

@@ -7,7 +7,7 @@
 //! nobody uses any more are given back to keys.
 //! Deviation: \[cocytus16\] does not evict.
 
-mod clearing;
+mod clearance;
 
 use super::counts::Counts;
 use super::operation::Effect;

@@ -28,8 +28,8 @@ pub struct Args {
     /// One JSON line per simulation in place of text
     #[arg(long)]
     json: bool,
-    /// Make a known mistake on purpose, to see it found (builds with feature `planted` only)
-    #[arg(long, value_name = "NAME", hide = !cfg!(feature = "planted"))]
+    /// Make a known mistake on purpose, to see it found (builds with feature `injected-faults` only)
+    #[arg(long, value_name = "NAME", hide = !cfg!(feature = "injected-faults"))]
     plant: Option<String>,
 }
 
@@ -64,7 +64,7 @@ pub fn run(args: &Args) -> Result<u8> {
 
 fn options(args: &Args, seed: u64) -> Result<Options> {
     let any = match &args.plant {
-        Some(_) if cfg!(not(feature = "planted")) => {
+        Some(_) if cfg!(not(feature = "injected-faults")) => {
             bail!("this program was built without the feature injected")
         }
         Some(name) => {

@@ -51,8 +51,8 @@ pub struct Args {
     #[arg(long)]
     json: bool,
     /// Make a known mistake on purpose, in a group of its own, to see it found (builds with
-    /// feature `planted` only)
-    #[arg(long, value_name = "NAME", hide = !cfg!(feature = "planted"))]
+    /// feature `injected-faults` only)
+    #[arg(long, value_name = "NAME", hide = !cfg!(feature = "injected-faults"))]
     plant: Option<String>,
 }
 
@@ -108,7 +108,7 @@ fn failed(log: &[String], seed: u64, violation: &str, command: &str) -> u8 {
 fn run_clusters(args: &Args) -> Result<u8> {
     let (mut operations, mut troubles) = (0, 0);
     for seed in (args.seed..).take(usize::try_from(args.runs)?) {
-        if args.plant.is_some() && cfg!(not(feature = "planted")) {
+        if args.plant.is_some() && cfg!(not(feature = "injected-faults")) {
             bail!("this program was built without the feature injected");
         }
         let options = match &args.plant {
@@ -163,7 +163,7 @@ fn options(args: &Args, seed: u64) -> Result<Options> {
         let Some(injected) = kv::injected(name) else {
             return Err(unknown(name, kv::fault_names()));
         };
-        if cfg!(not(feature = "planted")) {
+        if cfg!(not(feature = "injected-faults")) {
             bail!("this program was built without the feature injected");
         }
         return Ok(Options::suited(injected, seed));

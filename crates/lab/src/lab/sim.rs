@@ -66,8 +66,8 @@ pub struct Args {
     #[arg(long)]
     json: bool,
     /// Make a known mistake on purpose, on a cluster of its own, to see it found (builds with
-    /// feature `planted` only)
-    #[arg(long, value_name = "NAME", hide = !cfg!(feature = "planted"))]
+    /// feature `injected-faults` only)
+    #[arg(long, value_name = "NAME", hide = !cfg!(feature = "injected-faults"))]
     plant: Option<String>,
 }
 

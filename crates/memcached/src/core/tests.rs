@@ -22,10 +22,10 @@ use mio::{Poll, Registry, Token, Waker};
 use super::*;
 use crate::backend::{ClassFigures, Partitions};
 use crate::client::{Client, Turn};
-use crate::parked::ENTRY_BYTES;
+use crate::mailboxes::{ConnectionFacts, Mailbox, NewClient, WorkerFace};
+use crate::parked_requests::ENTRY_BYTES;
 use crate::session::Session;
 use crate::settings::Settings;
-use crate::shared::{ConnectionFacts, Mailbox, NewClient, WorkerFace};
 use crate::times::Times;
 use crate::transport::Transport;
 

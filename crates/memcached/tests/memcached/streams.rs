@@ -1,20 +1,16 @@
 //! Random streams of requests: mostly well-formed, some with one word changed.
 
 /// A small generator of numbers, so that a seed says everything.
-pub struct Random(u64);
+pub struct Random(cenote_test_kit::Random);
 
 impl Random {
     pub fn new(seed: u64) -> Self {
-        Self(seed)
+        Self(cenote_test_kit::Random(seed))
     }
 
     /// A number below `bound`.
     pub fn below(&mut self, bound: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut bits = self.0;
-        bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((bits ^ (bits >> 31)) % bound as u64) as usize
+        self.0.index(bound)
     }
 
     fn pick<'a>(&mut self, from: &[&'a str]) -> &'a str {

@@ -2,11 +2,11 @@
 
 mod binary;
 mod clients;
-mod counting;
+mod counts;
 mod memory;
 mod process;
-mod stalled;
-mod watching;
+mod stalls;
+mod watch;
 
 use std::fs;
 use std::io::{ErrorKind, Read, Write};

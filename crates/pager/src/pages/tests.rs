@@ -4,25 +4,14 @@
 
 use std::collections::{HashMap, HashSet};
 
+use cenote_test_kit::Random;
+
 use super::*;
 use crate::injected_faults::MISTAKES;
 
 const PAGES: u32 = 160;
 const ROOM: u32 = 64;
 const THREADS: usize = 4;
-
-/// Random numbers by a seed (splitmix64).
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, limit: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((z ^ (z >> 31)) % limit as u64) as usize
-    }
-}
 
 #[derive(Clone, Copy)]
 struct Mapped {
@@ -154,7 +143,7 @@ impl World {
 
     fn step(&mut self) -> Fault {
         self.now += Duration::from_millis(1);
-        match self.random.below(8) {
+        match self.random.index(8) {
             0..3 => self.touch_something(),
             3 | 4 => self.deliver(),
             5 | 6 => self.finish(self.is_failing),
@@ -164,18 +153,18 @@ impl World {
 
     fn touch_something(&mut self) -> Fault {
         // The first thread walks, and is seldom disturbed: so pages are read ahead.
-        let thread = self.random.below(12).saturating_sub(12 - THREADS);
+        let thread = self.random.index(12).saturating_sub(12 - THREADS);
         if self.threads[thread].is_none() {
             let page = if thread == 0 {
                 self.walker = (self.walker + 1) % PAGES;
                 self.walker
             } else {
-                self.random.below(PAGES as usize) as u32
+                self.random.index(PAGES as usize) as u32
             };
             if self.discards.contains(&page) {
                 return Ok(());
             }
-            self.threads[thread] = Some((page, self.random.below(3) == 0, false));
+            self.threads[thread] = Some((page, self.random.index(3) == 0, false));
         }
         self.touch(thread)
     }
@@ -233,7 +222,7 @@ impl World {
         if self.events.is_empty() {
             return Ok(());
         }
-        let at = self.random.below(self.events.len());
+        let at = self.random.index(self.events.len());
         let (page, to_write) = self.events.swap_remove(at);
         self.pages.fault(page, to_write, self.now);
         self.act()
@@ -244,8 +233,8 @@ impl World {
         if self.under_way.is_empty() {
             return Ok(());
         }
-        let at = self.random.below(self.under_way.len());
-        let is_ok = !may_fail || self.random.below(12) != 0;
+        let at = self.random.index(self.under_way.len());
+        let is_ok = !may_fail || self.random.index(12) != 0;
         match self.under_way.swap_remove(at) {
             Io::Read(page) => {
                 let value = self.store.get(&page).copied().unwrap_or(0);
@@ -302,10 +291,10 @@ impl World {
             Io::Read(page) if !is_touched(*page) => Some(*page),
             _ => None,
         });
-        let any = self.random.below(PAGES as usize) as u32;
+        let any = self.random.index(PAGES as usize) as u32;
         let page = read.unwrap_or(any);
         let is_touched = is_touched(page);
-        let may = self.is_discarding && (read.is_some() || self.random.below(4) == 0);
+        let may = self.is_discarding && (read.is_some() || self.random.index(4) == 0);
         if may && !is_touched && !self.discards.contains(&page) {
             self.discards.push(page);
         }

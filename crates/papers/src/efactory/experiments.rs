@@ -6,10 +6,10 @@ use cenote_store::schemes::{Durable, Scheme, all};
 use super::report::{Axes, Point, Report, Table};
 use super::{Measured, Mix, Parameters, Setup};
 
-mod cleaning;
+mod cleaning_cost;
 mod lag;
 
-pub use cleaning::cleaning;
+pub use cleaning_cost::cleaning;
 pub use lag::{Lag, lag};
 
 /// What every experiment may be asked for.
@@ -127,7 +127,7 @@ pub fn runs(name: &str) -> usize {
         "read" => 2 * usual * SIZES.len(),
         "write" => 2 * bounded * SIZES.len(),
         "scale" => 4 * bounded * CLIENTS.len(),
-        "cleaning" => cleaning::RUNS,
+        "cleaning" => cleaning_cost::RUNS,
         "lag" => lag::RUNS,
         _ => 0,
     }

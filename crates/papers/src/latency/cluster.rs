@@ -1,6 +1,6 @@
 //! Hosts and one volume, whose one worker has one page under way.
 
-mod troubled;
+mod trouble;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -5,8 +5,8 @@ use proptest::prelude::*;
 
 use super::*;
 
+mod departure;
 mod eviction;
-mod leaving;
 mod orphans;
 
 const CLIENTS: u8 = 4;

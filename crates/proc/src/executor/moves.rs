@@ -3,7 +3,7 @@
 use cenote_fabric::Time;
 use cenote_proc_sdk::Memory as _;
 
-use super::parked::{Wait, Waiting};
+use super::inactive_requests::{Wait, Waiting};
 use super::{Action, Executor, Ready};
 use crate::injected_faults::{self, InjectedFault};
 use crate::message::{Data, Fetch, Moved, Need, Refusal, Refused};

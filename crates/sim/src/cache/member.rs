@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use cenote_cache::attached::Attached;
 use cenote_cache::client::{Client, Ended, Error, Geometry};
+use cenote_cache::connections::Attached;
 use cenote_cache::links::{AtOnce, Caller, HostConfig};
 use cenote_cache::owner::Entry;
 use cenote_fabric::sim::{self, SimConnector};

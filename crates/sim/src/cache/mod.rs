@@ -12,7 +12,7 @@
 
 mod member;
 mod model;
-mod muffled;
+mod muffles;
 mod world;
 
 use std::time::Duration;
@@ -147,7 +147,7 @@ pub struct Report {
 /// Runs one simulation.
 #[must_use]
 pub fn run(options: &Options) -> Report {
-    #[cfg(feature = "planted")]
+    #[cfg(feature = "injected-faults")]
     cenote_cache::injected_faults::inject(options.injected);
     let report = caught(|| World::new(options).run()).unwrap_or_else(|panic| Report {
         seed: options.seed,
@@ -155,7 +155,7 @@ pub fn run(options: &Options) -> Report {
         has_panicked: true,
         ..Report::default()
     });
-    #[cfg(feature = "planted")]
+    #[cfg(feature = "injected-faults")]
     cenote_cache::injected_faults::inject(None);
     report
 }

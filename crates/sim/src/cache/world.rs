@@ -19,7 +19,7 @@ use cenote_measure::random::Random;
 
 use super::member::{Channel, Member, ToClient, ToOwner, Whose};
 use super::model::Model;
-use super::muffled::{Muffles, Muffling};
+use super::muffles::{Muffles, Muffling};
 use super::{Options, Report};
 use crate::cluster::host::{Host, address_of};
 use crate::cluster::observer::Sightings;

@@ -466,15 +466,15 @@ pub fn inject(options: &Options, world: &World) -> Result<Injection> {
     let Some(&(_, fault)) = known else {
         bail!("inject {name:?}: known are {}", fault_names().join(", "));
     };
-    #[cfg(feature = "planted")]
+    #[cfg(feature = "injected-faults")]
     {
         cenote_pool::injected_faults::inject(Some(fault));
         Ok(Injection)
     }
-    #[cfg(not(feature = "planted"))]
+    #[cfg(not(feature = "injected-faults"))]
     {
         let _ = fault;
-        bail!("inject {name:?}: this build has no injected faults (feature `planted`)");
+        bail!("inject {name:?}: this build has no injected faults (feature `injected-faults`)");
     }
 }
 
@@ -483,7 +483,7 @@ pub struct Injection;
 
 impl Drop for Injection {
     fn drop(&mut self) {
-        #[cfg(feature = "planted")]
+        #[cfg(feature = "injected-faults")]
         cenote_pool::injected_faults::inject(None);
     }
 }

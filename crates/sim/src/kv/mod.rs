@@ -202,7 +202,7 @@ impl Report {
 
 /// Runs one simulation.
 pub fn run(options: &Options) -> Report {
-    #[cfg(feature = "planted")]
+    #[cfg(feature = "injected-faults")]
     cenote_kv::injected_faults::inject(options.injected);
     let report = caught(|| World::new(options).run()).unwrap_or_else(|panic| Report {
         seed: options.seed,
@@ -210,7 +210,7 @@ pub fn run(options: &Options) -> Report {
         has_panicked: true,
         ..Report::default()
     });
-    #[cfg(feature = "planted")]
+    #[cfg(feature = "injected-faults")]
     cenote_kv::injected_faults::inject(None);
     report
 }

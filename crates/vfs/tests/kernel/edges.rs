@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _, PermissionsExt as _};
 use std::path::Path;
 
-use crate::mounted::{sh, shell};
+use crate::mount::{sh, shell};
 
 fn code<T>(outcome: io::Result<T>) -> Option<i32> {
     outcome.err().and_then(|error| error.raw_os_error())

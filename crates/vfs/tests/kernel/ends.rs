@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::gate::GATED_BYTES;
-use crate::mounted::{Mounted, sh, shell};
+use crate::mount::{Mounted, sh, shell};
 
 const CONTENT: [u8; GATED_BYTES] = [5; GATED_BYTES];
 

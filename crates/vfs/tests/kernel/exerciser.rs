@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use cenote_vfs::medium::model::mix;
 
-use crate::mounted::Mounted;
+use crate::mount::Mounted;
 
 /// Largest file; arbitrary.
 const FILE_BYTES: u64 = 300_000;

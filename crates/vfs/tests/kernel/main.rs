@@ -5,7 +5,7 @@
 
 mod exerciser;
 mod gate;
-mod mounted;
+mod mount;
 mod suites;
 mod switch;
 
@@ -15,7 +15,7 @@ mod over_io_uring {
     mod ends;
     mod programs;
 
-    use crate::mounted::Mounted;
+    use crate::mount::Mounted;
 
     fn mounted(size_bytes: u64) -> Option<Mounted> {
         Mounted::over_io_uring(size_bytes)
@@ -32,7 +32,7 @@ mod over_dev_fuse {
     mod ends;
     mod programs;
 
-    use crate::mounted::Mounted;
+    use crate::mount::Mounted;
 
     fn mounted(size_bytes: u64) -> Option<Mounted> {
         Mounted::over_dev_fuse(size_bytes)

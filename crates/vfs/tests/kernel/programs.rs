@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::mounted::{has, sh, shell};
+use crate::mount::{has, sh, shell};
 
 /// Real programs' sources are what this crate has.
 fn sources() -> &'static Path {

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::mounted::{Mounted, has, sh, shell};
+use crate::mount::{Mounted, has, sh, shell};
 
 mod long {
     use super::*;

@@ -10,7 +10,7 @@ use cenote_fabric::{
     Completion, CompletionQueue, Endpoint, QueueFull, RemoteWindow, Time, Token, Verb,
 };
 
-use super::guarded::Guard;
+use super::guard::Guard;
 
 /// While it is set, READs of the guarded hosts do not complete. What they read is written to their
 /// landings by halves, with other bytes between, whenever the connection is polled.

@@ -238,11 +238,7 @@ mod tests {
     }
 
     fn wait_until(what: &str, is_so: impl Fn() -> bool) {
-        let patience = Instant::now() + Duration::from_secs(60);
-        while !is_so() {
-            assert!(Instant::now() < patience, "waited in vain: {what}");
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        cenote_test_kit::wait_until(is_so, || what.into());
     }
 
     #[test]

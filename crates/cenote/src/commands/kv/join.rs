@@ -11,7 +11,7 @@ use cenote_cli::signals;
 use cenote_fabric::{Host, HostPort};
 
 use super::place::{KvDir, Which};
-use super::serving::Serving;
+use super::service_flags::Serving;
 use super::start::{Addresses, Starting};
 use crate::folder::Folder;
 use crate::listen_addresses::resolved;

@@ -20,7 +20,7 @@ use prometheus_client::registry::Registry;
 
 use super::metrics::{KvMetrics, unready};
 use super::place::NAME;
-use super::serving::Serving;
+use super::service_flags::Serving;
 use crate::at_etcd::AtEtcd;
 use crate::listen_addresses::{resolved, resolved_host};
 use crate::metrics;

@@ -21,7 +21,7 @@ use cenote_kv_cluster::etcd::{Etcd, EtcdServer, ServerError};
 use cenote_kv_cluster::layout::Code;
 
 use super::place::{Found, Known, KvDir, NAME, PASSWORD};
-use super::serving::Serving;
+use super::service_flags::Serving;
 use super::start::{Addresses, Starting};
 use super::status;
 use crate::at_etcd::AtEtcd;

@@ -19,7 +19,7 @@ use cenote_store::{FileMedium, Medium, PmMedium, Server, ServerConfig};
 use prometheus_client::registry::Registry;
 
 use super::metrics::StoreMetrics;
-use super::{opened, say};
+use super::{folder, say};
 use crate::background;
 use crate::folder::Folder;
 
@@ -126,9 +126,9 @@ fn serve<M: Medium + 'static>(
     let main_thread = std::thread::current();
     let stop = signals::on_stop(move || main_thread.unpark())?;
     let shown = format!("store {}", args.dir.display());
-    let (_lock, files) = opened::find(&args.dir, true)?;
-    let _served = opened::mark_served(&args.dir)?;
-    let (pools, found) = opened::recover(&shown, files, open)?;
+    let (_lock, files) = folder::find(&args.dir, true)?;
+    let _served = folder::mark_served(&args.dir)?;
+    let (pools, found) = folder::recover(&shown, files, open)?;
     let config = ServerConfig {
         addresses: args.listen.clone(),
         key,

@@ -3,7 +3,8 @@
 
 use std::io;
 
-use super::super::completions::{Completed, Ended};
+use cenote_verbs::{Completed, Ended};
+
 use super::super::slots::Verb;
 use super::{Answer, RdmaEndpoint};
 use crate::{CompletionQueue, Status};
@@ -76,8 +77,9 @@ impl RdmaEndpoint {
                 }
             }
             (_, Answer::Value) => {
-                // SAFETY: 8 aligned bytes of the ring that the device is done with.
-                slot.value = unsafe { place().cast::<u64>().read() };
+                let mut value = [0; 8];
+                self.pages.memory().read(work.at, &mut value);
+                slot.value = u64::from_ne_bytes(value);
             }
             _ => {}
         }

@@ -1,6 +1,7 @@
 //! The TCP connection beside the pair: making a pair with the host, credits, the host's end.
 
-use super::super::pair::Pair;
+use cenote_verbs::Pair;
+
 use super::{RdmaEndpoint, WORK_COUNT_MAX};
 use crate::frame::Frame;
 use crate::{CompletionQueue, Error, Result, Status, Time};
@@ -18,8 +19,9 @@ impl RdmaEndpoint {
         // What the old pair left behind would take the new one's places.
         let mut left = Vec::new();
         while self.completions.take(&mut left).map_err(os)? > 0 {}
-        let pair = Pair::new(&self.device, &self.completions, WORK_COUNT_MAX, 1).map_err(os)?;
-        self.channel.queue(&Frame::Join(pair.name()), None)?;
+        let pair = Pair::new(&self.completions, WORK_COUNT_MAX, 1).map_err(os)?;
+        self.channel
+            .queue(&Frame::Join(pair.address().into()), None)?;
         self.pair = Some(pair);
         self.system_calls += 1;
         self.channel.flush()
@@ -38,7 +40,7 @@ impl RdmaEndpoint {
                 }
                 Some(Frame::Join(host)) if !self.is_connected => {
                     let pair = self.pair.as_ref().ok_or(Error::Closed)?;
-                    pair.connect(&host)
+                    pair.connect(&host.into())
                         .map_err(|e| Error::os("connect a queue pair", e))?;
                     self.is_connected = true;
                     self.credits = 0;

@@ -2,12 +2,12 @@
 
 use std::sync::atomic::Ordering;
 
-use super::super::pair::{Act, Local, Request};
-use super::super::registration::{Registered, Span};
+use cenote_verbs::{Access, Act, Local, Registered, Request, Span};
+
 use super::super::slots::{Slot, Verb};
 use super::{Answer, PIECE_BYTES, RdmaEndpoint, WORK_COUNT_MAX, Work};
 use crate::frame::Frame;
-use crate::{CompletionQueue, Rights, Status};
+use crate::{CompletionQueue, Status};
 
 impl RdmaEndpoint {
     /// Makes requests of posted verbs, as many as there is room for, and gives them to the device.
@@ -30,12 +30,11 @@ impl RdmaEndpoint {
         }
         if self.works.len() > before {
             self.system_calls += 1;
-            // SAFETY: every request's bytes are in the registered ring, where they stay until it
-            // is retired, or are a caller's that live until the verb completes, or a slot's.
+            let signal_every = self.tuning.signal_every();
             let posted = self
                 .pair
                 .as_mut()
-                .map_or(Ok(()), |pair| unsafe { pair.post(self.tuning) });
+                .map_or(Ok(()), |pair| pair.post(signal_every));
             if let Err(error) = posted {
                 tracing::warn!(%error, "give requests to an RDMA device");
                 return self.fail(Status::Disconnected, queue);
@@ -183,18 +182,14 @@ impl RdmaEndpoint {
         if self.works.len() == WORK_COUNT_MAX {
             return false;
         }
-        // A message's bytes are gone when this returns, before the device copies them.
         let is_inline = self.tuning.inline_writes
-            && len_bytes <= pair.inline_bytes
+            && len_bytes <= pair.inline_bytes()
             && matches!(act, Act::Write { .. });
         let mut registered = None;
         let (at, end, local) = if is_inline {
-            let local = Local {
-                start: source,
-                len_bytes,
-                key: None,
-            };
-            (0, self.ring.end(), local)
+            // SAFETY: the caller's bytes, which nobody writes until the verb completes.
+            let bytes = unsafe { std::slice::from_raw_parts(source, len_bytes) };
+            (0, self.ring.end(), Local::Inline(bytes))
         } else {
             let Some(range) = self.ring.take(len_bytes) else {
                 return false;
@@ -206,19 +201,16 @@ impl RdmaEndpoint {
                 unsafe { std::ptr::copy_nonoverlapping(source, start, len_bytes) };
             }
             if !self.tuning.registered_once {
-                let span = Span { start, len_bytes };
-                registered = Registered::new(&self.device, span, Rights(0))
+                let span = Span::new(self.pages.memory(), range.at, len_bytes);
+                registered = Registered::new(&self.device, span, Access::NONE)
                     .inspect_err(|error| tracing::warn!(%error, "register a request's bytes"))
                     .ok();
             }
-            let own = registered.as_ref().map(Registered::local_key);
-            let key = Some(own.unwrap_or_else(|| self.pages.local_key()));
-            let local = Local {
-                start,
-                len_bytes,
-                key,
+            let part = match &registered {
+                Some(own) => own.part(0, len_bytes),
+                None => self.pages.part(range.at, len_bytes),
             };
-            (range.at, range.end, local)
+            (range.at, range.end, Local::Part(part))
         };
         let fence = self.slots.needs_fence(position);
         pair.add(&Request {

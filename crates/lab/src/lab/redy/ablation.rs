@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use cenote_cache::closed_loop::Plan;
-use cenote_cache::simulated::{Network, SimulatedMeasurer};
+use cenote_cache::simulation::{Network, SimulatedMeasurer};
 use cenote_cache::tuner::{Measurement, Transport};
 use cenote_cache::{Configuration, LatencyOf, Writes};
 use cenote_cli::failure::DONE;

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::BytesMut;
-use cenote_cache::attached::Attached;
 use cenote_cache::client::{Client, Geometry};
+use cenote_cache::connections::Attached;
 use cenote_cache::links::{AtOnce, Caller};
 use cenote_cache::owner::{Access, Entry};
 use cenote_fabric::{ClientId, Hello, sim};

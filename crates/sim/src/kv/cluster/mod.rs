@@ -162,7 +162,7 @@ pub struct Report {
 /// Runs one simulation.
 #[must_use]
 pub fn run(options: &Options) -> Report {
-    #[cfg(feature = "planted")]
+    #[cfg(feature = "injected-faults")]
     cenote_kv_cluster::injected_faults::inject(options.injected);
     let report = caught(|| live(World::new(options))).unwrap_or_else(|panic| Report {
         seed: options.seed,
@@ -170,7 +170,7 @@ pub fn run(options: &Options) -> Report {
         has_panicked: true,
         ..Report::default()
     });
-    #[cfg(feature = "planted")]
+    #[cfg(feature = "injected-faults")]
     cenote_kv_cluster::injected_faults::inject(None);
     report
 }

@@ -1,0 +1,236 @@
+//! An address space of this process. The test is its agent: it says when pages are gone.
+
+use std::os::fd::FromRawFd;
+use std::thread;
+
+use cenote_volume::Volume;
+
+use super::super::store::untag;
+use super::*;
+use cenote_test_kit::cluster::{Cluster, Transport};
+
+const MIB: u64 = 1 << 20;
+const PAGES: u32 = 31;
+
+struct Program {
+    space: Space,
+    store: Store,
+    agent: OwnedFd,
+}
+
+impl Program {
+    fn begin(volume: &Volume) -> Self {
+        let len = (2 + PAGES as usize) * PAGE_BYTES;
+        let (access, kind) = (
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+        );
+        // SAFETY: a new mapping, which stays: nobody has the memory but the test.
+        let base = unsafe { libc::mmap(std::ptr::null_mut(), len, access, kind, -1, 0) };
+        assert_ne!(base, libc::MAP_FAILED);
+        // SAFETY: the range was just mapped.
+        unsafe { libc::madvise(base, len, libc::MADV_NOHUGEPAGE) };
+        let layout = Layout {
+            doorbell: (base as usize + PAGE_BYTES) as u64,
+            arena_pages: PAGES,
+            heap: 0,
+            heap_pages: 0,
+        };
+        let (keeper, agent) = pair();
+        let uffd = crate::memory::descriptor().expect("a descriptor");
+        let memory = File::open("/proc/self/mem").expect("this process's memory");
+        let mut space = Space::begin(1, uffd, memory, layout).expect("memory is registered");
+        space.bound_by(keeper);
+        let store = Store::new(volume.worker().expect("a worker"));
+        Self {
+            space,
+            store,
+            agent,
+        }
+    }
+
+    fn word(&self, page: u32) -> usize {
+        self.space.layout.address(page) as usize
+    }
+
+    fn turn(&mut self) {
+        self.space.turn(&mut self.store);
+        self.space.flush();
+        let mut done = Vec::new();
+        self.store.ends(&mut done);
+        for end in done {
+            let (_, page, purpose) = untag(end.tag);
+            self.space.end(page, purpose, end, &mut self.store);
+        }
+        thread::yield_now();
+    }
+
+    fn until(&mut self, is_so: impl Fn(&Space) -> bool) {
+        while !is_so(&self.space) {
+            self.turn();
+        }
+    }
+
+    /// Drops what the agent is told to. Whether it was told anything.
+    fn drop_pages(&mut self) -> bool {
+        let mut list = vec![0; 1 + 2 * wire::RANGES_MAX];
+        let Packet::Words(..) = socket::receive(&self.agent, &mut list) else {
+            return false;
+        };
+        for range in list[1..1 + 2 * list[0] as usize].chunks_exact(2) {
+            let (at, len) = (range[0] as *mut libc::c_void, range[1] as usize);
+            // SAFETY: the range is of the test's mapping, and its bytes are in the store.
+            assert_eq!(unsafe { libc::madvise(at, len, libc::MADV_DONTNEED) }, 0);
+        }
+        true
+    }
+
+    fn say_gone(&mut self) {
+        assert!(socket::send(&self.agent, &[0], None));
+    }
+
+    /// Has a thread write a page's first word, or read it, while pages come and go.
+    fn touch(&mut self, page: u32, write: Option<u64>) -> u64 {
+        let at = self.word(page);
+        let thread = thread::spawn(move || access(at, write));
+        while !thread.is_finished() {
+            self.go_on();
+        }
+        thread.join().expect("the thread ends")
+    }
+
+    /// A turn, and what an agent does.
+    fn go_on(&mut self) {
+        self.turn();
+        if self.drop_pages() {
+            self.say_gone();
+        }
+    }
+}
+
+/// The two ends of an agent's connection.
+fn pair() -> (OwnedFd, OwnedFd) {
+    let mut ends = [0; 2];
+    let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
+    // SAFETY: the array has room for both descriptors.
+    let made = unsafe { libc::socketpair(libc::AF_UNIX, kind, 0, ends.as_mut_ptr()) };
+    assert_eq!(made, 0);
+    // SAFETY: the kernel just made them.
+    let [keeper, agent] = ends.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
+    (keeper, agent)
+}
+
+fn access(at: usize, write: Option<u64>) -> u64 {
+    let word = at as *mut u64;
+    // SAFETY: the word is in the test's mapping, and one thread at a time has it.
+    unsafe {
+        if let Some(value) = write {
+            word.write_volatile(value);
+        }
+        word.read_volatile()
+    }
+}
+
+#[test]
+fn a_page_that_comes_before_its_fault_is_heard_loses_no_write() {
+    if let Err(error) = crate::works() {
+        println!("skipped: memory of programs: needs {error}");
+        return;
+    }
+    let cluster = Cluster::start(3, Transport::Shm, 32 * MIB, MIB);
+    let volume = cluster.volume("rs:2+1", 8 * MIB);
+    let mut program = Program::begin(&volume);
+    for page in 1..=12 {
+        program.touch(page, Some(u64::from(page)));
+    }
+    // The first page goes; its agent has not said so when it is read again.
+    program.space.set_room(8, &mut program.store);
+    program.until(|space| space.leaving.sent.contains(&1));
+    let now = program.store.now();
+    program.space.pages.fault(1, false, now);
+    program.space.act(&mut program.store);
+    program.until(|space| space.held_reads.iter().any(|(page, _)| *page == 1));
+    // It is gone, and a thread is there before the agent has said so.
+    assert!(program.drop_pages());
+    let at = program.word(1);
+    let thread = thread::spawn(move || access(at, None));
+    program.until(|space| !space.held_faults.is_empty());
+    program.say_gone();
+    while !thread.is_finished() {
+        program.turn();
+    }
+    assert_eq!(thread.join().expect("the thread ends"), 1);
+    program.until(|space| space.held_faults.is_empty() && space.kernel.faults.is_empty());
+    // What is written to it now is there when it has gone and come back.
+    program.touch(1, Some(100));
+    let mut others = (2..=12).cycle();
+    while program.space.pages.is_resident(1) {
+        let page = others.next().expect("a cycle has no end");
+        assert_eq!(program.touch(page, None), u64::from(page));
+    }
+    while !program.space.leaving.is_empty() {
+        program.go_on();
+    }
+    assert_eq!(program.touch(1, None), 100);
+}
+
+#[test]
+fn what_waits_for_pages_that_go_is_served_whoever_hears_that_they_are_gone() {
+    if let Err(error) = crate::works() {
+        println!("skipped: memory of programs: needs {error}");
+        return;
+    }
+    let cluster = Cluster::start(3, Transport::Shm, 32 * MIB, MIB);
+    let volume = cluster.volume("rs:2+1", 8 * MIB);
+    let mut program = Program::begin(&volume);
+    // The first pages are zeros, and go.
+    for page in 1..=8 {
+        program.touch(page, (page > 4).then_some(1));
+    }
+    program.space.set_room(8, &mut program.store);
+    program.until(|space| [1, 2].iter().all(|page| space.leaving.sent.contains(page)));
+    assert!(program.drop_pages());
+    program.space.set_room(UNBOUNDED, &mut program.store);
+    let at = program.word(2);
+    let thread = thread::spawn(move || access(at, None));
+    program.until(|space| !space.held_faults.is_empty());
+    // The agent answers while a page of zeros is wanted that is on its way out.
+    program.say_gone();
+    let now = program.store.now();
+    program.space.pages.fault(1, false, now);
+    program.space.act(&mut program.store);
+    assert!(program.space.leaving.is_empty());
+    program.turn();
+    assert!(program.space.held_faults.is_empty());
+    program.until(|_| thread.is_finished());
+    assert_eq!(thread.join().expect("the thread ends"), 0);
+}
+
+#[test]
+fn a_program_whose_memory_the_kernel_does_not_serve_is_ended_and_gets_nothing_wrong() {
+    if let Err(error) = crate::works() {
+        println!("skipped: memory of programs: needs {error}");
+        return;
+    }
+    let cluster = Cluster::start(3, Transport::Shm, 32 * MIB, MIB);
+    let volume = cluster.volume("rs:2+1", 8 * MIB);
+    let mut program = Program::begin(&volume);
+    program.touch(1, Some(5));
+    // From here on the kernel refuses whatever it is asked for.
+    let null = File::open("/dev/null").expect("it is there");
+    // SAFETY: both descriptors are open, and the second is the space's own.
+    let put = unsafe { libc::dup2(null.as_raw_fd(), program.space.uffd()) };
+    assert_eq!(put, program.space.uffd());
+    let now = program.store.now();
+    program.space.pages.fault(2, false, now);
+    program.space.act(&mut program.store);
+    let mut word = [0; 1];
+    let heard = socket::receive(&program.agent, &mut word);
+    assert!(matches!(heard, Packet::End), "its agent ends it");
+    assert!(!program.space.is_bounded() && program.space.is_watched());
+    // One that introduces itself only now ends as well.
+    let (keeper, agent) = pair();
+    program.space.bound_by(keeper);
+    assert!(matches!(socket::receive(&agent, &mut word), Packet::End));
+    assert!(!program.space.turn(&mut program.store));
+}

@@ -1,0 +1,26 @@
+//! One verb at a time.
+
+use std::time::{Duration, Instant};
+
+use cenote_fabric::{CompletionQueue, Endpoint, Status, Time, wait};
+
+/// Hands over what was posted on an endpoint, and waits for the next end of a verb.
+///
+/// # Panics
+/// If none comes within half a minute.
+pub fn finish(endpoint: &mut dyn Endpoint, queue: &mut CompletionQueue) -> Status {
+    endpoint.flush(queue);
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        if let Some(completion) = queue.pop() {
+            return completion.status;
+        }
+        assert!(Instant::now() < deadline, "a verb does not complete");
+        if let Some(fd) = endpoint.fd() {
+            wait(&[fd], Some(Duration::from_millis(50))).unwrap();
+        }
+        endpoint.poll(Time::now(), queue);
+    }
+}
+
+const PATIENCE: Duration = Duration::from_secs(30);

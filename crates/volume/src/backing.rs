@@ -14,7 +14,7 @@
 //! A bit stays set while the page's slab is away and will be back: it says what that slab has.
 //!
 //! Invariants: I1 (`entries`); I2, a page's bit is set only while hosts hold its newest
-//! acknowledged bytes (`worker::page::backed`, `control::slab_drop`); I5, a page goes
+//! acknowledged bytes (`worker::page::disk`, `control::slab_drop`); I5, a page goes
 //! through one lane, however it is cut, in the order of its claims, and reads among them (`order`).
 //! What the disk refused is marked **stale** and is an error once no slab holds it, never old bytes.
 //! Paper: \[infiniswap17\] 4.1, 4.3.

@@ -6,9 +6,9 @@
 //!
 //! States: `Parked -> Reading [-> Healing] -> (done)` for a read; for a write
 //! `Parked -> [Merging ->] Writing -> [Holding -> Writing ->] [Settling ->] (done)`; one that an earlier owner
-//! did not end goes the same way (`redone`). What has not
+//! did not end goes the same way (`redo`). What has not
 //! posted a write falls back to `Parked` when it has to wait for a writer, a fence or a mapping.
-//! What goes to the disk of a backed volume is `Fetching` or `Storing` meanwhile (`backed`).
+//! What goes to the disk of a backed volume is `Fetching` or `Storing` meanwhile (`disk`).
 //!
 //! Invariants:
 //! - A write holds the page's claim from its first read or post to its end.
@@ -20,16 +20,16 @@
 //!
 //! Paper: \[hydra22\] 4.1.1 (asynchronously encoded write), 4.1.4 (in-place coding), 4.2.
 
-mod backed;
 mod bytes;
 mod comparison;
+mod disk;
 mod early;
 mod heal;
 mod in_flight;
 mod late;
 mod migration;
 mod read;
-mod redone;
+mod redo;
 mod tags;
 mod verbs;
 mod verdict;

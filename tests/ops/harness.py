@@ -40,10 +40,10 @@ def need(*programs):
             skip(f"{program} is not installed (scripts/install-packages.sh installs it)")
 
 
-def run(*command, code=0, **more):
+def run(*command, code=0, timeout=300, **more):
     """Runs a command to its end; what it printed. Another exit code is an error that shows all."""
     command = [str(word) for word in command]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=300, **more)
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=timeout, **more)
     if code is not None and ended.returncode != code:
         raise AssertionError(
             f"{' '.join(command)}\nended with {ended.returncode}, not {code}\n"

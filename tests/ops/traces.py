@@ -120,7 +120,8 @@ def built_collector():
     source = ROOT / "tests" / "ops" / "collector"
     for words in (["mod", "download", "-modcacherw"],
                   ["build", "-mod=readonly", "-modcacherw", "-trimpath", "-o", program]):
-        ended = run("go", *words, code=None, cwd=source, env=environment)
+        # Two busy cores compile it in a few minutes, once.
+        ended = run("go", *words, code=None, timeout=1200, cwd=source, env=environment)
         if ended.returncode != 0:
             if words[0] == "mod" or "requires go" in ended.stderr:
                 skip(f"the collector cannot be had: {ended.stderr.strip().splitlines()[-1]}")

@@ -6,8 +6,7 @@ pub struct Random(pub u64);
 
 impl Random {
     /// The next number of all that 64 bits can say.
-    // Not an iterator: it has no end.
-    #[allow(clippy::should_implement_trait)]
+    #[expect(clippy::should_implement_trait, reason = "it has no end")]
     pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;

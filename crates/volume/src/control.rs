@@ -149,7 +149,8 @@ impl Control {
     /// Runs until told to close.
     pub fn run(mut self) {
         loop {
-            let ready = self.wait();
+            let wake = self.cx.core.wake.fd();
+            let ready = poll::ready_hosts(&self.cx.hosts, wake, self.patience());
             if !self.turn(ready) {
                 return;
             }
@@ -228,28 +229,6 @@ impl Control {
         until.min().map_or(TICK, |until| {
             until.since(self.cx.now()).clamp(DRAIN_POLL, TICK)
         })
-    }
-
-    /// Sleeps until a session, a waker or a timer wants attention; returns hosts with arrivals.
-    fn wait(&self) -> Vec<HostIndex> {
-        let mut fds = vec![poll::entry(Some(self.cx.core.wake.fd()), false)];
-        let mut hosts = Vec::with_capacity(self.cx.hosts.len());
-        for (index, host) in self.cx.hosts.iter().enumerate() {
-            if let Some((fd, wants_write)) = host.interest() {
-                fds.push(poll::entry(fd, wants_write));
-                hosts.push(index);
-            }
-        }
-        let is_unread = |host: &HostIndex| self.cx.hosts[*host].is_unread;
-        // A wait that fails (a signal came) shows no arrivals; the next turn waits again.
-        poll::wait(&mut fds, self.patience());
-        hosts
-            .into_iter()
-            .zip(&fds[1..])
-            // A session without a descriptor cannot say that something arrived: look.
-            .filter(|(host, fd)| fd.revents != 0 || fd.fd < 0 || is_unread(host))
-            .map(|(host, _)| host)
-            .collect()
     }
 
     /// Handles what a host sent, up to [`MESSAGES_PER_TURN`].
@@ -595,11 +574,7 @@ impl Control {
         goes_on
     }
 
-    pub(crate) fn core(&self) -> &Core {
-        &self.cx.core
-    }
-
-    pub(crate) fn shared(&self) -> &Arc<Core> {
+    pub(crate) fn core(&self) -> &Arc<Core> {
         &self.cx.core
     }
 

@@ -207,7 +207,7 @@ impl Stepped {
     /// Moves pages on that are on their way to the volume's other layout; whether the control side has
     /// to look.
     fn step_migrator(&mut self) -> bool {
-        let core = Arc::clone(self.control.shared());
+        let core = Arc::clone(self.control.core());
         if self.migrator.is_none() && self.opened.is_none() && core.layouts.is_mixed() {
             self.migrator = self.worker().ok().map(SteppedMigrator::new);
         }

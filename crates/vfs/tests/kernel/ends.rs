@@ -166,3 +166,23 @@ fn a_deleted_file_that_is_still_open_at_the_end_is_left_to_the_next_mount() {
     mounted.again();
     assert_eq!(mounted.order("free"), before.to_string());
 }
+
+#[test]
+fn a_mount_that_ends_late_leaves_the_next_one_at_its_folder_alone() {
+    let Some(mut mounted) = super::mounted(16 << 20) else {
+        return;
+    };
+    written(&mounted);
+    let open = File::open(mounted.at("file")).expect("a file");
+    let of_one: usize = mounted.order("threads").parse().expect("a number");
+    mounted.again();
+    let both: usize = mounted.order("threads").parse().expect("a number");
+    assert!(both > of_one, "the first serves what is still open");
+    drop(open);
+    let is_one = || mounted.order("threads") == of_one.to_string();
+    wait_until("end of the first mount's threads", is_one);
+    assert_eq!(mounted.order("ended"), "false");
+    fs::write(mounted.at("next"), CONTENT).expect("a file of the second mount");
+    mounted.again();
+    assert_eq!(fs::read(mounted.at("next")).expect("a file"), CONTENT);
+}

@@ -3,6 +3,30 @@
 use std::os::fd::RawFd;
 use std::time::Duration;
 
+use super::hosts::Hosts;
+use crate::directory::HostIndex;
+
+/// Sleeps until a session or the waker wants attention, or the time is over; hosts with arrivals.
+pub(super) fn ready_hosts(hosts: &Hosts, wake: RawFd, timeout: Duration) -> Vec<HostIndex> {
+    let mut fds = vec![entry(Some(wake), false)];
+    let mut polled = Vec::with_capacity(hosts.len());
+    for (index, host) in hosts.iter().enumerate() {
+        if let Some((fd, wants_write)) = host.interest() {
+            fds.push(entry(fd, wants_write));
+            polled.push(index);
+        }
+    }
+    // A wait that fails (a signal came) shows no arrivals; the next turn waits again.
+    wait(&mut fds, timeout);
+    polled
+        .into_iter()
+        .zip(&fds[1..])
+        // A session without a descriptor cannot say that something arrived: look.
+        .filter(|&(host, fd)| fd.revents != 0 || fd.fd < 0 || hosts[host].is_unread)
+        .map(|(host, _)| host)
+        .collect()
+}
+
 /// An entry for [`wait`], which skips one without a descriptor.
 pub(super) fn entry(fd: Option<RawFd>, wants_write: bool) -> libc::pollfd {
     let events = libc::POLLIN | if wants_write { libc::POLLOUT } else { 0 };
@@ -14,7 +38,7 @@ pub(super) fn entry(fd: Option<RawFd>, wants_write: bool) -> libc::pollfd {
 }
 
 /// Waits until one of them is ready, or for less than a second. One that fails shows nothing.
-pub(super) fn wait(fds: &mut [libc::pollfd], timeout: Duration) {
+fn wait(fds: &mut [libc::pollfd], timeout: Duration) {
     let spec = libc::timespec {
         tv_sec: 0,
         tv_nsec: i64::from(timeout.subsec_nanos()),

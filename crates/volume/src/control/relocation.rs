@@ -421,23 +421,17 @@ impl Relocation {
 
 /// What is traced: what operators wait for.
 fn span_of(extent: usize, split: usize, slot: usize) -> tracing::Span {
-    let (extent, split_number) = (extent as i64, split as i64);
-    match slot == split {
-        true => tracing::info_span!(
-            "rebuild slab",
-            cenote.extent = extent,
-            cenote.split = split_number,
-            cenote.host = tracing::field::Empty,
-            cenote.volume = tracing::field::Empty,
-            otel.status_description = tracing::field::Empty,
-        ),
-        false => tracing::info_span!(
-            "move slab",
-            cenote.extent = extent,
-            cenote.split = split_number,
-            cenote.host = tracing::field::Empty,
-            cenote.volume = tracing::field::Empty,
-            otel.status_description = tracing::field::Empty,
-        ),
-    }
+    tracing::info_span!(
+        "relocate slab",
+        otel.name = if slot == split {
+            "rebuild slab"
+        } else {
+            "move slab"
+        },
+        cenote.extent = extent as i64,
+        cenote.split = split as i64,
+        cenote.host = tracing::field::Empty,
+        cenote.volume = tracing::field::Empty,
+        otel.status_description = tracing::field::Empty,
+    )
 }

@@ -289,3 +289,67 @@ fn slabs_that_a_host_lists_and_nobody_knows_go_back_and_those_that_it_lacks_are_
     let stripe = world.stripe(0).expect("mapped");
     assert_eq!(stripe.readable(), 0b101);
 }
+
+#[test]
+fn a_host_that_answers_pings_and_grants_nothing_is_replaced_in_the_end() {
+    let mut world = World::new("rs:2+1", 4);
+    world.control.core().want(0);
+    world.turn();
+    let asked = asked_for_slabs(&mut world);
+    let (stalls, others) = asked.split_first().expect("three");
+    for &(_, host, request) in others {
+        world.grant(host, request);
+    }
+    for _ in 0..100 {
+        world.pass(Duration::from_millis(250));
+    }
+    assert!(asked_for_slabs(&mut world).is_empty(), "it has its time");
+    for _ in 0..40 {
+        world.pass(Duration::from_millis(250));
+    }
+    let again = asked_for_slabs(&mut world);
+    let [(member, host, request)] = again[..] else {
+        panic!("{again:?}");
+    };
+    assert!(member == stalls.0 && host != stalls.1);
+    world.grant(host, request);
+    assert_eq!(world.stripe(0).expect("mapped").readable(), 0b111);
+    // What it grants after all goes back.
+    world.grant(stalls.1, stalls.2);
+    assert_eq!(unmapped(&world.take_sent()), [stalls.1]);
+}
+
+#[test]
+fn a_target_that_answers_pings_and_fills_nothing_is_replaced_in_the_end() {
+    let mut world = World::new("rs:2+1", 5);
+    let holders = world.map(0);
+    world.write(0..PAGES);
+    world.hang_up(holders[1]);
+    world.turn();
+    let asked = asked_for_slabs(&mut world);
+    let (_, target, request) = asked[0];
+    world.grant(target, request);
+    let mut again = Vec::new();
+    for _ in 0..48 {
+        world.pass(Duration::from_millis(250));
+        again.extend(asked_for_slabs(&mut world));
+    }
+    assert!(
+        matches!(again[..], [(1, host, _), ..] if host != holders[1]),
+        "{again:?}"
+    );
+    let stripe = world.stripe(0).expect("mapped");
+    assert!(stripe.fence.is_empty() && stripe.is_there());
+}
+
+#[test]
+fn a_host_that_talks_nonsense_is_lost_and_nobody_else() {
+    let mut world = World::new("rs:2+1", 4);
+    let holders = world.map(0);
+    world.say_bytes(holders[2], vec![0xff; 300]);
+    world.turn();
+    let connected = world.control.connected();
+    assert!(!connected.contains(&holders[2]) && connected.len() == 3);
+    let stripe = world.stripe(0).expect("mapped");
+    assert_eq!(stripe.readable(), 0b011);
+}

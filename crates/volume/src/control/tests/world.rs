@@ -175,6 +175,10 @@ impl World {
     pub fn say(&mut self, host: HostIndex, reply: &Reply) {
         let mut bytes = Vec::new();
         reply.encode(&mut bytes);
+        self.say_bytes(host, bytes);
+    }
+
+    pub fn say_bytes(&mut self, host: HostIndex, bytes: Vec<u8>) {
         self.wire(host).arrived.push_back(Incoming::Message(bytes));
     }
 

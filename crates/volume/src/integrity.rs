@@ -16,7 +16,7 @@ use serde::Serialize;
 
 use crate::directory::HostIndex;
 
-pub use encryption::NUMBER_BLOCK;
+pub use encryption::{NUMBER_BLOCK, Sealer};
 pub use protection::{Protection, SealKey, SealKeyError};
 pub use rates::{ErrorRates, Limits, Reputation};
 pub use tags::{Tag, Tags, TagsError};

@@ -27,8 +27,6 @@ pub(super) struct Endpoints {
     waits: u64,
     // What rings when a disk queue has ended something.
     disk: Option<RawFd>,
-    // Every endpoint so far completes its verbs when they are posted.
-    all_at_once: bool,
     // Whether endpoints with a descriptor to wait for were adopted, and others.
     some_watched: bool,
     some_unwatched: bool,
@@ -42,8 +40,6 @@ struct HostEndpoint {
     dirty: bool,
     ready: bool,
     completes_at_once: bool,
-    // Answers that are owed and that nobody waits for.
-    late: usize,
 }
 
 /// In place of a host's index in the epoll set.
@@ -75,7 +71,6 @@ impl Endpoints {
             swept: Time(0),
             waits: 0,
             disk: None,
-            all_at_once: true,
             some_watched: false,
             some_unwatched: false,
         })
@@ -140,7 +135,6 @@ impl Endpoints {
             }
         }
         let completes_at_once = endpoint.completes_at_once();
-        self.all_at_once &= completes_at_once;
         let fd = endpoint.fd();
         self.some_watched |= fd.is_some();
         self.some_unwatched |= fd.is_none();
@@ -151,7 +145,6 @@ impl Endpoints {
             dirty: false,
             ready: false,
             completes_at_once,
-            late: 0,
         };
         to_host.watch(epoll, fd);
         *slot = Some(to_host);
@@ -186,25 +179,6 @@ impl Endpoints {
         if let Some(to_host) = endpoints.find(|to_host| to_host.session == session) {
             to_host.endpoint.revoke_landing(token);
         }
-    }
-
-    /// Counts answers that nobody waits for any more.
-    pub fn note_late(&mut self, session: Session, change: isize) {
-        let to_host = self.endpoints[session.host].as_mut();
-        if let Some(to_host) = to_host.filter(|to_host| to_host.session == session) {
-            to_host.late = to_host.late.saturating_add_signed(change);
-        }
-    }
-
-    /// Whether the host owes such answers.
-    pub fn owes_late(&self, session: Session) -> bool {
-        let to_host = self.endpoints[session.host].as_ref();
-        to_host.is_some_and(|to_host| to_host.session == session && to_host.late > 0)
-    }
-
-    /// Whether no endpoint ever has a verb on its way.
-    pub fn complete_at_once(&self) -> bool {
-        self.all_at_once
     }
 
     /// Sends everything posted since the last flush.

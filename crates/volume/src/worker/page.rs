@@ -1,14 +1,17 @@
-//! One page read or written: the steps between its first verb and its last.
+//! One page read, written or moved: the steps between its first verb and its last.
+//!
+//! [`PageOp`] is a page and a state machine, one for each kind of operation: [`Read`] (also for scrubbing),
+//! [`Write`] (also of zeros, and of what the last owner did not end) and [`Move`]. A machine is told what
+//! happened (its verbs have ended, the disk has read its page, it is time to try again) and answers with
+//! what is to be done next ([`Next`]). It posts nothing itself; the engine does. So a machine is tested
+//! without a worker, and without hosts.
+//!
+//! What machines share: [`Gather`] reads a page and judges what came; [`Splits`] is where its splits lie, with
+//! the code that makes one of the others; [`Verbs`] is what is on its way; [`Guard`] makes and asks for tags.
 //!
 //! A write moves on only when all verbs it posted have completed, so a failed host is marked in the
 //! directory before anything is posted again. A read moves on as soon as enough splits are there;
 //! nothing of the others lands any more by then, and its place is free when they have ended (`late`).
-//!
-//! States: `Parked -> Reading [-> Healing] -> (done)` for a read; for a write
-//! `Parked -> [Merging ->] Writing -> [Holding -> Writing ->] [Settling ->] (done)`; one that an earlier owner
-//! did not end goes the same way (`redo`). What has not
-//! posted a write falls back to `Parked` when it has to wait for a writer, a fence or a mapping.
-//! What goes to the disk of a backed volume is `Fetching` or `Storing` meanwhile (`disk`).
 //!
 //! Invariants:
 //! - A write holds the page's claim from its first read or post to its end.
@@ -20,494 +23,489 @@
 //!
 //! Paper: \[hydra22\] 4.1.1 (asynchronously encoded write), 4.1.4 (in-place coding), 4.2.
 
-mod bytes;
+mod claim;
 mod comparison;
 mod disk;
 mod early;
+mod gather;
+mod guard;
 mod heal;
-mod in_flight;
 mod late;
+mod listing;
+mod memory;
 mod migration;
 mod read;
 mod redo;
-mod tags;
+mod splits;
 mod verbs;
 mod verdict;
 mod write;
 
-use std::ops::{Index, IndexMut};
 use std::sync::atomic::Ordering;
 
-use cenote_codec::Code;
-use cenote_fabric::Time;
+use cenote_pool::injected_faults::{InjectedFault, is_injected};
 
+use super::data_path::DataPath;
 use super::requests::{Chunk, Kind};
+use super::scratch::Scratch;
+use super::switches::Work;
 use super::views::{Expected, Views};
-use super::{OPS_MAX, Worker};
-use crate::backing::Token;
-use crate::directory::{Session, Stripe};
-use crate::extents::LayoutId;
+use crate::core::Core;
+use crate::directory::Stripe;
 use crate::integrity::Tag;
 use crate::layout::PageLocation;
 use crate::scheme::Cut;
 use crate::{IoError, Resilience};
-use in_flight::Landed;
-pub(in crate::worker) use tags::Guard;
-use verbs::{ENCODING, Verbs, bits};
+use claim::Claim;
+use disk::AtDisk;
+pub(super) use guard::Guard;
+use listing::Listing;
+use memory::Memory;
+use migration::Move;
+use read::Read;
+pub(super) use redo::give_up;
+use splits::Splits;
+pub(super) use verbs::{ENCODING, Verb, Verbs, bits, token};
+use write::Write;
 
-/// A page operation; unused while its state is `Free`.
+/// A page operation: its page, and what is done with it.
 #[derive(Clone, Copy, Default)]
 pub(super) struct PageOp {
-    state: State,
-    request: u16,
-    chunk: Chunk,
-    place: PageLocation,
+    pub page: Page,
+    machine: Machine,
+}
+
+/// The page of an operation: what every kind of operation has of it.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Page {
+    /// Number of the operation.
+    pub op: u16,
+    /// Number of the request that it is part of.
+    pub request: u16,
+    pub kind: Kind,
+    /// Number of the page.
+    pub number: u64,
+    pub place: PageLocation,
+    pub verbs: Verbs,
+    pub memory: Memory,
     view: Expected,
-    verbs: Verbs,
-    early: Early,
-    memory: Memory,
     listing: Listing,
     claim: Claim,
     disk: AtDisk,
-    aim: Aim,
-    // Since when a chunk that is rebuilt is in its way.
-    fenced: Option<Time>,
-    // What the client keeps of the page, or is to keep.
+    /// What the client keeps of the page, or is to keep.
     tag: Tag,
-    // Splits that were read and found wrong.
+    /// Splits that were read and found wrong.
     wrong: u64,
-}
-
-/// The operations of a worker, by their number.
-pub(super) struct Ops {
-    all: Box<[PageOp]>,
-    /// Numbers of those that are not in use.
-    pub(super) free: Vec<u16>,
-    /// Writes that were acknowledged, and are not everywhere yet.
-    pub(super) landing: usize,
-    /// Operations that wait for the disk.
-    pub(super) at_disk: usize,
-}
-
-/// How far its early acknowledgement is.
-#[derive(Clone, Copy, Default)]
-struct Early {
-    // Splits after which a write is acknowledged; 0: all.
-    acks_wanted: u32,
-    // Its request has been told of its end.
+    /// Whether its request has been told of its end, before that.
     is_told: bool,
 }
 
-/// Where its bytes are.
 #[derive(Clone, Copy, Default)]
-struct Memory {
-    // Its page is in scratch, though the request's buffer covers it.
-    in_scratch: bool,
-    // Which block of the worker's scratch it has.
-    block: u16,
-}
-
-/// Its place in the list of pages in flight.
-#[derive(Clone, Copy, Default)]
-struct Listing {
-    // Its own, or that of the write that it redoes.
-    slot: u32,
-    // Whether the page is listed there.
-    listed: bool,
-}
-
-/// What it has, or knows, of the page's claim.
-#[derive(Clone, Copy, Default)]
-struct Claim {
-    held: bool,
-    // The claim's version when a read began.
-    version: u64,
-    // What it may read of a page in flight.
-    landed: Landed,
-}
-
-/// What it has to do with the disk of a backed volume.
-#[derive(Clone, Copy, Default)]
-struct AtDisk {
-    // Where a page that goes to the disk besides is, until no verb refers to it.
-    entry: Option<u32>,
-    // Names its job there.
-    token: Option<Token>,
-    // Hosts have failed under its write, and may have part of the page.
-    is_parted: bool,
-    // Of a move the jobs that the page's disk queue had been asked for when it began.
-    asked: Option<u64>,
-}
-
-/// What it is for, if nobody reads or writes the page.
-#[derive(Clone, Copy, Default)]
-struct Aim {
-    // Whether it reads for nobody, to find what is wrong.
-    is_scrub: bool,
-    // Whether it brings its page to the volume's other layout, ...
-    is_move: bool,
-    // ... which is this.
-    to: LayoutId,
-    // Whether what it read first was wrong, so that it reads all there is.
-    is_wider: bool,
-}
-
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-enum State {
+enum Machine {
+    /// The operation is not in use.
     #[default]
     Free,
-    Parked,
-    Reading,
-    /// Its page was read, and splits of it that were wrong are written again.
-    Healing,
-    Merging,
-    Writing,
-    /// Partly written; waits for a rebuilder, or for a slab that may come back.
-    Holding,
-    Settling,
-    /// The disk reads its page.
-    Fetching,
-    /// Its page was read from the disk, and goes to hosts as well.
-    Promoting,
-    /// The disk writes its page, and nobody else does.
-    Storing,
     /// It has ended, and verbs of it have not.
     Lingering,
+    Read(Read),
+    Write(Write),
+    Move(Move),
+}
+
+/// What an operation wants done, beyond what it did itself.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Next {
+    /// Something of it is out, whose end moves it on.
+    Wait,
+    /// These members' splits are read; as many as it waits for move it on.
+    Read { splits: u64 },
+    /// The page's splits are written to these members, parities once they are encoded; the last end
+    /// moves it on.
+    Write { members: u64 },
+    /// It lets go of everything, and begins again in a later turn.
+    Park,
+    /// It is tried again in a later turn, as it is.
+    Pause,
+    /// It goes on with no verb out: as another operation, while verbs of this one are.
+    Apart(Then),
+    /// It has ended, and nothing that is out can land.
+    End(Result<(), IoError>),
+}
+
+/// How an operation goes on that has no verb out.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Then {
+    /// As if its verbs had ended just now.
+    Step,
+    /// From the start, later.
+    Park,
+    /// It reads all there is of its page.
+    Widen,
+}
+
+/// What a new operation is for.
+#[derive(Clone, Copy)]
+pub(super) struct Order {
+    pub request: u16,
+    pub kind: Kind,
+    pub chunk: Chunk,
+    /// The chunk's bytes in the request's buffer; null where it has none.
+    pub target: *mut u8,
+    /// The place in the list of pages in flight of the write that it redoes.
+    pub redoes: Option<u32>,
+    /// Whether the page is claimed for it.
+    pub is_claimed: bool,
 }
 
 impl PageOp {
-    /// A free operation with this block of scratch.
-    pub(super) fn on_block(block: u16) -> Self {
-        Self {
-            memory: Memory {
-                in_scratch: false,
-                block,
-            },
-            ..Self::default()
+    /// An operation that is not in use, with a block of scratch.
+    pub fn free(op: u16, block: u16) -> Self {
+        let mut free = Self::default();
+        free.page.op = op;
+        free.page.memory.block = block;
+        free
+    }
+
+    /// Takes an order; [`PageOp::begin`] is next.
+    pub fn accept(&mut self, order: &Order, path: &DataPath) {
+        let Self { page, machine } = self;
+        let own_slot = listing::own_slot(path.worker, page.op);
+        *page = Page {
+            op: page.op,
+            request: order.request,
+            kind: order.kind,
+            number: order.chunk.page,
+            memory: Memory::new(&path.scratch, page.memory.block, order.chunk, order.target),
+            listing: Listing::at(order.redoes.unwrap_or(own_slot)),
+            claim: Claim::new(order.is_claimed),
+            ..Page::default()
+        };
+        *machine = match order.kind {
+            Kind::Read | Kind::Scrub => Machine::Read(Read::default()),
+            Kind::Write | Kind::Discard | Kind::Redo => Machine::Write(Write::default()),
+            Kind::Move => Machine::Move(Move::default()),
+        };
+    }
+
+    /// Takes the operation from the start.
+    pub fn begin(&mut self, path: &mut DataPath) -> Next {
+        if path.is_closed() {
+            return Next::End(Err(IoError::Closed));
+        }
+        let Self { page, machine } = self;
+        match machine {
+            Machine::Read(read) => read.begin(page, path),
+            Machine::Write(write) => write.begin(page, path),
+            Machine::Move(moving) => moving.begin(page, path),
+            Machine::Free | Machine::Lingering => unreachable!("it is in use"),
         }
     }
-}
 
-impl Ops {
-    pub(super) fn new() -> Self {
-        Self {
-            all: (0..OPS_MAX as u16).map(PageOp::on_block).collect(),
-            free: (0..OPS_MAX as u16).rev().collect(),
-            landing: 0,
-            at_disk: 0,
+    /// Tries an operation again that waited for something other than a completion.
+    pub fn resume(&mut self, path: &mut DataPath) -> Next {
+        if self.is_paused() {
+            return self.on_verbs(path);
+        }
+        self.begin(path)
+    }
+
+    /// No verb of it is out, or of a read as many have ended as it needs, and nothing of the others
+    /// lands any more.
+    pub fn on_verbs(&mut self, path: &mut DataPath) -> Next {
+        let Self { page, machine } = self;
+        match machine {
+            Machine::Read(read) => read.on_verbs(page, path),
+            Machine::Write(write) => write.on_verbs(page, path),
+            Machine::Move(moving) => moving.on_verbs(page, path),
+            Machine::Free | Machine::Lingering => unreachable!("no verb of it matters"),
         }
     }
 
-    fn len(&self) -> usize {
-        self.all.len()
+    /// It goes on so, with no verb out.
+    pub fn go_on(&mut self, then: Then, path: &mut DataPath) -> Next {
+        let Self { page, machine } = self;
+        match (then, machine) {
+            (Then::Park, _) => Next::Park,
+            (Then::Step, _) => self.on_verbs(path),
+            (Then::Widen, Machine::Read(read)) => read.widen(page, path),
+            (Then::Widen, Machine::Write(write)) => write.widen(page, path),
+            (Then::Widen, Machine::Move(moving)) => moving.widen(page, path),
+            (Then::Widen, Machine::Free | Machine::Lingering) => unreachable!("it reads"),
+        }
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = &PageOp> {
-        self.all.iter()
-    }
-
-    fn iter_mut(&mut self) -> impl Iterator<Item = &mut PageOp> {
-        self.all.iter_mut()
-    }
-}
-
-impl Index<usize> for Ops {
-    type Output = PageOp;
-
-    #[inline]
-    fn index(&self, at: usize) -> &PageOp {
-        &self.all[at]
-    }
-}
-
-impl IndexMut<usize> for Ops {
-    #[inline]
-    fn index_mut(&mut self, at: usize) -> &mut PageOp {
-        &mut self.all[at]
-    }
-}
-
-impl Worker {
-    /// Starts an operation on part of one page, which it may have claimed; false when none is free.
-    pub(super) fn start_op(&mut self, request: u16, chunk: Chunk, claimed: bool) -> bool {
-        let Some(op) = self.ops.free.pop() else {
+    /// A verb of it has ended, and others that it waits for are out: whether its request is told of its
+    /// end.
+    pub fn on_verb(&mut self, path: &mut DataPath) -> bool {
+        let Self { page, machine } = self;
+        if page.is_told {
+            page.publish_landed(path);
             return false;
-        };
-        let slot = &mut self.requests[usize::from(request)];
-        slot.started_bytes += chunk.len_bytes as u64;
-        slot.pending += 1;
-        let kind = slot.kind;
-        let list_slot = slot.redoes.unwrap_or(self.own_slot(op));
-        self.ops[usize::from(op)] = PageOp {
-            state: State::Parked,
-            aim: Aim {
-                is_scrub: kind == Kind::Scrub,
-                is_move: kind == Kind::Move,
-                ..Aim::default()
-            },
-            request,
-            chunk,
-            listing: Listing {
-                slot: list_slot,
-                listed: false,
-            },
-            claim: Claim {
-                held: claimed,
-                ..Claim::default()
-            },
-            ..PageOp::on_block(self.ops[usize::from(op)].memory.block)
-        };
-        // Which finds out where the page is.
-        self.begin(op);
-        true
-    }
-
-    /// Tries a parked or settling operation again.
-    pub(super) fn resume(&mut self, op: u16) {
-        match self.ops[usize::from(op)].state {
-            State::Settling | State::Holding => self.end_write(op),
-            _ => self.begin(op),
+        }
+        match machine {
+            Machine::Write(write) => write.acknowledge_early(page, path),
+            _ => false,
         }
     }
 
-    /// Forgets parked operations that have not begun.
-    pub(super) fn retain_settling(&mut self) {
-        let has_begun = |&op: &u16| {
-            let state = self.ops[usize::from(op)].state;
-            matches!(state, State::Settling | State::Holding)
-        };
-        self.agenda.parked.retain(has_begun);
-    }
-
-    /// Gives up hosts that have not answered the writes of operations that will not go on: what may still land
-    /// of these is in slabs that nobody reads, or that are taken back and have none of these pages
-    /// (`unmark_unended`), and their pages can be given back.
-    pub(super) fn fail_unanswered(&mut self) {
-        for op in 0..self.ops.len() {
-            let state = &self.ops[op];
-            let writes = matches!(
-                state.state,
-                State::Writing | State::Healing | State::Promoting
-            );
-            if !writes {
-                continue;
-            }
-            let stripe = stripe_of(&self.views, state);
-            let members =
-                bits(state.verbs.out()).filter_map(|member| stripe?.members.get(member)?.as_ref());
-            let sessions: Vec<Session> = members.map(|member| member.session).collect();
-            for session in sessions {
-                self.fail_session(session);
-            }
+    /// The disk has read its page into `bytes`, or refused to.
+    pub fn on_fetched(&mut self, path: &mut DataPath, bytes: *const u8, is_ok: bool) -> Next {
+        let Self { page, machine } = self;
+        if !is_ok && page.is_only_on_slabs(path) {
+            // The disk refused the write before it, which hosts have.
+            return Next::Park;
+        }
+        if !is_ok {
+            return Next::End(Err(disk::error(path)));
+        }
+        match machine {
+            Machine::Read(read) => read.on_fetched(page, path, bytes),
+            Machine::Write(write) => write.on_fetched(page, path, bytes),
+            _ => unreachable!("nobody else reads from the disk"),
         }
     }
 
-    /// Gives back the pages of operations that will not go on, or nobody would write them again. Nothing lands
-    /// of them any more, and what they may have left is known to the marks.
-    pub(super) fn unclaim_all(&mut self) {
-        self.unclaim_if(|_| true);
-    }
-
-    /// Of operations of a process that has ended as if it were killed, gives back what a test that goes on has to
-    /// find free: pages of those that changed nothing where the page is, those that every member has
-    /// acknowledged, and those that are in the order of a disk queue.
-    pub(super) fn unclaim_whole(&mut self) {
-        self.unclaim_if(|op| {
-            matches!(
-                op.state,
-                State::Merging
-                    | State::Healing
-                    | State::Settling
-                    | State::Fetching
-                    | State::Promoting
-                    | State::Storing
-            ) || (op.aim.is_move && op.state == State::Writing)
-        });
-    }
-
-    fn unclaim_if(&mut self, is_free: impl Fn(&PageOp) -> bool) {
-        for op in self.ops.iter_mut() {
-            if is_free(op) && std::mem::take(&mut op.claim.held) {
-                if op.early.is_told {
-                    self.core.pages.flights.withdraw(op.chunk.page);
-                }
-                self.core.pages.claims.release(op.chunk.page);
-            }
+    /// The disk has written its page, or refused to.
+    pub fn on_stored(&mut self, path: &mut DataPath, is_ok: bool) -> Next {
+        let Self { page, machine } = self;
+        match machine {
+            Machine::Write(write) => write.on_stored(page, path, is_ok),
+            _ => unreachable!("nobody else writes to the disk alone"),
         }
     }
 
-    /// Takes an operation from the start.
-    fn begin(&mut self, op: u16) {
-        if self.core.life.closed.load(Ordering::Acquire) {
-            return self.finish(op, Err(IoError::Closed));
-        }
-        match self.requests[usize::from(self.ops[usize::from(op)].request)].kind {
-            Kind::Read | Kind::Scrub => self.begin_read(op),
-            Kind::Write | Kind::Discard => self.begin_write(op),
-            Kind::Move => self.begin_move(op),
-            Kind::Redo => self.begin_redo(op),
-        }
-    }
-
-    /// Moves on an operation with no verb out, or a read that has what it needs.
-    pub(super) fn step(&mut self, op: u16) {
-        match self.ops[usize::from(op)].state {
-            State::Reading => self.end_read(op),
-            State::Healing => self.end_heal(op),
-            State::Merging => self.end_merge(op),
-            State::Writing if self.ops[usize::from(op)].aim.is_move => self.end_move(op),
-            State::Writing => self.end_write(op),
-            State::Promoting => self.end_promotion(op),
-            State::Free
-            | State::Parked
-            | State::Holding
-            | State::Settling
-            | State::Fetching
-            | State::Storing
-            | State::Lingering => {
-                unreachable!("no verb is out in these states, or none that matters")
-            }
+    /// Lets go of everything, for the operation to begin again later.
+    pub fn park(&mut self, path: &mut DataPath) {
+        self.page.leave(path);
+        self.page.unclaim(&path.core);
+        match &mut self.machine {
+            Machine::Read(read) => read.park(),
+            Machine::Write(write) => write.park(),
+            Machine::Move(moving) => moving.park(),
+            Machine::Free | Machine::Lingering => unreachable!("it is in use"),
         }
     }
 
-    /// Enters the newest epoch.
-    fn enter(&mut self, op: u16) {
-        let at = usize::from(op);
-        let extent = self.ops[at].place.extent;
-        if self.views.enter(extent, self.ops[at].verbs.failed) {
-            // Endpoints are delivered before anything granted on their session is published.
-            self.take_mail();
+    /// Ends: whether its place is free; if not it is when its last verb has ended.
+    pub fn end(&mut self, path: &mut DataPath, is_ok: bool) -> bool {
+        let Self { page, machine } = self;
+        if !is_ok && page.disk.is_parted {
+            page.unmark_remote(path);
         }
-        let expected = self.views.expected(extent);
-        self.ops[at].view = expected;
-        let cut = self.ops[at].place.cut;
-        self.scratch.reserve(cut, expected.parities.into());
-    }
-
-    /// Leaves the operation's epoch and publishes the oldest that is still worked in. What the
-    /// verbs that are still out speak of is kept until they have ended: see [`Worker::forget`].
-    fn leave(&mut self, op: u16) {
-        let state = &mut self.ops[usize::from(op)];
-        let epoch = state.view.epoch;
-        if epoch == 0 || state.state == State::Lingering {
-            return;
+        // Before the epoch is left: whoever rebuilds a split must know what it cannot be made from.
+        page.unlist(path, is_ok);
+        page.release_entry(path);
+        // Nobody uses what is only looked at, or moved.
+        if !page.is_nobodys() {
+            let touched = &path.core.demand.touched[page.place.extent];
+            touched.fetch_add(1, Ordering::Relaxed);
         }
-        let is_late = !state.verbs.is_over();
-        if is_late {
-            state.state = State::Lingering;
+        let is_over = page.verbs.is_over();
+        if is_over {
+            page.leave(path);
+            *machine = Machine::Free;
         } else {
-            state.view.epoch = 0;
+            page.linger(path);
+            *machine = Machine::Lingering;
         }
-        self.views.leave(epoch, is_late);
+        page.unclaim(&path.core);
+        is_over
+    }
+
+    /// Has another operation go on with the page, while verbs of this one are out.
+    pub fn detach(&mut self, other: &mut Self, path: &mut DataPath) {
+        let (op, block) = (other.page.op, other.page.memory.block);
+        let page = Page {
+            op,
+            listing: self.page.listing.of_other(path.worker, op),
+            verbs: self.page.verbs.without_late(),
+            view: self.page.view.left(),
+            ..self.page
+        };
+        *other = Self { page, ..*self };
+        // The bytes go with it.
+        self.page.memory.block = block;
+        self.page.claim = Claim::default();
+        self.page.linger(path);
+        self.machine = Machine::Lingering;
     }
 
     /// The last verb of an operation has ended that had ended before: its place is free.
-    fn forget(&mut self, op: u16) {
-        let state = &mut self.ops[usize::from(op)];
-        self.views.forget(std::mem::take(&mut state.view.epoch));
-        state.state = State::Free;
-        self.ops.free.push(op);
+    pub fn forget(&mut self, path: &mut DataPath) {
+        let epoch = std::mem::take(&mut self.page.view.epoch);
+        path.views.forget(epoch);
+        self.machine = Machine::Free;
     }
 
-    /// How the operation's page is cut.
+    /// Whether it has ended, and verbs of it have not.
     #[inline]
-    fn cut(&self, op: u16) -> Cut {
-        self.ops[usize::from(op)].place.cut
+    pub fn is_lingering(&self) -> bool {
+        matches!(self.machine, Machine::Lingering)
+    }
+
+    /// Whether its request has been told of its end.
+    pub fn is_told(&self) -> bool {
+        self.page.is_told
+    }
+
+    /// Whether it waits for a rebuilder, a slab, or the journal, and for nothing that is on its way.
+    pub fn is_paused(&self) -> bool {
+        matches!(&self.machine, Machine::Write(write) if write.is_paused())
+    }
+
+    /// Whether verbs of it are out that write.
+    pub fn is_writing(&self) -> bool {
+        match &self.machine {
+            Machine::Read(read) => read.is_writing(),
+            Machine::Write(write) => write.is_writing(),
+            Machine::Move(moving) => moving.is_writing(),
+            Machine::Free | Machine::Lingering => false,
+        }
+    }
+}
+
+/// Of operations that will not go on. Nothing of theirs lands any more.
+impl PageOp {
+    /// Gives the page back, or nobody would write it again: what may be left of it is known to the marks.
+    pub fn give_back(&mut self, core: &Core) {
+        self.page.unclaim(core);
+    }
+
+    /// Of a process that has ended as if it were killed, gives back what a test that goes on has to find
+    /// free: pages of which nothing changed where they are, those that every member has acknowledged, and
+    /// those that are in the order of a disk queue.
+    pub fn give_back_whole(&mut self, core: &Core) {
+        let is_partly_written = matches!(&self.machine, Machine::Write(write) if !write.is_whole());
+        if !is_partly_written {
+            self.page.unclaim(core);
+        }
+    }
+
+    /// Its page is no more where its bit says that hosts have it, should some have only part.
+    pub fn unmark_unended(&self, path: &DataPath) {
+        if let Machine::Write(write) = &self.machine
+            && write.may_leave_parts()
+        {
+            self.page.unmark_remote(path);
+        }
+    }
+
+    /// Its write ended unknown, or is left to the next owner.
+    pub fn fail_write(&mut self, path: &DataPath) {
+        // Nothing begins in these places any more.
+        let is_ending = path.core.life.ending.load(Ordering::Acquire);
+        self.page.unlist_at_end(path, false, is_ending);
+    }
+
+    /// Nothing of it waits for the disk.
+    pub fn forget_disk(&mut self, path: &DataPath) {
+        self.page.release_entry(path);
+    }
+}
+
+impl Page {
+    /// How the page is cut.
+    #[inline]
+    pub fn cut(&self) -> Cut {
+        self.place.cut
     }
 
     /// What the operation expects of its stripe's hosts.
     #[inline]
-    fn resilience(&self, op: u16) -> Resilience {
-        self.ops[usize::from(op)].view.resilience(self.cut(op))
+    fn resilience(&self) -> Resilience {
+        self.view.resilience(self.cut())
     }
 
-    /// Splits of the operation's page.
-    fn splits(&self, op: u16) -> usize {
-        self.cut(op).k() + usize::from(self.ops[usize::from(op)].view.parities)
+    /// Splits of the page.
+    fn split_count(&self) -> usize {
+        self.cut().k() + usize::from(self.view.parities)
     }
 
-    /// The code of the operation's stripe; `None`: its pages are copied.
-    fn code(&self, op: u16) -> Option<&Code> {
-        let parities = self.ops[usize::from(op)].view.parities;
-        self.core.codes.with(self.cut(op), parities.into())
+    /// The stripe of the page's extent, in the epoch that the operation works in.
+    #[inline]
+    pub fn stripe<'a>(&self, views: &'a Views) -> Option<&'a Stripe> {
+        views.stripe(self.view.epoch, &self.place)
     }
 
-    fn is_scrub(&self, op: u16) -> bool {
-        self.ops[usize::from(op)].aim.is_scrub
+    /// Looks where the page is: again whenever an operation begins, for it may have moved.
+    fn locate(&mut self, core: &Core) {
+        self.place = core.layouts.locate(self.number);
     }
 
-    fn is_discard(&self, op: u16) -> bool {
-        self.requests[usize::from(self.ops[usize::from(op)].request)].kind == Kind::Discard
+    /// Enters the newest epoch.
+    fn enter(&mut self, path: &mut DataPath) {
+        self.view = path.enter(self.place.extent, self.verbs.failed);
+        path.scratch.reserve(self.cut(), self.view.parities.into());
     }
 
-    /// Ends an operation of which nothing that is out can land, and tells its request.
-    fn finish(&mut self, op: u16, result: Result<(), IoError>) {
-        let at = usize::from(op);
-        if result.is_err() && self.ops[at].disk.is_parted {
-            self.unmark_remote(op);
-        }
-        // Before the epoch is left: whoever rebuilds a split must know what it cannot be made from.
-        self.end_listing(op, result.is_ok());
-        self.release_entry(op);
-        // Nobody uses what is only looked at, or moved.
-        if !self.is_scrub(op) && !self.ops[at].aim.is_move {
-            self.core.demand.touched[self.ops[at].place.extent].fetch_add(1, Ordering::Relaxed);
-        }
-        self.leave(op);
-        self.unclaim(op);
-        if self.ops[at].state != State::Lingering {
-            self.ops[at].state = State::Free;
-            self.ops.free.push(op);
-        }
-        if self.ops[at].early.is_told {
-            self.ops.landing -= 1;
-        } else {
-            self.tell(op, result);
+    /// Leaves the operation's epoch, if it is in one, and publishes the oldest that is still worked in. No
+    /// verb is out.
+    fn leave(&mut self, path: &mut DataPath) {
+        debug_assert!(self.verbs.is_over(), "what is out speaks of the epoch");
+        let epoch = std::mem::take(&mut self.view.epoch);
+        if epoch != 0 {
+            path.views.leave(epoch, false);
         }
     }
 
-    /// Tells the operation's request how it ended.
-    fn tell(&mut self, op: u16, result: Result<(), IoError>) {
-        let request = usize::from(self.ops[usize::from(op)].request);
-        let slot = &mut self.requests[request];
-        slot.pending -= 1;
-        if slot.result.is_ok() {
-            slot.result = result;
-        }
-        let counters = &self.core.measures.counters;
-        match slot.kind {
-            Kind::Read | Kind::Scrub => counters.pages_read.fetch_add(1, Ordering::Relaxed),
-            Kind::Write | Kind::Discard => counters.pages_written.fetch_add(1, Ordering::Relaxed),
-            // Nobody asked for it.
-            Kind::Move | Kind::Redo => 0,
-        };
-        if self.requests.starting.front()
-            != Some(&u16::try_from(request).expect("REQUESTS_MAX fits"))
-        {
-            self.finish_if_over(request);
+    /// As [`Page::leave`], while verbs are out: what they speak of is kept until they have ended.
+    fn linger(&mut self, path: &mut DataPath) {
+        path.views.leave(self.view.epoch, true);
+    }
+
+    /// Its splits, as they lie in memory.
+    #[inline]
+    pub fn splits<'a>(&self, path: &'a DataPath) -> Splits<'a> {
+        self.splits_in(&path.scratch, &path.core)
+    }
+
+    #[inline]
+    fn splits_in<'a>(&self, scratch: &Scratch, core: &'a Core) -> Splits<'a> {
+        Splits {
+            cut: self.cut(),
+            // `None`: the page is copied.
+            code: core.codes.with(self.cut(), self.view.parities.into()),
+            page: self.memory.page(),
+            parities: scratch.parities(self.memory.block, self.cut()),
+            parity_count: self.view.parities.into(),
+            primary: self.verbs.primary,
         }
     }
 
-    /// Lets go of everything and tries again from the start, later.
-    fn park(&mut self, op: u16) {
-        self.leave(op);
-        self.unclaim(op);
-        self.ops[usize::from(op)].state = State::Parked;
-        self.agenda.parked.push(op);
-    }
-
-    fn unclaim(&mut self, op: u16) {
-        self.withdraw_landed(op);
-        let op = &mut self.ops[usize::from(op)];
-        if std::mem::take(&mut op.claim.held) {
-            self.core.pages.claims.release(op.chunk.page);
+    /// Makes the page's parities.
+    pub fn encode(&mut self, path: &DataPath) {
+        if is_injected(InjectedFault::EncodeByScheme) {
+            self.view.parities = path.views.known().resilience.scheme().r() as u8;
         }
+        self.splits(path).encode();
+        path.spend(Work::Encode);
     }
-}
 
-/// The stripe of the operation's extent, in the epoch that it works in.
-fn stripe_of<'a>(views: &'a Views, op: &PageOp) -> Option<&'a Stripe> {
-    views.stripe(op.view.epoch, &op.place)
+    #[inline]
+    fn is_scrub(&self) -> bool {
+        self.kind == Kind::Scrub
+    }
+
+    #[inline]
+    fn is_move(&self) -> bool {
+        self.kind == Kind::Move
+    }
+
+    #[inline]
+    fn is_redo(&self) -> bool {
+        self.kind == Kind::Redo
+    }
+
+    #[inline]
+    fn is_discard(&self) -> bool {
+        self.kind == Kind::Discard
+    }
+
+    /// Whether its bytes go to nobody.
+    #[inline]
+    fn is_nobodys(&self) -> bool {
+        self.is_scrub() || self.is_move()
+    }
 }
 
 #[cfg(test)]

@@ -10,14 +10,16 @@
 mod run;
 
 use std::collections::VecDeque;
-use std::ops::{Index, IndexMut, Range};
+use std::ops::Range;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use cenote_fabric::Time;
 use cenote_pool::injected_faults::{InjectedFault, is_injected};
 
-use super::{REQUESTS_MAX, Worker};
+use super::REQUESTS_MAX;
+use super::engine::{Ended, Engine};
+use super::page::Order;
+use crate::core::Core;
 use crate::marks::Unfinished;
 use crate::{Done, IoError, Op, PAGE_BYTES, Request};
 use run::Run;
@@ -28,15 +30,15 @@ pub(super) struct Slot {
     pub(super) kind: Kind,
     // The operation with its buffer; `None` for a borrowed buffer or a free slot.
     owned: Option<Op>,
-    pub(super) buffer: *mut u8,
+    buffer: *mut u8,
     offset: u64,
     pub(super) len_bytes: u64,
     // Bytes for which a page operation was started, or that were discarded.
-    pub(super) started_bytes: u64,
+    started_bytes: u64,
     // Page operations in flight.
-    pub(super) pending: u32,
+    pending: u32,
     // The place in the list of pages in flight of the write that it redoes.
-    pub(super) redoes: Option<u32>,
+    redoes: Option<u32>,
     // When it began, if it is timed.
     pub(super) timed: Option<Time>,
     pub(super) result: Result<(), IoError>,
@@ -44,13 +46,13 @@ pub(super) struct Slot {
 
 /// The requests of a worker, by their number.
 pub(super) struct Requests {
-    slots: Box<[Slot]>,
-    /// Numbers of those that are not in use.
-    pub(super) free: Vec<u16>,
-    /// Requests with pages not yet started, oldest first.
-    pub(super) starting: VecDeque<u16>,
-    /// Requests that wait for something that no other request here waits for, until the next turn.
-    pub(super) deferred: VecDeque<u16>,
+    pub(super) slots: Box<[Slot]>,
+    // Numbers of those that are not in use.
+    free: Vec<u16>,
+    // Requests with pages not yet started, oldest first.
+    starting: VecDeque<u16>,
+    // Requests that wait for something that no other request here waits for, until the next turn.
+    deferred: VecDeque<u16>,
     /// Those that have ended and were not handed out.
     pub(super) done: VecDeque<Done>,
     /// Requests so far; one of a few is timed.
@@ -77,24 +79,9 @@ impl Requests {
     }
 }
 
-impl Index<usize> for Requests {
-    type Output = Slot;
-
-    #[inline]
-    fn index(&self, at: usize) -> &Slot {
-        &self.slots[at]
-    }
-}
-
-impl IndexMut<usize> for Requests {
-    #[inline]
-    fn index_mut(&mut self, at: usize) -> &mut Slot {
-        &mut self.slots[at]
-    }
-}
-
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(super) enum Kind {
+    #[default]
     Read,
     Write,
     Discard,
@@ -120,263 +107,83 @@ enum Progress {
 /// Pages that one discard drops in a turn; about a millisecond's work.
 const DROPPED_AT_ONCE: u32 = 16 << 10;
 
-impl Worker {
-    /// Starts a request; its end comes out of [`Worker::poll`].
-    ///
-    /// # Errors
-    /// Gives the request back when [`super::REQUESTS_MAX`] are in flight: poll first.
-    pub fn submit(&mut self, mut request: Request) -> Result<(), Request> {
-        let Some(slot) = self.requests.free.pop() else {
-            return Err(request);
-        };
-        let (kind, buffer, len_bytes) = match &mut request.op {
-            Op::Read(buffer) => (Kind::Read, buffer.as_mut_ptr(), buffer.len() as u64),
-            Op::Write(buffer) => (Kind::Write, buffer.as_mut_ptr(), buffer.len() as u64),
-            Op::Discard { len_bytes } => (Kind::Discard, std::ptr::null_mut(), *len_bytes),
-        };
-        self.start(
-            slot,
-            Slot {
-                tag: request.tag,
-                owned: Some(request.op),
-                ..Slot::new(kind, buffer, request.offset, len_bytes)
-            },
-        );
-        Ok(())
+impl Requests {
+    /// Whether none is under way and none has ended that was not handed out.
+    pub(super) fn is_idle(&self) -> bool {
+        self.in_flight() == 0
     }
 
-    /// Reads `buffer.len()` bytes at `offset`, to the end.
-    ///
-    /// # Errors
-    /// Why not every byte could be read; the buffer's content is then unspecified.
-    pub fn read(&mut self, offset: u64, buffer: &mut [u8]) -> Result<(), IoError> {
-        let len_bytes = buffer.len() as u64;
-        self.run(Slot::new(
-            Kind::Read,
-            buffer.as_mut_ptr(),
-            offset,
-            len_bytes,
-        ))
+    /// Requests that were begun and not handed out.
+    pub(super) fn in_flight(&self) -> usize {
+        REQUESTS_MAX - self.free.len() + self.done.len()
     }
 
-    /// Writes `bytes` at `offset`, to the acknowledgement of every member.
-    ///
-    /// # Errors
-    /// Why not every byte could be written; pages of the range then hold old or new bytes, or are lost.
-    pub fn write(&mut self, offset: u64, bytes: &[u8]) -> Result<(), IoError> {
-        // The pointer is only read through for a write.
-        self.run(Slot::new(
-            Kind::Write,
-            bytes.as_ptr().cast_mut(),
-            offset,
-            bytes.len() as u64,
-        ))
+    /// Whether some have pages that are not started.
+    pub(super) fn has_waiting(&self) -> bool {
+        !self.starting.is_empty() || !self.deferred.is_empty()
     }
 
-    /// Makes `len_bytes` at `offset` read as zeros.
-    ///
-    /// # Errors
-    /// Why an edge page could not be written.
-    pub fn discard(&mut self, offset: u64, len_bytes: u64) -> Result<(), IoError> {
-        self.run(Slot::new(
-            Kind::Discard,
-            std::ptr::null_mut(),
-            offset,
-            len_bytes,
-        ))
+    /// Forgets what is not started.
+    pub(super) fn forget_waiting(&mut self) {
+        self.starting.clear();
+        self.deferred.clear();
     }
 
-    /// Compares all that hosts hold of one page, and writes again what is wrong of it.
-    ///
-    /// # Errors
-    /// `Corrupt`: it cannot be told what is right. As [`Worker::read`] besides.
-    pub fn scrub(&mut self, page: u64) -> Result<(), IoError> {
-        self.run(Slot::scrub(page))
+    /// A number for a new one; `None` when so many are in flight.
+    pub(super) fn take_number(&mut self) -> Option<u16> {
+        self.free.pop()
     }
 
-    /// Begins a [`Worker::scrub`] whose end [`Worker::end_scrub`] tells, by whoever polls; `None` while too
-    /// much is under way.
-    pub(crate) fn begin_scrub(&mut self, page: u64) -> Option<u16> {
-        let index = self.requests.free.pop()?;
-        self.start(index, Slot::scrub(page));
-        Some(index)
-    }
-
-    /// How it ended, once it has.
-    pub(crate) fn end_scrub(&mut self, request: u16) -> Option<Result<(), IoError>> {
-        self.end_of(request)
-    }
-
-    /// Does again what the last owner did not end. Before anything else of the volume is written.
-    ///
-    /// # Errors
-    /// As [`Worker::write`]; `Corrupt`: what the page was to be is not what its tag says. The page is then as
-    /// any whose write ended unknown.
-    pub(crate) fn redo(&mut self, unfinished: Unfinished) -> Result<(), IoError> {
-        let result = self.run(Slot::redoing(unfinished));
-        self.settle_redo(unfinished, result)
-    }
-
-    /// Begins to redo a write; [`Worker::redone`] tells its end, by whoever polls.
-    ///
-    /// # Panics
-    /// If [`super::REQUESTS_MAX`] are in flight.
-    pub fn submit_redo(&mut self, unfinished: Unfinished) -> u16 {
-        let index = self.requests.free.pop().expect("nothing else is under way");
-        self.start(index, Slot::redoing(unfinished));
-        index
-    }
-
-    /// How a write that is redone ended, once it has.
-    pub fn redone(&mut self, request: u16, unfinished: Unfinished) -> Option<Result<(), IoError>> {
-        let result = self.end_of(request)?;
-        Some(self.settle_redo(unfinished, result))
-    }
-
-    /// What cannot be redone is marked, so that its place is free; unless the volume has ended, and the next
-    /// owner tries.
-    fn settle_redo(
-        &mut self,
-        unfinished: Unfinished,
-        result: Result<(), IoError>,
-    ) -> Result<(), IoError> {
-        if let Err(error) = result
-            && error != IoError::Closed
-        {
-            tracing::warn!(page = unfinished.page, %error, "a write that the last owner did not end cannot be redone");
-            self.give_up(unfinished);
-        }
-        result
-    }
-
-    /// Brings pages to the layout where they are to be.
-    ///
-    /// # Errors
-    /// Some are where they were, and may be tried again.
-    pub(crate) fn move_pages(&mut self, pages: Range<u64>) -> Result<(), IoError> {
-        self.run(Slot::moving(&pages))
-    }
-
-    /// Begins what [`Worker::move_pages`] does; its end comes out of [`Worker::moved`].
-    ///
-    /// # Panics
-    /// If [`super::REQUESTS_MAX`] are in flight.
-    pub(crate) fn submit_move(&mut self, pages: Range<u64>) -> u16 {
-        let request = self
-            .requests
-            .free
-            .pop()
-            .expect("a migrator asks for little");
-        self.start(request, Slot::moving(&pages));
-        request
-    }
-
-    /// Makes progress without blocking; how a move ended, if it has.
-    pub(crate) fn moved(&mut self, request: u16) -> Option<Result<(), IoError>> {
-        self.drive();
-        self.end_of(request)
-    }
-
-    /// How a request of this crate's own has ended, once: it is free then.
-    fn end_of(&mut self, request: u16) -> Option<Result<(), IoError>> {
-        let is_over = self.requests[usize::from(request)].is_over();
-        is_over.then(|| self.requests.take(request).result)
-    }
-
-    /// Makes progress without blocking.
-    pub(crate) fn drive(&mut self) {
-        self.turn(Duration::ZERO);
-    }
-
-    /// Runs one request with a borrowed buffer to its end.
-    fn run(&mut self, slot: Slot) -> Result<(), IoError> {
-        /// Turns without progress before the thread blocks instead of spinning.
-        const SPINS: u32 = 64;
-        /// And turns after which it sleeps instead of yielding its core.
-        const YIELDS: u32 = 512;
-        /// An ordinary answer over loopback and the wake-up by it, with room to spare.
-        const PATIENCE: Duration = Duration::from_micros(200);
-        // A panic must not leave verbs behind that refer to the caller's buffer.
-        let guard = AbortOnUnwind;
-        let index = loop {
-            match self.requests.free.pop() {
-                Some(index) => break index,
-                None => self.turn(Duration::from_millis(1)),
-            }
-        };
-        let at = usize::from(index);
-        let is_read = slot.kind == Kind::Read;
-        let resilience = self.views.known().resilience;
-        let binds_late = is_read && self.binds_late(resilience);
-        self.patience = if binds_late { PATIENCE } else { Duration::MAX };
-        self.start(index, slot);
-        let mut turns = 0;
-        // Nobody polls when a write has returned: what was acknowledged early lands first.
-        while !self.requests[at].is_over() || (self.ops.landing > 0 && !is_read) {
-            turns += 1;
-            let timeout = match (self.endpoints.outstanding(), turns) {
-                (0, ..SPINS) => Duration::ZERO,
-                (0, ..YIELDS) => {
-                    std::thread::yield_now();
-                    Duration::ZERO
-                }
-                (0, _) => Duration::from_millis(1),
-                _ if self.agenda.parked.is_empty()
-                    && self.requests.starting.is_empty()
-                    && self.requests.deferred.is_empty() =>
-                {
-                    Duration::from_millis(100)
-                }
-                _ => Duration::from_millis(1),
-            };
-            self.turn(timeout);
-        }
-        self.patience = Duration::MAX;
-        std::mem::forget(guard);
-        self.note_time(at);
-        self.requests.take(index).result
-    }
-
-    fn start(&mut self, index: u16, slot: Slot) {
-        let in_range = slot
-            .offset
-            .checked_add(slot.len_bytes)
-            .is_some_and(|end| end <= self.size_bytes());
-        let at = usize::from(index);
-        self.requests[at] = slot;
-        self.begin_time(at);
-        if self.core.life.closed.load(Ordering::Acquire) {
-            self.refuse(at, IoError::Closed);
+    /// Has a request begin, with the next pages that are started.
+    pub(super) fn begin(&mut self, core: &Core, number: u16, slot: Slot) {
+        let size_bytes = core.size_bytes.load(Ordering::Acquire);
+        let end = slot.offset.checked_add(slot.len_bytes);
+        let in_range = end.is_some_and(|end| end <= size_bytes);
+        let at = usize::from(number);
+        self.slots[at] = slot;
+        self.begin_time(core, at);
+        if core.life.closed.load(Ordering::Acquire) {
+            self.slots[at].refuse(IoError::Closed);
         } else if !in_range {
-            self.refuse(at, IoError::OutOfRange);
+            self.slots[at].refuse(IoError::OutOfRange);
         }
-        self.requests.starting.push_back(index);
-        self.advance();
+        self.starting.push_back(number);
     }
 
-    fn refuse(&mut self, at: usize, error: IoError) {
-        let slot = &mut self.requests[at];
-        slot.result = Err(error);
-        slot.started_bytes = slot.len_bytes;
+    /// Whether one of this crate's own, or with a borrowed buffer, has ended.
+    pub(super) fn is_over(&self, number: u16) -> bool {
+        self.slots[usize::from(number)].is_over()
+    }
+
+    /// How it ended, once: its number is free then.
+    pub(super) fn end_of(&mut self, number: u16) -> Option<Result<(), IoError>> {
+        self.is_over(number).then(|| self.take(number).result)
+    }
+
+    /// As [`Requests::end_of`], of one that is over, which is timed now if it is its turn.
+    pub(super) fn end_timed(&mut self, core: &Core, number: u16) -> Result<(), IoError> {
+        let mut slot = self.take(number);
+        slot.note_time(core);
+        slot.result
     }
 
     /// Starts page operations of waiting requests while there is room.
-    pub(super) fn start_pages(&mut self) {
-        while let Some(&request) = self.requests.starting.front() {
-            let at = usize::from(request);
-            let progress = match self.requests[at].kind {
-                Kind::Discard => self.discard_pages(request),
-                _ => self.start_chunks(request),
+    pub(super) fn start_pages(&mut self, engine: &mut Engine) {
+        while let Some(&number) = self.starting.front() {
+            let at = usize::from(number);
+            let progress = match self.slots[at].kind {
+                Kind::Discard => self.discard_pages(engine, number),
+                _ => self.start_chunks(engine, number),
             };
             match progress {
                 Progress::NoOperations => break,
                 Progress::AllStarted => {
-                    self.requests.starting.pop_front();
-                    self.finish_if_over(at);
+                    self.starting.pop_front();
+                    self.finish_if_over(&engine.path.core, at);
                 }
                 Progress::Deferred => {
-                    self.requests.starting.pop_front();
-                    self.requests.deferred.push_back(request);
+                    self.starting.pop_front();
+                    self.deferred.push_back(number);
                 }
             }
         }
@@ -384,97 +191,99 @@ impl Worker {
 
     /// Has requests that waited for something of their own try again, behind those that came meanwhile.
     pub(super) fn start_deferred(&mut self) {
-        self.requests.starting.append(&mut self.requests.deferred);
+        self.starting.append(&mut self.deferred);
     }
 
     /// Starts the request's remaining pages.
-    fn start_chunks(&mut self, request: u16) -> Progress {
-        let at = usize::from(request);
+    fn start_chunks(&mut self, engine: &mut Engine, number: u16) -> Progress {
+        let slot = &mut self.slots[usize::from(number)];
         let mut run = Run::default();
         let mut progress = Progress::AllStarted;
-        while self.requests[at].started_bytes < self.requests[at].len_bytes {
-            let chunk = self.requests[at].next_chunk();
-            if !run.contains(chunk.page) && self.requests[at].is_long_write() {
-                run = self.claim_run(request, chunk.page);
+        while slot.started_bytes < slot.len_bytes {
+            let chunk = slot.next_chunk();
+            if !run.contains(chunk.page) && slot.is_long_write() {
+                run = slot.claim_run(engine, chunk.page);
             }
-            if !self.start_op(request, chunk, run.has(chunk.page)) {
+            if !slot.start_chunk(engine, number, chunk, run.has(chunk.page)) {
                 progress = Progress::NoOperations;
                 break;
             }
             run.hand_over(chunk.page);
         }
-        run.give_back(&self.core.pages.claims);
+        run.give_back(&engine.path.core.pages.claims);
         progress
     }
 
-    /// Claims the request's pages from `first` on, as far as operations are free for them.
-    fn claim_run(&self, request: u16, first: u64) -> Run {
-        let slot = &self.requests[usize::from(request)];
-        let end = (slot.offset + slot.len_bytes).div_ceil(PAGE_BYTES as u64);
-        let end = end.min(first + self.ops.free.len() as u64);
-        Run::claim(&self.core.pages.claims, first..end)
-    }
-
     /// Drops whole pages and starts writes of zeros at the edges.
-    fn discard_pages(&mut self, request: u16) -> Progress {
-        let at = usize::from(request);
+    fn discard_pages(&mut self, engine: &mut Engine, number: u16) -> Progress {
         const PAGE: u64 = PAGE_BYTES as u64;
+        let slot = &mut self.slots[usize::from(number)];
         let mut dropped = 0;
-        while self.requests[at].started_bytes < self.requests[at].len_bytes {
-            let slot = &self.requests[at];
+        while slot.started_bytes < slot.len_bytes {
             let chunk = slot.next_chunk();
             if chunk.len_bytes < PAGE_BYTES {
-                if !self.start_op(request, chunk, false) {
+                if !slot.start_chunk(engine, number, chunk, false) {
                     return Progress::NoOperations;
                 }
                 continue;
             }
             let end = (slot.offset + slot.len_bytes) / PAGE;
-            if self.core.life.closed.load(Ordering::Acquire) {
+            let core = &engine.path.core;
+            if core.life.closed.load(Ordering::Acquire) {
                 // Pages of writes that are left to the next owner stay claimed.
-                self.refuse(at, IoError::Closed);
+                slot.refuse(IoError::Closed);
                 break;
             }
-            let Some(page) = self.core.pages.marks.written.next(chunk.page, end, true) else {
-                self.requests[at].started_bytes = end * PAGE - self.requests[at].offset;
+            let Some(page) = core.pages.marks.written.next(chunk.page, end, true) else {
+                slot.started_bytes = end * PAGE - slot.offset;
                 continue;
             };
             // A writer may have the claim for as long as it takes to give a silent host up.
-            if dropped == DROPPED_AT_ONCE || !self.core.pages.claims.try_claim(page) {
+            if dropped == DROPPED_AT_ONCE || !core.pages.claims.try_claim(page) {
                 return Progress::Deferred;
             }
             dropped += 1;
             if !is_injected(InjectedFault::LateBit) {
-                self.core.pages.marks.written.remove(page);
-                self.core.pages.marks.heal(page);
-                self.forget_tag(page);
-                if let Some(store) = &self.core.backing {
-                    store.pages.remote.remove(page);
-                }
+                drop_page(core, page);
             }
-            self.core.pages.claims.release(page);
-            self.core.demand.discarded.store(true, Ordering::Release);
-            self.requests[at].started_bytes = (page + 1) * PAGE - self.requests[at].offset;
+            core.pages.claims.release(page);
+            core.demand.discarded.store(true, Ordering::Release);
+            slot.started_bytes = (page + 1) * PAGE - slot.offset;
         }
         Progress::AllStarted
     }
 
+    /// A page operation of a request has ended.
+    pub(super) fn on_ended(&mut self, core: &Core, ended: &Ended) {
+        let slot = &mut self.slots[usize::from(ended.request)];
+        slot.pending -= 1;
+        if slot.result.is_ok() {
+            slot.result = ended.result;
+        }
+        let counters = &core.measures.counters;
+        match ended.kind {
+            Kind::Read | Kind::Scrub => counters.pages_read.fetch_add(1, Ordering::Relaxed),
+            Kind::Write | Kind::Discard => counters.pages_written.fetch_add(1, Ordering::Relaxed),
+            // Nobody asked for it.
+            Kind::Move | Kind::Redo => 0,
+        };
+        if self.starting.front() != Some(&ended.request) {
+            self.finish_if_over(core, usize::from(ended.request));
+        }
+    }
+
     /// Ends the request when its last page operation has ended.
-    pub(super) fn finish_if_over(&mut self, at: usize) {
-        let slot = &mut self.requests[at];
+    fn finish_if_over(&mut self, core: &Core, at: usize) {
+        let slot = &mut self.slots[at];
         if !slot.is_over() {
             return;
         }
-        if slot.owned.is_some() && slot.timed.is_some() {
-            self.note_time(at);
+        if slot.owned.is_some() {
+            slot.note_time(core);
         }
-        let slot = &mut self.requests[at];
         if slot.result.is_err() && !matches!(slot.kind, Kind::Move | Kind::Redo) {
-            self.core
-                .measures
-                .counters
-                .requests_failed
-                .fetch_add(1, Ordering::Relaxed);
+            let counters = &core.measures.counters;
+            counters.requests_failed.fetch_add(1, Ordering::Relaxed);
         }
         // A borrowed buffer's caller looks at the slot by itself.
         if let Some(op) = slot.owned.take() {
@@ -484,11 +293,22 @@ impl Worker {
                 result: slot.result,
             };
             *slot = Slot::free();
-            self.requests.done.push_back(done);
-            self.requests
-                .free
+            self.done.push_back(done);
+            self.free
                 .push(u16::try_from(at).expect("REQUESTS_MAX fits"));
         }
+    }
+}
+
+/// The page holds nothing any more. Under its claim.
+fn drop_page(core: &Core, page: u64) {
+    core.pages.marks.written.remove(page);
+    core.pages.marks.heal(page);
+    if let Some(tags) = &core.pages.integrity.tags {
+        tags.forget_pending(page);
+    }
+    if let Some(store) = &core.backing {
+        store.pages.remote.remove(page);
     }
 }
 
@@ -508,8 +328,21 @@ impl Slot {
         Self::new(Kind::Read, std::ptr::null_mut(), 0, 0)
     }
 
+    pub(super) fn of(mut request: Request) -> Self {
+        let (kind, buffer, len_bytes) = match &mut request.op {
+            Op::Read(buffer) => (Kind::Read, buffer.as_mut_ptr(), buffer.len() as u64),
+            Op::Write(buffer) => (Kind::Write, buffer.as_mut_ptr(), buffer.len() as u64),
+            Op::Discard { len_bytes } => (Kind::Discard, std::ptr::null_mut(), *len_bytes),
+        };
+        Self {
+            tag: request.tag,
+            owned: Some(request.op),
+            ..Self::new(kind, buffer, request.offset, len_bytes)
+        }
+    }
+
     /// Has nobody's bytes.
-    fn moving(pages: &Range<u64>) -> Self {
+    pub(super) fn moving(pages: &Range<u64>) -> Self {
         const PAGE: u64 = PAGE_BYTES as u64;
         let len_bytes = (pages.end - pages.start) * PAGE;
         Self::new(
@@ -520,7 +353,7 @@ impl Slot {
         )
     }
 
-    fn redoing(unfinished: Unfinished) -> Self {
+    pub(super) fn redoing(unfinished: Unfinished) -> Self {
         let offset = unfinished.page * PAGE_BYTES as u64;
         let slot = u32::try_from(unfinished.slot).expect("IN_FLIGHT_MAX fits");
         Self {
@@ -529,7 +362,7 @@ impl Slot {
         }
     }
 
-    fn new(kind: Kind, buffer: *mut u8, offset: u64, len_bytes: u64) -> Self {
+    pub(super) fn new(kind: Kind, buffer: *mut u8, offset: u64, len_bytes: u64) -> Self {
         Self {
             tag: 0,
             kind,
@@ -545,7 +378,7 @@ impl Slot {
         }
     }
 
-    fn scrub(page: u64) -> Self {
+    pub(super) fn scrub(page: u64) -> Self {
         let (offset, len_bytes) = (page * PAGE_BYTES as u64, PAGE_BYTES as u64);
         Self::new(Kind::Scrub, std::ptr::null_mut(), offset, len_bytes)
     }
@@ -557,6 +390,47 @@ impl Slot {
 
     fn is_over(&self) -> bool {
         self.pending == 0 && self.started_bytes == self.len_bytes
+    }
+
+    /// None of its pages that are not started will be.
+    fn refuse(&mut self, error: IoError) {
+        self.result = Err(error);
+        self.started_bytes = self.len_bytes;
+    }
+
+    /// Claims its pages from `first` on, as far as operations are free for them.
+    fn claim_run(&self, engine: &Engine, first: u64) -> Run {
+        let end = (self.offset + self.len_bytes).div_ceil(PAGE_BYTES as u64);
+        let end = end.min(first + engine.free_count() as u64);
+        Run::claim(&engine.path.core.pages.claims, first..end)
+    }
+
+    /// Starts an operation on its next page; false when none is free.
+    fn start_chunk(
+        &mut self,
+        engine: &mut Engine,
+        number: u16,
+        chunk: Chunk,
+        is_claimed: bool,
+    ) -> bool {
+        let target = match self.buffer.is_null() {
+            true => self.buffer,
+            // The chunk was cut from the request's range: its offset lies inside the buffer.
+            false => self.buffer.wrapping_add(chunk.buffer_offset),
+        };
+        let is_started = engine.start(&Order {
+            request: number,
+            kind: self.kind,
+            chunk,
+            target,
+            redoes: self.redoes,
+            is_claimed,
+        });
+        if is_started {
+            self.started_bytes += chunk.len_bytes as u64;
+            self.pending += 1;
+        }
+        is_started
     }
 
     /// The next part of the request that lies in one page.
@@ -574,14 +448,5 @@ impl Slot {
             len_bytes,
             buffer_offset,
         }
-    }
-}
-
-/// Aborts when dropped: stands on the stack while a borrowed buffer is in use.
-struct AbortOnUnwind;
-
-impl Drop for AbortOnUnwind {
-    fn drop(&mut self) {
-        std::process::abort();
     }
 }

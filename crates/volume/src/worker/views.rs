@@ -46,6 +46,11 @@ pub(super) struct Expected {
 }
 
 impl Expected {
+    /// Of an operation that has left the epoch.
+    pub fn left(self) -> Self {
+        Self { epoch: 0, ..self }
+    }
+
     /// Of the stripe of a page that is cut so.
     #[inline]
     pub fn resilience(&self, cut: Cut) -> Resilience {

@@ -4,7 +4,7 @@
 //! caller then has its buffer back, so the page is copied into scratch before anything is posted
 //! from it (soundness Y3). The operation keeps the page's claim until every member has the page,
 //! or another has taken the place of one that failed: till then writers of it wait, and readers use
-//! what has landed (`landed`). Without that 2663 of 4000 modelled runs were bad, with it none.
+//! what has landed (`claim`). Without that 2663 of 4000 modelled runs were bad, with it none.
 //!
 //! While its owner lives, such a write survives what any other does: its page is in scratch, and
 //! goes to whoever takes a lost member's place. Should the owner end before that, the next one redoes it from
@@ -20,92 +20,73 @@ use std::sync::atomic::Ordering;
 
 use cenote_pool::injected_faults::{InjectedFault, is_injected};
 
-use super::stripe_of;
-use super::{ENCODING, PageOp, State};
-use crate::PAGE_BYTES;
-use crate::worker::{Work, Worker};
+use super::write::Write;
+use super::{ENCODING, Page};
+use crate::worker::data_path::{DataPath, Landing};
+use crate::worker::switches::Work;
 
-impl PageOp {
-    /// Its page, if it was acknowledged and is not everywhere yet.
-    pub(in crate::worker) fn landing_page(&self) -> Option<u64> {
-        let is_landing = self.early.is_told && self.state != State::Free;
-        is_landing.then_some(self.chunk.page)
-    }
-}
-
-impl Worker {
+impl Write {
     /// Decides from where a write is posted, and after how many splits it is acknowledged.
-    pub(super) fn prepare_acknowledgement(&mut self, op: u16) {
-        if !self.switches.in_place && self.ops[usize::from(op)].disk.entry.is_none() {
-            self.copy_to_scratch(op);
+    pub(super) fn prepare_acknowledgement(&mut self, page: &mut Page, path: &DataPath) {
+        if !path.switches.in_place && !page.disk.is_in_entry() {
+            copy_to_scratch(page, path);
         }
-        let acks = self.resilience(op).write_acks();
-        let waits_for_all = acks >= self.splits(op);
-        let is_waited_for = self.core.backing.is_some() || self.is_redo(op);
-        if waits_for_all || is_waited_for || self.endpoints.complete_at_once() {
+        let acks = page.resilience().write_acks();
+        let waits_for_all = acks >= page.split_count();
+        let is_waited_for = path.is_backed() || page.is_redo();
+        if waits_for_all || is_waited_for || path.completes_at_once() {
             return;
         }
-        self.copy_to_scratch(op);
-        self.ops[usize::from(op)].early.acks_wanted = acks as u32;
-    }
-
-    /// Has the operation's page be in scratch, though the request's buffer covers it.
-    pub(super) fn copy_to_scratch(&mut self, op: u16) {
-        let at = usize::from(op);
-        if self.ops[at].chunk.len_bytes < PAGE_BYTES || self.ops[at].memory.in_scratch {
-            return;
-        }
-        // SAFETY: the request's buffer covers the page, and the scratch begins with one; they do
-        // not overlap.
-        unsafe {
-            self.scratch(op)
-                .copy_from_nonoverlapping(self.target(op), PAGE_BYTES);
-        }
-        self.ops[at].memory.in_scratch = true;
-        self.spend(Work::Copy);
-    }
-
-    /// Whether enough splits may have landed for a write to be acknowledged before its end.
-    #[inline]
-    pub(super) fn is_acknowledgeable(&self, op: u16) -> bool {
-        let op = &self.ops[usize::from(op)];
-        let counts = op.early.acks_wanted != 0 && op.state == State::Writing && !op.early.is_told;
-        counts
-            && !op.verbs.failed
-            && op.verbs.pending & ENCODING == 0
-            && op.verbs.acked.count_ones() >= op.early.acks_wanted
+        copy_to_scratch(page, path);
+        self.acks_wanted = acks as u32;
     }
 
     /// Acknowledges a write whose last splits are still out, if enough of those that are read have
-    /// landed and the next owner would know of the slabs.
-    pub(super) fn acknowledge_early(&mut self, op: u16) {
-        let at = usize::from(op);
-        let stripe = stripe_of(&self.views, &self.ops[at]);
+    /// landed and the next owner would know of the slabs: whether it does.
+    pub(super) fn acknowledge_early(&self, page: &mut Page, path: &mut DataPath) -> bool {
+        let wanted = self.acks_wanted;
+        let verbs = page.verbs;
+        let may_be = wanted != 0
+            && self.is_writing()
+            && !verbs.failed
+            && verbs.pending & ENCODING == 0
+            && verbs.acked.count_ones() >= wanted;
+        if !may_be {
+            return false;
+        }
+        let stripe = page.stripe(&path.views);
         let stripe = stripe.expect("a write works in a mapped extent");
-        let landed = (self.ops[at].verbs.acked & stripe.readable()).count_ones();
+        let landed = (verbs.acked & stripe.readable()).count_ones();
         let changed_in = stripe.changed_in;
-        if landed < self.ops[at].early.acks_wanted
-            || !self.core.directory.is_settled(changed_in)
-            || !self.core.is_journaled(changed_in)
-        {
-            return;
+        let is_known =
+            path.core.directory.is_settled(changed_in) && path.core.is_journaled(changed_in);
+        if landed < wanted || !is_known {
+            return false;
         }
         if !is_injected(InjectedFault::ForgetEarly) {
-            self.core.pages.marks.commit(self.list_slot(op));
+            page.commit_listing(path);
         }
-        self.ops[at].early.is_told = true;
-        self.ops.landing += 1;
+        page.is_told = true;
+        path.landing.push(Landing {
+            op: page.op,
+            page: page.number,
+            scratch: page.memory.scratch(),
+        });
         // Who reads the page from now on is to know it; should this not be its end, it is torn.
-        self.decide_tag(op);
-        self.publish_landed(op);
+        page.decide_tag(path);
+        page.publish_landed(path);
         if is_injected(InjectedFault::ReleaseEarly) {
-            self.unclaim(op);
+            page.unclaim(&path.core);
         }
-        self.core
-            .measures
-            .counters
-            .writes_early
-            .fetch_add(1, Ordering::Relaxed);
-        self.tell(op, Ok(()));
+        let counters = &path.core.measures.counters;
+        counters.writes_early.fetch_add(1, Ordering::Relaxed);
+        true
+    }
+}
+
+/// Has the page be in scratch, though the request's buffer covers it.
+fn copy_to_scratch(page: &mut Page, path: &DataPath) {
+    if page.memory.copy_to_scratch() {
+        path.spend(Work::Copy);
     }
 }

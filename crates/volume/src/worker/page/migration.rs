@@ -1,6 +1,6 @@
 //! Moving a page to the volume's other layout: read where it is, written where it is to be.
 //!
-//! `Parked -> Merging (claimed; the old stripe is read and judged) -> Writing (the new one) -> (done)`.
+//! `Parked -> Gathering (claimed; the old stripe is read and judged) -> Writing (the new one) -> (done)`.
 //! What goes wrong ends the try and gives the page back as it was: the bit that says its layout is set last,
 //! when every member of the new stripe has acknowledged. The page is on nobody's list of pages in
 //! flight, for it is whole where its bit says; whoever rebuilds the new stripe's slabs does not count it
@@ -15,198 +15,244 @@ use std::sync::atomic::Ordering;
 use cenote_fabric::order_stores;
 use cenote_pool::injected_faults::{InjectedFault, is_injected};
 
-use super::State;
-use super::stripe_of;
+use super::gather::{Asked, Gather, Judged};
+use super::{Next, Page, Then};
 use crate::IoError;
 use crate::directory::Stripe;
-use crate::layout::PageLocation;
+use crate::extents::LayoutId;
 use crate::marks::Soundness;
-use crate::worker::Worker;
+use crate::worker::data_path::DataPath;
 
-impl Worker {
-    /// Looks where the operation's page is: again whenever it begins, for it may have moved.
-    pub(super) fn locate(&mut self, op: u16) {
-        let state = &mut self.ops[usize::from(op)];
-        let PageLocation { extent, index, cut } = self.core.layouts.locate(state.chunk.page);
-        (state.place.extent, state.place.index, state.place.cut) = (extent, index, cut);
-    }
+/// The move of a page to the volume's other layout.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Move {
+    phase: Phase,
+    gather: Gather,
+    /// The layout where the page is to be.
+    to: LayoutId,
+    /// The jobs that the page's disk queue had been asked for when the move began.
+    asked: Option<u64>,
+}
 
-    pub(super) fn begin_move(&mut self, op: u16) {
-        let page = self.ops[usize::from(op)].chunk.page;
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+enum Phase {
+    #[default]
+    Parked,
+    /// Its page is read where it is.
+    Gathering,
+    /// It is written where it is to be.
+    Writing,
+}
+
+impl Move {
+    pub fn begin(&mut self, page: &mut Page, path: &mut DataPath) -> Next {
         // Once: a change that is taken back meanwhile has another.
-        let to = self.core.layouts.target();
-        self.ops[usize::from(op)].aim.to = to;
+        self.to = path.core.layouts.target();
         // Nobody else moves it.
-        if self.core.layouts.id_of(page) == to {
-            return self.finish(op, Ok(()));
+        if path.core.layouts.id_of(page.number) == self.to {
+            return Next::End(Ok(()));
         }
         if !is_injected(InjectedFault::MoveOverNewer) {
-            if !self.claim_known(op) {
-                return self.park(op);
+            page.claim.held = self.claim_known(page, path);
+            if !page.claim.held {
+                return Next::Park;
             }
-            self.ops[usize::from(op)].claim.held = true;
         }
-        let is_written = self.core.pages.marks.written.contains(page);
-        if is_written && self.core.backing.is_some() {
-            return self.move_to_disk(op);
+        let marks = &path.core.pages.marks;
+        let is_written = marks.written.contains(page.number);
+        if is_written && path.is_backed() {
+            return self.move_to_disk(page, path);
         }
-        if !is_written || self.core.pages.marks.soundness(page) == Soundness::Torn {
+        if !is_written || marks.soundness(page.number) == Soundness::Torn {
             // Nothing to be read, there or here.
-            self.pass_over(op);
-            return self.finish(op, Ok(()));
+            self.pass_over(page, path);
+            return Next::End(Ok(()));
         }
-        self.locate(op);
-        self.ops[usize::from(op)].state = State::Merging;
-        self.gather(op);
+        page.locate(&path.core);
+        self.gather(page, path)
+    }
+
+    fn gather(&mut self, page: &mut Page, path: &mut DataPath) -> Next {
+        self.phase = Phase::Gathering;
+        page.enter(path);
+        match self.gather.ask(page, path) {
+            Asked::Splits(splits) => Next::Read { splits },
+            Asked::Park => Next::Park,
+            Asked::Disk => unreachable!("pages of backed volumes are not read"),
+            Asked::Lost => self.end_unreadable(page, path, IoError::Lost),
+        }
+    }
+
+    /// Reads all there is of the page.
+    pub fn widen(&mut self, page: &mut Page, path: &mut DataPath) -> Next {
+        page.leave(path);
+        self.gather.is_wide = true;
+        self.gather(page, path)
+    }
+
+    pub fn on_verbs(&mut self, page: &mut Page, path: &mut DataPath) -> Next {
+        match self.phase {
+            Phase::Gathering => self.end_gather(page, path),
+            Phase::Writing => self.end_scatter(page, path),
+            Phase::Parked => unreachable!("no verb is out"),
+        }
+    }
+
+    fn end_gather(&mut self, page: &mut Page, path: &mut DataPath) -> Next {
+        if page.verbs.is_short() {
+            page.leave(path);
+            return self.gather(page, path);
+        }
+        if !page.verbs.is_over() {
+            return Next::Apart(Then::Step);
+        }
+        if path.is_closed() {
+            return Next::End(Err(IoError::Closed));
+        }
+        match self.gather.judge(page, path) {
+            Judged::Whole => self.scatter(page, path),
+            Judged::Later(next) => next,
+            Judged::Lost => self.end_unreadable(page, path, IoError::Lost),
+            // All there is of it may tell what is right; if not, it is an error for good once nothing of its
+            // stripe is awaited.
+            Judged::Corrupt if self.gather.is_wide => {
+                self.end_unreadable(page, path, IoError::Corrupt)
+            }
+            Judged::Corrupt => {
+                self.gather.is_wide = true;
+                Next::Park
+            }
+        }
     }
 
     /// Claims the page; with a disk behind it, once the disk's queue has taken in every write of it: one
     /// that was asked for and not taken stands in no bit. Nothing is held while it is waited for.
-    fn claim_known(&mut self, op: u16) -> bool {
-        let (at, claims) = (usize::from(op), &self.core.pages.claims);
-        let page = self.ops[at].chunk.page;
-        let Some(store) = &self.core.backing else {
-            return claims.try_claim(page);
+    fn claim_known(&mut self, page: &mut Page, path: &DataPath) -> bool {
+        let claims = &path.core.pages.claims;
+        let Some(store) = &path.core.backing else {
+            return claims.try_claim(page.number);
         };
-        let lane = store.lane_of(page);
-        let state = &mut self.ops[at];
-        let asked = match state.disk.asked {
+        let lane = store.lane_of(page.number);
+        let asked = match self.asked {
             Some(asked) => asked,
             None => {
                 // In this order: who had the page before had asked.
-                let Some(version) = claims.version(page) else {
+                let Some(version) = claims.version(page.number) else {
                     return false;
                 };
-                state.claim.version = version;
-                *state.disk.asked.insert(store.asked_of(lane))
+                page.claim.version = version;
+                *self.asked.insert(store.asked_of(lane))
             }
         };
         if !store.has_taken_of(lane, asked) {
             return false;
         }
         // A write came in between: then that one is waited for, too.
-        let is_claimed = claims.try_claim_at(page, state.claim.version);
+        let is_claimed = claims.try_claim_at(page.number, page.claim.version);
         if !is_claimed {
-            state.disk.asked = None;
+            self.asked = None;
         }
         is_claimed
     }
 
-    /// The page was read: writes it to its new stripe.
-    pub(super) fn scatter_moved(&mut self, op: u16) {
-        let at = usize::from(op);
+    /// The page was read: has it written to its new stripe.
+    fn scatter(&mut self, page: &mut Page, path: &mut DataPath) -> Next {
         // All of it is written again, elsewhere.
-        self.ops[at].wrong = 0;
-        self.leave(op);
-        let (to, page) = (self.ops[at].aim.to, self.ops[at].chunk.page);
-        let PageLocation { extent, index, cut } = self.core.layouts.locate_in(to, page);
-        let state = &mut self.ops[at];
-        (state.place.extent, state.place.index, state.place.cut) = (extent, index, cut);
-        self.enter(op);
-        let stripe = stripe_of(&self.views, &self.ops[at]).filter(|stripe| is_whole(stripe));
-        let Some(stripe) = stripe else {
-            return self.finish(op, Err(IoError::NoSpace));
+        page.wrong = 0;
+        page.leave(path);
+        page.place = path.core.layouts.locate_in(self.to, page.number);
+        page.enter(path);
+        let stripe = page.stripe(&path.views);
+        let Some(stripe) = stripe.filter(|stripe| is_whole(stripe)) else {
+            return Next::End(Err(IoError::NoSpace));
         };
-        if stripe.fence.contains(index) {
-            return self.park(op);
+        if stripe.fence.contains(page.place.index) {
+            return Next::Park;
         }
-        let members = self.required(stripe, index);
-        let state = &mut self.ops[at];
-        state.state = State::Writing;
-        state.verbs.reset();
+        let members = page.required(path, stripe);
+        self.phase = Phase::Writing;
+        page.verbs.reset();
         if is_injected(InjectedFault::SkipLayoutBit) {
-            self.pass_over(op);
+            self.pass_over(page, path);
         }
-        self.scatter(op, members);
+        Next::Write { members }
     }
 
     /// Everything posted to the new stripe has completed.
-    pub(super) fn end_move(&mut self, op: u16) {
+    fn end_scatter(&mut self, page: &mut Page, path: &mut DataPath) -> Next {
         // Before the bit, which readers and rebuilders look at.
         order_stores();
-        let state = &self.ops[usize::from(op)];
-        let changed_in = stripe_of(&self.views, state).map(|stripe| stripe.changed_in);
+        let stripe = page.stripe(&path.views);
         // A slab that was skipped is out of everybody's sight, and the next owner finds the others.
-        let is_known = changed_in.is_some_and(|epoch| {
-            self.core.directory.is_settled(epoch) && self.core.is_journaled(epoch)
+        let is_known = stripe.is_some_and(|stripe| {
+            path.core.directory.is_settled(stripe.changed_in)
+                && path.core.is_journaled(stripe.changed_in)
         });
-        if state.verbs.failed || !is_known {
-            return self.finish(op, Err(IoError::NoSpace));
+        if page.verbs.failed || !is_known {
+            return Next::End(Err(IoError::NoSpace));
         }
-        self.pass_over(op);
+        self.pass_over(page, path);
         // In this order: should the owner end in between, the page is read as doubtful as it was.
-        self.decide_tag(op);
-        self.core
-            .pages
-            .marks
-            .heal(self.ops[usize::from(op)].chunk.page);
-        let counters = &self.core.measures.counters;
-        counters.pages_moved.fetch_add(1, Ordering::Relaxed);
-        self.finish(op, Ok(()));
-    }
-
-    /// Whether the operation moves a page of which it looks at all there is.
-    pub(super) fn moves_widely(&self, op: u16) -> bool {
-        let state = &self.ops[usize::from(op)];
-        state.aim.is_move && state.aim.is_wider
-    }
-
-    /// What was read of the page disagrees. All there is of it may tell what is right; if not, it is
-    /// an error for good once nothing of its stripe is awaited.
-    pub(super) fn end_moving_corrupt(&mut self, op: u16) {
-        if self.ops[usize::from(op)].aim.is_wider {
-            return self.end_unmovable(op, IoError::Corrupt);
-        }
-        self.ops[usize::from(op)].aim.is_wider = true;
-        self.park(op);
+        page.decide_tag(path);
+        path.core.pages.marks.heal(page.number);
+        count_moved(path);
+        Next::End(Ok(()))
     }
 
     /// The page could not be read. Where that is for good it is an error in its new layout, as it was in
     /// its old one; else the next try may read it.
-    pub(super) fn end_unmovable(&mut self, op: u16, error: IoError) {
-        let page = self.ops[usize::from(op)].chunk.page;
-        let snapshot = self.views.known();
-        let stripe = snapshot.extents.get(self.ops[usize::from(op)].place.extent);
+    fn end_unreadable(&self, page: &Page, path: &DataPath, error: IoError) -> Next {
+        let stripe = path.views.known().extents.get(page.place.extent);
         let stripe = stripe.and_then(Option::as_deref);
         let is_awaited = stripe.is_some_and(Stripe::has_unreachable);
         let is_gone = stripe.is_none_or(|stripe| !stripe.is_there());
         let is_over = error == IoError::Corrupt || (error == IoError::Lost && is_gone);
         if is_awaited || !is_over {
-            return self.finish(op, Err(error));
+            return Next::End(Err(error));
         }
         tracing::warn!(
-            page,
+            page = page.number,
             "a page cannot be read: it is an error until it is written whole"
         );
-        self.core.pages.marks.tear(page);
-        self.pass_over(op);
-        self.finish(op, Ok(()));
+        path.core.pages.marks.tear(page.number);
+        self.pass_over(page, path);
+        Next::End(Ok(()))
     }
 
     /// A page that the disk has needs no copy: it is read from there until it is written next. One that the
     /// disk has refused stays, for only its slabs have it, and so does one that it may yet refuse (decision 47).
-    fn move_to_disk(&mut self, op: u16) {
-        let page = self.ops[usize::from(op)].chunk.page;
-        let store = self.core.backing.as_ref();
-        let pages = &store.expect("just seen").pages;
+    fn move_to_disk(&self, page: &Page, path: &DataPath) -> Next {
+        let pages = &path.store().pages;
         // In this order: what became of a write is known before it is queued no more.
-        let is_open = pages.queued.contains(page) || pages.stale.contains(page);
-        if is_open && pages.remote.contains(page) {
-            return self.finish(op, Err(IoError::Disk));
+        let is_open = pages.queued.contains(page.number) || pages.stale.contains(page.number);
+        if is_open && pages.remote.contains(page.number) {
+            return Next::End(Err(IoError::Disk));
         }
         // In this order: in its new layout no slab has it.
-        pages.remote.remove(page);
-        self.pass_over(op);
-        let counters = &self.core.measures.counters;
-        counters.pages_moved.fetch_add(1, Ordering::Relaxed);
-        self.finish(op, Ok(()));
+        pages.remote.remove(page.number);
+        self.pass_over(page, path);
+        count_moved(path);
+        Next::End(Ok(()))
     }
 
     /// From here on the page is in the layout where it is to be. Under its claim.
-    fn pass_over(&self, op: u16) {
-        let state = &self.ops[usize::from(op)];
-        self.core.layouts.pass(state.chunk.page, state.aim.to);
+    fn pass_over(&self, page: &Page, path: &DataPath) {
+        path.core.layouts.pass(page.number, self.to);
     }
+
+    pub fn park(&mut self) {
+        self.phase = Phase::Parked;
+    }
+
+    /// Whether verbs of it are out that write.
+    pub fn is_writing(&self) -> bool {
+        self.phase == Phase::Writing
+    }
+}
+
+fn count_moved(path: &DataPath) {
+    let counters = &path.core.measures.counters;
+    counters.pages_moved.fetch_add(1, Ordering::Relaxed);
 }
 
 /// Whether pages come to a stripe from one that may be: every split is there, and none is awaited.

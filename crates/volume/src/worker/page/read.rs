@@ -1,184 +1,203 @@
-//! Reading a page: which splits are asked for, and when what came is the page.
+//! Reading a page for a request, or scrubbing one for nobody.
+//!
+//! `Parked -> Gathering [-> Healing] -> (done)`; from a disk `Parked -> Fetching [-> Promoting] -> (done)`.
 //!
 //! A read takes no claim: it notes the claim's version, and is taken again if a writer was there
 //! meanwhile. It moves on as soon as enough splits are there (`late`), and hands over what they
-//! make once they were judged (`checked`). The reads inside writes of part of a page go the same way.
+//! make once they were judged (`gather`).
 //!
 //! Invariant: a read returns k splits of one snapshot, with no writer in between. Pages that are
-//! claimed are waited for, or read as `landed` says.
+//! claimed are waited for, or read as `claim` says.
 
-use std::sync::atomic::Ordering;
-
+use cenote_fabric::order_stores;
 use cenote_pool::injected_faults::{InjectedFault, is_injected};
 
-use super::State;
-use super::in_flight::Landed;
-use super::stripe_of;
-use super::verbs::Verb;
+use super::claim::{Claim, Landed};
+use super::gather::{Asked, Gather, Judged};
+use super::{Next, Page, Then, claim, disk, guard, heal};
 use crate::IoError;
-use crate::directory::Stripe;
-use crate::marks::Soundness;
-use crate::worker::{Work, Worker};
+use crate::worker::data_path::DataPath;
+use crate::worker::switches::Work;
 
-impl Worker {
-    pub(super) fn begin_read(&mut self, op: u16) {
-        let at = usize::from(op);
-        let page = self.ops[at].chunk.page;
-        self.ops[at].claim.landed = Landed::default();
-        let Some(version) = self.core.pages.claims.version(page) else {
-            return self.begin_landed(op);
+/// The read of a page.
+#[derive(Clone, Copy)]
+pub(super) struct Read {
+    phase: Phase,
+    gather: Gather,
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Phase {
+    Parked,
+    /// Its splits are read.
+    Gathering,
+    /// Its page was read, and splits of it that were wrong are written again.
+    Healing,
+    /// The disk reads its page.
+    Fetching,
+    /// Its page was read from the disk, and goes to hosts as well.
+    Promoting,
+}
+
+impl Default for Read {
+    fn default() -> Self {
+        Self {
+            phase: Phase::Parked,
+            gather: Gather {
+                is_wide: false,
+                is_optimistic: true,
+            },
+        }
+    }
+}
+
+impl Read {
+    pub fn begin(&mut self, page: &mut Page, path: &mut DataPath) -> Next {
+        page.claim.landed = Landed::default();
+        let claims = &path.core.pages.claims;
+        let Some(version) = claims.version(page.number) else {
+            return self.begin_in_flight(page, path);
         };
         // After the version: while that stays, so does the page.
-        self.locate(op);
-        if !self.core.pages.marks.written.contains(page) {
-            if !self.core.pages.claims.unchanged(page, version) {
-                return self.park(op);
+        page.locate(&path.core);
+        page.claim.version = version;
+        if !path.core.pages.marks.written.contains(page.number) {
+            if !page.is_unchanged(&path.core) {
+                return Next::Park;
             }
-            if !self.is_scrub(op) {
-                let target = self.target(op);
-                // SAFETY: the target is the chunk's part of the request's buffer, which lives until the request ends.
-                unsafe { target.write_bytes(0, self.ops[at].chunk.len_bytes) };
+            if !page.is_scrub() {
+                page.memory.hand_over_zeros();
             }
-            return self.finish(op, Ok(()));
+            return Next::End(Ok(()));
         }
-        self.ops[at].claim.version = version;
-        self.ops[at].state = State::Reading;
-        self.gather(op);
+        self.gather(page, path)
     }
 
-    /// Posts reads of as many members' splits as the mode asks for. Enters the newest epoch first.
-    pub(super) fn gather(&mut self, op: u16) {
-        let at = usize::from(op);
-        self.enter(op);
-        let k = self.cut(op).k();
-        let mut readable = stripe_of(&self.views, &self.ops[at]).map_or(0, Stripe::readable);
-        if is_injected(InjectedFault::DecodeStale) {
-            readable = stripe_of(&self.views, &self.ops[at]).map_or(0, Stripe::present);
-        }
-        let Some(readable) = self.usable(op, readable) else {
-            return self.park(op);
+    /// Reads a page that is claimed, if it is in flight; else it waits.
+    fn begin_in_flight(&mut self, page: &mut Page, path: &mut DataPath) -> Next {
+        let (flights, claims) = (&path.core.pages.flights, &path.core.pages.claims);
+        let flight = flights.find(claims, page.number);
+        let Some(flight) = flight.filter(|_| !page.is_scrub()) else {
+            return Next::Park;
         };
-        // What is not to be written yet would be read again and again.
-        let is_merge = self.ops[at].state == State::Merging && !self.ops[at].aim.is_move;
-        if is_merge && self.is_held_up(op) {
-            return self.park(op);
+        // Under its writer's claim nobody moves it.
+        page.locate(&path.core);
+        if let Some(write) = claim::own_writer(page, path, &flight) {
+            // No host has a part in it, so there is nothing to compare.
+            // SAFETY: a write that was acknowledged early has its whole page in its scratch until it ends.
+            unsafe { page.memory.hand_over(write.scratch) };
+            path.spend(Work::Copy);
+            return Next::End(Ok(()));
         }
-        let is_there = readable.count_ones() as usize >= k;
-        if self.core.backing.is_some() && !(is_there && self.is_remote(op)) {
-            // The disk would refuse it until its slabs are back, or are given up and its bit is clear.
-            if self.is_only_on_slabs(op) {
-                return self.park(op);
+        page.claim = Claim::of_flight(&flight);
+        self.gather(page, path)
+    }
+
+    fn gather(&mut self, page: &mut Page, path: &mut DataPath) -> Next {
+        self.phase = Phase::Gathering;
+        page.enter(path);
+        match self.gather.ask(page, path) {
+            Asked::Splits(splits) => Next::Read { splits },
+            Asked::Park => Next::Park,
+            Asked::Disk if disk::fetch(page, path) => {
+                self.phase = Phase::Fetching;
+                Next::Wait
             }
-            return self.fetch(op);
+            Asked::Disk => Next::Park,
+            Asked::Lost => Next::End(Err(IoError::Lost)),
         }
-        if !is_there {
-            // Between the look at the bitmap and the epoch it may have been discarded and unmapped.
-            let state = &self.ops[at];
-            if state.state == State::Reading
-                && !self
-                    .core
-                    .pages
-                    .claims
-                    .unchanged(state.chunk.page, state.claim.version)
-            {
-                return self.park(op);
+    }
+
+    /// Reads all there is of the page.
+    pub fn widen(&mut self, page: &mut Page, path: &mut DataPath) -> Next {
+        page.leave(path);
+        self.gather.is_wide = true;
+        self.gather(page, path)
+    }
+
+    pub fn on_verbs(&mut self, page: &mut Page, path: &mut DataPath) -> Next {
+        match self.phase {
+            Phase::Gathering => self.end_gather(page, path),
+            Phase::Healing => {
+                // Before the page is given back: readers look then.
+                order_stores();
+                if !page.verbs.failed {
+                    heal::count_healed(page, path);
+                }
+                // The splits are right again, or their hosts are gone: the read has succeeded either way.
+                Next::End(Ok(()))
             }
-            if self.awaits_splits(op) {
-                return self.park(op);
+            Phase::Promoting => {
+                // Before the bit, which readers look at.
+                order_stores();
+                disk::end_promotion(page, path);
+                Next::End(Ok(()))
             }
-            return self.end_lost(op);
+            Phase::Parked | Phase::Fetching => unreachable!("no verb is out"),
         }
-        let data = (1 << k) - 1;
-        let soundness = self.soundness(op);
-        let is_compared = self.is_compared(op, soundness);
-        let chosen = match soundness {
-            _ if is_compared => self.first_look(op, readable),
-            Soundness::Sound => self.choose(op, readable),
-            // Copies may differ: all readers take the same one.
-            Soundness::Doubtful if k == 1 => readable & readable.wrapping_neg(),
-            Soundness::Doubtful if readable & data == data => data,
-            Soundness::Doubtful if self.awaits_splits(op) => return self.park(op),
-            Soundness::Doubtful | Soundness::Torn => return self.end_lost(op),
+    }
+
+    fn end_gather(&mut self, page: &mut Page, path: &mut DataPath) -> Next {
+        if page.verbs.is_short() {
+            path.count_repeat();
+            page.leave(path);
+            return self.begin(page, path);
+        }
+        match self.gather.judge(page, path) {
+            Judged::Whole => {}
+            Judged::Later(next) => return next,
+            Judged::Lost => return Next::End(Err(IoError::Lost)),
+            Judged::Corrupt => return Next::End(Err(IoError::Corrupt)),
+        }
+        if !page.is_unchanged(&path.core) && !is_injected(InjectedFault::TornRead) {
+            path.count_repeat();
+            return Next::Apart(Then::Park);
+        }
+        if !page.memory.is_in_place() && !path.is_sealed() && !page.is_scrub() {
+            // SAFETY: the scratch page is whole, and nothing lands in it any more.
+            unsafe { page.memory.hand_over(page.memory.scratch()) };
+            path.spend(Work::Copy);
+        }
+        match heal::claim_wrong(page, path) {
+            Some(members) => self.write(page, Phase::Healing, members),
+            None => Next::End(Ok(())),
+        }
+    }
+
+    /// The disk has read the page into `bytes`.
+    pub fn on_fetched(&mut self, page: &mut Page, path: &mut DataPath, bytes: *const u8) -> Next {
+        if let Err(next) = guard::accept_fetched(page, path, bytes) {
+            return next;
+        }
+        if !path.is_sealed() && !page.is_scrub() {
+            // SAFETY: the disk's buffer is a whole page, which nobody writes before it is given back.
+            unsafe { page.memory.hand_over(bytes) };
+        }
+        if !page.is_unchanged(&path.core) {
+            path.count_repeat();
+            return Next::Park;
+        }
+        let Some(members) = disk::claim_promotion(page, path) else {
+            return Next::End(Ok(()));
         };
-        let waits = match is_compared {
-            true => chosen.count_ones(),
-            false => self.resilience(op).read_waits() as u32,
-        };
-        let is_sealed = self.core.pages.integrity.is_sealed();
-        let state = &mut self.ops[at];
-        let is_nobodys = state.aim.is_scrub || state.aim.is_move;
-        state.memory.in_scratch = !self.switches.in_place || is_sealed || is_nobodys;
-        state.verbs.begin_read(chosen, waits);
-        if k == 1 && chosen & 1 << state.verbs.primary == 0 {
-            state.verbs.primary = chosen.trailing_zeros() as u8;
-        }
-        self.prefetch(op, chosen, Verb::Read);
-        self.prefetch_tag(op);
-        self.post(op, chosen, Verb::Read);
+        // The request's buffer has what the user sees: of a sealed page no host's business.
+        page.memory.in_scratch = path.is_sealed();
+        self.write(page, Phase::Promoting, members)
     }
 
-    pub(super) fn end_read(&mut self, op: u16) {
-        let at = usize::from(op);
-        if self.ops[at].verbs.is_short() {
-            self.count_repeat();
-            self.leave(op);
-            return self.begin_read(op);
-        }
-        self.revoke_late(op);
-        if !self.judge(op) {
-            return;
-        }
-        if !self.is_unchanged(op) && !is_injected(InjectedFault::TornRead) {
-            self.count_repeat();
-            if let Some(op) = self.detach(op) {
-                self.park(op);
-            }
-            return;
-        }
-        if !self.is_in_place(op)
-            && !self.core.pages.integrity.is_sealed()
-            && !self.ops[at].aim.is_scrub
-        {
-            let (start, len_bytes) = (self.ops[at].chunk.start, self.ops[at].chunk.len_bytes);
-            // SAFETY: the scratch page is whole, the chunk lies inside it, and the target is the
-            // chunk's part of the request's buffer; they do not overlap.
-            unsafe {
-                self.target(op)
-                    .copy_from_nonoverlapping(self.scratch(op).add(start), len_bytes)
-            };
-            self.spend(Work::Copy);
-        }
-        if !self.begin_heal(op) {
-            self.finish(op, Ok(()));
-        }
+    /// Writes what was read to some members.
+    fn write(&mut self, page: &mut Page, phase: Phase, members: u64) -> Next {
+        self.phase = phase;
+        page.verbs.reset();
+        Next::Write { members }
     }
 
-    /// Whether slabs of the operation's stripe are out of reach, and what they hold may yet decide what the
-    /// page is.
-    pub(super) fn awaits_splits(&self, op: u16) -> bool {
-        // The newest: an operation that asked again may have left its epoch.
-        let state = &self.ops[usize::from(op)];
-        let stripe = self.views.known().extents.get(state.place.extent);
-        let stripe = stripe.and_then(Option::as_deref);
-        let stripe = stripe.filter(|stripe| stripe.cut == state.place.cut);
-        stripe.is_some_and(|stripe| {
-            stripe.is_awaited() || (stripe.is_there() && stripe.has_unreachable())
-        })
+    pub fn park(&mut self) {
+        self.phase = Phase::Parked;
     }
 
-    /// The page that the operation is to read is lost.
-    pub(super) fn end_lost(&mut self, op: u16) {
-        if self.ops[usize::from(op)].aim.is_move {
-            return self.end_unmovable(op, IoError::Lost);
-        }
-        self.finish(op, Err(IoError::Lost));
-    }
-
-    pub(super) fn count_repeat(&self) {
-        self.core
-            .measures
-            .counters
-            .reads_repeated
-            .fetch_add(1, Ordering::Relaxed);
+    /// Whether verbs of it are out that write.
+    pub fn is_writing(&self) -> bool {
+        matches!(self.phase, Phase::Healing | Phase::Promoting)
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! One thread with a worker of its own, begun when it is first asked for. A pass reads all that hosts
 //! have of each page; what disagrees is healed or counted as corrupt by the same rules as a read
-//! (`worker::page::checked`), under the same claims and epochs. It yields: it runs at the lowest
+//! (`worker::page::gather`), under the same claims and epochs. It yields: it runs at the lowest
 //! priority, a few pages at a time, waits while others are at work, and keeps to its rate.
 //!
 //! Concurrency: orders come through a lock and a bell; what it did is told by atomics.

@@ -34,10 +34,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use crossbeam_queue::ArrayQueue;
 
 use crate::PAGE_BYTES;
-use crate::directory::WORKERS_MAX;
+use crate::limits::{OPS_MAX, WORKERS_MAX};
 use crate::marks::{Bitmap, PageBits};
 use crate::wake::Wake;
-use crate::worker::OPS_MAX;
 pub use device::{Device, FLIGHTS_MAX, Transfer};
 pub use entries::{DiskPart, Entries, Route};
 pub use open::{Backing, BackingError, backing_works};

@@ -21,12 +21,15 @@ mod context;
 mod dialer;
 mod evictor;
 mod extent_reclaim;
+mod fate;
 mod host;
 mod hosts;
+mod listing;
 mod mapper;
 mod mender;
 mod openings;
 mod owner;
+mod ownership;
 mod pace;
 mod parts;
 mod placement;
@@ -51,16 +54,17 @@ use cenote_fabric::{Incoming, Time};
 use cenote_pool::control::{HeldSlab, Reply, Window};
 use cenote_pool::ledger::LEASE;
 
+use crate::command::Command;
 use crate::core::Core;
 use crate::directory::{HostIndex, Session, Snapshot};
 use crate::status::HostState;
-use crate::stepped;
 use acquires::{Acquire, Acquires, Outcome, Purpose};
 use activity::Activity;
 use books::Names;
 use close::Closing;
 use context::Context;
 use evictor::Evictor;
+use fate::{Cause, Unmapped};
 use hosts::{Arrival, Hosts};
 use mapper::Mapper;
 use mender::Mender;
@@ -69,15 +73,15 @@ use owner::Owner;
 use placement::Placer;
 use recorder::Recorder;
 use relocation::PAUSE;
-use repairer::{Cause, Repairer, Unmapped};
+use repairer::Repairer;
 use reputations::Reputations;
 use reshaper::Reshaper;
 use restriper::Restriper;
 use windows::pool_window;
 
 pub use dialer::{Dialer, Greeted, Greeting, Link, Threads, dial};
-pub use host::HostConfig;
-pub use parts::{Command, Parts};
+pub use parts::Parts;
+pub use relocation::stage::{Relocation, RelocationStage};
 
 /// Longest the thread sleeps: pings, retries and reclaims are due at this grain.
 const TICK: Duration = Duration::from_millis(250);
@@ -583,7 +587,7 @@ impl Control {
     }
 
     /// Where the relocations stand that have a slab to fill; for simulators.
-    pub(crate) fn relocations(&self) -> Vec<stepped::Relocation> {
+    pub(crate) fn relocations(&self) -> Vec<relocation::stage::Relocation> {
         self.repairer.at_work()
     }
 }

@@ -25,6 +25,7 @@ use cenote_pool::injected_faults::{InjectedFault, is_injected};
 use crate::Resilience;
 use crate::extents::ByExtent;
 use crate::fence::Fence;
+use crate::limits::WORKERS_MAX;
 use crate::scheme::Cut;
 use epochs::Epochs;
 
@@ -248,9 +249,6 @@ enum Loss {
     /// Their host has said that it brings them back: worth waiting for in any case.
     Returns,
 }
-
-/// Most workers of one volume.
-pub const WORKERS_MAX: usize = 64;
 
 impl Directory {
     /// With room for so many extents of each layout.

@@ -3,9 +3,9 @@
 use std::io::ErrorKind;
 
 use crate::Scheme;
-use crate::directory::WORKERS_MAX;
 use crate::integrity::TagsError;
 use crate::journal::JournalError;
+use crate::limits::WORKERS_MAX;
 use crate::marks::MarksError;
 
 /// Why a volume cannot be opened or changed.

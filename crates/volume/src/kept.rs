@@ -7,13 +7,14 @@ use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
+use crate::config::VolumeConfig;
 use crate::extents::{LayoutId, index_of};
 use crate::integrity::Tags;
 use crate::journal::{Identity, Image, Journal, JournalFile, Log, Shape};
 use crate::layouts::Layouts;
 use crate::marks::{Marks, MarksFiles, PageCount};
 use crate::scheme::Cut;
-use crate::{JournalError, Scheme, VolumeConfig, VolumeError};
+use crate::{JournalError, Scheme, VolumeError};
 use cenote_codec::PARITY_MAX;
 
 /// What survives a volume's owner.

@@ -14,6 +14,8 @@
 
 mod backing;
 mod claims;
+mod command;
+mod config;
 mod control;
 mod core;
 mod directory;
@@ -29,6 +31,7 @@ mod journal;
 mod kept;
 mod layout;
 mod layouts;
+mod limits;
 mod mailboxes;
 mod marks;
 mod migrator;
@@ -50,12 +53,13 @@ mod workers;
 pub use cenote_pool::placement::{Placement, PlacementError};
 
 pub use backing::{Backing, BackingError, Device, FLIGHTS_MAX, Transfer, backing_works};
-pub use control::{Dialer, Greeted, Greeting, HostConfig, Link};
-pub use directory::WORKERS_MAX;
+pub use config::{HostConfig, RETURN_MAX, VolumeConfig};
+pub use control::{Dialer, Greeted, Greeting, Link, Relocation, RelocationStage};
 pub use error::VolumeError;
 pub use integrity::{IntegrityStatus, Protection, Reputation, SealKey, SealKeyError, TagsError};
 pub use journal::{JournalError, JournalFile, Log};
 pub use kept::{Kept, Left, NamedSlab};
+pub use limits::{REQUESTS_MAX, WORKERS_MAX};
 pub use marks::{MarksError, Unfinished};
 pub use request::{Done, IoError, Op, PAGE_BYTES, REQUEST_BYTES_MAX, Request};
 pub use resilience::{Mode, ModeError, Resilience, ResilienceError};
@@ -65,8 +69,8 @@ pub use status::{
     BackingStatus, ChangeStatus, CounterValues, ExtentStatus, Health, HostState, JournalStatus,
     LatencyStatus, RepairStatus, VolumeStatus,
 };
-pub use stepped::{Relocation, RelocationStage, Seat, Stepped, Whole};
+pub use stepped::{Seat, Stepped, Whole};
 pub use timings::{HistogramValues, Latency, TimingValues};
-pub use volume::{RETURN_MAX, Volume, VolumeConfig};
-pub use worker::{REQUESTS_MAX, Switches, Work, Worker};
+pub use volume::Volume;
+pub use worker::{Switches, Work, Worker};
 pub use workers::{WorkerGuard, Workers};

@@ -5,7 +5,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use cenote_fabric::Endpoint;
 
-use crate::directory::{Session, WORKERS_MAX};
+use crate::directory::Session;
+use crate::limits::WORKERS_MAX;
 
 /// One for each worker, by its number.
 pub struct Mailboxes(Box<[Mailbox]>);

@@ -22,12 +22,14 @@ use cenote_durable::{allocate, allocate_range};
 use cenote_pool::injected_faults::{InjectedFault, is_injected};
 use memmap2::{MmapOptions, MmapRaw};
 
+use crate::limits::IN_FLIGHT_MAX;
+
 mod bitmap;
 mod list;
 
 pub use bitmap::Bitmap;
 use bitmap::Room;
-pub use list::{IN_FLIGHT_MAX, Unfinished};
+pub use list::Unfinished;
 
 use list::{Images, List, Listed};
 

@@ -13,9 +13,9 @@ use crate::control::{Control, Dialer};
 use crate::directory::{MemberState, Stripe};
 use crate::journal::Image;
 use crate::marks::Unfinished;
-use crate::migrator::SteppedMigrator;
+use crate::migrator::run::SteppedMigrator;
 use crate::volume::{Assembly, Opened};
-use crate::{Kept, Volume, VolumeConfig, VolumeError, VolumeStatus, Worker};
+use crate::{Kept, Relocation, Volume, VolumeConfig, VolumeError, VolumeStatus, Worker};
 
 /// Every process of a simulation runs on this machine, as far as it says.
 const MACHINE: u128 = 1;
@@ -50,28 +50,6 @@ pub struct Whole {
     pub spare: usize,
     /// Its hosts, indices among the volume's.
     pub hosts: Vec<usize>,
-}
-
-/// A slab that is being rebuilt.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Relocation {
-    /// The extent.
-    pub extent: usize,
-    /// The member of its stripe.
-    pub split: usize,
-    /// Host of the new slab.
-    pub target: usize,
-    /// How far it is.
-    pub stage: RelocationStage,
-}
-
-/// The part of the relocation machine that repeats for every chunk of a slab.
-#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
-pub enum RelocationStage {
-    /// Writers in the chunk wait, earlier ones are leaving.
-    Fenced,
-    /// They have left, and the target fills the chunk.
-    Drained,
 }
 
 /// A volume that its caller runs step by step.

@@ -8,13 +8,13 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
 
 use cenote_fabric::{ClientId, Connector, Hello, Time};
-use cenote_pool::placement::Placement;
 
 use crate::backing::{Backing, DiskQueue, Store};
-use crate::control::{Command, Control, Dialer, HostConfig, Link, Parts, Threads};
+use crate::command::Command;
+use crate::config::VolumeConfig;
+use crate::control::{Control, Dialer, Link, Parts, Threads};
 use crate::core::{Core, Shape, pages_of};
 use crate::directory::WorkerEpoch;
 use crate::extents::{EXTENTS_MAX, LayoutId};
@@ -24,41 +24,14 @@ use crate::journal::Image;
 use crate::kept::Kept;
 use crate::layout::Layout;
 use crate::layouts::Layouts;
+use crate::limits::slots_of;
 use crate::marks::{Marks, MarksError, PageCount, Unfinished};
 use crate::scheme::Cut;
 use crate::status::VolumeStatus;
 use crate::wake::Wake;
-use crate::worker::{Worker, slots_of};
-use crate::{PAGE_BYTES, Protection, Resilience, Scheme, VolumeError};
+use crate::worker::Worker;
+use crate::{PAGE_BYTES, Scheme, VolumeError};
 use dialer::Dialled;
-
-/// What a volume is to be.
-#[derive(Clone, Debug)]
-pub struct VolumeConfig {
-    /// Shown by `cenote status` on the hosts.
-    pub name: String,
-    /// Identity; hosts lend to one live owner of it at a time.
-    pub id: u128,
-    /// What is kept of every page, so that other bytes are never taken for it.
-    pub protection: Protection,
-    /// Redundancy, and what is done about slow, lost and wrong hosts.
-    pub resilience: Resilience,
-    /// How the hosts of its stripes are chosen.
-    pub placement: Placement,
-    /// Size in bytes, a multiple of the page.
-    pub size_bytes: u64,
-    /// Size that it may grow to by [`Volume::resize`]; its tables are laid out for this much.
-    pub size_bytes_max: u64,
-    /// The cluster.
-    pub hosts: Vec<HostConfig>,
-    /// Longest that a host which says that it will be back is waited for, whatever it says. So long do
-    /// requests wait for it at most, and a worker that ends; [`RETURN_MAX`] is usual.
-    pub return_max: Duration,
-}
-
-/// How long a host that is replaced is waited for at most. Arbitrary: a process takes another's place within a
-/// second, and programs put up with requests that take ten.
-pub const RETURN_MAX: Duration = Duration::from_secs(10);
 
 /// Most bytes of a volume.
 pub const SIZE_BYTES_MAX: u64 = 1 << 46;
@@ -575,19 +548,6 @@ fn random_client() -> Result<ClientId, VolumeError> {
         source: std::io::Error::other(error.to_string()),
     })?;
     Ok(ClientId(u128::from_le_bytes(bytes)))
-}
-
-/// Tells the control thread that a worker is gone, when dropped.
-pub(crate) struct Farewell {
-    pub id: usize,
-    pub commands: std::sync::mpsc::Sender<Command>,
-}
-
-impl Drop for Farewell {
-    fn drop(&mut self) {
-        // With the control thread gone there is nobody to tell.
-        drop(self.commands.send(Command::RemoveWorker { id: self.id }));
-    }
 }
 
 fn start(name: &str, run: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, VolumeError> {

@@ -10,16 +10,20 @@ mod calls;
 mod data_path;
 mod endpoints;
 mod engine;
+mod guard;
 mod late_answers;
+mod order;
 mod page;
 mod random;
 mod requests;
 mod scratch;
+mod splits;
 mod switches;
 mod timer;
+mod verbs;
+mod verdict;
 mod views;
 
-use std::ops::Range;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -29,22 +33,15 @@ use std::time::Duration;
 use cenote_fabric::FAILURE_TIMEOUT;
 
 use crate::Done;
-use crate::control::Command;
+use crate::command::{Command, Farewell};
 use crate::core::Core;
 use crate::directory::WorkerEpoch;
-use crate::volume::Farewell;
 use data_path::DataPath;
 use endpoints::Endpoints;
 use engine::Engine;
 use requests::Requests;
 
 pub use switches::{Switches, Work};
-
-/// Requests that one worker accepts before it wants to be polled.
-pub const REQUESTS_MAX: usize = 256;
-
-/// Page operations in flight per worker; fewer than an endpoint's queue, so that a post always fits.
-pub(crate) const OPS_MAX: usize = 256;
 
 /// One thread's endpoints, operations and landing buffers.
 pub struct Worker {
@@ -60,11 +57,6 @@ pub struct Worker {
 // SAFETY: the raw pointers in slots and operations point into buffers that the slots own (or that a
 // caller of `run` lends for the call), or into the worker's own memory; nothing is tied to a thread.
 unsafe impl Send for Worker {}
-
-/// The places of a worker's operations in the list of pages in flight.
-pub(crate) fn slots_of(id: usize) -> Range<usize> {
-    id * OPS_MAX..(id + 1) * OPS_MAX
-}
 
 impl Worker {
     /// One that writes has to have room for what its pages will be: `Marks::reserve_slots`.

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::mpsc::SyncSender;
 
 use cenote_fabric::Time;
 use cenote_pool::control::Window;
@@ -10,13 +11,12 @@ use cenote_pool::placement::Candidate;
 
 use super::acquires::Acquires;
 use super::hosts::Hosts;
-use super::owner::Opening;
 use super::placement::{self, Placer, Placing};
 use super::recorder::Recorder;
 use super::reputations::Reputations;
-use crate::PAGE_BYTES;
 use crate::core::Core;
 use crate::directory::{HostIndex, Session};
+use crate::{PAGE_BYTES, VolumeError};
 
 /// The volume's shared state, its hosts, and who chooses among them.
 pub(super) struct Context {
@@ -30,6 +30,13 @@ pub(super) struct Context {
     pub opening: Option<Opening>,
     /// When stripes are looked for again that something is to be done to.
     pub search_at: Time,
+}
+
+/// A volume that is being taken over.
+pub(super) struct Opening {
+    pub since: Time,
+    /// Told how it ended; the simulator looks by itself.
+    pub ended: Option<SyncSender<Result<(), VolumeError>>>,
 }
 
 impl Context {

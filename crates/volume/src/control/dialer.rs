@@ -7,8 +7,6 @@ use cenote_fabric::{
 };
 use cenote_pool::control::{Reply, Request, VERSION};
 
-use super::poll;
-
 /// A connected host, and what it said first.
 pub struct Link {
     /// The connection.
@@ -133,7 +131,7 @@ pub fn dial(connector: &dyn Connector, address: &Address, hello: &Hello) -> Resu
             Greeted::Waiting(greeting) => greeting,
         };
         let (fd, wants_write) = greeting.interest();
-        let mut fd = poll::entry(fd, wants_write);
+        let mut fd = entry(fd, wants_write);
         let left = greeting.deadline.since(Time::now());
         let millis = i32::try_from(left.as_millis()).expect("within the failure timeout") + 1;
         // A wait that fails is one that ends early: the session and the deadline are looked at again.
@@ -149,3 +147,13 @@ pub(super) fn spoken(session: &dyn Session) -> u8 {
 
 /// Sizes of slabs that make sense: a page to a terabyte. Anything else is a broken host.
 const SLAB_BYTES: std::ops::RangeInclusive<u64> = 4096..=1 << 40;
+
+/// An entry for `poll(2)`, which skips one without a descriptor.
+pub(super) fn entry(fd: Option<RawFd>, wants_write: bool) -> libc::pollfd {
+    let events = libc::POLLIN | if wants_write { libc::POLLOUT } else { 0 };
+    libc::pollfd {
+        fd: fd.unwrap_or(-1),
+        events,
+        revents: 0,
+    }
+}

@@ -14,8 +14,9 @@ use cenote_fabric::Time;
 use cenote_pool::control::{Request, Window};
 
 use super::context::Context;
+use super::pace::RELOCATIONS_MAX;
 use super::relocation::Relocation;
-use super::repairer::{RELOCATIONS_MAX, Repairer};
+use super::repairer::Repairer;
 use super::windows::pool_window;
 use crate::directory::{HostIndex, Member, MemberState, Stripe};
 

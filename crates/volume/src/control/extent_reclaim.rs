@@ -7,8 +7,7 @@
 use std::sync::Arc;
 
 use super::context::Context;
-use super::relocation::Fate;
-use super::repairer::{Cause, Unmapped};
+use super::fate::{Cause, Fate, Unmapped};
 use super::slab_drop::clear_bits;
 use super::windows::pool_window;
 use crate::PAGE_BYTES;

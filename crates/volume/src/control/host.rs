@@ -1,33 +1,20 @@
 //! One host as the control thread sees it: how far the connection is, and what is known of the host.
 
 use std::os::fd::RawFd;
+use std::time::Duration;
 
 use cenote_fabric::{Address, Error, FAILURE_TIMEOUT, Incoming, Opener, Result, Time};
 use cenote_pool::control::{Request, Window};
 use cenote_pool::placement::Site;
 
-use super::books::Listing;
 use super::dialer::{Link, spoken};
-use super::owner::Ownership;
-use super::reach::AWAITED_MAX;
+use super::listing::Listing;
+use super::ownership::Ownership;
+use crate::config::HostConfig;
 use crate::directory::Session;
 
-/// A host of the cluster file, with its text parsed.
-#[derive(Clone, Debug)]
-pub struct HostConfig {
-    /// For people.
-    pub name: String,
-    /// Where it listens.
-    pub address: Address,
-    /// Failure domain; hosts that fail together share it.
-    pub domain: String,
-    /// Power domain, where it is known.
-    pub power: Option<String>,
-    /// Gets no new slab.
-    pub retired: bool,
-    /// Whether slabs are asked of it.
-    pub lends: bool,
-}
+/// Longest that requests wait for hosts that do not answer: what Linux gives a SCSI command.
+pub(super) const AWAITED_MAX: Duration = Duration::from_secs(30);
 
 /// One host, connected or not.
 pub(in crate::control) struct Host {

@@ -16,7 +16,7 @@ use super::Parts;
 use super::dialer::{Dialer, Link};
 use super::host::{Due, Host};
 use super::openings::{Equipped, Newcomer, Openings, answer};
-use super::owner::Ownership;
+use super::ownership::Ownership;
 use super::recorder::Recorder;
 use crate::core::Core;
 use crate::directory::{HostIndex, Session};

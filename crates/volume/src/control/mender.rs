@@ -16,8 +16,8 @@ use std::time::Duration;
 
 use cenote_fabric::Time;
 
-use super::Command;
 use super::context::Context;
+use crate::command::Command;
 use crate::core::Core;
 use crate::directory::WorkerEpoch;
 use crate::worker::Worker;

@@ -26,38 +26,16 @@ use cenote_pool::control::{Refusal, Request};
 use cenote_pool::ledger::LEASE;
 
 use super::acquires::{Acquire, Granted, Purpose};
-use super::context::Context;
-use super::host::Host;
+use super::context::{Context, Opening};
+use super::host::{AWAITED_MAX, Host};
 use super::hosts::Hosts;
-use super::reach::{AWAITED_MAX, Reach};
+use super::ownership::Ownership;
+use super::reach::Reach;
 use crate::VolumeError;
 use crate::core::{Core, Mapping};
 use crate::directory::{HostIndex, MemberState, Snapshot, Stripe, Unreachable};
 use crate::extents::LayoutId;
 use crate::journal::Image;
-
-/// How far a host has confirmed that this client owns the volume.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Ownership {
-    /// Not asked, or asked again when the time has come.
-    Unknown {
-        ask_at: Time,
-    },
-    Asked {
-        request: u64,
-    },
-    /// Confirmed, or nothing to confirm; slabs that are unreachable there are being asked for.
-    Retaking,
-    /// All that was unreachable there is asked for.
-    Owned,
-}
-
-/// A volume that is being taken over.
-pub(super) struct Opening {
-    since: Time,
-    /// Told how it ended; the simulator looks by itself.
-    ended: Option<SyncSender<Result<(), VolumeError>>>,
-}
 
 /// Owns the volume at its hosts, and has what is unreachable come back or be given up.
 #[derive(Default)]

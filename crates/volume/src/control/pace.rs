@@ -12,7 +12,6 @@ use std::time::Duration;
 
 use cenote_fabric::Time;
 
-use super::repairer::RELOCATIONS_MAX;
 use crate::timings::Counts;
 
 /// A request's p99 beside a rebuild, in terms of normal, that the rate is chosen for.
@@ -60,6 +59,9 @@ const FILLS_ALONE: u32 = 8;
 
 /// What a host takes of one client: more and it is cut off.
 const CLIENT_FILLS_MAX: usize = 32;
+/// Slabs relocated at a time: while some wait for a host, a slab or a drain, others go on.
+pub(super) const RELOCATIONS_MAX: usize = 4;
+
 const _: () = assert!(FILLS_ALONE as usize * RELOCATIONS_MAX <= CLIENT_FILLS_MAX);
 
 /// Decides when the next chunk may be rebuilt.

@@ -1,4 +1,4 @@
-//! What the control thread is made of, and what its volume's handle asks of it.
+//! What the control thread is made of.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, SyncSender};
@@ -6,33 +6,13 @@ use std::sync::mpsc::{Receiver, Sender, SyncSender};
 use cenote_fabric::ClientId;
 use cenote_pool::placement::Placement;
 
-use super::{Dialer, HostConfig, Link};
+use super::dialer::{Dialer, Link};
+use crate::VolumeError;
+use crate::command::Command;
+use crate::config::HostConfig;
 use crate::core::Core;
 use crate::directory::HostIndex;
 use crate::journal::Journal;
-use crate::status::VolumeStatus;
-use crate::{Resilience, VolumeError};
-
-/// What the volume's handle asks of the control thread.
-pub enum Command {
-    /// Open endpoints to every connected host for a new worker, then answer.
-    AddWorker {
-        id: usize,
-        ready: SyncSender<std::io::Result<()>>,
-    },
-    RemoveWorker {
-        id: usize,
-    },
-    Status {
-        reply: SyncSender<VolumeStatus>,
-    },
-    /// Expect something else of hosts from now on.
-    Reshape(Resilience),
-    /// Give every slab back and end.
-    Close,
-    /// End, and leave every slab to the next owner.
-    Detach,
-}
 
 /// What the control thread is made of.
 pub struct Parts {

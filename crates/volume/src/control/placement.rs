@@ -16,7 +16,7 @@ use cenote_pool::placement::{
 use super::acquires::Acquires;
 use super::host::Host;
 use super::hosts::Hosts;
-use super::owner::Ownership;
+use super::ownership::Ownership;
 use crate::Scheme;
 use crate::core::Core;
 use crate::directory::HostIndex;

@@ -3,6 +3,7 @@
 use std::os::fd::RawFd;
 use std::time::Duration;
 
+use super::dialer::entry;
 use super::hosts::Hosts;
 use crate::directory::HostIndex;
 
@@ -25,16 +26,6 @@ pub(super) fn ready_hosts(hosts: &Hosts, wake: RawFd, timeout: Duration) -> Vec<
         .filter(|&(host, fd)| fd.revents != 0 || fd.fd < 0 || hosts[host].is_unread)
         .map(|(host, _)| host)
         .collect()
-}
-
-/// An entry for [`wait`], which skips one without a descriptor.
-pub(super) fn entry(fd: Option<RawFd>, wants_write: bool) -> libc::pollfd {
-    let events = libc::POLLIN | if wants_write { libc::POLLOUT } else { 0 };
-    libc::pollfd {
-        fd: fd.unwrap_or(-1),
-        events,
-        revents: 0,
-    }
 }
 
 /// Waits until one of them is ready, or for less than a second. One that fails shows nothing.

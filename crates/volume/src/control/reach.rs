@@ -8,15 +8,12 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use cenote_fabric::Time;
 
 use super::context::Context;
+use super::host::AWAITED_MAX;
 use crate::directory::{Snapshot, Stripe};
-
-/// Longest that requests wait for hosts that do not answer: what Linux gives a SCSI command.
-pub(super) const AWAITED_MAX: Duration = Duration::from_secs(30);
 
 /// Extents of which too few slabs are there, and since when.
 #[derive(Default)]

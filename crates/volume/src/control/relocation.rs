@@ -20,6 +20,7 @@ mod backoff;
 mod chunk;
 mod fill;
 mod sources;
+pub mod stage;
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -32,15 +33,16 @@ use cenote_pool::injected_faults::{InjectedFault, is_injected};
 
 use super::acquires::Granted;
 use super::context::Context;
+use super::fate::Fate;
 use super::mender::Mender;
 use super::pace::Pacing;
 use super::windows::pool_window;
 use crate::directory::{HostIndex, Member, MemberState, Session, Stripe};
 use crate::fence::Fence;
-use crate::stepped::RelocationStage;
 use backoff::Backoff;
 use chunk::Chunk;
 use fill::Fills;
+use stage::RelocationStage;
 
 /// One slab on its way to another host.
 pub(super) struct Relocation {
@@ -97,15 +99,6 @@ pub(super) struct Site<'a> {
     pub mender: &'a mut Mender,
     /// Chunks of other relocations that writes may wait for.
     pub fenced_besides: usize,
-}
-
-/// Whether it goes on.
-#[must_use]
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Fate {
-    GoesOn,
-    /// Nothing is done to the extent any more.
-    Ended,
 }
 
 /// Pause before sources that failed are tried again, and before looking for space again.

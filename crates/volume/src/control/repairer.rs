@@ -12,14 +12,15 @@ use cenote_pool::injected_faults::{InjectedFault, is_injected};
 use super::acquires::{Granted, Purpose};
 use super::context::Context;
 use super::extent_reclaim::ExtentReclaim;
+use super::fate::{Fate, Unmapped};
 use super::mender::Mender;
-use super::pace::{Load, Pacing};
-use super::relocation::{Fate, Relocation, Site};
+use super::pace::{Load, Pacing, RELOCATIONS_MAX};
+use super::relocation::stage::Relocation as RelocationView;
+use super::relocation::{Relocation, Site};
 use super::slab_drop::{SlabDrop, is_only_on_slabs};
 use crate::directory::{HostIndex, Session, Snapshot, Stripe};
 use crate::extents::LayoutId;
 use crate::status::RepairStatus;
-use crate::stepped;
 
 /// Everything that is done to extents of the volume.
 pub(super) struct Repairer {
@@ -36,23 +37,6 @@ enum Task {
     Reclaim(ExtentReclaim),
     Drop(SlabDrop),
 }
-
-/// An extent that has no slabs any more.
-pub(super) struct Unmapped {
-    pub extent: usize,
-    pub cause: Cause,
-}
-
-/// Why it has none.
-pub(super) enum Cause {
-    /// Too few of them were left.
-    Lost,
-    /// Its pages are in the backing store; these were its slabs.
-    Dropped(Vec<(HostIndex, Window)>),
-}
-
-/// Slabs relocated at a time: while some wait for a host, a slab or a drain, others go on.
-pub(super) const RELOCATIONS_MAX: usize = 4;
 
 impl Task {
     fn step(&mut self, site: &mut Site<'_>, now: Time, unmapped: &mut Vec<Unmapped>) -> Fate {
@@ -424,10 +408,10 @@ impl Repairer {
     }
 
     /// Where the relocations stand that have a slab to fill; for simulators.
-    pub fn at_work(&self) -> Vec<stepped::Relocation> {
+    pub fn at_work(&self) -> Vec<RelocationView> {
         let at_work = self.relocations().filter_map(|relocation| {
             let (target, stage) = relocation.at_work()?;
-            Some(stepped::Relocation {
+            Some(RelocationView {
                 extent: relocation.extent,
                 split: relocation.split,
                 target,

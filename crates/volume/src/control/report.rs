@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::Control;
 use super::context::Context;
 use super::host::Host;
-use super::owner::Ownership;
+use super::ownership::Ownership;
 use crate::PAGE_BYTES;
 use crate::backing::Store;
 use crate::core::Core;

@@ -24,7 +24,8 @@ use cenote_pool::injected_faults::{InjectedFault, is_injected};
 use cenote_pool::placement::Candidate;
 
 use super::context::Context;
-use super::repairer::{RELOCATIONS_MAX, Repairer};
+use super::pace::RELOCATIONS_MAX;
+use super::repairer::Repairer;
 use super::restriper::Restriper;
 use super::windows::pool_window;
 use crate::core::Core;

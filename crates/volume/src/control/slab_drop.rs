@@ -24,8 +24,7 @@ use cenote_fabric::Time;
 use cenote_pool::injected_faults::{InjectedFault, is_injected};
 
 use super::context::Context;
-use super::relocation::Fate;
-use super::repairer::{Cause, Unmapped};
+use super::fate::{Cause, Fate, Unmapped};
 use super::windows::pool_window;
 use crate::core::{Core, Mapping};
 use crate::extents::LayoutId;

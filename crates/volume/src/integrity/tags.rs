@@ -23,7 +23,8 @@ use memmap2::{MmapOptions, MmapRaw};
 
 use super::encryption::{OWNERS_MAX, OwnerSalt, Sealer, fingerprint, owner_of};
 use super::protection::Protection;
-use crate::marks::{IN_FLIGHT_MAX, Marks, PageCount, Soundness, Words};
+use crate::limits::IN_FLIGHT_MAX;
+use crate::marks::{Marks, PageCount, Soundness, Words};
 
 /// A tag: a checksum in the first word, or a seal.
 pub type Tag = [u64; 3];

@@ -24,10 +24,8 @@ use memmap2::MmapRaw;
 
 use super::{HEADER_WORDS, Words, begin_file, description};
 use crate::PAGE_BYTES;
+use crate::limits::{IN_FLIGHT_MAX, OPS_MAX};
 use cenote_pool::injected_faults::{InjectedFault, is_injected};
-
-/// Pages that may be in flight at a time.
-pub const IN_FLIGHT_MAX: usize = crate::directory::WORKERS_MAX * crate::worker::OPS_MAX;
 
 /// Bit of a listed page that held no data before.
 const FRESH: u64 = 1 << 63;
@@ -175,7 +173,7 @@ impl Images {
             file.set_len(len)?;
         }
         // And for a first worker: a volume that has no room is not opened.
-        allocate_range(file, 0, offset(crate::worker::OPS_MAX))?;
+        allocate_range(file, 0, offset(OPS_MAX))?;
         let map = Arc::new(MmapRaw::map_raw(file)?);
         let header = Words::new(&map, 0, HEADER_WORDS);
         let word = |at: usize| header.as_slice()[at].load(Ordering::Acquire);

@@ -8,9 +8,9 @@ use std::sync::Arc;
 
 use cenote_fabric::{Connector, Error, FAILURE_TIMEOUT, Hello};
 
-use super::VolumeConfig;
 use crate::VolumeError;
-use crate::control::{HostConfig, Link, dial};
+use crate::config::{HostConfig, VolumeConfig};
+use crate::control::{Link, dial};
 
 /// How often hosts that do not answer are dialled, [`FAILURE_TIMEOUT`] each time, while too few have answered.
 const DIALS_MAX: usize = 5;

@@ -157,7 +157,7 @@ impl Volume {
         }
         let (core, worker) = (Arc::clone(&self.core), self.worker()?);
         running.migrator = Some(start("cenote-migrator", move || {
-            migrator::run(&core, worker)
+            migrator::run::run(&core, worker)
         })?);
         Ok(())
     }

@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 
 use super::Volume;
-use crate::control::{Command, HostConfig};
+use crate::command::Command;
+use crate::config::HostConfig;
 use crate::extents::EXTENTS_MAX;
 use crate::restripe_orders::Orders;
 use crate::scheme::Cut;

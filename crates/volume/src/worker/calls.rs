@@ -5,8 +5,9 @@ use std::ops::Range;
 use std::time::Duration;
 
 use super::Worker;
+use super::order::Kind;
 use super::page::give_up;
-use super::requests::{Kind, Slot};
+use super::requests::Slot;
 use crate::marks::Unfinished;
 use crate::{IoError, Request};
 
@@ -18,7 +19,7 @@ impl Worker {
     /// Starts a request; its end comes out of [`Worker::poll`].
     ///
     /// # Errors
-    /// Gives the request back when [`super::REQUESTS_MAX`] are in flight: poll first.
+    /// Gives the request back when [`crate::REQUESTS_MAX`] are in flight: poll first.
     pub fn submit(&mut self, request: Request) -> Result<(), Request> {
         let Some(number) = self.requests.take_number() else {
             return Err(request);
@@ -102,7 +103,7 @@ impl Worker {
     /// Begins to redo a write; [`Worker::redone`] tells its end, by whoever polls.
     ///
     /// # Panics
-    /// If [`super::REQUESTS_MAX`] are in flight.
+    /// If [`crate::REQUESTS_MAX`] are in flight.
     pub fn submit_redo(&mut self, unfinished: Unfinished) -> u16 {
         let index = self
             .requests
@@ -145,7 +146,7 @@ impl Worker {
     /// Begins what [`Worker::move_pages`] does; its end comes out of [`Worker::moved`].
     ///
     /// # Panics
-    /// If [`super::REQUESTS_MAX`] are in flight.
+    /// If [`crate::REQUESTS_MAX`] are in flight.
     pub(crate) fn submit_move(&mut self, pages: Range<u64>) -> u16 {
         let request = self
             .requests

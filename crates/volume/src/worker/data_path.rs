@@ -6,10 +6,11 @@ use std::sync::atomic::Ordering;
 
 use cenote_fabric::Endpoint;
 
+use super::guard::Guard;
 use super::late_answers::LateAnswers;
-use super::page::Guard;
 use super::random::Random;
 use super::scratch::Scratch;
+use super::splits::Made;
 use super::switches::{Switches, Work};
 use super::views::{Expected, Views};
 use crate::Resilience;
@@ -17,6 +18,7 @@ use crate::backing::Store;
 use crate::core::Core;
 use crate::directory::{Session, WorkerEpoch};
 use crate::integrity::Tags;
+use crate::limits::OPS_MAX;
 
 /// What one worker's operations share.
 pub(super) struct DataPath {
@@ -68,7 +70,7 @@ impl DataPath {
             random: Random::new(worker as u64),
             switches: Switches::default(),
             meter: None,
-            landing: Vec::with_capacity(super::OPS_MAX),
+            landing: Vec::with_capacity(OPS_MAX),
             at_disk: 0,
             arrivals: Arrivals {
                 endpoints: Vec::new(),
@@ -150,6 +152,19 @@ impl DataPath {
         resilience.read_splits() > resilience.scheme().k()
             && !self.completes_at_once()
             && self.switches.late_binding
+    }
+
+    /// Counts what it took to make a page.
+    pub fn note_made(&self, made: Made) {
+        match made {
+            Made::AsItLanded => {}
+            Made::Copied => self.spend(Work::Copy),
+            Made::Decoded => {
+                let counters = &self.core.measures.counters;
+                counters.pages_decoded.fetch_add(1, Ordering::Relaxed);
+                self.spend(Work::Decode);
+            }
+        }
     }
 
     /// Counts a read that is taken again because a writer was in the way or a host failed.

@@ -16,14 +16,14 @@ use std::time::Duration;
 use cenote_codec::{DATA_MAX, PARITY_MAX};
 use cenote_fabric::CompletionQueue;
 
-use super::OPS_MAX;
 use super::data_path::DataPath;
 use super::endpoints::Endpoints;
-use super::page::{Next, Order, PageOp, Then};
-use super::requests::Kind;
+use super::order::{Kind, Order};
+use super::page::{Next, PageOp, Then};
 use crate::IoError;
 use crate::backing::{Store, Told};
 use crate::core::Core;
+use crate::limits::OPS_MAX;
 
 /// Page operations, and what they are done with.
 pub(super) struct Engine {

@@ -6,8 +6,9 @@
 //! what is to be done next ([`Next`]). It posts nothing itself; the engine does. So a machine is tested
 //! without a worker, and without hosts.
 //!
-//! What machines share: [`Gather`] reads a page and judges what came; [`Splits`] is where its splits lie, with
-//! the code that makes one of the others; [`Verbs`] is what is on its way; [`Guard`] makes and asks for tags.
+//! What machines share: a [`Page`]; `gather` reads one and judges what came. Under them, with no page:
+//! `worker::splits` is where splits lie, with the code that makes one of the others; `worker::verbs` is what is
+//! on its way; `worker::guard` believes bytes by their tag.
 //!
 //! A write moves on only when all verbs it posted have completed, so a failed host is marked in the
 //! directory before anything is posted again. A read moves on as soon as enough splits are there;
@@ -28,44 +29,31 @@ mod comparison;
 mod disk;
 mod early;
 mod gather;
-mod guard;
 mod heal;
 mod late;
 mod listing;
 mod memory;
 mod migration;
+mod protection;
 mod read;
 mod redo;
-mod splits;
-mod verbs;
-mod verdict;
+mod state;
 mod write;
 
 use std::sync::atomic::Ordering;
 
-use cenote_pool::injected_faults::{InjectedFault, is_injected};
-
 use super::data_path::DataPath;
-use super::requests::{Chunk, Kind};
-use super::scratch::Scratch;
-use super::switches::Work;
-use super::views::{Expected, Views};
+use super::order::{Kind, Order};
+use crate::IoError;
 use crate::core::Core;
-use crate::directory::Stripe;
-use crate::integrity::Tag;
-use crate::layout::PageLocation;
-use crate::scheme::Cut;
-use crate::{IoError, Resilience};
 use claim::Claim;
-use disk::AtDisk;
-pub(super) use guard::Guard;
 use listing::Listing;
 use memory::Memory;
 use migration::Move;
 use read::Read;
 pub(super) use redo::give_up;
-use splits::Splits;
-pub(super) use verbs::{ENCODING, Verb, Verbs, bits, token};
+use state::Page;
+pub(super) use state::{Next, Then};
 use write::Write;
 
 /// A page operation: its page, and what is done with it.
@@ -73,31 +61,6 @@ use write::Write;
 pub(super) struct PageOp {
     pub page: Page,
     machine: Machine,
-}
-
-/// The page of an operation: what every kind of operation has of it.
-#[derive(Clone, Copy, Default)]
-pub(super) struct Page {
-    /// Number of the operation.
-    pub op: u16,
-    /// Number of the request that it is part of.
-    pub request: u16,
-    pub kind: Kind,
-    /// Number of the page.
-    pub number: u64,
-    pub place: PageLocation,
-    pub verbs: Verbs,
-    pub memory: Memory,
-    view: Expected,
-    listing: Listing,
-    claim: Claim,
-    disk: AtDisk,
-    /// What the client keeps of the page, or is to keep.
-    tag: Tag,
-    /// Splits that were read and found wrong.
-    wrong: u64,
-    /// Whether its request has been told of its end, before that.
-    is_told: bool,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -110,51 +73,6 @@ enum Machine {
     Read(Read),
     Write(Write),
     Move(Move),
-}
-
-/// What an operation wants done, beyond what it did itself.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Next {
-    /// Something of it is out, whose end moves it on.
-    Wait,
-    /// These members' splits are read; as many as it waits for move it on.
-    Read { splits: u64 },
-    /// The page's splits are written to these members, parities once they are encoded; the last end
-    /// moves it on.
-    Write { members: u64 },
-    /// It lets go of everything, and begins again in a later turn.
-    Park,
-    /// It is tried again in a later turn, as it is.
-    Pause,
-    /// It goes on with no verb out: as another operation, while verbs of this one are.
-    Apart(Then),
-    /// It has ended, and nothing that is out can land.
-    End(Result<(), IoError>),
-}
-
-/// How an operation goes on that has no verb out.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Then {
-    /// As if its verbs had ended just now.
-    Step,
-    /// From the start, later.
-    Park,
-    /// It reads all there is of its page.
-    Widen,
-}
-
-/// What a new operation is for.
-#[derive(Clone, Copy)]
-pub(super) struct Order {
-    pub request: u16,
-    pub kind: Kind,
-    pub chunk: Chunk,
-    /// The chunk's bytes in the request's buffer; null where it has none.
-    pub target: *mut u8,
-    /// The place in the list of pages in flight of the write that it redoes.
-    pub redoes: Option<u32>,
-    /// Whether the page is claimed for it.
-    pub is_claimed: bool,
 }
 
 impl PageOp {
@@ -400,111 +318,6 @@ impl PageOp {
     /// Nothing of it waits for the disk.
     pub fn forget_disk(&mut self, path: &DataPath) {
         self.page.release_entry(path);
-    }
-}
-
-impl Page {
-    /// How the page is cut.
-    #[inline]
-    pub fn cut(&self) -> Cut {
-        self.place.cut
-    }
-
-    /// What the operation expects of its stripe's hosts.
-    #[inline]
-    fn resilience(&self) -> Resilience {
-        self.view.resilience(self.cut())
-    }
-
-    /// Splits of the page.
-    fn split_count(&self) -> usize {
-        self.cut().k() + usize::from(self.view.parities)
-    }
-
-    /// The stripe of the page's extent, in the epoch that the operation works in.
-    #[inline]
-    pub fn stripe<'a>(&self, views: &'a Views) -> Option<&'a Stripe> {
-        views.stripe(self.view.epoch, &self.place)
-    }
-
-    /// Looks where the page is: again whenever an operation begins, for it may have moved.
-    fn locate(&mut self, core: &Core) {
-        self.place = core.layouts.locate(self.number);
-    }
-
-    /// Enters the newest epoch.
-    fn enter(&mut self, path: &mut DataPath) {
-        self.view = path.enter(self.place.extent, self.verbs.failed);
-        path.scratch.reserve(self.cut(), self.view.parities.into());
-    }
-
-    /// Leaves the operation's epoch, if it is in one, and publishes the oldest that is still worked in. No
-    /// verb is out.
-    fn leave(&mut self, path: &mut DataPath) {
-        debug_assert!(self.verbs.is_over(), "what is out speaks of the epoch");
-        let epoch = std::mem::take(&mut self.view.epoch);
-        if epoch != 0 {
-            path.views.leave(epoch, false);
-        }
-    }
-
-    /// As [`Page::leave`], while verbs are out: what they speak of is kept until they have ended.
-    fn linger(&mut self, path: &mut DataPath) {
-        path.views.leave(self.view.epoch, true);
-    }
-
-    /// Its splits, as they lie in memory.
-    #[inline]
-    pub fn splits<'a>(&self, path: &'a DataPath) -> Splits<'a> {
-        self.splits_in(&path.scratch, &path.core)
-    }
-
-    #[inline]
-    fn splits_in<'a>(&self, scratch: &Scratch, core: &'a Core) -> Splits<'a> {
-        Splits {
-            cut: self.cut(),
-            // `None`: the page is copied.
-            code: core.codes.with(self.cut(), self.view.parities.into()),
-            page: self.memory.page(),
-            parities: scratch.parities(self.memory.block, self.cut()),
-            parity_count: self.view.parities.into(),
-            primary: self.verbs.primary,
-        }
-    }
-
-    /// Makes the page's parities.
-    pub fn encode(&mut self, path: &DataPath) {
-        if is_injected(InjectedFault::EncodeByScheme) {
-            self.view.parities = path.views.known().resilience.scheme().r() as u8;
-        }
-        self.splits(path).encode();
-        path.spend(Work::Encode);
-    }
-
-    #[inline]
-    fn is_scrub(&self) -> bool {
-        self.kind == Kind::Scrub
-    }
-
-    #[inline]
-    fn is_move(&self) -> bool {
-        self.kind == Kind::Move
-    }
-
-    #[inline]
-    fn is_redo(&self) -> bool {
-        self.kind == Kind::Redo
-    }
-
-    #[inline]
-    fn is_discard(&self) -> bool {
-        self.kind == Kind::Discard
-    }
-
-    /// Whether its bytes go to nobody.
-    #[inline]
-    fn is_nobodys(&self) -> bool {
-        self.is_scrub() || self.is_move()
     }
 }
 

@@ -16,10 +16,10 @@ use std::sync::atomic::Ordering;
 use cenote_fabric::Time;
 use cenote_pool::injected_faults::{InjectedFault, is_injected};
 
-use super::REQUESTS_MAX;
 use super::engine::{Ended, Engine};
-use super::page::Order;
+use super::order::{Chunk, Kind, Order};
 use crate::core::Core;
+use crate::limits::REQUESTS_MAX;
 use crate::marks::Unfinished;
 use crate::{Done, IoError, Op, PAGE_BYTES, Request};
 use run::Run;
@@ -77,20 +77,6 @@ impl Requests {
         self.free.push(request);
         std::mem::replace(&mut self.slots[usize::from(request)], Slot::free())
     }
-}
-
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub(super) enum Kind {
-    #[default]
-    Read,
-    Write,
-    Discard,
-    /// Reads pages that hold data for nobody, to find splits that are wrong.
-    Scrub,
-    /// Brings pages to the volume's other layout.
-    Move,
-    /// Writes a page that the last owner was writing.
-    Redo,
 }
 
 /// How far a request's pages got in one turn.
@@ -310,17 +296,6 @@ fn drop_page(core: &Core, page: u64) {
     if let Some(store) = &core.backing {
         store.pages.remote.remove(page);
     }
-}
-
-/// Part of a request inside one page.
-#[derive(Clone, Copy, Default)]
-pub(super) struct Chunk {
-    pub(super) page: u64,
-    // First byte inside the page.
-    pub(super) start: usize,
-    pub(super) len_bytes: usize,
-    // Where the chunk's bytes are in the request's buffer.
-    pub(super) buffer_offset: usize,
 }
 
 impl Slot {

@@ -12,8 +12,8 @@ use std::cell::UnsafeCell;
 
 use cenote_codec::PARITY_MAX;
 
-use super::OPS_MAX;
 use crate::PAGE_BYTES;
+use crate::limits::OPS_MAX;
 use crate::scheme::Cut;
 
 pub struct Scratch {

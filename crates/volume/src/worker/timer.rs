@@ -1,7 +1,8 @@
 //! How long requests take: one of a few is timed, so that the control thread knows what its repairs
 //! cost the volume's users (`control::pace`).
 
-use super::requests::{Kind, Requests, Slot};
+use super::order::Kind;
+use super::requests::{Requests, Slot};
 use crate::PAGE_BYTES;
 use crate::core::Core;
 

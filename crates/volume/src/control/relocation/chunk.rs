@@ -11,8 +11,9 @@ use std::time::Duration;
 use cenote_fabric::Time;
 use cenote_pool::injected_faults::{InjectedFault, is_injected};
 
-use super::{Fate, PAUSE, Relocation, Site, Stage};
+use super::{PAUSE, Relocation, Site, Stage};
 use crate::control::context::Context;
+use crate::control::fate::Fate;
 use crate::control::pace::Step;
 use crate::core::{Core, Counters};
 use crate::directory::MemberState;

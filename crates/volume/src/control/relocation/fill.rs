@@ -12,8 +12,9 @@ use cenote_fabric::Time;
 use cenote_pool::control::{Request, Window};
 
 use super::sources::{Sources, Step, choose, is_copied};
-use super::{Fate, PAUSE, Relocation, Site, Stage};
+use super::{PAUSE, Relocation, Site, Stage};
 use crate::control::context::Context;
+use crate::control::fate::Fate;
 use crate::control::windows::pool_window;
 
 /// The fills of one chunk.

@@ -15,6 +15,7 @@ use cenote_pool::placement::{Placement, Policy};
 
 use super::super::windows::pool_window;
 use super::super::*;
+use crate::config::HostConfig;
 use crate::core::Shape;
 use crate::directory::{Member, Stripe};
 use crate::extents::LayoutId;

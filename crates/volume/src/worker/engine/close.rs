@@ -1,7 +1,7 @@
 //! The end of a worker's operations.
 
 use crate::directory::Session;
-use crate::worker::page::bits;
+use crate::worker::verbs::bits;
 
 use super::Engine;
 

@@ -5,7 +5,7 @@ use cenote_pool::injected_faults::{InjectedFault, is_injected};
 
 use super::Engine;
 use crate::directory::Session;
-use crate::worker::page::{ENCODING, Verb, bits, token};
+use crate::worker::verbs::{ENCODING, Verb, bits, token};
 
 /// The least that a translation of a host's memory covers.
 const MEMORY_PAGE_BYTES: u64 = 4096;

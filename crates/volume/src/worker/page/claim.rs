@@ -16,12 +16,12 @@
 
 use cenote_pool::injected_faults::{InjectedFault, is_injected};
 
-use super::Page;
+use super::state::Page;
 use crate::core::Core;
 use crate::directory::Stripe;
 use crate::flights::Flight;
+use crate::limits::OPS_MAX;
 use crate::marks::Soundness;
-use crate::worker::OPS_MAX;
 use crate::worker::data_path::{DataPath, Landing};
 
 /// What an operation has, or knows, of its page's claim.

@@ -6,13 +6,13 @@
 
 use std::sync::atomic::Ordering;
 
-use super::Page;
 use super::gather::Gather;
-use super::verbs::bits;
-use super::verdict::Rule;
+use super::state::Page;
 use crate::Mode;
 use crate::marks::Soundness;
 use crate::worker::data_path::DataPath;
+use crate::worker::verbs::bits;
+use crate::worker::verdict::Rule;
 
 impl Gather {
     /// The splits that are read at first: all data, so that nothing is decoded while they agree,

@@ -20,7 +20,7 @@ use std::sync::atomic::Ordering;
 
 use cenote_pool::injected_faults::{InjectedFault, is_injected};
 
-use super::Page;
+use super::state::Page;
 use crate::backing::{DiskPart, Job, Kind as JobKind, Route, Token};
 use crate::worker::data_path::DataPath;
 use crate::{IoError, PAGE_BYTES};

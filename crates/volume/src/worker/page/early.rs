@@ -20,10 +20,11 @@ use std::sync::atomic::Ordering;
 
 use cenote_pool::injected_faults::{InjectedFault, is_injected};
 
+use super::state::Page;
 use super::write::Write;
-use super::{ENCODING, Page};
 use crate::worker::data_path::{DataPath, Landing};
 use crate::worker::switches::Work;
+use crate::worker::verbs::ENCODING;
 
 impl Write {
     /// Decides from where a write is posted, and after how many splits it is acknowledged.

@@ -17,13 +17,13 @@ use std::sync::atomic::Ordering;
 use cenote_pool::injected_faults::{InjectedFault, is_injected};
 
 use super::comparison::turns;
-use super::splits::Made;
-use super::verdict::Verdict;
-use super::{Next, Page, Then, claim, comparison, guard, late, verdict};
+use super::state::{Next, Page, Then};
+use super::{claim, comparison, late, protection};
+use crate::core::Core;
 use crate::directory::Stripe;
 use crate::marks::Soundness;
 use crate::worker::data_path::DataPath;
-use crate::worker::switches::Work;
+use crate::worker::verdict::{self, Verdict};
 
 /// The reading of a page's splits.
 #[derive(Clone, Copy, Default)]
@@ -122,7 +122,7 @@ impl Gather {
         let tag = path.tags().map(|tags| tags.load(page.number));
         let soundness = page.soundness(&path.core);
         if tag.is_none() && !self.is_compared(page, path, soundness) {
-            note_made(path, page.splits(path).reconstruct(page.verbs.acked));
+            path.note_made(page.splits(path).reconstruct(page.verbs.acked));
             return Judged::Whole;
         }
         if self.is_optimistic && !page.is_unchanged(&path.core) {
@@ -138,16 +138,16 @@ impl Gather {
         let more = page.claim.landed.among(readable) & !page.verbs.acked;
         let more_count = more.count_ones() as usize;
         let verdict = match tag {
-            Some(tag) => guard::verdict_by_tag(page, path, tag, more_count),
+            Some(tag) => protection::verdict(page, path, tag, more_count),
             None => self.verdict(page, path, more_count),
         };
         match verdict {
             Verdict::Right { wrong, made } => {
-                note_made(path, made);
+                path.note_made(made);
                 // Of a page whose last write ended unknown nobody is wrong.
                 let is_sound = soundness == Soundness::Sound;
                 comparison::note_wrong(page, path, if is_sound { wrong } else { 0 });
-                path.guard.hand_over(&path.core.pages.integrity, page);
+                protection::hand_over(page, &path.guard, &path.core.pages.integrity);
                 Judged::Whole
             }
             Verdict::Ask(count) => {
@@ -177,19 +177,6 @@ impl Gather {
     }
 }
 
-/// Counts what it took to make a page.
-pub(super) fn note_made(path: &DataPath, made: Made) {
-    match made {
-        Made::AsItLanded => {}
-        Made::Copied => path.spend(Work::Copy),
-        Made::Decoded => {
-            let counters = &path.core.measures.counters;
-            counters.pages_decoded.fetch_add(1, Ordering::Relaxed);
-            path.spend(Work::Decode);
-        }
-    }
-}
-
 /// Whether slabs of the page's stripe are out of reach, and what they hold may yet decide what the
 /// page is.
 pub(super) fn awaits_splits(page: &Page, path: &DataPath) -> bool {
@@ -213,6 +200,6 @@ fn ask_more(page: &mut Page, more: u64) -> Next {
 }
 
 /// Whether the claim's version is what it was when the read began.
-fn has_claim_version(page: &Page, core: &crate::core::Core) -> bool {
+fn has_claim_version(page: &Page, core: &Core) -> bool {
     core.pages.claims.unchanged(page.number, page.claim.version)
 }

@@ -6,7 +6,7 @@
 
 use std::sync::atomic::Ordering;
 
-use super::Page;
+use super::state::Page;
 use crate::directory::Stripe;
 use crate::worker::data_path::DataPath;
 

@@ -10,9 +10,9 @@
 //!
 //! Paper: \[hydra22\] 4.1.2 (late binding), 4.1.4 (deregistering).
 
-use super::Page;
-use super::verbs::bits;
+use super::state::Page;
 use crate::worker::data_path::DataPath;
+use crate::worker::verbs::bits;
 
 /// The members to read of `readable`: random ones where some are to spare, else those that need
 /// the least decoding. At least k are readable.

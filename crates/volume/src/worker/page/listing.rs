@@ -4,10 +4,9 @@
 
 use cenote_pool::injected_faults::{InjectedFault, is_injected};
 
-use super::Page;
+use super::state::Page;
 use crate::PAGE_BYTES;
-use crate::marks::IN_FLIGHT_MAX;
-use crate::worker::OPS_MAX;
+use crate::limits::{IN_FLIGHT_MAX, OPS_MAX};
 use crate::worker::data_path::DataPath;
 
 /// An operation's place in the list of pages in flight.

@@ -2,7 +2,7 @@
 //! entry of the disk's queue.
 
 use crate::PAGE_BYTES;
-use crate::worker::requests::Chunk;
+use crate::worker::order::Chunk;
 use crate::worker::scratch::Scratch;
 
 /// Where the bytes of an operation are.

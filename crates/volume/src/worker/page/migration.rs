@@ -16,7 +16,7 @@ use cenote_fabric::order_stores;
 use cenote_pool::injected_faults::{InjectedFault, is_injected};
 
 use super::gather::{Asked, Gather, Judged};
-use super::{Next, Page, Then};
+use super::state::{Next, Page, Then};
 use crate::IoError;
 use crate::directory::Stripe;
 use crate::extents::LayoutId;

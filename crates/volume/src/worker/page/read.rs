@@ -14,7 +14,8 @@ use cenote_pool::injected_faults::{InjectedFault, is_injected};
 
 use super::claim::{Claim, Landed};
 use super::gather::{Asked, Gather, Judged};
-use super::{Next, Page, Then, claim, disk, guard, heal};
+use super::state::{Next, Page, Then};
+use super::{claim, disk, heal, protection};
 use crate::IoError;
 use crate::worker::data_path::DataPath;
 use crate::worker::switches::Work;
@@ -166,7 +167,7 @@ impl Read {
 
     /// The disk has read the page into `bytes`.
     pub fn on_fetched(&mut self, page: &mut Page, path: &mut DataPath, bytes: *const u8) -> Next {
-        if let Err(next) = guard::accept_fetched(page, path, bytes) {
+        if let Err(next) = protection::accept_fetched(page, path, bytes) {
             return next;
         }
         if !path.is_sealed() && !page.is_scrub() {

@@ -8,8 +8,9 @@
 //! what has a tag and does not fit it is not written.
 //! Decision 46.
 
+use super::protection;
+use super::state::{Next, Page};
 use super::write::Write;
-use super::{Next, Page, guard};
 use crate::core::Core;
 use crate::marks::Unfinished;
 use crate::worker::data_path::DataPath;
@@ -30,7 +31,7 @@ impl Write {
         };
         path.core.pages.marks.image(unfinished, image);
         page.memory.in_scratch = true;
-        match guard::accept_image(page, path) {
+        match protection::accept_image(page, path) {
             true => self.scatter(page, path),
             false => Next::End(Err(IoError::Corrupt)),
         }

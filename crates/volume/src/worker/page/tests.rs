@@ -7,6 +7,8 @@ use crate::directory::Session;
 use crate::extents::LayoutId;
 use crate::fence::Fence;
 use crate::marks::Soundness;
+use crate::scheme::Cut;
+use crate::worker::verbs::bits;
 use crate::{Mode, PAGE_BYTES, Protection, SealKey};
 use rig::{World, member};
 

@@ -17,7 +17,8 @@ use cenote_fabric::{Time, order_stores};
 use cenote_pool::injected_faults::{InjectedFault, is_injected};
 
 use super::gather::{Asked, Gather, Judged};
-use super::{Next, Page, Then, disk, guard, heal};
+use super::state::{Next, Page, Then};
+use super::{disk, heal, protection};
 use crate::IoError;
 use crate::backing::{DiskPart, Route};
 use crate::core::Mapping;
@@ -140,7 +141,7 @@ impl Write {
 
     /// The disk has read the page into `bytes`.
     pub fn on_fetched(&mut self, page: &mut Page, path: &mut DataPath, bytes: *const u8) -> Next {
-        if let Err(next) = guard::accept_fetched(page, path, bytes) {
+        if let Err(next) = protection::accept_fetched(page, path, bytes) {
             return next;
         }
         if !path.is_sealed() {
@@ -181,7 +182,7 @@ impl Write {
         }
         let members = page.required(path, stripe);
         if !page.is_redo() {
-            guard::protect(page, path);
+            protection::protect(page, path);
         }
         if is_backed && !disk::stage(page, path, Route::Both) {
             return Next::Park;
@@ -322,7 +323,7 @@ impl Write {
             path.core.want(page.place.extent);
         }
         if !page.is_redo() {
-            guard::protect(page, path);
+            protection::protect(page, path);
         }
         if !disk::stage(page, path, Route::Disk) {
             return Next::Park;

@@ -14,8 +14,9 @@ use crate::marks::Marks;
 use crate::scheme::Cut;
 use crate::wake::Wake;
 use crate::worker::data_path::DataPath;
-use crate::worker::page::{Next, Order, PageOp, Then, Verb, bits};
-use crate::worker::requests::{Chunk, Kind};
+use crate::worker::order::{Chunk, Kind, Order};
+use crate::worker::page::{Next, PageOp, Then};
+use crate::worker::verbs::{Verb, bits};
 use crate::{IoError, Mode, PAGE_BYTES, Protection, Resilience, Scheme};
 
 /// Pages of the volume.

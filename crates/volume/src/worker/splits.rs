@@ -1,15 +1,14 @@
 //! The splits of a page, as they lie in memory: where each is, and making one kind from the other.
 
-use cenote_codec::Code;
+use cenote_codec::{Code, DATA_MAX, PARITY_MAX};
 
 use super::verbs::{bits, spare_of};
-use super::verdict::SPLITS_MAX;
 use crate::PAGE_BYTES;
 use crate::scheme::Cut;
 
 /// The splits of an operation's page. Its page and its parities are whole, apart from each other, and the
 /// operation's alone; they live as long as it does.
-pub(in crate::worker) struct Splits<'a> {
+pub struct Splits<'a> {
     pub cut: Cut,
     /// `None`: the splits are copies.
     pub code: Option<&'a Code>,
@@ -22,9 +21,12 @@ pub(in crate::worker) struct Splits<'a> {
     pub primary: u8,
 }
 
+/// Most splits of a page.
+pub const SPLITS_MAX: usize = DATA_MAX + PARITY_MAX;
+
 /// How a page came to be whole.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(in crate::worker) enum Made {
+pub enum Made {
     /// It landed so.
     AsItLanded,
     /// A copy was brought to it.

@@ -6,14 +6,13 @@
 //!
 //! Paper: \[hydra22\] Table 1; the rule of acceptance is deviation D30.
 
-use cenote_codec::{DATA_MAX, PARITY_MAX};
 use cenote_pool::injected_faults::{InjectedFault, is_injected};
 
 use super::splits::{Made, Splits};
 
 /// What follows from the splits that were read.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Verdict {
+pub enum Verdict {
     /// The page is right where it lies, and these splits of those that were read are wrong.
     Right { wrong: u64, made: Made },
     /// So many more splits are needed to tell.
@@ -22,12 +21,9 @@ pub(super) enum Verdict {
     Corrupt,
 }
 
-/// Most splits of a page.
-pub(super) const SPLITS_MAX: usize = DATA_MAX + PARITY_MAX;
-
 /// What is asked of splits that are compared.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Rule {
+pub struct Rule {
     /// Wrong splits that are put right.
     pub tolerated: usize,
     /// Splits that it takes to find these.
@@ -36,7 +32,7 @@ pub(super) struct Rule {
 
 /// Judges the splits that were read, more than k, when `more` others could be read besides, and makes the
 /// page.
-pub(super) fn compare(splits: &Splits<'_>, present: u64, more: usize, rule: Rule) -> Verdict {
+pub fn compare(splits: &Splits<'_>, present: u64, more: usize, rule: Rule) -> Verdict {
     let (given, k) = (present.count_ones() as usize, splits.cut.k());
     let right = |wrong: u64| Verdict::Right {
         wrong,

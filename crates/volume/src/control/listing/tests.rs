@@ -1,5 +1,6 @@
 //! Lists of slabs that come page by page while slabs come and go.
 
+use cenote_pool::control::Window;
 use proptest::prelude::*;
 
 use super::*;

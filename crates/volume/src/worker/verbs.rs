@@ -6,11 +6,11 @@
 use cenote_fabric::Token;
 
 /// Bit of [`Verbs::pending`] that stands for "the parities are yet to be posted".
-pub(in crate::worker) const ENCODING: u64 = 1 << 63;
+pub const ENCODING: u64 = 1 << 63;
 
 /// Verbs that are out, and that have ended.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub(in crate::worker) struct Verbs {
+pub struct Verbs {
     /// Members whose verb is out; [`ENCODING`] while parities are not posted.
     pub pending: u64,
     /// Members whose verb succeeded; of a read, whose splits are there.
@@ -112,18 +112,18 @@ impl Verbs {
 
 /// What a verb moves.
 #[derive(Clone, Copy, Eq, PartialEq)]
-pub(in crate::worker) enum Verb {
+pub enum Verb {
     Read,
     Write,
 }
 
 /// Names a verb of an operation.
-pub(in crate::worker) fn token(op: u16, split: usize) -> Token {
+pub fn token(op: u16, split: usize) -> Token {
     u64::from(op) << 8 | split as u64
 }
 
 /// Where among the spare pages a copy lands that does not land in the page itself.
-pub(super) fn spare_of(copy: usize, primary: u8) -> Option<usize> {
+pub fn spare_of(copy: usize, primary: u8) -> Option<usize> {
     let primary = usize::from(primary);
     match copy {
         _ if copy == primary => None,
@@ -133,7 +133,7 @@ pub(super) fn spare_of(copy: usize, primary: u8) -> Option<usize> {
 }
 
 /// The set bits of `mask`, lowest first.
-pub(in crate::worker) fn bits(mut mask: u64) -> impl Iterator<Item = usize> {
+pub fn bits(mut mask: u64) -> impl Iterator<Item = usize> {
     std::iter::from_fn(move || {
         (mask != 0).then(|| {
             let bit = mask.trailing_zeros() as usize;

@@ -180,7 +180,7 @@ impl Worker {
             let has_advanced = self.engine.advance();
             let requests = &mut self.requests;
             self.engine
-                .tell_ended(|core, ended| requests.on_ended(core, &ended));
+                .tell_ended(|core, ended| requests.on_ended(core, ended));
             if !has_advanced {
                 break;
             }

@@ -113,6 +113,7 @@ impl DataPath {
     }
 
     /// Enters the newest epoch for an operation on an extent: what it expects there of hosts.
+    #[inline]
     pub fn enter(&mut self, extent: usize, has_failed: bool) -> Expected {
         if self.views.enter(extent, has_failed) {
             // Endpoints are delivered before anything granted on their session is published.
@@ -148,6 +149,7 @@ impl DataPath {
     }
 
     /// Whether reads ask for more splits than they need.
+    #[inline]
     pub fn binds_late(&self, resilience: Resilience) -> bool {
         resilience.read_splits() > resilience.scheme().k()
             && !self.completes_at_once()
@@ -155,6 +157,7 @@ impl DataPath {
     }
 
     /// Counts what it took to make a page.
+    #[inline]
     pub fn note_made(&self, made: Made) {
         match made {
             Made::AsItLanded => {}
@@ -174,6 +177,7 @@ impl DataPath {
     }
 
     /// Whether the volume has ended.
+    #[inline]
     pub fn is_closed(&self) -> bool {
         self.core.life.closed.load(Ordering::Acquire)
     }

@@ -216,10 +216,11 @@ impl Engine {
 
     /// Has `hear` know of each operation that has ended since the last time.
     #[inline]
-    pub fn tell_ended(&mut self, mut hear: impl FnMut(&Core, Ended)) {
-        for ended in self.ended.drain(..) {
+    pub fn tell_ended(&mut self, mut hear: impl FnMut(&Core, &Ended)) {
+        for ended in &self.ended {
             hear(&self.path.core, ended);
         }
+        self.ended.clear();
     }
 
     /// Uses the endpoints that were delivered.

@@ -165,7 +165,7 @@ impl Guard {
     fn make_candidate(&mut self, splits: &Splits<'_>, present: u64) {
         let candidate = &mut self.candidate[..PAGE_BYTES];
         candidate.copy_from_slice(splits.page_bytes());
-        let code = splits.code.expect("k is above 1");
+        let code = splits.code().expect("k is above 1");
         let decoded = code.reconstruct(present, candidate, splits.parity_splits());
         decoded.expect("k splits of a valid code are present");
     }
@@ -180,7 +180,7 @@ impl Guard {
     fn unlike_candidate(&mut self, splits: &Splits<'_>, present: u64) -> u64 {
         let (k, len) = (splits.cut.k(), splits.cut.split_bytes());
         let (page, parities) = self.candidate.split_at_mut(PAGE_BYTES);
-        if let Some(code) = splits.code {
+        if let Some(code) = splits.code() {
             code.encode(page, &mut parities[..splits.parity_bytes()]);
         }
         let differs = |split: usize| {

@@ -148,9 +148,8 @@ impl Requests {
 
     /// As [`Requests::end_of`], of one that is over, which is timed now if it is its turn.
     pub(super) fn end_timed(&mut self, core: &Core, number: u16) -> Result<(), IoError> {
-        let mut slot = self.take(number);
-        slot.note_time(core);
-        slot.result
+        self.slots[usize::from(number)].note_time(core);
+        self.take(number).result
     }
 
     /// Starts page operations of waiting requests while there is room.

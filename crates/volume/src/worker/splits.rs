@@ -2,16 +2,15 @@
 
 use cenote_codec::{Code, DATA_MAX, PARITY_MAX};
 
-use super::verbs::{bits, spare_of};
+use super::verbs::{Verb, bits, spare_of};
 use crate::PAGE_BYTES;
-use crate::scheme::Cut;
+use crate::scheme::{Codes, Cut};
 
 /// The splits of an operation's page. Its page and its parities are whole, apart from each other, and the
 /// operation's alone; they live as long as it does.
 pub struct Splits<'a> {
     pub cut: Cut,
-    /// `None`: the splits are copies.
-    pub code: Option<&'a Code>,
+    pub codes: &'a Codes,
     /// The whole page, where its data splits are.
     pub page: *mut u8,
     /// Its parities, or copies that land apart.
@@ -35,32 +34,33 @@ pub enum Made {
     Decoded,
 }
 
-impl Splits<'_> {
-    /// Where a split that is read lands.
+impl<'a> Splits<'a> {
+    /// The code that makes one kind of split from the other; `None`: the splits are copies.
+    pub fn code(&self) -> Option<&'a Code> {
+        self.codes.with(self.cut, self.parity_count)
+    }
+
+    /// Where splits lie that go with this verb.
     #[inline]
-    pub fn landing(&self, split: usize) -> *mut u8 {
+    pub fn places(&self, verb: Verb) -> impl Fn(usize) -> *mut u8 + use<> {
+        let (page, parities, primary) = (self.page, self.parities, self.primary);
         let (k, split_bytes) = (self.cut.k(), self.cut.split_bytes());
-        let spare = match split {
+        move |split| match split {
             // Copies that are read land apart, or one would come over the other.
-            copy if k == 1 => spare_of(copy, self.primary),
-            data if data < k => return self.page.wrapping_add(data * split_bytes),
-            parity => Some(parity - k),
-        };
-        match spare {
-            Some(spare) => self.parities.wrapping_add(spare * split_bytes),
-            None => self.page,
+            copy if k == 1 && verb == Verb::Read => match spare_of(copy, primary) {
+                Some(spare) => parities.wrapping_add(spare * split_bytes),
+                None => page,
+            },
+            _ if k == 1 => page,
+            data if data < k => page.wrapping_add(data * split_bytes),
+            parity => parities.wrapping_add((parity - k) * split_bytes),
         }
     }
 
-    /// Where a split that is written is posted from.
+    /// Where a split that is read lands.
     #[inline]
-    pub fn source(&self, split: usize) -> *mut u8 {
-        let (k, split_bytes) = (self.cut.k(), self.cut.split_bytes());
-        match split {
-            _ if k == 1 => self.page,
-            data if data < k => self.page.wrapping_add(data * split_bytes),
-            parity => self.parities.wrapping_add((parity - k) * split_bytes),
-        }
+    pub fn landing(&self, split: usize) -> *mut u8 {
+        self.places(Verb::Read)(split)
     }
 
     /// Bytes of all parities.
@@ -89,7 +89,7 @@ impl Splits<'_> {
 
     /// Makes the parities of the page.
     pub fn encode(&self) {
-        let code = self.code.expect("only schemes with a code encode");
+        let code = self.code().expect("only schemes with a code encode");
         // SAFETY: the parities are whole, the operation's alone, and apart from the page.
         let parities =
             unsafe { std::slice::from_raw_parts_mut(self.parities, self.parity_bytes()) };
@@ -110,7 +110,10 @@ impl Splits<'_> {
             return Made::Copied;
         }
         let data = (1 << k) - 1;
-        let Some(code) = self.code.filter(|_| present & data != data) else {
+        if present & data == data {
+            return Made::AsItLanded;
+        }
+        let Some(code) = self.code() else {
             return Made::AsItLanded;
         };
         // SAFETY: the page is whole and the operation's alone, apart from the parities, and nothing lands in
@@ -131,7 +134,7 @@ impl Splits<'_> {
             count += 1;
         }
         let splits = &splits[..count];
-        let Some(code) = self.code else {
+        let Some(code) = self.code() else {
             return outvoted(splits, tolerated);
         };
         if tolerated == 0 {

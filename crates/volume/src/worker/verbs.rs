@@ -27,11 +27,13 @@ pub struct Verbs {
 
 impl Verbs {
     /// Nothing has been posted to anybody: what ended before does not count.
+    #[inline]
     pub fn reset(&mut self) {
         (self.acked, self.failed, self.wants) = (0, false, 0);
     }
 
     /// Reads of these members go out, of which so many are needed.
+    #[inline]
     pub fn begin_read(&mut self, chosen: u64, wants: u32) {
         self.reset();
         self.pending = chosen;
@@ -54,6 +56,7 @@ impl Verbs {
     }
 
     /// A verb that completed as it was posted.
+    #[inline]
     pub fn note_at_once(&mut self, ended: u64) {
         self.acked |= ended;
         self.pending &= !ended;
@@ -71,22 +74,26 @@ impl Verbs {
     }
 
     /// Whether no verb is out.
+    #[inline]
     pub fn is_over(&self) -> bool {
         self.pending == 0
     }
 
     /// Whether a read has what it needs, and nobody has gone on with it.
+    #[inline]
     pub fn is_served(&self) -> bool {
         self.wants != 0 && !self.revoked && self.acked.count_ones() >= self.wants
     }
 
     /// Whether too few splits came: some host failed, and nothing is out any more.
+    #[inline]
     pub fn is_short(&self) -> bool {
         self.acked.count_ones() < self.wants
     }
 
     /// Has what is out not count any more: which members that is, the first time. When nothing is out any
     /// more, what is posted next counts.
+    #[inline]
     pub fn revoke(&mut self) -> u64 {
         if self.is_over() {
             self.revoked = false;

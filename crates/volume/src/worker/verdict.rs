@@ -74,7 +74,7 @@ mod tests {
         let mut parities = vec![0; 3 * cut.split_bytes()];
         let splits = Splits {
             cut,
-            code: codes.with(cut, 3),
+            codes: &codes,
             page: page.as_mut_ptr(),
             parities: parities.as_mut_ptr(),
             parity_count: 3,

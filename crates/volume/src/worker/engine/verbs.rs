@@ -78,7 +78,8 @@ impl Engine {
     /// Posts a verb to each of `members`; where the endpoint is gone it fails at once.
     fn post(&mut self, op: u16, members: u64, verb: Verb) {
         let page = &self.ops[op].page;
-        let (splits, split_bytes) = (page.splits(&self.path), page.cut().split_bytes());
+        let split_bytes = page.cut().split_bytes();
+        let place_of = page.splits(&self.path).places(verb);
         let offset = u64::from(page.place.index) * split_bytes as u64;
         let stripe = page
             .stripe(&self.path.views)
@@ -102,7 +103,7 @@ impl Engine {
             } else {
                 &mut self.completions.queue
             };
-            let (window, split) = (&member.window, stripe.split_of(index));
+            let (window, local) = (&member.window, place_of(stripe.split_of(index)));
             // SAFETY: where a split lies is part of the request's buffer or of this operation's scratch
             // block. Both live, and sources stay unchanged, until the operation ends: after the
             // completion of every verb it posted, or of a read when the landings of the others
@@ -110,11 +111,9 @@ impl Engine {
             let posted = unsafe {
                 match verb {
                     Verb::Read => {
-                        let local = splits.landing(split);
                         endpoint.post_read(window, offset, local, split_bytes, token, queue)
                     }
                     Verb::Write => {
-                        let local = splits.source(split);
                         endpoint.post_write(window, offset, local, split_bytes, None, token, queue)
                     }
                 }

@@ -85,6 +85,7 @@ impl Landed {
 
 impl Page {
     /// How the page may be read: what has landed of a page in flight is of one version.
+    #[inline]
     pub(super) fn soundness(&self, core: &Core) -> Soundness {
         if self.claim.landed.is_in_flight() {
             return Soundness::Sound;
@@ -93,6 +94,7 @@ impl Page {
     }
 
     /// Whether nobody wrote the page since the read of it began, or none but its writer.
+    #[inline]
     pub(super) fn is_unchanged(&self, core: &Core) -> bool {
         let Claim {
             version, landed, ..
@@ -124,6 +126,7 @@ impl Page {
     }
 
     /// Readers wait for the page from here on. Before its claim goes.
+    #[inline]
     pub(super) fn withdraw_landed(&self, core: &Core) {
         if self.is_told && self.claim.held {
             core.pages.flights.withdraw(self.number);
@@ -131,6 +134,7 @@ impl Page {
     }
 
     /// Gives the page's claim back, if it is held.
+    #[inline]
     pub(super) fn unclaim(&mut self, core: &Core) {
         self.withdraw_landed(core);
         if std::mem::take(&mut self.claim.held) {
@@ -150,6 +154,7 @@ pub(super) fn own_writer(page: &Page, path: &DataPath, flight: &Flight) -> Optio
 }
 
 /// Of `readable` members those that a read may use; `None`: it has to wait. In an epoch.
+#[inline]
 pub(super) fn usable(page: &Page, path: &DataPath, readable: u64) -> Option<u64> {
     let landed = page.claim.landed;
     if !landed.is_in_flight() {

@@ -37,6 +37,7 @@ impl Gather {
     }
 
     /// Whether a read of the page asks for splits to compare.
+    #[inline]
     pub(super) fn is_compared(&self, page: &Page, path: &DataPath, soundness: Soundness) -> bool {
         let is_tagged = path.tags().is_some();
         match soundness {

@@ -16,6 +16,7 @@ use crate::worker::verbs::bits;
 
 /// The members to read of `readable`: random ones where some are to spare, else those that need
 /// the least decoding. At least k are readable.
+#[inline]
 pub(super) fn choose(page: &mut Page, path: &mut DataPath, readable: u64) -> u64 {
     let k = page.cut().k() as u32;
     let resilience = page.resilience();

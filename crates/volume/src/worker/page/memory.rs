@@ -37,6 +37,7 @@ impl Default for Memory {
 impl Memory {
     /// `target`: the chunk's bytes in the request's buffer, which lives until the request ends; null where it
     /// has none.
+    #[inline]
     pub fn new(scratch: &Scratch, block: u16, chunk: Chunk, target: *mut u8) -> Self {
         Self {
             block,
@@ -54,16 +55,19 @@ impl Memory {
     }
 
     /// Whether the request's buffer is where the operation's page is.
+    #[inline]
     pub fn is_in_place(&self) -> bool {
         self.is_whole() && !self.in_scratch
     }
 
     /// The operation's page of scratch.
+    #[inline]
     pub fn scratch(&self) -> *mut u8 {
         self.scratch
     }
 
     /// The chunk's bytes in the request's buffer.
+    #[inline]
     pub fn target(&self) -> *mut u8 {
         self.target
     }

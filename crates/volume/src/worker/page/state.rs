@@ -90,6 +90,7 @@ impl Page {
     }
 
     /// Splits of the page.
+    #[inline]
     pub(super) fn split_count(&self) -> usize {
         self.cut().k() + usize::from(self.view.parities)
     }
@@ -101,11 +102,13 @@ impl Page {
     }
 
     /// Looks where the page is: again whenever an operation begins, for it may have moved.
+    #[inline]
     pub(super) fn locate(&mut self, core: &Core) {
         self.place = core.layouts.locate(self.number);
     }
 
     /// Enters the newest epoch.
+    #[inline]
     pub(super) fn enter(&mut self, path: &mut DataPath) {
         self.view = path.enter(self.place.extent, self.verbs.failed);
         path.scratch.reserve(self.cut(), self.view.parities.into());
@@ -113,6 +116,7 @@ impl Page {
 
     /// Leaves the operation's epoch, if it is in one, and publishes the oldest that is still worked in. No
     /// verb is out.
+    #[inline]
     pub(super) fn leave(&mut self, path: &mut DataPath) {
         debug_assert!(self.verbs.is_over(), "what is out speaks of the epoch");
         let epoch = std::mem::take(&mut self.view.epoch);
@@ -122,6 +126,7 @@ impl Page {
     }
 
     /// As [`Page::leave`], while verbs are out: what they speak of is kept until they have ended.
+    #[inline]
     pub(super) fn linger(&mut self, path: &mut DataPath) {
         path.views.leave(self.view.epoch, true);
     }
@@ -136,8 +141,7 @@ impl Page {
     pub(super) fn splits_in<'a>(&self, scratch: &Scratch, core: &'a Core) -> Splits<'a> {
         Splits {
             cut: self.cut(),
-            // `None`: the page is copied.
-            code: core.codes.with(self.cut(), self.view.parities.into()),
+            codes: &core.codes,
             page: self.memory.page(),
             parities: scratch.parities(self.memory.block, self.cut()),
             parity_count: self.view.parities.into(),

@@ -207,7 +207,9 @@ impl Rig {
             match self.verb {
                 _ if !is_ok || page.verbs.revoked => {}
                 Verb::Read => splits.landing(index).copy_from(slab.as_ptr(), len_bytes),
-                Verb::Write => slab.as_mut_ptr().copy_from(splits.source(index), len_bytes),
+                Verb::Write => slab
+                    .as_mut_ptr()
+                    .copy_from(splits.places(Verb::Write)(index), len_bytes),
             }
         }
         page.verbs.note_end(index, is_ok);

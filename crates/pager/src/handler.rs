@@ -1,6 +1,7 @@
-//! The thread that answers a region's faults.
+//! A thread that answers the faults of a region's shard.
 //!
-//! It reads faults, moves the volume's worker on, and does what [`Pages`] says. While faults come
+//! It reads faults, moves the volume's worker on, and does what [`Pages`] says. Nothing else knows
+//! the shard's pages; what handlers share is the [`Rooms`], which none holds across a system call. While faults come
 //! it polls; then it sleeps until a fault, a completion or a command wakes it. It never touches a
 //! page that is not resident, so it never waits for itself. If it panics the process ends: threads
 //! that wait in faults would do so for ever.
@@ -8,31 +9,59 @@
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use cenote_volume::{Done, Op, PAGE_BYTES, Request, Worker};
 
-use crate::memory::{Fault, Memory};
+use crate::memory::{Fault, Shard};
 use crate::pages::{Action, Arrival, Pages, WrittenAs};
 use crate::region::RegionStatus;
+use crate::rooms::{Next, Rooms};
 
 /// How long the handler polls after the last thing that happened. Arbitrary: longer than a fault
 /// takes to come back from a program that walks, short beside a time slice.
 pub(crate) const SPIN: Duration = Duration::from_micros(50);
+
+/// How often a handler says what it has, while it is at work. Arbitrary: long beside a walk through
+/// a stripe, so that room does not follow it; short for people.
+pub(crate) const SETTLE_PERIOD: Duration = Duration::from_millis(50);
 
 /// Buffers that are kept for the next reads and writes.
 const BUFFERS_MAX: usize = 256;
 
 /// What a region asks its handler.
 pub(crate) enum Command {
-    /// Make pages zeros, then answer.
+    /// Make pages of the shard zeros, then answer.
     Discard(std::ops::Range<u32>, SyncSender<()>),
-    /// Change how many pages may be resident.
-    SetRoom(u32),
+    /// The bound has changed.
+    Settle,
     /// Tell what happened.
     Status(SyncSender<RegionStatus>),
+}
+
+/// What the handlers of a region share.
+pub(crate) struct Peers {
+    pub rooms: Mutex<Rooms>,
+    /// One for each.
+    pub bells: Vec<Bell>,
+}
+
+impl Peers {
+    /// A handler says what is resident of its shard, and is told its room. If others have what it is
+    /// to get, they are woken.
+    pub fn settle(&self, index: usize, resident: u32) -> (u32, Next) {
+        let rooms = self.rooms.lock();
+        let room = rooms
+            .expect("a handler that panics ends the process")
+            .settle(index, resident);
+        if room.next == Next::Others {
+            let others = self.bells.iter().enumerate().filter(|(at, _)| *at != index);
+            others.for_each(|(_, bell)| bell.ring());
+        }
+        (room.pages, room.next)
+    }
 }
 
 /// Wakes the handler.
@@ -66,15 +95,21 @@ impl Bell {
     }
 }
 
-/// The handler of one region.
+/// The handler of one shard.
 pub(crate) struct Handler {
-    memory: Arc<Memory>,
+    memory: Shard,
     pages: Pages,
     worker: Worker,
     /// Where the region begins in the volume.
     offset: u64,
     commands: Receiver<Command>,
-    bell: Arc<Bell>,
+    peers: Arc<Peers>,
+    /// Its place among them.
+    index: usize,
+    /// When it settles again.
+    settle_at: Duration,
+    /// Whether it has more than its room.
+    next: Next,
     faults: Vec<Fault>,
     done: Vec<Done>,
     buffers: Vec<Vec<u8>>,
@@ -107,12 +142,12 @@ impl Drop for AbortOnPanic {
 
 impl Handler {
     pub fn new(
-        memory: Arc<Memory>,
+        (memory, index): (Shard, usize),
         pages: Pages,
         worker: Worker,
         offset: u64,
         commands: Receiver<Command>,
-        bell: Arc<Bell>,
+        peers: Arc<Peers>,
     ) -> Self {
         Self {
             memory,
@@ -120,7 +155,10 @@ impl Handler {
             worker,
             offset,
             commands,
-            bell,
+            peers,
+            index,
+            settle_at: Duration::ZERO,
+            next: Next::Nothing,
             faults: Vec::new(),
             done: Vec::new(),
             buffers: Vec::new(),
@@ -150,6 +188,9 @@ impl Handler {
         is_busy |= self.take_faults();
         is_busy |= self.take_ends();
         self.retry_discards();
+        if self.now() >= self.settle_at {
+            self.settle();
+        }
         Some(is_busy)
     }
 
@@ -157,15 +198,22 @@ impl Handler {
         self.started.elapsed()
     }
 
+    fn settle(&mut self) {
+        let (room, next) = self.peers.settle(self.index, self.pages.resident());
+        let now = self.now();
+        (self.settle_at, self.next) = (now + SETTLE_PERIOD, next);
+        if room != self.pages.room() {
+            self.pages.set_room(room, now);
+            self.act();
+        }
+    }
+
     fn obey(&mut self) -> Option<bool> {
         let mut is_busy = false;
         loop {
             match self.commands.try_recv() {
                 Ok(Command::Discard(range, answer)) => self.discards.push_back((range, answer)),
-                Ok(Command::SetRoom(room)) => {
-                    self.pages.set_room(room, self.now());
-                    self.act();
-                }
+                Ok(Command::Settle) => self.settle(),
                 Ok(Command::Status(answer)) => {
                     let status = RegionStatus {
                         resident_bytes: u64::from(self.pages.resident()) * PAGE_BYTES as u64,
@@ -226,6 +274,7 @@ impl Handler {
         let (page, purpose) = untag(end.tag);
         let (now, is_ok) = (self.now(), end.result.is_ok());
         if let Err(error) = end.result {
+            let page = self.memory.page(page);
             tracing::warn!(page, %error, "a page of a region cannot be moved");
         }
         let written = |how| is_ok.then_some(how);
@@ -316,7 +365,7 @@ impl Handler {
     fn submit(&mut self, page: u32, purpose: Purpose, op: Op) {
         let request = Request {
             tag: tag(page, purpose),
-            offset: self.offset + u64::from(page) * PAGE_BYTES as u64,
+            offset: self.offset + self.memory.page(page) * PAGE_BYTES as u64,
             op,
         };
         if !self.queued.is_empty() {
@@ -351,9 +400,14 @@ impl Handler {
             events: libc::POLLIN,
             revents: 0,
         };
-        let bell = self.bell.0.as_raw_fd();
-        let mut fds = [wait(self.memory.fd()), wait(self.worker.fd()), wait(bell)];
-        let deadlines = [self.worker.deadline(), self.pages.deadline(self.now())];
+        let bell = &self.peers.bells[self.index];
+        let mut fds = [self.memory.fd(), self.worker.fd(), bell.fd()].map(wait);
+        let settles = (self.next == Next::Again).then_some(SETTLE_PERIOD);
+        let deadlines = [
+            self.worker.deadline(),
+            self.pages.deadline(self.now()),
+            settles,
+        ];
         let deadline = deadlines.into_iter().flatten().min();
         // Rounded up, so that a deadline below a millisecond does not spin.
         let timeout_ms = deadline.map_or(-1, |left| {
@@ -362,7 +416,7 @@ impl Handler {
         // SAFETY: `fds` is a live array of its length.
         unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, timeout_ms) };
         if fds[2].revents != 0 {
-            self.bell.clear();
+            bell.clear();
         }
     }
 }

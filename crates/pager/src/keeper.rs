@@ -5,7 +5,6 @@
 
 mod ids;
 mod kernel;
-mod shares;
 mod slots;
 mod socket;
 mod space;
@@ -27,6 +26,7 @@ use cenote_volume::{Done, PAGE_BYTES, Volume};
 use crate::counters::Counters;
 use crate::handler::{AbortOnPanic, Bell, SPIN};
 use crate::region::RegionError;
+use crate::shares;
 use socket::Packet;
 use space::{Layout, Space};
 use store::{Store, untag};

@@ -1,4 +1,4 @@
-//! What becomes of each page of a region: a table of states that faults and ends of I/O move on.
+//! What becomes of each page of a shard: a table of states that faults and ends of I/O move on.
 //!
 //! ```text
 //! Empty  --fault--> Dirty                       never stored: zeros, without I/O
@@ -21,6 +21,7 @@ use std::time::Duration;
 use crate::counters::Counters;
 use crate::injected_faults::{InjectedFault, is_injected};
 use crate::queues::Queues;
+use crate::rooms::ROOM_MIN;
 use crate::stream::{RUN_MAX, Streams};
 
 /// Writes under way at once. Arbitrary: enough to fill a network, and few beside a volume's queue.
@@ -113,7 +114,7 @@ struct Page {
     is_stored: bool,
 }
 
-/// The pages of a region. 16 bytes for each.
+/// The pages of a shard of a heap. 16 bytes for each.
 pub struct Pages {
     pages: Vec<Page>,
     queues: Queues,
@@ -135,10 +136,10 @@ impl Pages {
     /// `count` pages, of which `room` may be resident; all read as zeros.
     ///
     /// # Panics
-    /// If there is room for less than 8 pages.
+    /// If there is room for less than [`ROOM_MIN`] pages.
     #[must_use]
     pub fn new(count: u32, room: u32) -> Self {
-        assert!(room >= 8, "a region needs room for 8 pages");
+        assert!(room >= ROOM_MIN, "pages need room for {ROOM_MIN}");
         let page = Page {
             state: State::Empty,
             is_stored: false,
@@ -190,9 +191,9 @@ impl Pages {
         (is_behind && self.retry_at > now).then(|| self.retry_at - now)
     }
 
-    /// Gives the region more room, or less: then pages go until it is kept.
+    /// Gives the pages more room, or less: then pages go until it is kept.
     pub fn set_room(&mut self, room: u32, now: Duration) {
-        self.room = room.max(8);
+        self.room = room.max(ROOM_MIN);
         self.tick(now);
     }
 

@@ -1,0 +1,249 @@
+//! How many pages each shard of a heap may have resident: parts of one bound.
+//!
+//! A shard says what it has and is told its room. Nothing moves while no shard is **pressed**, which
+//! is one that fills its room. Then who has more than it uses, or more than an equal part, is told a
+//! smaller room; and what it gives up is another's once its pages are gone.
+//!
+//! Invariant: what is granted is at least what is resident of each shard, and at most the bound in
+//! all. So no handler asks another before it brings a page, and the bound is kept all the same.
+
+use crate::injected_faults::{InjectedFault, is_injected};
+use crate::shares::fill;
+
+/// Pages that a shard has room for at least: a page that is read, one that is written, and others.
+pub const ROOM_MIN: u32 = 8;
+
+/// The bound, and the parts of it.
+#[derive(Clone)]
+pub struct Rooms {
+    total: u32,
+    shards: Vec<Shard>,
+}
+
+#[derive(Clone, Copy)]
+struct Shard {
+    page_count: u32,
+    /// As it last said.
+    resident: u32,
+    granted: u32,
+}
+
+/// A shard's room.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Room {
+    /// Pages that may be resident.
+    pub pages: u32,
+    /// What has to follow.
+    pub next: Next,
+}
+
+/// What has to follow a [`Rooms::settle`].
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Next {
+    /// Nothing.
+    Nothing,
+    /// The shard has more than its room: it says so again when the pages are gone.
+    Again,
+    /// Others have what it is to get: they are to say what they have.
+    Others,
+}
+
+impl Rooms {
+    /// `total` pages of room for shards of so many pages.
+    ///
+    /// # Panics
+    /// If there is no shard, or not [`ROOM_MIN`] for each.
+    #[must_use]
+    pub fn new(total: u32, page_counts: &[u32]) -> Self {
+        assert!(!page_counts.is_empty() && total / page_counts.len() as u32 >= ROOM_MIN);
+        let least = |count: &u32| (*count).max(ROOM_MIN);
+        let granted = fill(total, &page_counts.iter().map(least).collect::<Vec<_>>());
+        let shards = page_counts.iter().zip(granted);
+        let shard = |(page_count, granted): (&u32, u32)| Shard {
+            page_count: *page_count,
+            resident: 0,
+            granted,
+        };
+        Self {
+            total,
+            shards: shards.map(shard).collect(),
+        }
+    }
+
+    /// The bound.
+    #[must_use]
+    pub fn total(&self) -> u32 {
+        self.total
+    }
+
+    /// What a shard was granted last.
+    #[must_use]
+    pub fn granted(&self, shard: usize) -> u32 {
+        self.shards[shard].granted
+    }
+
+    /// Changes the bound; it is kept when every shard has settled, and its pages are gone.
+    pub fn set_total(&mut self, total: u32) {
+        self.total = total.max(ROOM_MIN * self.shards.len() as u32);
+    }
+
+    /// A shard says how many pages are resident, or on their way, and is told its room.
+    pub fn settle(&mut self, shard: usize, resident: u32) -> Room {
+        self.shards[shard].resident = resident;
+        let (granted, target) = (self.shards[shard].granted, self.target(shard));
+        if target < granted {
+            self.shards[shard].granted = target.max(resident);
+            let next = match resident > target {
+                true => Next::Again,
+                false => Next::Nothing,
+            };
+            return Room {
+                pages: target,
+                next,
+            };
+        }
+        let free = u64::from(self.total).saturating_sub(self.sum()) as u32;
+        let more = match is_injected(InjectedFault::RoomGivenTwice) {
+            true => target - granted,
+            false => free.min(target - granted),
+        };
+        let pages = granted + more;
+        self.shards[shard].granted = pages;
+        let next = match pages < target {
+            true => Next::Others,
+            false => Next::Nothing,
+        };
+        Room { pages, next }
+    }
+
+    /// The room that a shard is to have.
+    fn target(&self, shard: usize) -> u32 {
+        let wanted: Vec<u32> = self.shards.iter().map(|shard| self.wanted(shard)).collect();
+        let (share, granted) = (fill(self.total, &wanted)[shard], self.shards[shard].granted);
+        let mut others = (0..self.shards.len()).filter(|at| *at != shard);
+        let is_wanted = others.any(|at| self.shards[at].is_pressed());
+        match (self.shards[shard].is_pressed(), is_wanted) {
+            _ if self.sum() > u64::from(self.total) => share,
+            (true, true) => share,
+            (true, false) => share.max(granted),
+            (false, true) => share.min(granted),
+            (false, false) => granted,
+        }
+    }
+
+    /// What a shard has a use for: what it has, and some to grow, so that growth is seen.
+    fn wanted(&self, shard: &Shard) -> u32 {
+        let growth = (shard.resident / 4).max(self.total / 16);
+        let wanted = shard.resident.saturating_add(growth);
+        wanted.min(shard.page_count).max(ROOM_MIN)
+    }
+
+    fn sum(&self) -> u64 {
+        let granted = self.shards.iter().map(|shard| u64::from(shard.granted));
+        granted.sum()
+    }
+}
+
+impl Shard {
+    /// Whether it fills its room, but for what it keeps free for the next faults.
+    fn is_pressed(&self) -> bool {
+        let spare = (self.granted / 8).max(2);
+        self.granted < self.page_count && self.resident.saturating_add(spare) >= self.granted
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_begin_with_their_pages_or_equal_parts() {
+        let rooms = Rooms::new(1_000, &[300, 400]);
+        assert_eq!((rooms.granted(0), rooms.granted(1)), (300, 700));
+        let rooms = Rooms::new(1_000, &[u32::MAX; 4]);
+        assert!((0..4).all(|shard| rooms.granted(shard) == 250));
+    }
+
+    #[test]
+    fn what_one_does_not_use_is_anothers_at_once() {
+        let mut rooms = Rooms::new(1_000, &[5_000; 2]);
+        let nothing = |pages| Room {
+            pages,
+            next: Next::Nothing,
+        };
+        // Nobody is pressed: nothing moves.
+        assert_eq!(rooms.settle(0, 100), nothing(500));
+        let pressed = rooms.settle(1, 490);
+        assert_eq!((pressed.pages, pressed.next), (500, Next::Others));
+        // What it has and a sixteenth of all.
+        assert_eq!(rooms.settle(0, 100), nothing(162));
+        assert_eq!(rooms.settle(1, 490), nothing(838));
+    }
+
+    #[test]
+    fn what_one_gives_up_is_anothers_when_it_is_gone() {
+        let mut rooms = Rooms::new(1_000, &[5_000; 2]);
+        rooms.settle(0, 0);
+        rooms.settle(1, 490);
+        rooms.settle(0, 0);
+        rooms.settle(1, 900);
+        assert_eq!(rooms.granted(1), 938);
+        // The first one grows.
+        assert_eq!(rooms.settle(0, 60).next, Next::Others);
+        let less = rooms.settle(1, 930);
+        assert_eq!(less.next, Next::Again);
+        assert!(less.pages < 930, "{less:?}");
+        assert_eq!(rooms.settle(0, 60).pages, 70);
+        // When both fill what they get they end with the same.
+        let mut last = (70, less.pages);
+        for _ in 0..50 {
+            last = (rooms.settle(0, last.0).pages, rooms.settle(1, last.1).pages);
+        }
+        assert_eq!(last, (500, 500));
+    }
+
+    #[test]
+    fn a_lower_bound_is_kept_when_all_have_settled() {
+        let mut rooms = Rooms::new(1_000, &[5_000; 2]);
+        let _before = [0, 1].map(|at| rooms.settle(at, 480));
+        rooms.set_total(400);
+        assert_eq!(
+            (0..2).map(|at| rooms.settle(at, 480).pages).sum::<u32>(),
+            400
+        );
+        assert_eq!(
+            (0..2).map(|at| rooms.settle(at, 200).pages).sum::<u32>(),
+            400
+        );
+        assert_eq!(rooms.sum(), 400);
+    }
+
+    #[test]
+    fn no_more_is_granted_than_there_is_nor_less_than_is_resident() {
+        let mut state = 3_u64;
+        let mut below = |limit: u32| {
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
+            (state >> 33) as u32 % limit
+        };
+        for _ in 0..50 {
+            let page_counts: Vec<u32> = (0..1 + below(8)).map(|_| below(4_000)).collect();
+            let mut rooms = Rooms::new(64 + below(4_000), &page_counts);
+            let mut resident = vec![0; page_counts.len()];
+            let mut room: Vec<u32> = (0..resident.len()).map(|at| rooms.granted(at)).collect();
+            for _ in 0..400 {
+                let at = below(resident.len() as u32) as usize;
+                // Pages come up to the room, and go one after the other.
+                let most = room[at].min(page_counts[at]);
+                resident[at] = match resident[at] > most {
+                    true => resident[at] - below(resident[at] - most + 1),
+                    false => below(most + 1),
+                };
+                room[at] = rooms.settle(at, resident[at]).pages;
+                assert!(room[at] >= ROOM_MIN && rooms.sum() <= u64::from(rooms.total()));
+                assert!((0..room.len()).all(|at| rooms.granted(at) >= resident[at].max(room[at])));
+            }
+        }
+    }
+}

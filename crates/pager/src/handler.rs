@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use cenote_volume::{Done, Op, PAGE_BYTES, Request, Worker};
@@ -18,7 +18,7 @@ use cenote_volume::{Done, Op, PAGE_BYTES, Request, Worker};
 use crate::memory::{Fault, Shard};
 use crate::pages::{Action, Arrival, Pages, WrittenAs};
 use crate::region::RegionStatus;
-use crate::rooms::{Next, Rooms};
+use crate::rooms::{Held, Next, Rooms};
 
 /// How long the handler polls after the last thing that happened. Arbitrary: longer than a fault
 /// takes to come back from a program that walks, short beside a time slice.
@@ -49,13 +49,15 @@ pub(crate) struct Peers {
 }
 
 impl Peers {
-    /// A handler says what is resident of its shard, and is told its room. If others have what it is
-    /// to get, they are woken.
-    pub fn settle(&self, index: usize, resident: u32) -> (u32, Next) {
+    pub fn rooms(&self) -> MutexGuard<'_, Rooms> {
         let rooms = self.rooms.lock();
-        let room = rooms
-            .expect("a handler that panics ends the process")
-            .settle(index, resident);
+        rooms.expect("a handler that panics ends the process")
+    }
+
+    /// A handler says what it has of its shard, and is told its room. If others have what it is
+    /// to get, they are woken.
+    pub fn settle(&self, index: usize, held: Held) -> (u32, Next) {
+        let room = self.rooms().settle(index, held);
         if room.next == Next::Others {
             let others = self.bells.iter().enumerate().filter(|(at, _)| *at != index);
             others.for_each(|(_, bell)| bell.ring());
@@ -199,7 +201,11 @@ impl Handler {
     }
 
     fn settle(&mut self) {
-        let (room, next) = self.peers.settle(self.index, self.pages.resident());
+        let held = Held {
+            resident: self.pages.resident(),
+            leaving: 0,
+        };
+        let (room, next) = self.peers.settle(self.index, held);
         let now = self.now();
         (self.settle_at, self.next) = (now + SETTLE_PERIOD, next);
         if room != self.pages.room() {

@@ -39,5 +39,5 @@ pub use memory::{MemoryError, works};
 pub use pages::{Action, Pages, WRITES_MAX};
 pub use queues::{EvictionQueue, Queues};
 pub use region::{RESIDENT_MIN_BYTES, Region, RegionConfig, RegionError, RegionStatus};
-pub use rooms::{Next, ROOM_MIN, Room, Rooms};
+pub use rooms::{Held, Next, ROOM_MIN, Room, Rooms};
 pub use stream::{RUN_MAX, Run, Streams};

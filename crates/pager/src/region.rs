@@ -237,10 +237,7 @@ impl Region {
             return Err(RegionError::Resident(bytes));
         }
         let room = u32::try_from(bytes / PAGE_BYTES as u64).unwrap_or(u32::MAX);
-        let rooms = self.peers.rooms.lock();
-        rooms
-            .expect("a handler that panics ends the process")
-            .set_total(room);
+        self.peers.rooms().set_total(room);
         for shard in 0..self.commands.len() {
             self.ask(shard, Command::Settle);
         }
@@ -255,14 +252,12 @@ impl Region {
             self.ask(shard, Command::Status(answer.clone()));
         }
         drop(answer);
-        let rooms = self.peers.rooms.lock();
-        let rooms = rooms.expect("a handler that panics ends the process");
+        let total = self.peers.rooms().total();
         let mut all = RegionStatus {
             resident_bytes: 0,
-            room_bytes: u64::from(rooms.total()) * PAGE_BYTES as u64,
+            room_bytes: u64::from(total) * PAGE_BYTES as u64,
             counters: Counters::default(),
         };
-        drop(rooms);
         for one in answered {
             all.resident_bytes += one.resident_bytes;
             all.counters += one.counters;

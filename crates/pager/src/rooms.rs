@@ -4,8 +4,7 @@
 //! is one that fills its room. Then who has more than it uses, or more than an equal part, is told a
 //! smaller room; and what it gives up is another's once its pages are gone.
 //!
-//! Invariant: what is granted is at least what is resident of each shard, and at most the bound in
-//! all. So no handler asks another before it brings a page, and the bound is kept all the same.
+//! Invariant: what is granted is at least what each shard has, and at most the bound in all. So no handler asks another before it brings a page, and the bound is kept all the same.
 
 use crate::injected_faults::{InjectedFault, is_injected};
 use crate::shares::fill;
@@ -18,14 +17,31 @@ pub const ROOM_MIN: u32 = 8;
 pub struct Rooms {
     total: u32,
     shards: Vec<Shard>,
+    /// Most pages that were resident at once, as the shards said.
+    resident_max: u64,
 }
 
 #[derive(Clone, Copy)]
 struct Shard {
     page_count: u32,
     /// As it last said.
-    resident: u32,
+    held: Held,
     granted: u32,
+}
+
+/// Pages that a shard has in this machine's memory.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Held {
+    /// Resident, or on their way in.
+    pub resident: u32,
+    /// Gone by the books, while they may be in memory still.
+    pub leaving: u32,
+}
+
+impl Held {
+    fn count(self) -> u32 {
+        self.resident.saturating_add(self.leaving)
+    }
 }
 
 /// A shard's room.
@@ -61,12 +77,13 @@ impl Rooms {
         let shards = page_counts.iter().zip(granted);
         let shard = |(page_count, granted): (&u32, u32)| Shard {
             page_count: *page_count,
-            resident: 0,
+            held: Held::default(),
             granted,
         };
         Self {
             total,
             shards: shards.map(shard).collect(),
+            resident_max: 0,
         }
     }
 
@@ -82,18 +99,27 @@ impl Rooms {
         self.shards[shard].granted
     }
 
+    /// Most pages that were resident at once, as the shards said.
+    #[must_use]
+    pub fn resident_max(&self) -> u64 {
+        self.resident_max
+    }
+
     /// Changes the bound; it is kept when every shard has settled, and its pages are gone.
     pub fn set_total(&mut self, total: u32) {
         self.total = total.max(ROOM_MIN * self.shards.len() as u32);
     }
 
-    /// A shard says how many pages are resident, or on their way, and is told its room.
-    pub fn settle(&mut self, shard: usize, resident: u32) -> Room {
-        self.shards[shard].resident = resident;
+    /// A shard says what it has, and is told its room.
+    pub fn settle(&mut self, shard: usize, held: Held) -> Room {
+        self.shards[shard].held = held;
+        let all = self.shards.iter();
+        let all = all.map(|shard| u64::from(shard.held.resident));
+        self.resident_max = self.resident_max.max(all.sum());
         let (granted, target) = (self.shards[shard].granted, self.target(shard));
         if target < granted {
-            self.shards[shard].granted = target.max(resident);
-            let next = match resident > target {
+            self.shards[shard].granted = target.max(held.count());
+            let next = match held.count() > target {
                 true => Next::Again,
                 false => Next::Nothing,
             };
@@ -133,8 +159,8 @@ impl Rooms {
 
     /// What a shard has a use for: what it has, and some to grow, so that growth is seen.
     fn wanted(&self, shard: &Shard) -> u32 {
-        let growth = (shard.resident / 4).max(self.total / 16);
-        let wanted = shard.resident.saturating_add(growth);
+        let held = shard.held.count();
+        let wanted = held.saturating_add((held / 4).max(self.total / 16));
         wanted.min(shard.page_count).max(ROOM_MIN)
     }
 
@@ -148,13 +174,18 @@ impl Shard {
     /// Whether it fills its room, but for what it keeps free for the next faults.
     fn is_pressed(&self) -> bool {
         let spare = (self.granted / 8).max(2);
-        self.granted < self.page_count && self.resident.saturating_add(spare) >= self.granted
+        self.granted < self.page_count && self.held.count().saturating_add(spare) >= self.granted
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn settle(rooms: &mut Rooms, shard: usize, resident: u32) -> Room {
+        let leaving = 0;
+        rooms.settle(shard, Held { resident, leaving })
+    }
 
     #[test]
     fn all_begin_with_their_pages_or_equal_parts() {
@@ -172,47 +203,64 @@ mod tests {
             next: Next::Nothing,
         };
         // Nobody is pressed: nothing moves.
-        assert_eq!(rooms.settle(0, 100), nothing(500));
-        let pressed = rooms.settle(1, 490);
+        assert_eq!(settle(&mut rooms, 0, 100), nothing(500));
+        let pressed = settle(&mut rooms, 1, 490);
         assert_eq!((pressed.pages, pressed.next), (500, Next::Others));
         // What it has and a sixteenth of all.
-        assert_eq!(rooms.settle(0, 100), nothing(162));
-        assert_eq!(rooms.settle(1, 490), nothing(838));
+        assert_eq!(settle(&mut rooms, 0, 100), nothing(162));
+        assert_eq!(settle(&mut rooms, 1, 490), nothing(838));
     }
 
     #[test]
     fn what_one_gives_up_is_anothers_when_it_is_gone() {
         let mut rooms = Rooms::new(1_000, &[5_000; 2]);
-        rooms.settle(0, 0);
-        rooms.settle(1, 490);
-        rooms.settle(0, 0);
-        rooms.settle(1, 900);
+        settle(&mut rooms, 0, 0);
+        settle(&mut rooms, 1, 490);
+        settle(&mut rooms, 0, 0);
+        settle(&mut rooms, 1, 900);
         assert_eq!(rooms.granted(1), 938);
         // The first one grows.
-        assert_eq!(rooms.settle(0, 60).next, Next::Others);
-        let less = rooms.settle(1, 930);
+        assert_eq!(settle(&mut rooms, 0, 60).next, Next::Others);
+        let less = settle(&mut rooms, 1, 930);
         assert_eq!(less.next, Next::Again);
         assert!(less.pages < 930, "{less:?}");
-        assert_eq!(rooms.settle(0, 60).pages, 70);
+        assert_eq!(settle(&mut rooms, 0, 60).pages, 70);
         // When both fill what they get they end with the same.
         let mut last = (70, less.pages);
         for _ in 0..50 {
-            last = (rooms.settle(0, last.0).pages, rooms.settle(1, last.1).pages);
+            last = (
+                settle(&mut rooms, 0, last.0).pages,
+                settle(&mut rooms, 1, last.1).pages,
+            );
         }
         assert_eq!(last, (500, 500));
     }
 
     #[test]
+    fn pages_on_their_way_out_take_room() {
+        let mut rooms = Rooms::new(1_000, &[5_000; 2]);
+        let held = |resident, leaving| Held { resident, leaving };
+        assert_eq!(rooms.settle(0, held(300, 128)).next, Next::Nothing);
+        assert_eq!(rooms.settle(0, held(320, 128)).next, Next::Others);
+        assert_eq!(rooms.settle(1, held(400, 90)).pages, 500);
+        assert_eq!(rooms.resident_max(), 720);
+    }
+
+    #[test]
     fn a_lower_bound_is_kept_when_all_have_settled() {
         let mut rooms = Rooms::new(1_000, &[5_000; 2]);
-        let _before = [0, 1].map(|at| rooms.settle(at, 480));
+        let _before = [0, 1].map(|at| settle(&mut rooms, at, 480));
         rooms.set_total(400);
         assert_eq!(
-            (0..2).map(|at| rooms.settle(at, 480).pages).sum::<u32>(),
+            (0..2)
+                .map(|at| settle(&mut rooms, at, 480).pages)
+                .sum::<u32>(),
             400
         );
         assert_eq!(
-            (0..2).map(|at| rooms.settle(at, 200).pages).sum::<u32>(),
+            (0..2)
+                .map(|at| settle(&mut rooms, at, 200).pages)
+                .sum::<u32>(),
             400
         );
         assert_eq!(rooms.sum(), 400);
@@ -240,7 +288,7 @@ mod tests {
                     true => resident[at] - below(resident[at] - most + 1),
                     false => below(most + 1),
                 };
-                room[at] = rooms.settle(at, resident[at]).pages;
+                room[at] = settle(&mut rooms, at, resident[at]).pages;
                 assert!(room[at] >= ROOM_MIN && rooms.sum() <= u64::from(rooms.total()));
                 assert!((0..room.len()).all(|at| rooms.granted(at) >= resident[at].max(room[at])));
             }

@@ -9,9 +9,9 @@ use core::ops::Range;
 /// Most shards: each has a thread, and a worker of the volume.
 pub const SHARDS_MAX: usize = 8;
 
-/// Most stripes of a range. Arbitrary: 16 for each of the most shards, so that none has a sixteenth
-/// more than another; and few beside the 65,530 mappings that a process may have.
-const STRIPES_MAX: usize = 128;
+/// Most stripes of a range. Arbitrary: enough that a large array of a larger range is in many; few
+/// beside the 65,530 mappings that a process may have, and quickly copied by a fork.
+const STRIPES_MAX: usize = 512;
 
 /// Least pages of a stripe, where there are so many: 1 MiB, four runs of the longest prefetch.
 const STRIPE_MIN: usize = 256;
@@ -58,6 +58,12 @@ impl Stripes {
     #[must_use]
     pub fn shard_count(&self) -> usize {
         self.shard_count
+    }
+
+    /// Pages of the range.
+    #[must_use]
+    pub fn page_count(&self) -> usize {
+        self.page_count
     }
 
     /// Pages of a shard.

@@ -9,7 +9,7 @@ use cenote_test_kit::Random;
 
 use super::*;
 use crate::injected_faults::MISTAKES;
-use crate::rooms::Rooms;
+use crate::rooms::{Held, Rooms};
 
 const PAGES: u32 = 160;
 const ROOM: u32 = 64;
@@ -128,7 +128,11 @@ impl World {
     /// A shard says what it has, and gets its room.
     fn settle(&mut self) -> Fault {
         let shard = self.random.index(self.shards.len());
-        let room = self.rooms.settle(shard, self.shards[shard].resident());
+        let held = Held {
+            resident: self.shards[shard].resident(),
+            leaving: 0,
+        };
+        let room = self.rooms.settle(shard, held);
         self.shards[shard].set_room(room.pages, self.now);
         self.act()
     }

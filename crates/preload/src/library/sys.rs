@@ -187,12 +187,15 @@ pub fn futex_wake(word: &core::sync::atomic::AtomicU32) {
     call(SYS_FUTEX, &[word.as_ptr() as usize, WAKE_PRIVATE, 1]);
 }
 
+/// Bytes of a socket's path, at most.
+pub const PATH_MAX: usize = 107;
+
 /// Connects to a socket of packets.
 pub fn connect(path: &[u8]) -> i32 {
     const AF_UNIX: u16 = 1;
     const SEQPACKET_CLOEXEC: usize = 5 | 0o2_000_000;
     let mut address = [0_u8; 110];
-    if path.len() > 107 {
+    if path.len() > PATH_MAX {
         return -1;
     }
     address[..2].copy_from_slice(&AF_UNIX.to_ne_bytes());

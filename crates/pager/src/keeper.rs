@@ -28,7 +28,7 @@ use cenote_preload::wire;
 use cenote_volume::{Done, PAGE_BYTES, Volume};
 
 use crate::counters::Counters;
-use crate::handler::{AbortOnPanic, Bell, Peers, SETTLE_PERIOD, SPIN};
+use crate::handler::{AbortOnPanic, Bell, Demand, Peers, SETTLE_PERIOD, SPIN};
 use crate::handlers::Handlers;
 use crate::region::RegionError;
 use crate::rooms::{Held, Next, Rooms};
@@ -118,6 +118,7 @@ impl Keeper {
                 store: Store::new(volume.worker()?, Arc::clone(&slots)),
                 next_look: Duration::ZERO,
                 next: Next::Nothing,
+                demand: Demand::default(),
                 served: Served::default(),
                 done: Vec::new(),
             });
@@ -180,6 +181,7 @@ struct Work {
     next_look: Duration,
     /// What has to follow its last look.
     next: Next,
+    demand: Demand,
     served: Served,
     done: Vec<Done>,
 }
@@ -193,7 +195,7 @@ impl Work {
             } else if is_ending.load(Ordering::SeqCst) && self.spaces.is_empty() {
                 return self.served;
             } else if Instant::now() < busy_until {
-                std::hint::spin_loop();
+                self.peers.pause();
             } else {
                 self.sleep();
             }
@@ -311,6 +313,7 @@ impl Work {
 
     /// Lets go what is over, and divides the room between the others.
     fn look(&mut self) {
+        let is_due = self.store.now() >= self.next_look;
         self.next_look = self.store.now() + PERIOD;
         let watched = self.spaces.values_mut().filter(|space| space.is_watched());
         watched.for_each(|space| space.probe(&mut self.store));
@@ -339,7 +342,17 @@ impl Work {
             .map(Space::resident)
             .collect();
         let leaving = LEAVING_MAX * bounded.len() as u32;
-        let (room, next) = self.peers.settle(self.index, Held { resident, leaving });
+        if is_due {
+            let faults = self.spaces.values().map(|space| space.counters().faults);
+            let is_awaited = self.spaces.values().any(Space::is_awaited);
+            self.demand.note(faults.sum(), is_awaited);
+        }
+        let held = Held {
+            resident,
+            leaving,
+            is_idle: self.demand.is_idle,
+        };
+        let (room, next) = self.peers.settle(self.index, held);
         self.next = next;
         let room = room.saturating_sub(leaving);
         let mut shares = shares::divide(room, &bounded).into_iter();

@@ -179,6 +179,12 @@ impl Pages {
         }
     }
 
+    /// Whether a thread waits for room, or for a page that is neither here nor there.
+    #[must_use]
+    pub fn is_awaited(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
     /// What is to be done next.
     pub fn next_action(&mut self) -> Option<Action> {
         self.actions.pop_front()
@@ -531,44 +537,6 @@ impl Pages {
         matches!(state, State::Dirty | State::Redirtied)
     }
 
-    /// The pages of a copy of the memory, as `fork` makes one, when no action is left to be done;
-    /// and those of it that are writable from now on.
-    pub(crate) fn copied(&self) -> (Self, Vec<u32>) {
-        assert!(self.actions.is_empty(), "a fork comes between actions");
-        let mut copy = Self {
-            pages: self.pages.clone(),
-            queues: self.queues.clone(),
-            streams: Streams::new(self.pages.len() as u32),
-            actions: VecDeque::new(),
-            waiting: VecDeque::new(),
-            resident: 0,
-            room: self.room,
-            writing: 0,
-            retry_at: self.retry_at,
-            counters: Counters::default(),
-        };
-        let mut writable = Vec::new();
-        for page in 0..self.pages.len() as u32 {
-            let next = match self.pages[page as usize].state {
-                State::Empty | State::Stored | State::Lost => continue,
-                State::Fetching | State::FetchingToWrite | State::Ahead => State::Stored,
-                State::Void | State::Erasing => {
-                    copy.pages[page as usize].is_stored = false;
-                    State::Empty
-                }
-                state @ (State::Clean | State::Dirty) => state,
-                State::Cleaning | State::Redirtied => {
-                    writable.push(page);
-                    copy.queues.stay(page);
-                    State::Dirty
-                }
-            };
-            copy.resident += u32::from(matches!(next, State::Clean | State::Dirty));
-            copy.set(page, next);
-        }
-        (copy, writable)
-    }
-
     /// Whether the store has bytes of a page.
     pub(crate) fn is_stored(&self, page: u32) -> bool {
         self.pages[page as usize].is_stored
@@ -595,5 +563,6 @@ impl Pages {
     }
 }
 
+mod copy;
 #[cfg(test)]
 mod tests;

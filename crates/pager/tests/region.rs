@@ -240,6 +240,35 @@ fn room_can_change_in_use() {
 }
 
 #[test]
+fn what_is_touched_may_take_the_room_of_what_is_not() {
+    if is_skipped() {
+        return;
+    }
+    let cluster = cluster(3, Transport::Shm);
+    let volume = cluster.volume("rs:2+1", 16 * MIB);
+    let mut region = region(&volume, 16 * MIB, 4 * MIB);
+    region.bytes_mut().fill(7);
+    // Every second MiB is one handler's; three of these are more than an equal part of the room.
+    let walk = || {
+        for at in (0..6 * MIB as usize).step_by(PAGE_BYTES) {
+            if (at as u64 / MIB).is_multiple_of(2) {
+                assert_eq!(region.bytes()[at], 7);
+            }
+        }
+        region.status().counters.faults
+    };
+    let mut before = walk();
+    wait_until(
+        || {
+            let now = walk();
+            std::mem::replace(&mut before, now) == now
+        },
+        || format!("{:?}", region.status()),
+    );
+    assert!(resident(&region) <= 4 * MIB);
+}
+
+#[test]
 fn lost_bytes_raise_sigbus_and_never_become_others() {
     if is_skipped() {
         return;

@@ -155,6 +155,11 @@ impl Space {
         self.pages.counters()
     }
 
+    /// Whether a thread waits for room, or for a page on its way out.
+    pub fn is_awaited(&self) -> bool {
+        self.pages.is_awaited() || !self.held_faults.is_empty()
+    }
+
     pub fn deadline(&self, now: Duration) -> Option<Duration> {
         self.pages.deadline(now)
     }

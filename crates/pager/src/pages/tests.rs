@@ -36,6 +36,8 @@ struct World {
     stripes: Stripes,
     shards: Vec<Pages>,
     rooms: Rooms,
+    /// Faults of each shard when it settled last.
+    faults: Vec<u64>,
     random: Random,
     now: Duration,
     mapped: HashMap<u32, Mapped>,
@@ -72,6 +74,7 @@ impl World {
             stripes,
             shards: shards.collect(),
             rooms,
+            faults: vec![0; shard_count],
             random: Random(seed),
             now: Duration::ZERO,
             mapped: HashMap::new(),
@@ -93,6 +96,7 @@ impl World {
     fn forked(&self, seed: u64) -> Self {
         let mut child = Self {
             rooms: self.rooms.clone(),
+            faults: self.faults.clone(),
             mapped: self.mapped.clone(),
             poisoned: self.poisoned.clone(),
             truth: self.truth.clone(),
@@ -128,10 +132,14 @@ impl World {
     /// A shard says what it has, and gets its room.
     fn settle(&mut self) -> Fault {
         let shard = self.random.index(self.shards.len());
+        let pages = &self.shards[shard];
+        let faults = pages.counters().faults;
         let held = Held {
-            resident: self.shards[shard].resident(),
+            resident: pages.resident(),
             leaving: 0,
+            is_idle: faults == self.faults[shard] && !pages.is_awaited(),
         };
+        self.faults[shard] = faults;
         let room = self.rooms.settle(shard, held);
         self.shards[shard].set_room(room.pages, self.now);
         self.act()

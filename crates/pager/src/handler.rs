@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use cenote_volume::{Done, Op, PAGE_BYTES, Request, Worker};
 
 use crate::memory::{Fault, Shard};
-use crate::pages::{Action, Arrival, Pages, WrittenAs};
+use crate::pages::{Action, Arrival, BATCH_MAX, Pages, WrittenAs};
 use crate::region::RegionStatus;
 use crate::rooms::{Held, Next, Rooms};
 
@@ -126,6 +126,8 @@ pub(crate) struct Handler {
     faults: Vec<Fault>,
     done: Vec<Done>,
     buffers: Vec<Vec<u8>>,
+    /// Pages that are gone by the books. They go before another is installed, or the turn is over.
+    gone: Vec<u32>,
     /// Requests that the worker had no room for.
     queued: VecDeque<Request>,
     /// Discards whose pages were not quiet.
@@ -191,6 +193,7 @@ impl Handler {
             faults: Vec::new(),
             done: Vec::new(),
             buffers: Vec::new(),
+            gone: Vec::new(),
             queued: VecDeque::new(),
             discards: VecDeque::new(),
             started: Instant::now(),
@@ -220,6 +223,7 @@ impl Handler {
         if self.now() >= self.settle_at {
             self.settle();
         }
+        self.drop_gone();
         Some(is_busy)
     }
 
@@ -323,11 +327,13 @@ impl Handler {
                     let Op::Read(bytes) = &end.op else {
                         unreachable!("a read ends as one");
                     };
+                    self.drop_gone();
                     let installed = self.memory.install(page, bytes, protected);
                     installed.expect("a page that was fetched has a place");
                 }
                 Arrival::Ignore => {}
                 Arrival::Poison => {
+                    self.drop_gone();
                     let poisoned = self.memory.poison(page);
                     poisoned.expect("a page that was to be fetched can be poisoned");
                     self.wake(page);
@@ -348,10 +354,19 @@ impl Handler {
     fn act(&mut self) {
         while let Some(action) = self.pages.next_action() {
             let done = match action {
-                Action::Zero(page) => self.memory.zero(page),
+                Action::Zero(page) => {
+                    self.drop_gone();
+                    self.memory.zero(page)
+                }
                 Action::Protect(page) => self.memory.protect(page, true),
                 Action::Unprotect(page) => self.memory.protect(page, false),
-                Action::Drop(page) => self.memory.drop_page(page),
+                Action::Drop(page) => {
+                    self.gone.push(page);
+                    if self.gone.len() >= BATCH_MAX as usize {
+                        self.drop_gone();
+                    }
+                    Ok(())
+                }
                 Action::Wake(page) => self.memory.wake(page),
                 Action::Read(page) => {
                     let buffer = self.buffer();
@@ -371,6 +386,13 @@ impl Handler {
             // These fail for a range that is not this region's alone.
             done.unwrap_or_else(|error| panic!("{action:?}: {error}"));
         }
+    }
+
+    /// Takes pages out of the memory that are gone by the books.
+    fn drop_gone(&mut self) {
+        let dropped = self.memory.drop_pages(&self.gone);
+        dropped.expect("pages that are this region's alone can be dropped");
+        self.gone.clear();
     }
 
     fn write(&mut self, page: u32) {
@@ -427,6 +449,7 @@ impl Handler {
                     return;
                 }
             }
+            self.drop_gone();
             // Whoever asked may have gone.
             answer.send(()).ok();
         }

@@ -24,6 +24,8 @@ pub(crate) const UFFDIO_POISON: u32 = 0xc020_aa08;
 pub(crate) const UFFDIO_WRITEPROTECT_MODE_WP: u64 = 1;
 /// `_IO(0xAA, 0)` of `/dev/userfaultfd`.
 const USERFAULTFD_IOC_NEW: u32 = 0xaa00;
+/// `PIDFD_SELF_THREAD_GROUP`: this process, wherever a pidfd is wanted.
+const PIDFD_SELF: libc::c_int = -10_001;
 /// Messages that are read at once.
 const EVENTS: usize = 32;
 
@@ -271,9 +273,30 @@ impl Shard {
         self.again(|| unsafe { self.ioctl(UFFDIO_WRITEPROTECT, &mut protect) })
     }
 
-    /// Takes a page out of the memory.
-    pub fn drop_page(&self, page: u32) -> io::Result<()> {
-        advise(self.range(page), libc::MADV_DONTNEED)
+    /// Takes pages out of the memory, if the kernel can by one call, which flushes the other cores'
+    /// tables once (Linux 6.16).
+    pub fn drop_pages(&self, pages: &[u32]) -> io::Result<()> {
+        let mut done = 0;
+        if pages.len() > 1 {
+            let ranges = pages.iter().map(|page| self.range(*page));
+            let ranges = ranges.map(|range| libc::iovec {
+                iov_base: range.start as *mut libc::c_void,
+                iov_len: range.len as usize,
+            });
+            let ranges: Vec<libc::iovec> = ranges.collect();
+            let (at, count) = (ranges.as_ptr(), ranges.len());
+            let call = libc::SYS_process_madvise;
+            // SAFETY: the ranges are in the memory's mapping, as for `advise`; the list is valid for
+            // the call.
+            let bytes =
+                unsafe { libc::syscall(call, PIDFD_SELF, at, count, libc::MADV_DONTNEED, 0) };
+            // Kernels before 6.15 do not know who is meant; one may stop in the middle.
+            done = usize::try_from(bytes).unwrap_or(0) / PAGE_BYTES;
+        }
+        for page in &pages[done..] {
+            advise(self.range(*page), libc::MADV_DONTNEED)?;
+        }
+        Ok(())
     }
 
     /// Whoever touches the page gets SIGBUS.

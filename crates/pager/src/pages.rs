@@ -30,6 +30,10 @@ pub const WRITES_MAX: u32 = 64;
 /// Pause after a write that failed. A volume without space tries again by itself for as long.
 const RETRY_AFTER: Duration = Duration::from_millis(100);
 
+/// Pages that go at once, so that whoever drops them asks the kernel once: it interrupts every core
+/// that runs the program, which costs more than the drop.
+pub(crate) const BATCH_MAX: u32 = 32;
+
 /// Dirty pages that are passed over in search of a clean one. Arbitrary: some microseconds.
 const PASSED_MAX: u32 = 64;
 
@@ -451,7 +455,11 @@ impl Pages {
     }
 
     fn make_room(&mut self, now: Duration) {
-        // Pages that are being written will be free.
+        // Several at once, or none. Pages that are being written will be free.
+        let least = self.spare() - (self.spare() / 4).min(BATCH_MAX);
+        if self.free() + self.writing >= least + self.over() {
+            return;
+        }
         let mut passed = 0;
         while self.free() + self.writing < self.spare() + self.over() {
             // While the store refuses writes, clean pages make room for reads.

@@ -15,6 +15,8 @@ const PAGES: u32 = 160;
 const ROOM: u32 = 64;
 /// Pages of a stripe, where there are several shards.
 const STRIPE: usize = 20;
+/// How long one thread walks alone, and how long it does not.
+const WALK: Duration = Duration::from_millis(800);
 /// How long most touches are of one shard's pages.
 const FOCUS: Duration = Duration::from_millis(400);
 const THREADS: usize = 4;
@@ -42,6 +44,8 @@ struct World {
     now: Duration,
     mapped: HashMap<u32, Mapped>,
     poisoned: HashSet<u32>,
+    /// Pages that are gone by the books, and in the memory still.
+    gone: Vec<u32>,
     /// What each page is; 0 is zeros.
     truth: HashMap<u32, u64>,
     store: HashMap<u32, u64>,
@@ -79,6 +83,7 @@ impl World {
             now: Duration::ZERO,
             mapped: HashMap::new(),
             poisoned: HashSet::new(),
+            gone: Vec::new(),
             truth: HashMap::new(),
             store: HashMap::new(),
             under_way: Vec::new(),
@@ -93,7 +98,8 @@ impl World {
     }
 
     /// A copy of the memory, as `fork` makes one: what is under way is the parent's alone.
-    fn forked(&self, seed: u64) -> Self {
+    fn forked(&mut self, seed: u64) -> Self {
+        self.drop_gone();
         let mut child = Self {
             rooms: self.rooms.clone(),
             faults: self.faults.clone(),
@@ -217,8 +223,12 @@ impl World {
     }
 
     fn touch_something(&mut self) -> Fault {
-        // The first thread walks, and is seldom disturbed: so pages are read ahead.
-        let thread = self.random.index(12).saturating_sub(12 - THREADS);
+        // The first thread walks, and every other while it is alone: so pages are read ahead.
+        let is_alone = self.now.as_millis() / WALK.as_millis() % 2 == 1;
+        let thread = match is_alone {
+            true => 0,
+            false => self.random.index(12).saturating_sub(12 - THREADS),
+        };
         if self.threads[thread].is_none() {
             let page = if thread == 0 {
                 self.walker = (self.walker + 1) % PAGES;
@@ -321,6 +331,7 @@ impl World {
                         if is_ok {
                             return Err(format!("page {page} was read and is poisoned"));
                         }
+                        self.drop_gone();
                         self.poisoned.insert(page);
                         self.wake(page);
                     }
@@ -346,6 +357,7 @@ impl World {
     }
 
     fn install(&mut self, page: u32, value: u64, is_protected: bool) -> Fault {
+        self.drop_gone();
         let mapped = Mapped {
             value,
             is_protected,
@@ -389,20 +401,35 @@ impl World {
                 self.discards.push(page);
             }
             self.act()?;
+            self.drop_gone();
         }
         Ok(())
+    }
+
+    /// As a handler does before another page comes, and now and then.
+    fn drop_gone(&mut self) {
+        for page in self.gone.drain(..) {
+            self.mapped.remove(&page);
+        }
     }
 
     fn act(&mut self) -> Fault {
         for shard in 0..self.shards.len() {
             self.act_for(shard)?;
         }
+        if self.mapped.len() > ROOM as usize {
+            return Err(format!("{} pages are in the memory", self.mapped.len()));
+        }
+        if self.random.index(2) == 0 {
+            self.drop_gone();
+        }
         let mut held = vec![0; self.shards.len()];
         let reads = self.under_way.iter().filter_map(|io| match io {
             Io::Read(page) => Some(page),
             _ => None,
         });
-        for page in self.mapped.keys().chain(reads) {
+        let there = self.mapped.keys().filter(|page| !self.gone.contains(page));
+        for page in there.chain(reads) {
             held[self.stripes.find(*page as usize).0] += 1;
         }
         let told: Vec<u32> = self.shards.iter().map(Pages::resident).collect();
@@ -431,7 +458,7 @@ impl World {
                     self.under_way.push(Io::Write(page, value, how));
                 }
                 Action::Drop(local) => {
-                    self.mapped.remove(&page(local));
+                    self.gone.push(page(local));
                 }
                 Action::Erase(local) => self.under_way.push(Io::Erase(page(local))),
                 Action::Wake(local) => self.wake(page(local)),

@@ -22,7 +22,10 @@ use crate::rooms::{Held, Next, Rooms};
 
 /// How long the handler polls after the last thing that happened. Arbitrary: longer than a fault
 /// takes to come back from a program that walks, short beside a time slice.
-pub(crate) const SPIN: Duration = Duration::from_micros(50);
+const SPIN: Duration = Duration::from_micros(50);
+
+/// The same of several: long beside a turn, short beside a wake-up.
+const SPIN_OF_SEVERAL: Duration = Duration::from_micros(5);
 
 /// How often a handler says what it has, while it is at work. Arbitrary: long beside a walk through
 /// a stripe, so that room does not follow it; short for people.
@@ -54,13 +57,14 @@ impl Peers {
         rooms.expect("a handler that panics ends the process")
     }
 
-    /// Passes a moment between two polls. A handler that is alone keeps its core: the program's next
-    /// fault comes soon. Several give theirs to who can run, which is the program, or another of them
-    /// that has a fault to answer: on two cores, two that kept theirs had 0.7 of the touches.
-    pub fn pause(&self) {
+    /// How long a handler polls after the last thing that happened. One that is alone keeps its core
+    /// for the program's next fault. Several are soon asleep: the cores are the program's, and two
+    /// that kept both had 0.7 of the touches. To yield instead did as well on a machine with nothing
+    /// else to do; beside others, who then run for milliseconds, a fault waited for them.
+    pub fn spin(&self) -> Duration {
         match self.bells.len() {
-            1 => std::hint::spin_loop(),
-            _ => std::thread::yield_now(),
+            1 => SPIN,
+            _ => SPIN_OF_SEVERAL,
         }
     }
 
@@ -207,8 +211,8 @@ impl Handler {
         loop {
             match self.turn() {
                 None => return,
-                Some(true) => busy_until = Instant::now() + SPIN,
-                Some(false) if Instant::now() < busy_until => self.peers.pause(),
+                Some(true) => busy_until = Instant::now() + self.peers.spin(),
+                Some(false) if Instant::now() < busy_until => std::hint::spin_loop(),
                 Some(false) => self.sleep(),
             }
         }
@@ -258,6 +262,8 @@ impl Handler {
                 Ok(Command::Discard(range, answer)) => self.discards.push_back((range, answer)),
                 Ok(Command::Settle) => self.settle(),
                 Ok(Command::Status(answer)) => {
+                    // What is told is gone is gone.
+                    self.drop_gone();
                     let status = RegionStatus {
                         resident_bytes: u64::from(self.pages.resident()) * PAGE_BYTES as u64,
                         room_bytes: u64::from(self.pages.room()) * PAGE_BYTES as u64,

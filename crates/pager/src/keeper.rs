@@ -28,7 +28,7 @@ use cenote_preload::wire;
 use cenote_volume::{Done, PAGE_BYTES, Volume};
 
 use crate::counters::Counters;
-use crate::handler::{AbortOnPanic, Bell, Demand, Peers, SETTLE_PERIOD, SPIN};
+use crate::handler::{AbortOnPanic, Bell, Demand, Peers, SETTLE_PERIOD};
 use crate::handlers::Handlers;
 use crate::region::RegionError;
 use crate::rooms::{Held, Next, Rooms};
@@ -130,9 +130,15 @@ impl Keeper {
                 .spawn(move || {
                     let _guard = AbortOnPanic;
                     work.run(&told)
-                })
-                .map_err(os("start a thread"))?;
-            keeper.threads.push(thread);
+                });
+            match thread {
+                Ok(thread) => keeper.threads.push(thread),
+                Err(error) => {
+                    // Nobody knows of those that run: they end at once.
+                    let Served { .. } = keeper.finish();
+                    return Err(os("start a thread")(error));
+                }
+            }
         }
         Ok(keeper)
     }
@@ -191,11 +197,11 @@ impl Work {
         let mut busy_until = Instant::now();
         loop {
             if self.turn() {
-                busy_until = Instant::now() + SPIN;
+                busy_until = Instant::now() + self.peers.spin();
             } else if is_ending.load(Ordering::SeqCst) && self.spaces.is_empty() {
                 return self.served;
             } else if Instant::now() < busy_until {
-                self.peers.pause();
+                std::hint::spin_loop();
             } else {
                 self.sleep();
             }

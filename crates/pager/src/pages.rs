@@ -50,7 +50,7 @@ pub enum Action {
     Write(u32),
     /// Let writes through again, and wake who waits.
     Unprotect(u32),
-    /// Take it out of the memory.
+    /// Take it out of the memory, before another page comes at the latest.
     Drop(u32),
     /// Make the store forget it; then [`Pages::erase_done`].
     Erase(u32),

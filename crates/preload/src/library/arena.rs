@@ -510,8 +510,14 @@ fn introduce(settings: &Settings, lines: &[Line], memory: i32) -> Option<Arena> 
         match greet(*line, &hello, memory) {
             Some(space) => spaces[shard] = space,
             None if shard == 0 => return None,
-            // A part is served already. The first handler says whether there is room.
-            None => sys::die(),
+            None => {
+                // A part is served already. The first handler says whether there is room.
+                sys::write(
+                    2,
+                    b"cenote run: a part of a program's memory cannot be served\n",
+                );
+                sys::die()
+            }
         }
     }
     // SAFETY: the functions are this library's, which is never unloaded.

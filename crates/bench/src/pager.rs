@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, ensure};
 use cenote_block::swap::cgroup::MemoryCgroup;
+pub use cenote_pager::Handlers;
 use cenote_volume::Scheme;
 
 use super::Row;
@@ -34,6 +35,8 @@ pub struct Options {
     pub dir: PathBuf,
     /// `shm`, `tcp`, or both.
     pub transports: Vec<String>,
+    /// Fault handlers of the region; several numbers are measured in turn.
+    pub handlers: Vec<Handlers>,
     /// Kinds of swap beside it.
     pub slots: Vec<Slot>,
     /// Memory of the program, in MiB.
@@ -53,6 +56,7 @@ impl Default for Options {
         Self {
             dir: fresh(Path::new(ON_DISK), "pager"),
             transports: vec!["shm".into(), "tcp".into()],
+            handlers: vec![Handlers::default()],
             slots: vec![Slot::Coded, Slot::Nbdkit, Slot::Zram],
             memory_mib: 256,
             resident: vec![50, 25],
@@ -86,7 +90,8 @@ struct Case {
 /// One of those that are compared.
 #[derive(Clone, Debug, Eq, PartialEq)]
 enum Contender {
-    Region(String),
+    /// Over a transport.
+    Region(String, Handlers),
     Swap(Slot),
 }
 
@@ -101,19 +106,25 @@ pub fn run(options: &Options) -> anyhow::Result<Vec<Row>> {
     let bytes = options.memory_mib << 20;
     let slots = Slots::prepare(&options.slots, &folder.0, bytes * 2, 1)?;
     let scheme: Scheme = SCHEME.parse().expect("a scheme");
+    let ways = options.transports.iter().flat_map(|transport| {
+        let handlers = options.handlers.iter();
+        handlers.map(move |handlers| (transport, *handlers))
+    });
+    let ways: Vec<(&String, Handlers)> = ways.collect();
     // Ten splits to eight of data, and half as much again for slabs that do not fit.
     let host_mib = (options.memory_mib * 10 / 8 * 3 / 2 / HOSTS as u64).next_multiple_of(16) + 16;
     let mut regions = Vec::new();
-    for transport in &options.transports {
-        let dir = folder.0.join(transport);
+    for (transport, handlers) in &ways {
+        let dir = folder.0.join(format!("{transport}-{handlers}"));
         let more = ["--slab", "4M"];
         let cluster = LocalCluster::start_in(&dir, HOSTS, host_mib, transport, &more)?;
         let job = Job {
             bytes,
-            region: Some((cluster.file(), scheme)),
+            region: Some((cluster.file(), scheme, *handlers)),
         };
         // Dropped before its cluster.
-        regions.push((transport.clone(), Worker::start(&job, None)?, cluster));
+        let who = Contender::Region((*transport).clone(), *handlers);
+        regions.push((who, Worker::start(&job, None)?, cluster));
         interrupt.check()?;
     }
     let name = format!("cenote-pager-{}", std::process::id());
@@ -126,11 +137,11 @@ pub fn run(options: &Options) -> anyhow::Result<Vec<Row>> {
     let peak = peak_bytes(&group)?;
     let mut told = Samples::new();
     for round in 0..options.rounds {
-        for (transport, region, _) in &mut regions {
+        for index in turns(regions.len(), round) {
+            let (who, region, _) = &mut regions[index];
             for resident in &options.resident {
                 region.room(bytes / 100 * u64::from(*resident))?;
-                let who = Contender::Region(transport.clone());
-                measure(options, &interrupt, &who, *resident, region, &mut told)?;
+                measure(options, &interrupt, who, *resident, region, &mut told)?;
             }
         }
         for index in turns(options.slots.len(), round) {
@@ -153,7 +164,8 @@ pub fn run(options: &Options) -> anyhow::Result<Vec<Row>> {
             on.off()?;
         }
     }
-    Ok(rows(options, &told, &|slot| slots.name(slot)))
+    let ours = regions.into_iter().map(|(who, ..)| who).collect::<Vec<_>>();
+    Ok(rows(options, &ours, &told, &|slot| slots.name(slot)))
 }
 
 /// What would fail late is refused early.
@@ -217,6 +229,7 @@ fn measure(
 
 fn rows(
     options: &Options,
+    regions: &[Contender],
     told: &Samples<Contender, Case, Told>,
     name: &dyn Fn(Slot) -> String,
 ) -> Vec<Row> {
@@ -227,17 +240,22 @@ fn rows(
         ("fault_p99", "us", false, |one| one.touched.fault_us_p99),
     ];
     let mut rows = Vec::new();
-    for transport in &options.transports {
-        let ours = Contender::Region(transport.clone());
-        for case in told.cases(&ours) {
+    for ours in regions {
+        let Contender::Region(transport, handlers) = ours else {
+            continue;
+        };
+        for case in told.cases(ours) {
             let (share, pattern) = (case.resident, case.pattern.label());
-            let text = format!("{SCHEME} {transport} {share}% {pattern} t{}", case.threads);
+            let text = format!(
+                "{SCHEME} {transport} {share}% {pattern} t{} h{handlers}",
+                case.threads
+            );
             for slot in &options.slots {
                 let peer = match slot {
                     Slot::Coded => "cenote swap, rs:8+2 shm".to_owned(),
                     other => name(*other),
                 };
-                let both = (&ours, &Contender::Swap(*slot));
+                let both = (ours, &Contender::Swap(*slot));
                 for (metric, unit, more, figure) in metrics {
                     let pairs = told.pairs(both, case, figure);
                     let (case, metric) = (("pager", &text), (metric, unit));

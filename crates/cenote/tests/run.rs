@@ -62,7 +62,7 @@ impl Program {
                 "--size",
                 size,
             ])
-            .args(["--scheme", "rs:8+2", "--json", "--"])
+            .args(["--scheme", "rs:8+2", "--handlers", "2", "--json", "--"])
             .args(program)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -225,6 +225,17 @@ fn its_end_is_the_programs_and_signals_are_too() {
     for wrong in [
         &["run", "--local", "1M", "--size", "64M", "--", "true"][..],
         &["run", "--local", "8M", "--size", "64M"],
+        &[
+            "run",
+            "--local",
+            "8M",
+            "--size",
+            "64M",
+            "--handlers",
+            "9",
+            "--",
+            "true",
+        ],
     ] {
         assert_eq!(folder.run(wrong).code, 2);
     }

@@ -16,13 +16,14 @@ use crate::region::Region;
 /// ```no_run
 /// # fn open() -> cenote_volume::Volume { unimplemented!() }
 /// use allocator_api2::vec::Vec;
-/// use cenote_pager::{Region, RegionAllocator, RegionConfig};
+/// use cenote_pager::{Handlers, Region, RegionAllocator, RegionConfig};
 ///
 /// let volume = open();
 /// let region = Region::new(&volume, RegionConfig {
 ///     offset: 0,
 ///     len_bytes: 1 << 30,
 ///     resident_max_bytes: 256 << 20,
+///     handlers: Handlers::default(),
 /// })?;
 /// let memory = RegionAllocator::new(region);
 /// let mut squares: Vec<u64, &RegionAllocator> = Vec::new_in(&memory);

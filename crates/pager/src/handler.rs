@@ -1,6 +1,7 @@
-//! The thread that answers a region's faults.
+//! A thread that answers the faults of a region's shard.
 //!
-//! It reads faults, moves the volume's worker on, and does what [`Pages`] says. While faults come
+//! It reads faults, moves the volume's worker on, and does what [`Pages`] says. Nothing else knows
+//! the shard's pages; what handlers share is the [`Rooms`], which none holds across a system call. While faults come
 //! it polls; then it sleeps until a fault, a completion or a command wakes it. It never touches a
 //! page that is not resident, so it never waits for itself. If it panics the process ends: threads
 //! that wait in faults would do so for ever.
@@ -8,31 +9,75 @@
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use cenote_volume::{Done, Op, PAGE_BYTES, Request, Worker};
 
-use crate::memory::{Fault, Memory};
-use crate::pages::{Action, Arrival, Pages, WrittenAs};
+use crate::memory::{Fault, Shard};
+use crate::pages::{Action, Arrival, BATCH_MAX, Pages, WrittenAs};
 use crate::region::RegionStatus;
+use crate::rooms::{Held, Next, Rooms};
 
 /// How long the handler polls after the last thing that happened. Arbitrary: longer than a fault
 /// takes to come back from a program that walks, short beside a time slice.
-pub(crate) const SPIN: Duration = Duration::from_micros(50);
+const SPIN: Duration = Duration::from_micros(50);
+
+/// The same of several: long beside a turn, short beside a wake-up.
+const SPIN_OF_SEVERAL: Duration = Duration::from_micros(5);
+
+/// How often a handler says what it has, while it is at work. Arbitrary: long beside a walk through
+/// a stripe, so that room does not follow it; short for people.
+pub(crate) const SETTLE_PERIOD: Duration = Duration::from_millis(50);
 
 /// Buffers that are kept for the next reads and writes.
 const BUFFERS_MAX: usize = 256;
 
 /// What a region asks its handler.
 pub(crate) enum Command {
-    /// Make pages zeros, then answer.
+    /// Make pages of the shard zeros, then answer.
     Discard(std::ops::Range<u32>, SyncSender<()>),
-    /// Change how many pages may be resident.
-    SetRoom(u32),
+    /// The bound has changed.
+    Settle,
     /// Tell what happened.
     Status(SyncSender<RegionStatus>),
+}
+
+/// What the handlers of a region share.
+pub(crate) struct Peers {
+    pub rooms: Mutex<Rooms>,
+    /// One for each.
+    pub bells: Vec<Bell>,
+}
+
+impl Peers {
+    pub fn rooms(&self) -> MutexGuard<'_, Rooms> {
+        let rooms = self.rooms.lock();
+        rooms.expect("a handler that panics ends the process")
+    }
+
+    /// How long a handler polls after the last thing that happened. One that is alone keeps its core
+    /// for the program's next fault. Several are soon asleep: the cores are the program's, and two
+    /// that kept both had 0.7 of the touches. To yield instead did as well on a machine with nothing
+    /// else to do; beside others, who then run for milliseconds, a fault waited for them.
+    pub fn spin(&self) -> Duration {
+        match self.bells.len() {
+            1 => SPIN,
+            _ => SPIN_OF_SEVERAL,
+        }
+    }
+
+    /// A handler says what it has of its shard, and is told its room. If others have what it is
+    /// to get, they are woken.
+    pub fn settle(&self, index: usize, held: Held) -> (u32, Next) {
+        let room = self.rooms().settle(index, held);
+        if room.next == Next::Others {
+            let others = self.bells.iter().enumerate().filter(|(at, _)| *at != index);
+            others.for_each(|(_, bell)| bell.ring());
+        }
+        (room.pages, room.next)
+    }
 }
 
 /// Wakes the handler.
@@ -66,23 +111,47 @@ impl Bell {
     }
 }
 
-/// The handler of one region.
+/// The handler of one shard.
 pub(crate) struct Handler {
-    memory: Arc<Memory>,
+    memory: Shard,
     pages: Pages,
     worker: Worker,
     /// Where the region begins in the volume.
     offset: u64,
     commands: Receiver<Command>,
-    bell: Arc<Bell>,
+    peers: Arc<Peers>,
+    /// Its place among them.
+    index: usize,
+    /// When it settles again.
+    settle_at: Duration,
+    /// What has to follow its last settlement.
+    next: Next,
+    demand: Demand,
     faults: Vec<Fault>,
     done: Vec<Done>,
     buffers: Vec<Vec<u8>>,
+    /// Pages that are gone by the books. They go before another is installed, or the turn is over.
+    gone: Vec<u32>,
     /// Requests that the worker had no room for.
     queued: VecDeque<Request>,
     /// Discards whose pages were not quiet.
     discards: VecDeque<(std::ops::Range<u32>, SyncSender<()>)>,
     started: Instant,
+}
+
+/// Whether threads waited for a shard's pages of late.
+#[derive(Default)]
+pub(crate) struct Demand {
+    faults: u64,
+    pub is_idle: bool,
+}
+
+impl Demand {
+    /// So many faults happened so far, and some thread waits still. To be noted once a period.
+    pub fn note(&mut self, faults: u64, is_awaited: bool) {
+        self.is_idle = faults == self.faults && !is_awaited;
+        self.faults = faults;
+    }
 }
 
 /// What a request is for; in its tag above the page.
@@ -107,12 +176,12 @@ impl Drop for AbortOnPanic {
 
 impl Handler {
     pub fn new(
-        memory: Arc<Memory>,
+        (memory, index): (Shard, usize),
         pages: Pages,
         worker: Worker,
         offset: u64,
         commands: Receiver<Command>,
-        bell: Arc<Bell>,
+        peers: Arc<Peers>,
     ) -> Self {
         Self {
             memory,
@@ -120,10 +189,15 @@ impl Handler {
             worker,
             offset,
             commands,
-            bell,
+            peers,
+            index,
+            settle_at: Duration::ZERO,
+            next: Next::Nothing,
+            demand: Demand::default(),
             faults: Vec::new(),
             done: Vec::new(),
             buffers: Vec::new(),
+            gone: Vec::new(),
             queued: VecDeque::new(),
             discards: VecDeque::new(),
             started: Instant::now(),
@@ -137,7 +211,7 @@ impl Handler {
         loop {
             match self.turn() {
                 None => return,
-                Some(true) => busy_until = Instant::now() + SPIN,
+                Some(true) => busy_until = Instant::now() + self.peers.spin(),
                 Some(false) if Instant::now() < busy_until => std::hint::spin_loop(),
                 Some(false) => self.sleep(),
             }
@@ -150,6 +224,10 @@ impl Handler {
         is_busy |= self.take_faults();
         is_busy |= self.take_ends();
         self.retry_discards();
+        if self.now() >= self.settle_at {
+            self.settle();
+        }
+        self.drop_gone();
         Some(is_busy)
     }
 
@@ -157,16 +235,35 @@ impl Handler {
         self.started.elapsed()
     }
 
+    fn settle(&mut self) {
+        let now = self.now();
+        if now >= self.settle_at {
+            self.settle_at = now + SETTLE_PERIOD;
+            let faults = self.pages.counters().faults;
+            self.demand.note(faults, self.pages.is_awaited());
+        }
+        let held = Held {
+            resident: self.pages.resident(),
+            leaving: 0,
+            is_idle: self.demand.is_idle,
+        };
+        let (room, next) = self.peers.settle(self.index, held);
+        self.next = next;
+        if room != self.pages.room() {
+            self.pages.set_room(room, now);
+            self.act();
+        }
+    }
+
     fn obey(&mut self) -> Option<bool> {
         let mut is_busy = false;
         loop {
             match self.commands.try_recv() {
                 Ok(Command::Discard(range, answer)) => self.discards.push_back((range, answer)),
-                Ok(Command::SetRoom(room)) => {
-                    self.pages.set_room(room, self.now());
-                    self.act();
-                }
+                Ok(Command::Settle) => self.settle(),
                 Ok(Command::Status(answer)) => {
+                    // What is told is gone is gone.
+                    self.drop_gone();
                     let status = RegionStatus {
                         resident_bytes: u64::from(self.pages.resident()) * PAGE_BYTES as u64,
                         room_bytes: u64::from(self.pages.room()) * PAGE_BYTES as u64,
@@ -226,6 +323,7 @@ impl Handler {
         let (page, purpose) = untag(end.tag);
         let (now, is_ok) = (self.now(), end.result.is_ok());
         if let Err(error) = end.result {
+            let page = self.memory.page(page);
             tracing::warn!(page, %error, "a page of a region cannot be moved");
         }
         let written = |how| is_ok.then_some(how);
@@ -235,11 +333,13 @@ impl Handler {
                     let Op::Read(bytes) = &end.op else {
                         unreachable!("a read ends as one");
                     };
+                    self.drop_gone();
                     let installed = self.memory.install(page, bytes, protected);
                     installed.expect("a page that was fetched has a place");
                 }
                 Arrival::Ignore => {}
                 Arrival::Poison => {
+                    self.drop_gone();
                     let poisoned = self.memory.poison(page);
                     poisoned.expect("a page that was to be fetched can be poisoned");
                     self.wake(page);
@@ -260,10 +360,19 @@ impl Handler {
     fn act(&mut self) {
         while let Some(action) = self.pages.next_action() {
             let done = match action {
-                Action::Zero(page) => self.memory.zero(page),
+                Action::Zero(page) => {
+                    self.drop_gone();
+                    self.memory.zero(page)
+                }
                 Action::Protect(page) => self.memory.protect(page, true),
                 Action::Unprotect(page) => self.memory.protect(page, false),
-                Action::Drop(page) => self.memory.drop_page(page),
+                Action::Drop(page) => {
+                    self.gone.push(page);
+                    if self.gone.len() >= BATCH_MAX as usize {
+                        self.drop_gone();
+                    }
+                    Ok(())
+                }
                 Action::Wake(page) => self.memory.wake(page),
                 Action::Read(page) => {
                     let buffer = self.buffer();
@@ -283,6 +392,13 @@ impl Handler {
             // These fail for a range that is not this region's alone.
             done.unwrap_or_else(|error| panic!("{action:?}: {error}"));
         }
+    }
+
+    /// Takes pages out of the memory that are gone by the books.
+    fn drop_gone(&mut self) {
+        let dropped = self.memory.drop_pages(&self.gone);
+        dropped.expect("pages that are this region's alone can be dropped");
+        self.gone.clear();
     }
 
     fn write(&mut self, page: u32) {
@@ -316,7 +432,7 @@ impl Handler {
     fn submit(&mut self, page: u32, purpose: Purpose, op: Op) {
         let request = Request {
             tag: tag(page, purpose),
-            offset: self.offset + u64::from(page) * PAGE_BYTES as u64,
+            offset: self.offset + self.memory.page(page) * PAGE_BYTES as u64,
             op,
         };
         if !self.queued.is_empty() {
@@ -339,6 +455,7 @@ impl Handler {
                     return;
                 }
             }
+            self.drop_gone();
             // Whoever asked may have gone.
             answer.send(()).ok();
         }
@@ -351,9 +468,14 @@ impl Handler {
             events: libc::POLLIN,
             revents: 0,
         };
-        let bell = self.bell.0.as_raw_fd();
-        let mut fds = [wait(self.memory.fd()), wait(self.worker.fd()), wait(bell)];
-        let deadlines = [self.worker.deadline(), self.pages.deadline(self.now())];
+        let bell = &self.peers.bells[self.index];
+        let mut fds = [self.memory.fd(), self.worker.fd(), bell.fd()].map(wait);
+        let settles = (self.next == Next::Again).then_some(SETTLE_PERIOD);
+        let deadlines = [
+            self.worker.deadline(),
+            self.pages.deadline(self.now()),
+            settles,
+        ];
         let deadline = deadlines.into_iter().flatten().min();
         // Rounded up, so that a deadline below a millisecond does not spin.
         let timeout_ms = deadline.map_or(-1, |left| {
@@ -362,7 +484,7 @@ impl Handler {
         // SAFETY: `fds` is a live array of its length.
         unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, timeout_ms) };
         if fds[2].revents != 0 {
-            self.bell.clear();
+            bell.clear();
         }
     }
 }

@@ -1,7 +1,8 @@
 //! Mistakes injected on purpose, to prove that the model test finds them.
 
 cenote_pool::injected_faults! {
-    /// A mistake that the rules of [`Pages`](crate::Pages) exist to prevent.
+    /// A mistake that the rules of [`Pages`](crate::Pages) and of [`Rooms`](crate::Rooms) exist to
+    /// prevent.
     enum InjectedFault
     /// Each of them, by the name that people use.
     const MISTAKES {
@@ -29,5 +30,7 @@ cenote_pool::injected_faults! {
         WaiterForgotten = "waiter-forgotten",
         /// Pages are fetched although there is no room for them.
         BoundIgnored = "bound-ignored",
+        /// A shard gets room that another has not given up.
+        RoomGivenTwice = "room-given-twice",
     }
 }

@@ -1,23 +1,26 @@
 //! Memory of unmodified programs: a thread that answers the faults of other processes.
 //!
-//! A program's library (`cenote-preload`) introduces an address space at a socket. One thread, the
-//! **keeper**, serves all that there are, in one bound of resident pages, from one volume.
+//! A program's library (`cenote-preload`) introduces an address space at the sockets of the
+//! **keeper**, whose handlers serve all that there are, in one bound of resident pages, from one
+//! volume. Each handler has a shard of every address space; they share the bound and the volume's
+//! slots, and nothing else.
 
 mod ids;
 mod kernel;
-mod shares;
+mod layout;
 mod slots;
 mod socket;
 mod space;
 mod store;
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
-use std::path::Path;
-use std::sync::Arc;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -25,10 +28,15 @@ use cenote_preload::wire;
 use cenote_volume::{Done, PAGE_BYTES, Volume};
 
 use crate::counters::Counters;
-use crate::handler::{AbortOnPanic, Bell, SPIN};
+use crate::handler::{AbortOnPanic, Bell, Demand, Peers, SETTLE_PERIOD};
+use crate::handlers::Handlers;
 use crate::region::RegionError;
+use crate::rooms::{Held, Next, Rooms};
+use crate::shares;
+use layout::Layout;
+use slots::Slots;
 use socket::Packet;
-use space::{Layout, Space};
+use space::Space;
 use store::{Store, untag};
 
 /// Address spaces at once; more are refused, and stay in this machine's memory.
@@ -36,12 +44,12 @@ const SPACES_MAX: usize = 1024;
 /// Who has connected and not said why.
 const STRANGERS_MAX: usize = 128;
 /// How often pages are divided again, and ends looked for, while there is a reason.
-const PERIOD: Duration = Duration::from_millis(50);
+const PERIOD: Duration = SETTLE_PERIOD;
 /// Pages of each address space that may be on their way out, beyond its room.
 const LEAVING_MAX: u32 = 2 * wire::RANGES_MAX as u32;
 /// Slots that are free again before pages go out again, after there was none.
 const SLACK: u32 = 1024;
-/// Least that may be resident: room for pages on their way, and for some that are not.
+/// Least that may be resident of a handler's: room for pages on their way, and for some that are not.
 pub const SERVED_RESIDENT_MIN_BYTES: u64 = 4 << 20;
 
 /// What happened, in all address spaces together.
@@ -57,15 +65,18 @@ pub struct Served {
     pub stored_bytes: u64,
 }
 
-/// The thread that serves programs. It ends when it is told to and no address space is left.
+/// The threads that serve programs. They end when they are told to and no address space is left.
 pub struct Keeper {
     is_ending: Arc<AtomicBool>,
-    bell: Arc<Bell>,
-    thread: JoinHandle<Served>,
+    peers: Arc<Peers>,
+    socket: PathBuf,
+    threads: Vec<JoinHandle<Served>>,
 }
 
 impl Keeper {
-    /// Listens at `socket` and begins to serve, with at most so many bytes resident.
+    /// Listens at `socket`, of which each handler adds its number, and begins to serve, with at most
+    /// so many bytes resident. There are fewer handlers where there is less than
+    /// [`SERVED_RESIDENT_MIN_BYTES`] for each.
     ///
     /// # Errors
     /// [`RegionError::Resident`], no worker, or what the system says.
@@ -73,74 +84,126 @@ impl Keeper {
         volume: &Volume,
         socket: &Path,
         resident_max_bytes: u64,
+        handlers: Handlers,
     ) -> Result<Self, RegionError> {
         if resident_max_bytes < SERVED_RESIDENT_MIN_BYTES {
             return Err(RegionError::Resident(resident_max_bytes));
         }
         let os = |what| move |source| RegionError::Os { what, source };
-        let listener = socket::listen(socket).map_err(os("listen for programs"))?;
-        let bell = Arc::new(Bell::new().map_err(os("make an eventfd"))?);
-        let is_ending = Arc::new(AtomicBool::new(false));
+        let count = handlers.within(resident_max_bytes, SERVED_RESIDENT_MIN_BYTES);
         let room = u32::try_from(resident_max_bytes / PAGE_BYTES as u64).unwrap_or(u32::MAX);
-        let mut work = Work {
-            listener,
-            strangers: Vec::new(),
-            spaces: BTreeMap::new(),
-            store: Store::new(volume.worker()?),
-            room,
-            next_look: Duration::ZERO,
-            served: Served::default(),
-            done: Vec::new(),
+        let bells = (0..count).map(|_| Bell::new()).collect::<Result<_, _>>();
+        let peers = Arc::new(Peers {
+            rooms: Mutex::new(Rooms::new(room, &vec![u32::MAX; count])),
+            bells: bells.map_err(os("make an eventfd"))?,
+        });
+        let slots = Arc::new(Mutex::new(Slots::of_volume(volume.size_bytes())));
+        let mut keeper = Self {
+            is_ending: Arc::new(AtomicBool::new(false)),
+            peers: Arc::clone(&peers),
+            socket: socket.to_owned(),
+            threads: Vec::new(),
         };
-        let (rung, told) = (Arc::clone(&bell), Arc::clone(&is_ending));
-        let thread = std::thread::Builder::new()
-            .name("cenote-keeper".to_owned())
-            .spawn(move || {
-                let _guard = AbortOnPanic;
-                work.run(&rung, &told)
-            })
-            .map_err(os("start a thread"))?;
-        Ok(Self {
-            is_ending,
-            bell,
-            thread,
-        })
+        let mut works = Vec::new();
+        for index in 0..count {
+            let mut path = socket.as_os_str().to_owned();
+            path.push(format!(".{index}"));
+            let listener = socket::listen(path.as_ref());
+            works.push(Work {
+                index,
+                peers: Arc::clone(&peers),
+                listener: listener.map_err(os("listen for programs"))?,
+                strangers: Vec::new(),
+                spaces: BTreeMap::new(),
+                store: Store::new(volume.worker()?, Arc::clone(&slots)),
+                next_look: Duration::ZERO,
+                next: Next::Nothing,
+                demand: Demand::default(),
+                served: Served::default(),
+                done: Vec::new(),
+            });
+        }
+        for mut work in works {
+            let told = Arc::clone(&keeper.is_ending);
+            let thread = std::thread::Builder::new()
+                .name(format!("cenote-keeper-{}", work.index))
+                .spawn(move || {
+                    let _guard = AbortOnPanic;
+                    work.run(&told)
+                });
+            match thread {
+                Ok(thread) => keeper.threads.push(thread),
+                Err(error) => {
+                    // Nobody knows of those that run: they end at once.
+                    let Served { .. } = keeper.finish();
+                    return Err(os("start a thread")(error));
+                }
+            }
+        }
+        Ok(keeper)
+    }
+
+    /// What a program is to find in [`wire::VARIABLE`], to have so many bytes of mappings and of heap
+    /// served.
+    #[must_use]
+    pub fn settings(&self, arena_bytes: u64, heap_bytes: u64) -> OsString {
+        let handlers = self.threads.len();
+        let mut settings = OsString::from(format!("{arena_bytes}:{heap_bytes}:{handlers}:"));
+        settings.push(&self.socket);
+        settings
     }
 
     /// Serves until no address space is left, and tells what happened.
     #[must_use]
     pub fn finish(self) -> Served {
         self.is_ending.store(true, Ordering::SeqCst);
-        self.bell.ring();
-        self.thread
-            .join()
-            .expect("a keeper that panics ends the process")
+        self.peers.bells.iter().for_each(Bell::ring);
+        let mut all = Served::default();
+        for (index, thread) in self.threads.into_iter().enumerate() {
+            let one = thread.join();
+            let one = one.expect("a handler that panics ends the process");
+            all.counters += one.counters;
+            all.stored_bytes = all.stored_bytes.max(one.stored_bytes);
+            // Every handler has a shard of each.
+            if index == 0 {
+                all.spaces = one.spaces;
+            }
+        }
+        let resident_max = self.peers.rooms().resident_max();
+        all.resident_max_bytes = resident_max * PAGE_BYTES as u64;
+        all
     }
 }
 
+/// A handler.
 struct Work {
+    /// Its place among them, which is its shard of each address space.
+    index: usize,
+    peers: Arc<Peers>,
     listener: OwnedFd,
     strangers: Vec<OwnedFd>,
     spaces: BTreeMap<u32, Space>,
     store: Store,
-    room: u32,
     next_look: Duration,
+    /// What has to follow its last look.
+    next: Next,
+    demand: Demand,
     served: Served,
     done: Vec<Done>,
 }
 
 impl Work {
-    fn run(&mut self, bell: &Bell, is_ending: &AtomicBool) -> Served {
+    fn run(&mut self, is_ending: &AtomicBool) -> Served {
         let mut busy_until = Instant::now();
         loop {
             if self.turn() {
-                busy_until = Instant::now() + SPIN;
+                busy_until = Instant::now() + self.peers.spin();
             } else if is_ending.load(Ordering::SeqCst) && self.spaces.is_empty() {
                 return self.served;
             } else if Instant::now() < busy_until {
                 std::hint::spin_loop();
             } else {
-                self.sleep(bell);
+                self.sleep();
             }
         }
     }
@@ -217,17 +280,17 @@ impl Work {
         let (Some(uffd), Some(memory)) = (fds.next(), fds.next()) else {
             return Err(malformed());
         };
-        let pages = |word: u64| u32::try_from(word).map_err(|_| malformed());
-        let layout = Layout {
-            doorbell: hello[2],
-            arena_pages: pages(hello[3])?,
-            heap: hello[4],
-            heap_pages: pages(hello[5])?,
-        };
-        let total = u64::from(layout.arena_pages) + u64::from(layout.heap_pages);
         // The tables are made at once: a page of the volume may be one of mappings and one of a heap.
-        let most = (2 * u64::from(self.store.slots.count())).min(u64::from(u32::MAX - 8));
-        if self.spaces.len() >= SPACES_MAX || total > most {
+        let most = (2 * u64::from(self.store.slots().count())).min(u64::from(u32::MAX - 8));
+        let layout = Layout::of(hello, self.index, self.peers.bells.len(), most);
+        let layout = layout.ok_or_else(malformed)?;
+        // The first handler is asked first. What it lets in is there for all, though another may
+        // know later that others are gone.
+        let most = match self.index {
+            0 => SPACES_MAX,
+            _ => 2 * SPACES_MAX,
+        };
+        if self.spaces.len() >= most {
             return Err(io::Error::from_raw_os_error(libc::EMFILE));
         }
         let id = self.store.ids.take();
@@ -256,6 +319,7 @@ impl Work {
 
     /// Lets go what is over, and divides the room between the others.
     fn look(&mut self) {
+        let is_due = self.store.now() >= self.next_look;
         self.next_look = self.store.now() + PERIOD;
         let watched = self.spaces.values_mut().filter(|space| space.is_watched());
         watched.for_each(|space| space.probe(&mut self.store));
@@ -263,12 +327,14 @@ impl Work {
             .filter(|(_, space)| space.is_over())
             .map(|(id, _)| *id)
             .collect();
-        let resident: u64 = (self.spaces.values())
-            .map(|space| u64::from(space.resident()))
-            .sum();
-        let resident_bytes = resident * PAGE_BYTES as u64;
-        self.served.resident_max_bytes = self.served.resident_max_bytes.max(resident_bytes);
-        let stored_bytes = u64::from(self.store.slots.used()) * PAGE_BYTES as u64;
+        // Of those that are over as well: a short program had pages, too.
+        let all = self.spaces.values().map(Space::resident);
+        let resident = all.fold(0, u32::saturating_add);
+        let (used, count) = {
+            let slots = self.store.slots();
+            (slots.used(), slots.count())
+        };
+        let stored_bytes = u64::from(used) * PAGE_BYTES as u64;
         self.served.stored_bytes = self.served.stored_bytes.max(stored_bytes);
         for id in over {
             if let Some(mut space) = self.spaces.remove(&id) {
@@ -276,12 +342,25 @@ impl Work {
                 self.served.counters += space.counters();
             }
         }
-        self.store.is_full &= self.store.slots.used() + SLACK > self.store.slots.count();
+        self.store.is_full &= used + SLACK > count;
         let bounded: Vec<u32> = (self.spaces.values())
             .filter(|space| space.is_bounded())
             .map(Space::resident)
             .collect();
-        let room = self.room.saturating_sub(LEAVING_MAX * bounded.len() as u32);
+        let leaving = LEAVING_MAX * bounded.len() as u32;
+        if is_due {
+            let faults = self.spaces.values().map(|space| space.counters().faults);
+            let is_awaited = self.spaces.values().any(Space::is_awaited);
+            self.demand.note(faults.sum(), is_awaited);
+        }
+        let held = Held {
+            resident,
+            leaving,
+            is_idle: self.demand.is_idle,
+        };
+        let (room, next) = self.peers.settle(self.index, held);
+        self.next = next;
+        let room = room.saturating_sub(leaving);
         let mut shares = shares::divide(room, &bounded).into_iter();
         for space in self.spaces.values_mut().filter(|space| space.is_bounded()) {
             let share = shares.next().expect("one for each");
@@ -292,7 +371,8 @@ impl Work {
     }
 
     /// Sleeps until something happens.
-    fn sleep(&mut self, bell: &Bell) {
+    fn sleep(&mut self) {
+        let bell = &self.peers.bells[self.index];
         let wait = |fd: RawFd| libc::pollfd {
             fd,
             events: libc::POLLIN,
@@ -303,8 +383,8 @@ impl Work {
         fds.extend(self.strangers.iter().map(|fd| wait(fd.as_raw_fd())));
         let now = self.store.now();
         let mut deadline = self.store.worker.deadline();
-        let is_looked_at = self.spaces.len() > 1 || self.spaces.values().any(Space::is_watched);
-        if is_looked_at {
+        let is_watched = self.spaces.len() > 1 || self.spaces.values().any(Space::is_watched);
+        if is_watched || self.next == Next::Again {
             deadline = Some(deadline.unwrap_or(PERIOD).min(PERIOD));
         }
         for space in self.spaces.values_mut() {

@@ -1,10 +1,11 @@
 //! A paged heap: memory that looks like memory, of which only a part is in this machine.
 //!
 //! A [`Region`] is a range of addresses. Its resident pages are bounded; a thread that touches
-//! another page waits in a page fault while the region's handler thread brings the page from a
-//! [`Volume`](cenote_volume::Volume). Cold pages are written there ahead of need, so that a fault
-//! rarely waits for a write. A page that the volume lost raises SIGBUS in the thread that touches
-//! it; no other bytes ever take its place.
+//! another page waits in a page fault while a handler thread brings the page from a
+//! [`Volume`](cenote_volume::Volume). Each handler has a **shard** of the pages, with a userfaultfd
+//! and a worker of the volume; all that handlers share is the bound ([`Rooms`]). Cold pages are
+//! written ahead of need, so that a fault rarely waits for a write. A page that the volume lost
+//! raises SIGBUS in the thread that touches it; no other bytes ever take its place.
 //!
 //! [`Pages`] decides and does nothing by itself: it takes faults and ends of I/O and returns
 //! [`Action`]s, so that a simulation drives what the handler drives. [`Streams`] predicts which
@@ -16,16 +17,20 @@
 mod allocator;
 mod counters;
 mod handler;
+mod handlers;
 mod injected_faults;
 mod keeper;
 mod memory;
 mod pages;
 mod queues;
 mod region;
+mod rooms;
+mod shares;
 mod stream;
 
 pub use allocator::RegionAllocator;
 pub use counters::Counters;
+pub use handlers::{Handlers, NoHandlers};
 #[cfg(feature = "injected-faults")]
 pub use injected_faults::inject;
 pub use injected_faults::{InjectedFault, MISTAKES};
@@ -34,4 +39,5 @@ pub use memory::{MemoryError, works};
 pub use pages::{Action, Pages, WRITES_MAX};
 pub use queues::{EvictionQueue, Queues};
 pub use region::{RESIDENT_MIN_BYTES, Region, RegionConfig, RegionError, RegionStatus};
+pub use rooms::{Held, Next, ROOM_MIN, Room, Rooms};
 pub use stream::{RUN_MAX, Run, Streams};

@@ -1,14 +1,17 @@
 //! A range of addresses whose faults this process answers itself: userfaultfd.
 //!
-//! Anonymous private memory, registered for missing pages and for writes to protected ones. Unsafe
-//! is here and nowhere else in this crate: mapping, ioctls, and bytes of pages that are resident
-//! and protected.
+//! Anonymous private memory, registered for missing pages and for writes to protected ones. Each
+//! [`Shard`] of it has a descriptor of its own, so that its faults come to its handler and to nobody
+//! else. Unsafe of a region is here alone: mapping, ioctls, and bytes of pages that are resident and
+//! protected.
 
 use std::fs::OpenOptions;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr::NonNull;
+use std::sync::Arc;
 
+use cenote_preload::stripes::Stripes;
 use cenote_volume::PAGE_BYTES;
 use linux_raw_sys::general as sys;
 use linux_raw_sys::ioctl::{
@@ -21,6 +24,8 @@ pub(crate) const UFFDIO_POISON: u32 = 0xc020_aa08;
 pub(crate) const UFFDIO_WRITEPROTECT_MODE_WP: u64 = 1;
 /// `_IO(0xAA, 0)` of `/dev/userfaultfd`.
 const USERFAULTFD_IOC_NEW: u32 = 0xaa00;
+/// `PIDFD_SELF_THREAD_GROUP`: this process, wherever a pidfd is wanted.
+const PIDFD_SELF: libc::c_int = -10_001;
 /// Messages that are read at once.
 const EVENTS: usize = 32;
 
@@ -57,7 +62,8 @@ pub enum MemoryError {
 /// # Errors
 /// Why not.
 pub fn works() -> Result<(), MemoryError> {
-    Memory::new(1).map(drop)
+    let memory = Arc::new(Memory::new(1)?);
+    Shard::new(&memory, Stripes::new(1, 1), 0).map(drop)
 }
 
 /// A fault of some thread.
@@ -67,10 +73,8 @@ pub(crate) struct Fault {
     pub to_write: bool,
 }
 
-/// The range, and the descriptor that its faults come from.
+/// The range.
 pub(crate) struct Memory {
-    // Closed first: then nobody answers faults, and nobody may touch the range any more.
-    uffd: OwnedFd,
     base: NonNull<u8>,
     page_count: u32,
 }
@@ -83,9 +87,7 @@ unsafe impl Sync for Memory {}
 
 impl Memory {
     pub fn new(page_count: u32) -> Result<Self, MemoryError> {
-        let uffd = open()?;
         let len = page_count as usize * PAGE_BYTES;
-        let os = |what| move |source| MemoryError::Os { what, source };
         // SAFETY: a new private mapping at an address that the kernel chooses touches nothing.
         let base = unsafe {
             libc::mmap(
@@ -101,31 +103,14 @@ impl Memory {
             return Err(os("reserve addresses")(io::Error::last_os_error()));
         }
         let base = NonNull::new(base.cast()).expect("a mapping is not at 0");
-        let memory = Self {
-            uffd,
-            base,
-            page_count,
-        };
+        let memory = Self { base, page_count };
         // A child would have nobody to answer its faults; a huge page is none of ours.
         for (advice, what) in [
             (libc::MADV_DONTFORK, "keep the memory from children"),
             (libc::MADV_NOHUGEPAGE, "refuse huge pages"),
         ] {
-            memory.advise(0, page_count, advice).map_err(os(what))?;
-        }
-        let mut register = sys::uffdio_register {
-            range: memory.range(0, page_count),
-            mode: u64::from(sys::UFFDIO_REGISTER_MODE_MISSING | sys::UFFDIO_REGISTER_MODE_WP),
-            ioctls: 0,
-        };
-        // SAFETY: `register` is the structure of this ioctl; the range is this value's mapping.
-        unsafe { memory.ioctl(UFFDIO_REGISTER, &mut register) }
-            .map_err(os("register memory with userfaultfd"))?;
-        if register.ioctls & 1 << sys::_UFFDIO_WRITEPROTECT == 0 {
-            return Err(MemoryError::Kernel {
-                lacks: "write protection",
-                since: "5.7",
-            });
+            let range = memory.range(0, page_count as usize);
+            advise(range, advice).map_err(os(what))?;
         }
         Ok(memory)
     }
@@ -138,8 +123,66 @@ impl Memory {
         self.page_count as usize * PAGE_BYTES
     }
 
+    fn range(&self, page: usize, count: usize) -> sys::uffdio_range {
+        sys::uffdio_range {
+            start: self.base.as_ptr() as u64 + (page * PAGE_BYTES) as u64,
+            len: (count * PAGE_BYTES) as u64,
+        }
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: this value made the mapping, and whoever borrows its bytes borrows the region.
+        unsafe { libc::munmap(self.base.as_ptr().cast(), self.len()) };
+    }
+}
+
+/// A part of the range, and the descriptor that its faults come from. Pages have the shard's own
+/// numbers. When it is dropped nobody answers its faults, and nobody may touch its pages any more.
+pub(crate) struct Shard {
+    uffd: OwnedFd,
+    memory: Arc<Memory>,
+    stripes: Stripes,
+    index: usize,
+}
+
+impl Shard {
+    /// The shard of this index of all pages of `memory`.
+    pub fn new(memory: &Arc<Memory>, stripes: Stripes, index: usize) -> Result<Self, MemoryError> {
+        let shard = Self {
+            uffd: open()?,
+            memory: Arc::clone(memory),
+            stripes,
+            index,
+        };
+        for pages in stripes.stripes(index) {
+            let mut register = sys::uffdio_register {
+                range: memory.range(pages.start, pages.len()),
+                mode: u64::from(sys::UFFDIO_REGISTER_MODE_MISSING | sys::UFFDIO_REGISTER_MODE_WP),
+                ioctls: 0,
+            };
+            // SAFETY: `register` is the structure of this ioctl; the range is in the memory's
+            // mapping.
+            unsafe { shard.ioctl(UFFDIO_REGISTER, &mut register) }
+                .map_err(os("register memory with userfaultfd"))?;
+            if register.ioctls & 1 << sys::_UFFDIO_WRITEPROTECT == 0 {
+                return Err(MemoryError::Kernel {
+                    lacks: "write protection",
+                    since: "5.7",
+                });
+            }
+        }
+        Ok(shard)
+    }
+
     pub fn fd(&self) -> RawFd {
         self.uffd.as_raw_fd()
+    }
+
+    /// Which page of the range a page is.
+    pub fn page(&self, page: u32) -> u64 {
+        self.stripes.page(self.index, page as usize) as u64
     }
 
     /// Appends faults that have happened. Never blocks. Whether there may be more.
@@ -171,7 +214,12 @@ impl Memory {
                 continue;
             }
             let (flags, address) = (word(8), word(16));
-            let page = (address - self.base.as_ptr() as u64) / PAGE_BYTES as u64;
+            let page = (address - self.memory.base.as_ptr() as u64) / PAGE_BYTES as u64;
+            let (shard, page) = self.stripes.find(page as usize);
+            debug_assert_eq!(
+                shard, self.index,
+                "faults come to the shard that has the page"
+            );
             out.push(Fault {
                 page: page as u32,
                 to_write: flags
@@ -185,18 +233,18 @@ impl Memory {
     /// Installs a page of zeros.
     pub fn zero(&self, page: u32) -> io::Result<()> {
         let mut zero = sys::uffdio_zeropage {
-            range: self.range(page, 1),
+            range: self.range(page),
             mode: 0,
             zeropage: 0,
         };
-        // SAFETY: `zero` is the structure of this ioctl; the range is in this value's mapping.
+        // SAFETY: `zero` is the structure of this ioctl; the range is in the memory's mapping.
         self.again(|| unsafe { self.ioctl(UFFDIO_ZEROPAGE, &mut zero) })
     }
 
     /// Installs `bytes`, a page, and wakes who waits for it.
     pub fn install(&self, page: u32, bytes: &[u8], protected: bool) -> io::Result<()> {
         assert_eq!(bytes.len(), PAGE_BYTES);
-        let range = self.range(page, 1);
+        let range = self.range(page);
         let mut copy = sys::uffdio_copy {
             dst: range.start,
             src: bytes.as_ptr() as u64,
@@ -208,74 +256,85 @@ impl Memory {
             copy: 0,
         };
         // SAFETY: `copy` is the structure of this ioctl; its source is a page that is borrowed for
-        // the call, its target a page of this value's mapping.
+        // the call, its target a page of the memory's mapping.
         self.again(|| unsafe { self.ioctl(UFFDIO_COPY, &mut copy) })
     }
 
     /// Makes writes to a page faults, or lets them through and wakes who waits.
     pub fn protect(&self, page: u32, protected: bool) -> io::Result<()> {
         let mut protect = sys::uffdio_writeprotect {
-            range: self.range(page, 1),
+            range: self.range(page),
             mode: match protected {
                 true => UFFDIO_WRITEPROTECT_MODE_WP,
                 false => 0,
             },
         };
-        // SAFETY: `protect` is the structure of this ioctl; the range is in this value's mapping.
+        // SAFETY: `protect` is the structure of this ioctl; the range is in the memory's mapping.
         self.again(|| unsafe { self.ioctl(UFFDIO_WRITEPROTECT, &mut protect) })
     }
 
-    /// Takes a page out of the memory.
-    pub fn drop_page(&self, page: u32) -> io::Result<()> {
-        self.advise(page, 1, libc::MADV_DONTNEED)
+    /// Takes pages out of the memory, if the kernel can by one call, which flushes the other cores'
+    /// tables once (Linux 6.16).
+    pub fn drop_pages(&self, pages: &[u32]) -> io::Result<()> {
+        let mut done = 0;
+        if pages.len() > 1 {
+            let ranges = pages.iter().map(|page| self.range(*page));
+            let ranges = ranges.map(|range| libc::iovec {
+                iov_base: range.start as *mut libc::c_void,
+                iov_len: range.len as usize,
+            });
+            let ranges: Vec<libc::iovec> = ranges.collect();
+            let (at, count) = (ranges.as_ptr(), ranges.len());
+            let call = libc::SYS_process_madvise;
+            // SAFETY: the ranges are in the memory's mapping, as for `advise`; the list is valid for
+            // the call.
+            let bytes =
+                unsafe { libc::syscall(call, PIDFD_SELF, at, count, libc::MADV_DONTNEED, 0) };
+            // Kernels before 6.15 do not know who is meant; one may stop in the middle.
+            done = usize::try_from(bytes).unwrap_or(0) / PAGE_BYTES;
+        }
+        for page in &pages[done..] {
+            advise(self.range(*page), libc::MADV_DONTNEED)?;
+        }
+        Ok(())
     }
 
     /// Whoever touches the page gets SIGBUS.
     pub fn poison(&self, page: u32) -> io::Result<()> {
         let mut poison = sys::uffdio_poison {
-            range: self.range(page, 1),
+            range: self.range(page),
             mode: 0,
             updated: 0,
         };
-        // SAFETY: `poison` is the structure of this ioctl; the range is in this value's mapping.
+        // SAFETY: `poison` is the structure of this ioctl; the range is in the memory's mapping.
         self.again(|| unsafe { self.ioctl(UFFDIO_POISON, &mut poison) })
     }
 
     /// Wakes who waits for a page.
     pub fn wake(&self, page: u32) -> io::Result<()> {
-        let mut range = self.range(page, 1);
+        let mut range = self.range(page);
         // SAFETY: `range` is the structure of this ioctl.
         unsafe { self.ioctl(UFFDIO_WAKE, &mut range) }
     }
 
     /// Copies a page that is resident and protected.
     pub fn copy_out(&self, page: u32, out: &mut [u8]) {
-        assert!(page < self.page_count && out.len() == PAGE_BYTES);
+        let range = self.range(page);
+        assert_eq!(out.len(), PAGE_BYTES);
         // SAFETY: the page is inside the mapping. It is resident, so that reading it does not
         // fault; writers are kept out by its protection, and `out` is no part of the region: it is
         // borrowed.
         unsafe {
-            let source = self.base.as_ptr().add(page as usize * PAGE_BYTES);
+            let source = range.start as *const u8;
             std::ptr::copy_nonoverlapping(source, out.as_mut_ptr(), PAGE_BYTES);
         }
     }
 
-    fn range(&self, page: u32, count: u32) -> sys::uffdio_range {
-        sys::uffdio_range {
-            start: self.base.as_ptr() as u64 + u64::from(page) * PAGE_BYTES as u64,
-            len: u64::from(count) * PAGE_BYTES as u64,
-        }
-    }
-
-    fn advise(&self, page: u32, count: u32, advice: libc::c_int) -> io::Result<()> {
-        let range = self.range(page, count);
-        // SAFETY: the range is in this value's mapping; what the advice does to bytes is what the
-        // caller asked for, and nothing else is there.
-        let result = unsafe { libc::madvise(range.start as *mut _, range.len as usize, advice) };
-        match result {
-            0 => Ok(()),
-            _ => Err(io::Error::last_os_error()),
-        }
+    /// A page of this shard, in the mapping.
+    fn range(&self, page: u32) -> sys::uffdio_range {
+        let page = page as usize;
+        assert!(page < self.stripes.len(self.index));
+        self.memory.range(self.stripes.page(self.index, page), 1)
     }
 
     /// Repeats a call that the kernel refuses while the address space changes.
@@ -298,10 +357,17 @@ impl Memory {
     }
 }
 
-impl Drop for Memory {
-    fn drop(&mut self) {
-        // SAFETY: this value made the mapping, and whoever borrows its bytes borrows the region.
-        unsafe { libc::munmap(self.base.as_ptr().cast(), self.len()) };
+fn os(what: &'static str) -> impl FnOnce(io::Error) -> MemoryError {
+    move |source| MemoryError::Os { what, source }
+}
+
+fn advise(range: sys::uffdio_range, advice: libc::c_int) -> io::Result<()> {
+    // SAFETY: the range is in a mapping of a `Memory`; what the advice does to bytes is what the
+    // caller asked for, and nothing else is there.
+    let result = unsafe { libc::madvise(range.start as *mut _, range.len as usize, advice) };
+    match result {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
     }
 }
 

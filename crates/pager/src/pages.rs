@@ -1,4 +1,4 @@
-//! What becomes of each page of a region: a table of states that faults and ends of I/O move on.
+//! What becomes of each page of a shard: a table of states that faults and ends of I/O move on.
 //!
 //! ```text
 //! Empty  --fault--> Dirty                       never stored: zeros, without I/O
@@ -21,6 +21,7 @@ use std::time::Duration;
 use crate::counters::Counters;
 use crate::injected_faults::{InjectedFault, is_injected};
 use crate::queues::Queues;
+use crate::rooms::ROOM_MIN;
 use crate::stream::{RUN_MAX, Streams};
 
 /// Writes under way at once. Arbitrary: enough to fill a network, and few beside a volume's queue.
@@ -28,6 +29,10 @@ pub const WRITES_MAX: u32 = 64;
 
 /// Pause after a write that failed. A volume without space tries again by itself for as long.
 const RETRY_AFTER: Duration = Duration::from_millis(100);
+
+/// Pages that go at once, so that whoever drops them asks the kernel once: it interrupts every core
+/// that runs the program, which costs more than the drop.
+pub(crate) const BATCH_MAX: u32 = 32;
 
 /// Dirty pages that are passed over in search of a clean one. Arbitrary: some microseconds.
 const PASSED_MAX: u32 = 64;
@@ -45,7 +50,7 @@ pub enum Action {
     Write(u32),
     /// Let writes through again, and wake who waits.
     Unprotect(u32),
-    /// Take it out of the memory.
+    /// Take it out of the memory, before another page comes at the latest.
     Drop(u32),
     /// Make the store forget it; then [`Pages::erase_done`].
     Erase(u32),
@@ -113,7 +118,7 @@ struct Page {
     is_stored: bool,
 }
 
-/// The pages of a region. 16 bytes for each.
+/// The pages of a shard of a heap. 16 bytes for each.
 pub struct Pages {
     pages: Vec<Page>,
     queues: Queues,
@@ -135,10 +140,10 @@ impl Pages {
     /// `count` pages, of which `room` may be resident; all read as zeros.
     ///
     /// # Panics
-    /// If there is room for less than 8 pages.
+    /// If there is room for less than [`ROOM_MIN`] pages.
     #[must_use]
     pub fn new(count: u32, room: u32) -> Self {
-        assert!(room >= 8, "a region needs room for 8 pages");
+        assert!(room >= ROOM_MIN, "pages need room for {ROOM_MIN}");
         let page = Page {
             state: State::Empty,
             is_stored: false,
@@ -178,6 +183,12 @@ impl Pages {
         }
     }
 
+    /// Whether a thread waits for room, or for a page that is neither here nor there.
+    #[must_use]
+    pub fn is_awaited(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
     /// What is to be done next.
     pub fn next_action(&mut self) -> Option<Action> {
         self.actions.pop_front()
@@ -190,9 +201,9 @@ impl Pages {
         (is_behind && self.retry_at > now).then(|| self.retry_at - now)
     }
 
-    /// Gives the region more room, or less: then pages go until it is kept.
+    /// Gives the pages more room, or less: then pages go until it is kept.
     pub fn set_room(&mut self, room: u32, now: Duration) {
-        self.room = room.max(8);
+        self.room = room.max(ROOM_MIN);
         self.tick(now);
     }
 
@@ -444,7 +455,11 @@ impl Pages {
     }
 
     fn make_room(&mut self, now: Duration) {
-        // Pages that are being written will be free.
+        // Several at once, or none. Pages that are being written will be free.
+        let least = self.spare() - (self.spare() / 4).min(BATCH_MAX);
+        if self.free() + self.writing >= least + self.over() {
+            return;
+        }
         let mut passed = 0;
         while self.free() + self.writing < self.spare() + self.over() {
             // While the store refuses writes, clean pages make room for reads.
@@ -530,44 +545,6 @@ impl Pages {
         matches!(state, State::Dirty | State::Redirtied)
     }
 
-    /// The pages of a copy of the memory, as `fork` makes one, when no action is left to be done;
-    /// and those of it that are writable from now on.
-    pub(crate) fn copied(&self) -> (Self, Vec<u32>) {
-        assert!(self.actions.is_empty(), "a fork comes between actions");
-        let mut copy = Self {
-            pages: self.pages.clone(),
-            queues: self.queues.clone(),
-            streams: Streams::new(self.pages.len() as u32),
-            actions: VecDeque::new(),
-            waiting: VecDeque::new(),
-            resident: 0,
-            room: self.room,
-            writing: 0,
-            retry_at: self.retry_at,
-            counters: Counters::default(),
-        };
-        let mut writable = Vec::new();
-        for page in 0..self.pages.len() as u32 {
-            let next = match self.pages[page as usize].state {
-                State::Empty | State::Stored | State::Lost => continue,
-                State::Fetching | State::FetchingToWrite | State::Ahead => State::Stored,
-                State::Void | State::Erasing => {
-                    copy.pages[page as usize].is_stored = false;
-                    State::Empty
-                }
-                state @ (State::Clean | State::Dirty) => state,
-                State::Cleaning | State::Redirtied => {
-                    writable.push(page);
-                    copy.queues.stay(page);
-                    State::Dirty
-                }
-            };
-            copy.resident += u32::from(matches!(next, State::Clean | State::Dirty));
-            copy.set(page, next);
-        }
-        (copy, writable)
-    }
-
     /// Whether the store has bytes of a page.
     pub(crate) fn is_stored(&self, page: u32) -> bool {
         self.pages[page as usize].is_stored
@@ -594,5 +571,6 @@ impl Pages {
     }
 }
 
+mod copy;
 #[cfg(test)]
 mod tests;

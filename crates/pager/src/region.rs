@@ -1,19 +1,26 @@
 //! Memory of a program, most of which is in a volume.
 
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel, sync_channel};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
+use cenote_preload::stripes::Stripes;
 use cenote_volume::{PAGE_BYTES, Volume, VolumeError};
 
 use crate::counters::Counters;
-use crate::handler::{Bell, Command, Handler};
-use crate::memory::{Memory, MemoryError};
+use crate::handler::{Bell, Command, Handler, Peers};
+use crate::handlers::Handlers;
+use crate::memory::{Memory, MemoryError, Shard};
 use crate::pages::Pages;
+use crate::rooms::{ROOM_MIN, Rooms};
 
 /// Least that a region keeps resident, in bytes.
 pub const RESIDENT_MIN_BYTES: u64 = 64 * PAGE_BYTES as u64;
+
+// The bound may become the least there is, however many handlers there are.
+const _: () =
+    assert!(Handlers::MAX as u64 * ROOM_MIN as u64 * PAGE_BYTES as u64 <= RESIDENT_MIN_BYTES);
 
 /// What a region is to be.
 #[derive(Clone, Copy, Debug)]
@@ -24,6 +31,9 @@ pub struct RegionConfig {
     pub len_bytes: u64,
     /// Most bytes of it in this machine's memory: at least [`RESIDENT_MIN_BYTES`].
     pub resident_max_bytes: u64,
+    /// Threads that answer its faults; fewer where less than [`RESIDENT_MIN_BYTES`] would be resident
+    /// for each.
+    pub handlers: Handlers,
 }
 
 /// Why there is no region.
@@ -82,26 +92,29 @@ pub struct RegionStatus {
 ///
 /// ```no_run
 /// # fn open() -> cenote_volume::Volume { unimplemented!() }
-/// use cenote_pager::{Region, RegionConfig};
+/// use cenote_pager::{Handlers, Region, RegionConfig};
 ///
 /// let volume = open();
 /// let mut region = Region::new(&volume, RegionConfig {
 ///     offset: 0,
 ///     len_bytes: 1 << 30,
 ///     resident_max_bytes: 256 << 20,
+///     handlers: Handlers::default(),
 /// })?;
 /// region.bytes_mut()[123_456_789] = 1;
 /// # Ok::<(), cenote_pager::RegionError>(())
 /// ```
 pub struct Region {
     memory: Arc<Memory>,
-    commands: Option<Sender<Command>>,
-    bell: Arc<Bell>,
-    handler: Option<JoinHandle<()>>,
+    stripes: Stripes,
+    peers: Arc<Peers>,
+    /// One for each shard.
+    commands: Vec<Sender<Command>>,
+    handlers: Vec<JoinHandle<()>>,
 }
 
 impl Region {
-    /// Makes a region and starts its handler.
+    /// Makes a region and starts its handlers.
     ///
     /// # Errors
     /// As [`RegionError`] says.
@@ -111,6 +124,7 @@ impl Region {
             offset,
             len_bytes,
             resident_max_bytes,
+            handlers,
         } = config;
         let volume_bytes = volume.size_bytes();
         let is_whole = offset.is_multiple_of(page) && len_bytes.is_multiple_of(page);
@@ -132,34 +146,48 @@ impl Region {
         }
         let os = |what| move |source| RegionError::Os { what, source };
         let room = u32::try_from(resident_max_bytes / page).unwrap_or(u32::MAX);
-        let memory = Arc::new(Memory::new(page_count)?);
-        let bell = Arc::new(Bell::new().map_err(os("make an eventfd"))?);
-        let (commands, inbox) = channel();
-        let handler = Handler::new(
-            Arc::clone(&memory),
-            Pages::new(page_count, room),
-            volume.worker()?,
-            offset,
-            inbox,
-            Arc::clone(&bell),
-        );
-        let handler = std::thread::Builder::new()
-            .name("cenote-pager".to_owned())
-            .spawn(move || handler.run())
-            .map_err(os("start a thread"))?;
-        Ok(Self {
-            memory,
-            commands: Some(commands),
-            bell,
-            handler: Some(handler),
-        })
+        let shard_count = handlers.within(resident_max_bytes, RESIDENT_MIN_BYTES);
+        let stripes = Stripes::new(page_count as usize, shard_count);
+        let counts: Vec<u32> = (0..shard_count).map(|at| stripes.len(at) as u32).collect();
+        let rooms = Rooms::new(room, &counts);
+        let granted: Vec<u32> = (0..shard_count).map(|at| rooms.granted(at)).collect();
+        let bells = counts.iter().map(|_| Bell::new());
+        let bells = bells.collect::<Result<_, _>>();
+        let mut region = Self {
+            memory: Arc::new(Memory::new(page_count)?),
+            stripes,
+            peers: Arc::new(Peers {
+                rooms: Mutex::new(rooms),
+                bells: bells.map_err(os("make an eventfd"))?,
+            }),
+            commands: Vec::new(),
+            handlers: Vec::new(),
+        };
+        for (index, (count, room)) in counts.into_iter().zip(granted).enumerate() {
+            let (commands, inbox) = channel();
+            let handler = Handler::new(
+                (Shard::new(&region.memory, stripes, index)?, index),
+                Pages::new(count, room),
+                volume.worker()?,
+                offset,
+                inbox,
+                Arc::clone(&region.peers),
+            );
+            let thread = std::thread::Builder::new()
+                .name(format!("cenote-pager-{index}"))
+                .spawn(move || handler.run())
+                .map_err(os("start a thread"))?;
+            region.commands.push(commands);
+            region.handlers.push(thread);
+        }
+        Ok(region)
     }
 
     /// Its bytes.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
-        // SAFETY: the mapping lives as long as self, is readable throughout, and the handler
-        // changes no byte of it: a page that comes back is as it went.
+        // SAFETY: the mapping lives as long as self, is readable throughout, and no handler
+        // changes a byte of it: a page that comes back is as it went.
         unsafe { std::slice::from_raw_parts(self.memory.base().as_ptr(), self.memory.len()) }
     }
 
@@ -186,11 +214,18 @@ impl Region {
     /// As [`Region::discard`], for who has the pages by other means than the borrow.
     pub(crate) fn forget(&self, pages: Range<u32>) {
         assert!(pages.start <= pages.end && pages.end as usize * PAGE_BYTES <= self.memory.len());
-        let (answer, answered) = sync_channel(1);
-        self.ask(Command::Discard(pages, answer));
-        answered
-            .recv()
-            .expect("the handler answers, or the process ends");
+        let pages = pages.start as usize..pages.end as usize;
+        let (answer, answered) = sync_channel(self.commands.len());
+        for shard in 0..self.commands.len() {
+            let part = self.stripes.part(shard, pages.clone());
+            if !part.is_empty() {
+                let part = part.start as u32..part.end as u32;
+                self.ask(shard, Command::Discard(part, answer.clone()));
+            }
+        }
+        drop(answer);
+        // Until all have answered, or the process ends.
+        answered.iter().for_each(drop);
     }
 
     /// Changes how many bytes may be resident; pages go at once, as fast as the volume takes them.
@@ -202,34 +237,46 @@ impl Region {
             return Err(RegionError::Resident(bytes));
         }
         let room = u32::try_from(bytes / PAGE_BYTES as u64).unwrap_or(u32::MAX);
-        self.ask(Command::SetRoom(room));
+        self.peers.rooms().set_total(room);
+        for shard in 0..self.commands.len() {
+            self.ask(shard, Command::Settle);
+        }
         Ok(())
     }
 
     /// What is resident, and what happened so far.
     #[must_use]
     pub fn status(&self) -> RegionStatus {
-        let (answer, answered) = sync_channel(1);
-        self.ask(Command::Status(answer));
-        answered
-            .recv()
-            .expect("the handler answers, or the process ends")
+        let (answer, answered) = sync_channel(self.commands.len());
+        for shard in 0..self.commands.len() {
+            self.ask(shard, Command::Status(answer.clone()));
+        }
+        drop(answer);
+        let total = self.peers.rooms().total();
+        let mut all = RegionStatus {
+            resident_bytes: 0,
+            room_bytes: u64::from(total) * PAGE_BYTES as u64,
+            counters: Counters::default(),
+        };
+        for one in answered {
+            all.resident_bytes += one.resident_bytes;
+            all.counters += one.counters;
+        }
+        all
     }
 
-    fn ask(&self, command: Command) {
-        let commands = self.commands.as_ref().expect("there until it is dropped");
-        commands
-            .send(command)
-            .expect("the handler lives as long as the region");
-        self.bell.ring();
+    fn ask(&self, shard: usize, command: Command) {
+        let sent = self.commands[shard].send(command);
+        sent.expect("the handler lives as long as the region");
+        self.peers.bells[shard].ring();
     }
 }
 
 impl Drop for Region {
     fn drop(&mut self) {
-        self.commands = None;
-        self.bell.ring();
-        if let Some(handler) = self.handler.take() {
+        self.commands.clear();
+        self.peers.bells.iter().for_each(Bell::ring);
+        for handler in self.handlers.drain(..) {
             // A handler that panicked has ended the process.
             handler.join().ok();
         }

@@ -4,18 +4,24 @@ use std::fs::File;
 use std::io::Read;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use cenote_pager::{MemoryError, Region, RegionAllocator, RegionConfig, RegionError};
+use cenote_pager::{Handlers, MemoryError, Region, RegionAllocator, RegionConfig, RegionError};
 use cenote_test_kit::cluster::{Cluster, Transport};
 use cenote_test_kit::{Random, page, wait_until};
 use cenote_volume::{PAGE_BYTES, Volume};
 
 const MIB: u64 = 1 << 20;
 
+/// One of two handlers.
 fn region(volume: &Volume, len_bytes: u64, resident_max_bytes: u64) -> Region {
+    region_of(2, volume, len_bytes, resident_max_bytes)
+}
+
+fn region_of(handlers: usize, volume: &Volume, len_bytes: u64, resident_max_bytes: u64) -> Region {
     let config = RegionConfig {
         offset: 0,
         len_bytes,
         resident_max_bytes,
+        handlers: Handlers::new(handlers).expect("a number of handlers"),
     };
     Region::new(volume, config).unwrap_or_else(|error| panic!("{error}"))
 }
@@ -52,10 +58,10 @@ fn resident(region: &Region) -> u64 {
     there.iter().filter(|page| **page & 1 == 1).count() as u64 * PAGE_BYTES as u64
 }
 
-fn walks(transport: Transport) {
+fn walks(transport: Transport, handlers: usize) {
     let cluster = cluster(6, transport);
     let volume = cluster.volume("rs:4+2", 16 * MIB);
-    let mut region = region(&volume, 16 * MIB, 4 * MIB);
+    let mut region = region_of(handlers, &volume, 16 * MIB, 4 * MIB);
     for round in 0..3 {
         for (index, bytes) in region.bytes_mut().chunks_exact_mut(PAGE_BYTES).enumerate() {
             if round > 0 {
@@ -78,7 +84,8 @@ fn what_is_written_is_read_over_shm_and_little_is_resident() {
     if is_skipped() {
         return;
     }
-    walks(Transport::Shm);
+    walks(Transport::Shm, 1);
+    walks(Transport::Shm, 3);
 }
 
 #[test]
@@ -86,7 +93,7 @@ fn what_is_written_is_read_over_tcp_and_little_is_resident() {
     if is_skipped() {
         return;
     }
-    walks(Transport::Tcp);
+    walks(Transport::Tcp, 2);
 }
 
 #[test]
@@ -233,6 +240,35 @@ fn room_can_change_in_use() {
 }
 
 #[test]
+fn what_is_touched_may_take_the_room_of_what_is_not() {
+    if is_skipped() {
+        return;
+    }
+    let cluster = cluster(3, Transport::Shm);
+    let volume = cluster.volume("rs:2+1", 16 * MIB);
+    let mut region = region(&volume, 16 * MIB, 4 * MIB);
+    region.bytes_mut().fill(7);
+    // Every second MiB is one handler's; three of these are more than an equal part of the room.
+    let walk = || {
+        for at in (0..6 * MIB as usize).step_by(PAGE_BYTES) {
+            if (at as u64 / MIB).is_multiple_of(2) {
+                assert_eq!(region.bytes()[at], 7);
+            }
+        }
+        region.status().counters.faults
+    };
+    let mut before = walk();
+    wait_until(
+        || {
+            let now = walk();
+            std::mem::replace(&mut before, now) == now
+        },
+        || format!("{:?}", region.status()),
+    );
+    assert!(resident(&region) <= 4 * MIB);
+}
+
+#[test]
 fn lost_bytes_raise_sigbus_and_never_become_others() {
     if is_skipped() {
         return;
@@ -289,6 +325,7 @@ fn what_is_no_region_is_refused() {
             offset,
             len_bytes,
             resident_max_bytes,
+            handlers: Handlers::default(),
         };
         Region::new(&volume, config).err().expect("refused")
     };

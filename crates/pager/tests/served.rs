@@ -5,7 +5,7 @@
 use std::path::Path;
 use std::process::{Command, Output};
 
-use cenote_pager::{Keeper, RegionError, Served};
+use cenote_pager::{Handlers, Keeper, RegionError, Served};
 use cenote_test_kit::cluster::{Cluster, Transport};
 
 const MIB: u64 = 1 << 20;
@@ -36,7 +36,11 @@ fn compile(folder: &Path) -> std::path::PathBuf {
 }
 
 /// Runs a program with 8 MiB resident of 160.
-fn serve(cluster: &Cluster, command: impl FnOnce(&Path) -> Command) -> (Output, Served) {
+fn serve(
+    cluster: &Cluster,
+    handlers: usize,
+    command: impl FnOnce(&Path) -> Command,
+) -> (Output, Served) {
     let folder = tempfile::tempdir().expect("a folder");
     let volume = cluster.volume("rs:2+1", 160 * MIB);
     let (library, socket) = (
@@ -44,8 +48,10 @@ fn serve(cluster: &Cluster, command: impl FnOnce(&Path) -> Command) -> (Output, 
         folder.path().join("socket"),
     );
     std::fs::write(&library, cenote_preload::LIBRARY).expect("written");
-    let keeper = Keeper::start(&volume, &socket, 8 * MIB).unwrap_or_else(|e| panic!("{e}"));
-    let settings = format!("{}:{}:{}", 160 * MIB, 32 * MIB, socket.display());
+    let handlers = Handlers::new(handlers).expect("a number of handlers");
+    let keeper = Keeper::start(&volume, &socket, 8 * MIB, handlers);
+    let keeper = keeper.unwrap_or_else(|e| panic!("{e}"));
+    let settings = keeper.settings(160 * MIB, 32 * MIB);
     let output = command(folder.path())
         .env("LD_PRELOAD", &library)
         .env("CENOTE_RUN", settings)
@@ -54,13 +60,19 @@ fn serve(cluster: &Cluster, command: impl FnOnce(&Path) -> Command) -> (Output, 
     (output, keeper.finish())
 }
 
+/// Served by one handler, and by two. What happened with two.
 fn is_right(pattern: &str) -> Option<Served> {
+    is_right_with(pattern, 1);
+    is_right_with(pattern, 2)
+}
+
+fn is_right_with(pattern: &str, handlers: usize) -> Option<Served> {
     if let Some(lacks) = lacks() {
         println!("skipped: memory of programs: needs {lacks}");
         return None;
     }
     let cluster = Cluster::start(3, Transport::Shm, 160 * MIB, MIB);
-    let (output, served) = serve(&cluster, |folder| {
+    let (output, served) = serve(&cluster, handlers, |folder| {
         let mut command = Command::new(compile(folder));
         command.arg(pattern);
         command
@@ -133,6 +145,11 @@ fn threads_fork_and_children_begin_again() {
 }
 
 #[test]
+fn threads_that_touch_everything_see_their_own_bytes() {
+    is_bounded(is_right("crowd"));
+}
+
+#[test]
 fn malloc_gives_many_blocks_of_all_sizes() {
     is_bounded(is_right("many"));
 }
@@ -152,6 +169,7 @@ fn too_little_is_refused() {
     let cluster = Cluster::start(3, Transport::Shm, 32 * MIB, MIB);
     let volume = cluster.volume("rs:2+1", 8 * MIB);
     let folder = tempfile::tempdir().expect("a folder");
-    let refused = Keeper::start(&volume, &folder.path().join("socket"), MIB);
+    let socket = folder.path().join("socket");
+    let refused = Keeper::start(&volume, &socket, MIB, Handlers::default());
     assert!(matches!(refused.err(), Some(RegionError::Resident(MIB))));
 }

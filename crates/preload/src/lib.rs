@@ -5,6 +5,7 @@
 //! the parts that both sides have, and those that can be tested without a program.
 
 pub mod bits;
+pub mod stripes;
 pub mod wire;
 
 // Never compiled here: named so that `cargo fmt` formats it.

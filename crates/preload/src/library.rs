@@ -9,6 +9,8 @@
 
 #[path = "bits.rs"]
 mod bits;
+#[path = "stripes.rs"]
+mod stripes;
 #[path = "wire.rs"]
 mod wire;
 

@@ -2,19 +2,24 @@
 //!
 //! Over a socket of packets (`SOCK_SEQPACKET`), in words of 64 bits: a hello with descriptors and
 //! its answer; then lists of ranges to drop, each answered by one word. The program asks by a page
-//! fault: it writes a request to its **mailbox** and touches its **doorbell**, a page that is
-//! missing; the answer is that page's bytes.
+//! fault: it writes a request to a **mailbox** and touches its **doorbell**, a page that is missing;
+//! the answer is that page's bytes.
+//!
+//! Each fault handler has a **shard** of the program's pages ([`Stripes`](crate::stripes::Stripes)),
+//! and says all of this for itself: its socket, userfaultfd, mailbox and doorbell are its own.
 
-/// The variable that holds `ARENA_BYTES:HEAP_BYTES:SOCKET`.
+/// The variable that holds `ARENA_BYTES:HEAP_BYTES:HANDLERS:SOCKET`. The socket of a handler is that
+/// with a dot and its digit.
 pub const VARIABLE: &[u8] = b"CENOTE_RUN\0";
 /// Bytes of a page.
 pub const PAGE: usize = 4096;
 /// First word of a hello and of its answer; a version, too.
-pub const MAGIC: u64 = 0x6365_6e6f_7465_0001;
+pub const MAGIC: u64 = 0x6365_6e6f_7465_0002;
 /// Words of a hello: `MAGIC`, kind, then as the kind says.
-pub const HELLO_WORDS: usize = 8;
-/// An address space begins: the doorbell's address, pages after it, the heap's address and pages.
-/// With a userfaultfd and `/proc/self/mem`.
+pub const HELLO_WORDS: usize = 9;
+/// An address space begins: the doorbell's address, the arena's address and pages, the heap's
+/// address and pages, all shards' together; which shard it is, and of how many. With a userfaultfd
+/// and `/proc/self/mem`.
 pub const HELLO_NEW: u64 = 1;
 /// A child of `fork`: its number, as its doorbell tells. With `/proc/self/mem`; the answer has the
 /// userfaultfd, so that somebody of the program holds it.
@@ -28,7 +33,7 @@ pub const RANGES_MAX: usize = 64;
 pub const MAILBOX_WORDS: usize = 4;
 /// In the mailbox: what is asked.
 pub const AT_REQUEST: usize = 0;
-/// The first page, counted from the doorbell as page 0; the heap's follow the arena's.
+/// The first page of the shard, the doorbell as page 0, then the arena's, then the heap's.
 pub const AT_FIRST: usize = 1;
 /// How many pages.
 pub const AT_COUNT: usize = 2;

@@ -10,7 +10,7 @@ use std::process::{ChildStdin, ChildStdout, Command, Stdio};
 use anyhow::{Context as _, bail, ensure};
 use cenote_block::swap::cgroup::MemoryCgroup;
 use cenote_cli::program;
-use cenote_pager::{Counters, Region, RegionConfig};
+use cenote_pager::{Counters, Handlers, Region, RegionConfig};
 use cenote_volume::{Scheme, Volume};
 
 use super::touch::{Pattern, Touched, fill, touch};
@@ -22,9 +22,9 @@ use crate::swap_rig::child::{Killed, confine, detach};
 pub struct Job {
     /// Memory that is touched.
     pub bytes: u64,
-    /// The cluster and the scheme of the volume that a region is over; none: memory that may be
-    /// swapped.
-    pub region: Option<(PathBuf, Scheme)>,
+    /// The cluster and the scheme of the volume that a region is over, and the region's handlers;
+    /// none: memory that may be swapped.
+    pub region: Option<(PathBuf, Scheme, Handlers)>,
 }
 
 /// The worker's life, on standard input and output.
@@ -33,13 +33,14 @@ pub struct Job {
 /// When there is no memory, a page is wrong, or nobody listens.
 pub fn work(job: &Job) -> anyhow::Result<()> {
     match &job.region {
-        Some((file, scheme)) => {
+        Some((file, scheme, handlers)) => {
             let (hosts, connector) = open_cluster(file)?;
             let volume = Volume::open(volume_config(hosts, *scheme, job.bytes), connector)?;
             let config = RegionConfig {
                 offset: 0,
                 len_bytes: job.bytes,
                 resident_max_bytes: job.bytes,
+                handlers: *handlers,
             };
             let mut region = Region::new(&volume, config)?;
             fill(region.bytes_mut());
@@ -179,7 +180,8 @@ impl Worker {
             .args(["bench", "pager-worker", "--bytes", &job.bytes.to_string()])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped());
-        if let Some((file, scheme)) = &job.region {
+        if let Some((file, scheme, handlers)) = &job.region {
+            command.args(["--handlers", &handlers.to_string()]);
             command.arg("--cluster").arg(file);
             command.args(["--scheme", &scheme.to_string()]);
         }

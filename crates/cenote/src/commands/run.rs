@@ -12,7 +12,7 @@ use anyhow::{Context, Result};
 use cenote_cli::failure::Failure;
 use cenote_cli::signals;
 use cenote_cli::size::Size;
-use cenote_pager::{Keeper, SERVED_RESIDENT_MIN_BYTES, Served};
+use cenote_pager::{Handlers, Keeper, SERVED_RESIDENT_MIN_BYTES, Served};
 use cenote_preload::LIBRARY;
 
 use crate::place::Which;
@@ -44,6 +44,10 @@ pub struct Args {
     /// Most of the programs' memory that is on this machine, beside what stays ordinary
     #[arg(long, value_name = "SIZE")]
     local: Size,
+    /// Threads that answer page faults, 1 to 8; fewer if --local is less than 4M for each [default:
+    /// one for every two cores, 4 at most]
+    #[arg(long, value_name = "N")]
+    handlers: Option<Handlers>,
     /// Say at the end what happened, on standard error
     #[arg(long)]
     verbose: bool,
@@ -75,9 +79,11 @@ pub fn run(args: &Args) -> Result<u8> {
     let library = folder.path().join("libcenote_preload.so");
     std::fs::write(&library, LIBRARY).context("write the program's library")?;
     let socket = folder.path().join("socket");
-    let keeper = Keeper::start(&serving.volume, &socket, args.local.bytes())?;
+    let handlers = args.handlers.unwrap_or_default();
+    let keeper = Keeper::start(&serving.volume, &socket, args.local.bytes(), handlers)?;
     let size_bytes = serving.volume.size_bytes();
-    let started = forwarding.to(|| start(args, &library, &socket, size_bytes));
+    let settings = keeper.settings(size_bytes, size_bytes / HEAP_PART);
+    let started = forwarding.to(|| start(args, &library, &settings));
     let mut program = match started {
         Ok(program) => program,
         Err(error) => {
@@ -119,7 +125,7 @@ fn check(args: &Args) -> Result<()> {
     Ok(())
 }
 
-fn start(args: &Args, library: &Path, socket: &Path, size_bytes: u64) -> Result<Child> {
+fn start(args: &Args, library: &Path, settings: &OsStr) -> Result<Child> {
     let [name, arguments @ ..] = args.program.as_slice() else {
         return Err(Failure::usage("no program", "-- PROGRAM ARGS").into());
     };
@@ -128,8 +134,6 @@ fn start(args: &Args, library: &Path, socket: &Path, size_bytes: u64) -> Result<
         preload.push(":");
         preload.push(others);
     }
-    let mut settings = OsString::from(format!("{size_bytes}:{}:", size_bytes / HEAP_PART));
-    settings.push(socket);
     let mut command = Command::new(name);
     command
         .args(arguments)

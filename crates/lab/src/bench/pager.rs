@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use anyhow::Result;
 use cenote_bench::Row;
 use cenote_bench::apps::Slot;
-use cenote_bench::pager::{self, Job, Options};
+use cenote_bench::pager::{self, Handlers, Job, Options};
 use cenote_cli::transport::Transport;
 use cenote_volume::Scheme;
 
@@ -26,6 +26,9 @@ pub struct Args {
     /// Beside this kind of swap; may be given again [default: rs, nbdkit and zram]
     #[arg(long, value_enum, value_name = "SLOT")]
     slots: Vec<SwapKind>,
+    /// Fault handlers of the region; several are measured in turn [default: as a region has]
+    #[arg(long, value_name = "N", value_delimiter = ',')]
+    handlers: Vec<Handlers>,
     /// How much of the memory is resident, in per cent, the largest first
     #[arg(long, value_name = "PERCENT", value_delimiter = ',', default_values_t = [50_u8, 25])]
     resident: Vec<u8>,
@@ -46,6 +49,9 @@ pub fn run(args: &Args, rounds: Option<usize>) -> Result<Vec<Row>> {
     if !args.slots.is_empty() {
         options.slots = args.slots.iter().map(|one| Slot::from(*one)).collect();
     }
+    if !args.handlers.is_empty() {
+        options.handlers.clone_from(&args.handlers);
+    }
     options.resident.clone_from(&args.resident);
     options.memory_mib = args.memory.unwrap_or(options.memory_mib);
     options.rounds = rounds.unwrap_or(options.rounds);
@@ -64,11 +70,15 @@ pub struct Worker {
     /// The scheme of its region's volume
     #[arg(long)]
     scheme: Option<Scheme>,
+    /// Fault handlers of its region
+    #[arg(long, default_value_t)]
+    handlers: Handlers,
 }
 
 pub fn work(args: &Worker) -> Result<()> {
     pager::work(&Job {
         bytes: args.bytes,
-        region: args.cluster.clone().zip(args.scheme),
+        region: (args.cluster.clone().zip(args.scheme))
+            .map(|(cluster, scheme)| (cluster, scheme, args.handlers)),
     })
 }

@@ -1,5 +1,7 @@
 //! Pages of the volume, each with a count of the address spaces whose page it holds.
 
+use cenote_volume::PAGE_BYTES;
+
 /// No slot.
 pub const NONE: u32 = u32::MAX;
 
@@ -11,6 +13,12 @@ pub struct Slots {
 }
 
 impl Slots {
+    /// Of a volume of so many bytes.
+    pub fn of_volume(size_bytes: u64) -> Self {
+        let count = size_bytes / PAGE_BYTES as u64;
+        Self::new(count.min(u64::from(NONE - 1)) as u32)
+    }
+
     /// So many slots, all free.
     pub fn new(count: u32) -> Self {
         Self {

@@ -1,4 +1,6 @@
-//! One address space of a program, whose pages are served: its books, and what is done to it.
+//! A shard of one address space of a program, whose pages are served: its books, and what is done to
+//! it. Each shard has an agent in the program, a userfaultfd and a mailbox of its own, so that it
+//! goes on as if there were no others; to its handler it is an address space.
 //!
 //! Pages leave by the program's agent, in batches; a page that leaves is not installed again before
 //! the agent has said that it is gone. A fork makes another address space with the same pages, in
@@ -16,6 +18,7 @@ use cenote_preload::wire;
 use cenote_volume::{Done, Op, PAGE_BYTES};
 
 use super::kernel::{Cause, Fault, Kernel};
+use super::layout::Layout;
 use super::slots::NONE;
 use super::socket::{self, Packet};
 use super::store::{Purpose, Store};
@@ -24,48 +27,6 @@ use crate::pages::{Action, Arrival, Pages, WrittenAs};
 
 /// Room of an address space whose pages nobody can drop.
 const UNBOUNDED: u32 = u32::MAX;
-
-/// Where pages are: page 0 is the doorbell, then the arena's, then the heap's.
-#[derive(Clone, Copy, Debug)]
-pub struct Layout {
-    pub doorbell: u64,
-    pub arena_pages: u32,
-    pub heap: u64,
-    pub heap_pages: u32,
-}
-
-impl Layout {
-    pub fn count(&self) -> u32 {
-        1 + self.arena_pages + self.heap_pages
-    }
-
-    fn address(&self, page: u32) -> u64 {
-        let bytes = PAGE_BYTES as u64;
-        match page.checked_sub(1 + self.arena_pages) {
-            Some(page) => self.heap + u64::from(page) * bytes,
-            None => self.doorbell + u64::from(page) * bytes,
-        }
-    }
-
-    fn page(&self, address: u64) -> Option<u32> {
-        let within = |start: u64, pages: u32| {
-            let page = address.checked_sub(start)? / PAGE_BYTES as u64;
-            (page < u64::from(pages)).then_some(page as u32)
-        };
-        let first = 1 + self.arena_pages;
-        within(self.doorbell, first).or_else(|| Some(first + within(self.heap, self.heap_pages)?))
-    }
-
-    /// The ranges to be registered.
-    pub fn ranges(&self) -> Vec<(u64, u64)> {
-        let bytes = PAGE_BYTES as u64;
-        let mut ranges = vec![(self.doorbell, u64::from(1 + self.arena_pages) * bytes)];
-        if self.heap_pages > 0 {
-            ranges.push((self.heap, u64::from(self.heap_pages) * bytes));
-        }
-        ranges
-    }
-}
 
 /// Pages on their way out.
 #[derive(Default)]
@@ -194,6 +155,11 @@ impl Space {
         self.pages.counters()
     }
 
+    /// Whether a thread waits for room, or for a page on its way out.
+    pub fn is_awaited(&self) -> bool {
+        self.pages.is_awaited() || !self.held_faults.is_empty()
+    }
+
     pub fn deadline(&self, now: Duration) -> Option<Duration> {
         self.pages.deadline(now)
     }
@@ -208,7 +174,7 @@ impl Space {
 
     /// Looks whether anybody has it.
     pub fn probe(&mut self, store: &mut Store) {
-        if !self.is_dead && self.kernel.is_dead(self.layout.doorbell) {
+        if !self.is_dead && self.kernel.is_dead(self.layout.doorbell()) {
             self.is_dead = true;
             self.leaving = Leaving::default();
             for (page, end) in std::mem::take(&mut self.held_reads) {
@@ -220,8 +186,9 @@ impl Space {
     /// Leaves its number and all slots, when it is over: what was under way went to some of them.
     pub fn leave(&mut self, store: &mut Store) {
         store.ids.release(self.id);
+        let mut slots = store.slots();
         for slot in self.slots.drain(..) {
-            store.slots.release(slot);
+            slots.release(slot);
         }
     }
 
@@ -433,7 +400,7 @@ impl Space {
 
     fn leave_slot(&mut self, page: u32, store: &mut Store) {
         let slot = std::mem::replace(&mut self.slots[page as usize], NONE);
-        store.slots.release(slot);
+        store.slots().release(slot);
     }
 
     fn write(&mut self, page: u32, store: &mut Store) {
@@ -448,7 +415,8 @@ impl Space {
         let how = self.pages.written_as(page, is_zeros);
         match how {
             WrittenAs::Bytes => {
-                if let Some(slot) = store.slots.renew(self.slots[page as usize]) {
+                let slot = store.slots().renew(self.slots[page as usize]);
+                if let Some(slot) = slot {
                     self.slots[page as usize] = slot;
                     self.in_flight += 1;
                     return store.write(self.id, page, slot, buffer);
@@ -506,7 +474,7 @@ impl Space {
 
     /// The program asks something: its mailbox says what.
     fn doorbell(&mut self) {
-        let mailbox = self.layout.doorbell - PAGE_BYTES as u64;
+        let mailbox = self.layout.mailbox();
         let mut bytes = [0; 8 * wire::MAILBOX_WORDS];
         let memory = self.memory.as_ref();
         if memory.is_none_or(|memory| memory.read_exact_at(&mut bytes, mailbox).is_err()) {
@@ -525,10 +493,7 @@ impl Space {
         if sequence == self.answered {
             return self.answer(sequence);
         }
-        let clip = |word: u64| word.min(u64::from(self.layout.count())) as u32;
-        let first = clip(words[wire::AT_FIRST]).max(1);
-        let end = clip(words[wire::AT_FIRST].saturating_add(words[wire::AT_COUNT]));
-        self.request = Some((first..end.max(first), sequence));
+        self.request = Some((self.layout.clip(&words), sequence));
     }
 
     fn answer(&mut self, sequence: u64) {
@@ -538,7 +503,7 @@ impl Space {
         };
         set(wire::AT_SPACE, u64::from(self.id));
         set(wire::AT_ANSWERED, sequence);
-        let result = self.kernel.install(self.layout.doorbell, &page, false);
+        let result = self.kernel.install(self.layout.doorbell(), &page, false);
         self.done("answer", result);
     }
 
@@ -571,13 +536,15 @@ impl Space {
     fn settle_forks(&mut self, store: &mut Store) {
         for uffd in std::mem::take(&mut self.kernel.forked) {
             let (pages, writable) = self.pages.copied();
+            let mut shared = store.slots();
             let slots = (0..self.layout.count())
                 .map(|page| match pages.is_stored(page) {
                     true => self.slots[page as usize],
                     false => NONE,
                 })
-                .inspect(|slot| store.slots.share(*slot))
+                .inspect(|slot| shared.share(*slot))
                 .collect();
+            drop(shared);
             let kernel = Kernel::of_child(uffd);
             let mut child = Self::of(store.ids.take(), kernel, self.layout, pages, slots);
             child.pages.set_room(UNBOUNDED, store.now());

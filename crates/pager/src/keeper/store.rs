@@ -1,6 +1,9 @@
-//! What all address spaces share: the volume's worker, its slots, buffers, and the clock.
+//! What all address spaces of a handler share: a worker of the volume, buffers, and the clock; and,
+//! with other handlers, the volume's slots. A slot is free when nothing is under way for it, so
+//! whichever handler takes it next writes after that.
 
 use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use cenote_volume::{Done, Op, PAGE_BYTES, Request, Worker};
@@ -21,7 +24,7 @@ pub enum Purpose {
 /// The volume, for all address spaces.
 pub struct Store {
     pub worker: Worker,
-    pub slots: Slots,
+    slots: Arc<Mutex<Slots>>,
     pub ids: Ids,
     /// A page was refused for want of a slot: pages stay in this machine.
     pub is_full: bool,
@@ -32,18 +35,22 @@ pub struct Store {
 }
 
 impl Store {
-    pub fn new(worker: Worker) -> Self {
-        let slots = worker.size_bytes() / PAGE_BYTES as u64;
-        let slots = slots.min(u64::from(NONE - 1)) as u32;
+    pub fn new(worker: Worker, slots: Arc<Mutex<Slots>>) -> Self {
         Self {
             worker,
-            slots: Slots::new(slots),
+            slots,
             ids: Ids::default(),
             is_full: false,
             queued: VecDeque::new(),
             buffers: Vec::new(),
             started: Instant::now(),
         }
+    }
+
+    /// The slots, for as long as it takes to change them: other handlers wait.
+    pub fn slots(&self) -> MutexGuard<'_, Slots> {
+        let slots = self.slots.lock();
+        slots.expect("a handler that panics ends the process")
     }
 
     pub fn now(&self) -> Duration {

@@ -1,16 +1,24 @@
-//! [`Pages`] against a model: a memory, a store that is slow and fails, and threads that touch
-//! pages and know what they wrote. Every mistake of [`MISTAKES`] is found within the seeds that
-//! pass without.
+//! [`Pages`], of one shard and of several in one bound, against a model: a memory, a store that is
+//! slow and fails, and threads that touch pages and know what they wrote. Every mistake of
+//! [`MISTAKES`] is found within the seeds that pass without.
 
 use std::collections::{HashMap, HashSet};
 
+use cenote_preload::stripes::Stripes;
 use cenote_test_kit::Random;
 
 use super::*;
 use crate::injected_faults::MISTAKES;
+use crate::rooms::{Held, Rooms};
 
 const PAGES: u32 = 160;
 const ROOM: u32 = 64;
+/// Pages of a stripe, where there are several shards.
+const STRIPE: usize = 20;
+/// How long one thread walks alone, and how long it does not.
+const WALK: Duration = Duration::from_millis(800);
+/// How long most touches are of one shard's pages.
+const FOCUS: Duration = Duration::from_millis(400);
 const THREADS: usize = 4;
 
 #[derive(Clone, Copy)]
@@ -27,11 +35,17 @@ enum Io {
 }
 
 struct World {
-    pages: Pages,
+    stripes: Stripes,
+    shards: Vec<Pages>,
+    rooms: Rooms,
+    /// Faults of each shard when it settled last.
+    faults: Vec<u64>,
     random: Random,
     now: Duration,
     mapped: HashMap<u32, Mapped>,
     poisoned: HashSet<u32>,
+    /// Pages that are gone by the books, and in the memory still.
+    gone: Vec<u32>,
     /// What each page is; 0 is zeros.
     truth: HashMap<u32, u64>,
     store: HashMap<u32, u64>,
@@ -51,13 +65,25 @@ struct World {
 type Fault = Result<(), String>;
 
 impl World {
-    fn new(seed: u64) -> Self {
+    fn new(seed: u64, shard_count: usize) -> Self {
+        let stripes = match shard_count {
+            1 => Stripes::new(PAGES as usize, 1),
+            _ => Stripes::of(PAGES as usize, shard_count, STRIPE),
+        };
+        let counts = (0..shard_count).map(|shard| stripes.len(shard) as u32);
+        let rooms = Rooms::new(ROOM, &counts.clone().collect::<Vec<_>>());
+        let shards = counts.enumerate();
+        let shards = shards.map(|(shard, count)| Pages::new(count, rooms.granted(shard)));
         Self {
-            pages: Pages::new(PAGES, ROOM),
+            stripes,
+            shards: shards.collect(),
+            rooms,
+            faults: vec![0; shard_count],
             random: Random(seed),
             now: Duration::ZERO,
             mapped: HashMap::new(),
             poisoned: HashSet::new(),
+            gone: Vec::new(),
             truth: HashMap::new(),
             store: HashMap::new(),
             under_way: Vec::new(),
@@ -72,10 +98,11 @@ impl World {
     }
 
     /// A copy of the memory, as `fork` makes one: what is under way is the parent's alone.
-    fn forked(&self, seed: u64) -> Self {
-        let (pages, writable) = self.pages.copied();
+    fn forked(&mut self, seed: u64) -> Self {
+        self.drop_gone();
         let mut child = Self {
-            pages,
+            rooms: self.rooms.clone(),
+            faults: self.faults.clone(),
             mapped: self.mapped.clone(),
             poisoned: self.poisoned.clone(),
             truth: self.truth.clone(),
@@ -83,12 +110,53 @@ impl World {
             now: self.now,
             walker: self.walker,
             next_value: self.next_value,
-            ..Self::new(seed)
+            ..Self::new(seed, self.shards.len())
         };
-        for page in writable {
-            child.mapped.get_mut(&page).expect("resident").is_protected = false;
+        for (shard, parent) in self.shards.iter().enumerate() {
+            let (pages, writable) = parent.copied();
+            child.shards[shard] = pages;
+            for page in writable {
+                let page = self.stripes.page(shard, page as usize) as u32;
+                child.mapped.get_mut(&page).expect("resident").is_protected = false;
+            }
         }
         child
+    }
+
+    /// Does something with the page's shard.
+    fn on<T>(&mut self, page: u32, call: impl FnOnce(&mut Pages, u32, Duration) -> T) -> T {
+        let (shard, local) = self.stripes.find(page as usize);
+        call(&mut self.shards[shard], local as u32, self.now)
+    }
+
+    fn tick(&mut self) {
+        for shard in &mut self.shards {
+            shard.tick(self.now);
+        }
+    }
+
+    /// A shard says what it has, and gets its room.
+    fn settle(&mut self) -> Fault {
+        let shard = self.random.index(self.shards.len());
+        let pages = &self.shards[shard];
+        let faults = pages.counters().faults;
+        let held = Held {
+            resident: pages.resident(),
+            leaving: 0,
+            is_idle: faults == self.faults[shard] && !pages.is_awaited(),
+        };
+        self.faults[shard] = faults;
+        let room = self.rooms.settle(shard, held);
+        self.shards[shard].set_room(room.pages, self.now);
+        self.act()
+    }
+
+    fn counters(&self) -> Counters {
+        let mut all = Counters::default();
+        for shard in &self.shards {
+            all += shard.counters();
+        }
+        all
     }
 
     fn run(&mut self, steps: usize) -> Fault {
@@ -98,8 +166,9 @@ impl World {
         // Everything ends once nothing new comes.
         for _ in 0..20_000 {
             self.now += Duration::from_millis(1);
-            self.pages.tick(self.now);
+            self.tick();
             self.act()?;
+            self.settle()?;
             self.deliver()?;
             self.finish(false)?;
             self.retry_discards()?;
@@ -120,20 +189,21 @@ impl World {
                 self.threads[0] = Some((page, false, false));
                 for _ in 0..200 {
                     self.now += Duration::from_millis(1);
-                    self.pages.tick(self.now);
+                    self.tick();
                     self.act()?;
                     self.touch(0)?;
                     self.deliver()?;
                     self.finish(false)?;
                 }
                 if self.threads[0].is_some() {
+                    let (state, free) = self.on(page, |pages, page, _| {
+                        (pages.pages[page as usize].state, pages.free())
+                    });
                     return Err(format!(
-                        "page {page} cannot be read at the end: {:?}, {} under way, {} faults unread, {} \
-                         free",
-                        self.pages.pages[page as usize].state,
+                        "page {page} cannot be read at the end: {state:?}, {} under way, {} faults \
+                         unread, {free} free",
                         self.under_way.len(),
                         self.events.len(),
-                        self.pages.free(),
                     ));
                 }
             }
@@ -143,7 +213,8 @@ impl World {
 
     fn step(&mut self) -> Fault {
         self.now += Duration::from_millis(1);
-        match self.random.index(8) {
+        match self.random.index(9) {
+            8 => self.settle(),
             0..3 => self.touch_something(),
             3 | 4 => self.deliver(),
             5 | 6 => self.finish(self.is_failing),
@@ -152,14 +223,18 @@ impl World {
     }
 
     fn touch_something(&mut self) -> Fault {
-        // The first thread walks, and is seldom disturbed: so pages are read ahead.
-        let thread = self.random.index(12).saturating_sub(12 - THREADS);
+        // The first thread walks, and every other while it is alone: so pages are read ahead.
+        let is_alone = self.now.as_millis() / WALK.as_millis() % 2 == 1;
+        let thread = match is_alone {
+            true => 0,
+            false => self.random.index(12).saturating_sub(12 - THREADS),
+        };
         if self.threads[thread].is_none() {
             let page = if thread == 0 {
                 self.walker = (self.walker + 1) % PAGES;
                 self.walker
             } else {
-                self.random.index(PAGES as usize) as u32
+                self.some_page()
             };
             if self.discards.contains(&page) {
                 return Ok(());
@@ -167,6 +242,17 @@ impl World {
             self.threads[thread] = Some((page, self.random.index(3) == 0, false));
         }
         self.touch(thread)
+    }
+
+    /// One of all pages, or one of the shard that is touched most for a while.
+    fn some_page(&mut self) -> u32 {
+        if self.random.index(4) == 0 {
+            return self.random.index(PAGES as usize) as u32;
+        }
+        let focus = (self.now.as_millis() / FOCUS.as_millis()) as usize;
+        let shard = focus % self.shards.len();
+        let page = self.random.index(self.stripes.len(shard));
+        self.stripes.page(shard, page) as u32
     }
 
     fn touch(&mut self, thread: usize) -> Fault {
@@ -224,7 +310,7 @@ impl World {
         }
         let at = self.random.index(self.events.len());
         let (page, to_write) = self.events.swap_remove(at);
-        self.pages.fault(page, to_write, self.now);
+        self.on(page, |pages, page, now| pages.fault(page, to_write, now));
         self.act()
     }
 
@@ -238,13 +324,14 @@ impl World {
         match self.under_way.swap_remove(at) {
             Io::Read(page) => {
                 let value = self.store.get(&page).copied().unwrap_or(0);
-                match self.pages.read_done(page, is_ok, self.now) {
+                match self.on(page, |pages, page, now| pages.read_done(page, is_ok, now)) {
                     Arrival::Install { protected } => self.install(page, value, protected)?,
                     Arrival::Ignore => {}
                     Arrival::Poison => {
                         if is_ok {
                             return Err(format!("page {page} was read and is poisoned"));
                         }
+                        self.drop_gone();
                         self.poisoned.insert(page);
                         self.wake(page);
                     }
@@ -254,19 +341,23 @@ impl World {
                 if is_ok && how != WrittenAs::Nothing {
                     self.store.insert(page, value);
                 }
-                self.pages.write_done(page, is_ok.then_some(how), self.now);
+                let written = is_ok.then_some(how);
+                self.on(page, |pages, page, now| {
+                    pages.write_done(page, written, now)
+                });
             }
             Io::Erase(page) => {
                 if is_ok {
                     self.store.insert(page, 0);
                 }
-                self.pages.erase_done(page, self.now);
+                self.on(page, |pages, page, now| pages.erase_done(page, now));
             }
         }
         self.act()
     }
 
     fn install(&mut self, page: u32, value: u64, is_protected: bool) -> Fault {
+        self.drop_gone();
         let mapped = Mapped {
             value,
             is_protected,
@@ -303,43 +394,75 @@ impl World {
 
     fn retry_discards(&mut self) -> Fault {
         for page in std::mem::take(&mut self.discards) {
-            if self.pages.discard(page, self.now) {
+            if self.on(page, |pages, page, now| pages.discard(page, now)) {
                 self.truth.insert(page, 0);
                 self.poisoned.remove(&page);
             } else {
                 self.discards.push(page);
             }
             self.act()?;
+            self.drop_gone();
         }
         Ok(())
     }
 
+    /// As a handler does before another page comes, and now and then.
+    fn drop_gone(&mut self) {
+        for page in self.gone.drain(..) {
+            self.mapped.remove(&page);
+        }
+    }
+
     fn act(&mut self) -> Fault {
-        while let Some(action) = self.pages.next_action() {
+        for shard in 0..self.shards.len() {
+            self.act_for(shard)?;
+        }
+        if self.mapped.len() > ROOM as usize {
+            return Err(format!("{} pages are in the memory", self.mapped.len()));
+        }
+        if self.random.index(2) == 0 {
+            self.drop_gone();
+        }
+        let mut held = vec![0; self.shards.len()];
+        let reads = self.under_way.iter().filter_map(|io| match io {
+            Io::Read(page) => Some(page),
+            _ => None,
+        });
+        let there = self.mapped.keys().filter(|page| !self.gone.contains(page));
+        for page in there.chain(reads) {
+            held[self.stripes.find(*page as usize).0] += 1;
+        }
+        let told: Vec<u32> = self.shards.iter().map(Pages::resident).collect();
+        if held.iter().sum::<u32>() > ROOM || held != told {
+            return Err(format!("{held:?} pages held, {told:?} told"));
+        }
+        Ok(())
+    }
+
+    fn act_for(&mut self, shard: usize) -> Fault {
+        while let Some(action) = self.shards[shard].next_action() {
+            let stripes = self.stripes;
+            let page = |page: u32| stripes.page(shard, page as usize) as u32;
             match action {
-                Action::Zero(page) => self.install(page, 0, false)?,
-                Action::Read(page) => self.under_way.push(Io::Read(page)),
-                Action::Protect(page) => self.protect(page, true)?,
-                Action::Unprotect(page) => {
-                    self.protect(page, false)?;
-                    self.wake(page);
+                Action::Zero(local) => self.install(page(local), 0, false)?,
+                Action::Read(local) => self.under_way.push(Io::Read(page(local))),
+                Action::Protect(local) => self.protect(page(local), true)?,
+                Action::Unprotect(local) => {
+                    self.protect(page(local), false)?;
+                    self.wake(page(local));
                 }
-                Action::Write(page) => {
+                Action::Write(local) => {
+                    let page = page(local);
                     let value = self.mapped.get(&page).ok_or("a write of nothing")?.value;
-                    let how = self.pages.written_as(page, value == 0);
+                    let how = self.shards[shard].written_as(local, value == 0);
                     self.under_way.push(Io::Write(page, value, how));
                 }
-                Action::Drop(page) => {
-                    self.mapped.remove(&page);
+                Action::Drop(local) => {
+                    self.gone.push(page(local));
                 }
-                Action::Erase(page) => self.under_way.push(Io::Erase(page)),
-                Action::Wake(page) => self.wake(page),
+                Action::Erase(local) => self.under_way.push(Io::Erase(page(local))),
+                Action::Wake(local) => self.wake(page(local)),
             }
-        }
-        let reads = self.under_way.iter().filter(|io| matches!(io, Io::Read(_)));
-        let held = self.mapped.len() + reads.count();
-        if held > self.pages.room() as usize || held != self.pages.resident() as usize {
-            return Err(format!("{held} pages held, {} told", self.pages.resident()));
         }
         Ok(())
     }
@@ -355,36 +478,50 @@ impl World {
 
 const SEEDS: std::ops::Range<u64> = 0..150;
 
-fn run(seed: u64) -> Result<Counters, String> {
-    let mut world = World::new(seed);
+/// Handlers of the worlds.
+const SHARDS: std::ops::RangeInclusive<usize> = 1..=3;
+
+fn run(seed: u64, shard_count: usize) -> Result<Counters, String> {
+    let mut world = World::new(seed, shard_count);
     world.run(8_000)?;
-    Ok(world.pages.counters())
+    Ok(world.counters())
 }
 
 #[test]
 fn no_page_is_ever_other_than_written_and_no_thread_waits_for_ever() {
-    let mut seen = Counters::default();
-    for seed in SEEDS {
-        let counters = run(seed).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
-        seen.waits += counters.waits;
-        seen.reads_ahead_useful += counters.reads_ahead_useful;
-        seen.write_failures += counters.write_failures;
-        seen.lost += counters.lost;
+    for shards in SHARDS {
+        let mut seen = Counters::default();
+        for seed in SEEDS {
+            let ended = run(seed, shards);
+            seen += ended.unwrap_or_else(|wrong| panic!("seed {seed}, {shards} shards: {wrong}"));
+        }
+        // All that can happen did.
+        let rare = [
+            seen.waits,
+            seen.reads_ahead_useful,
+            seen.write_failures,
+            seen.lost,
+        ];
+        assert!(rare.iter().all(|count| *count > 0), "{shards}: {seen:?}");
     }
-    // All that can happen did.
-    let rare = [
-        seen.waits,
-        seen.reads_ahead_useful,
-        seen.write_failures,
-        seen.lost,
-    ];
-    assert!(rare.iter().all(|count| *count > 0), "{seen:?}");
+}
+
+#[test]
+fn room_goes_where_pages_are_touched() {
+    let mut moved = 0;
+    let mut world = World::new(5, 2);
+    for _ in 0..8_000 {
+        let before = world.rooms.granted(0);
+        world.step().unwrap_or_else(|wrong| panic!("{wrong}"));
+        moved += u32::from(world.rooms.granted(0) != before);
+    }
+    assert!(moved > 10, "{moved}");
 }
 
 #[test]
 fn parents_and_children_see_their_own() {
-    for seed in SEEDS {
-        let mut world = World::new(seed);
+    for (seed, shards) in SEEDS.zip(SHARDS.cycle()) {
+        let mut world = World::new(seed, shards);
         for round in 0..3_u64 {
             for _ in 0..500 + 311 * round {
                 world.step().unwrap_or_else(|what| panic!("{seed}: {what}"));
@@ -400,18 +537,24 @@ fn parents_and_children_see_their_own() {
 
 #[test]
 fn each_injected_fault_is_found() {
-    for (name, mistake) in MISTAKES {
+    let worlds = MISTAKES
+        .iter()
+        .flat_map(|fault| SHARDS.map(move |shards| (fault, shards)));
+    for ((name, mistake), shards) in worlds {
+        // One shard has all the room there is.
+        if *mistake == InjectedFault::RoomGivenTwice && shards == 1 {
+            continue;
+        }
+        let mistake = *mistake;
         let found = std::thread::spawn(move || {
             crate::injected_faults::inject(Some(mistake));
-            SEEDS.into_iter().find(|seed| {
-                // Only what a check says counts, not a panic of the code.
-                run(*seed).is_err()
-            })
+            // Only what a check says counts, not a panic of the code.
+            SEEDS.into_iter().find(|seed| run(*seed, shards).is_err())
         })
         .join();
         match found {
-            Ok(found) => assert!(found.is_some(), "{name} is not found"),
-            Err(_) => panic!("{name} panics before it is found"),
+            Ok(found) => assert!(found.is_some(), "{name} is not found with {shards} shards"),
+            Err(_) => panic!("{name} panics before it is found, with {shards} shards"),
         }
     }
 }

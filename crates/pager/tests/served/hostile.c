@@ -358,6 +358,48 @@ static void direct(void) {
     CHECK(syscall(SYS_io_uring_setup, 8, NULL) < 0 && errno == ENOSYS);
 }
 
+static char *crowded;
+
+/* Each thread has a word of every page, reads and writes it anywhere, and knows what it wrote; now and
+ * then it maps, fills, grows, gives up and unmaps memory that crosses stripes of all handlers. */
+static void *be_one_of_many(void *number) {
+    size_t self = (size_t)number, pages = 48 * MIB / PAGE;
+    uint64_t state = self + 1, *truth = calloc(pages, 8);
+    CHECK(truth != NULL);
+    for (uint64_t step = 1; step < 30000; step++) {
+        state = state * 6364136223846793005UL + 1442695040888963407UL;
+        size_t page = (state >> 33) % pages;
+        volatile uint64_t *at = (uint64_t *)(crowded + page * PAGE) + self;
+        CHECK(*at == truth[page]);
+        if ((state >> 20) % 3 == 0) *at = truth[page] = step;
+        if (step % 5000 == 0) {
+            char *own = map(6 * MIB);
+            check_zero(own, 6 * MIB);
+            fill(own, 6 * MIB, step);
+            CHECK(madvise(own + MIB, 3 * MIB, MADV_DONTNEED) == 0);
+            check_zero(own + MIB, 3 * MIB);
+            own = mremap(own, 6 * MIB, 8 * MIB, MREMAP_MAYMOVE);
+            CHECK(own != MAP_FAILED);
+            check(own, MIB, step);
+            check_from(own + 4 * MIB, 2 * MIB, step, 4 * MIB);
+            check_zero(own + 6 * MIB, 2 * MIB);
+            CHECK(munmap(own, 8 * MIB) == 0);
+        }
+    }
+    for (size_t page = 0; page < pages; page++)
+        CHECK(((uint64_t *)(crowded + page * PAGE))[self] == truth[page]);
+    free(truth);
+    return NULL;
+}
+
+static void crowd(void) {
+    crowded = map(48 * MIB);
+    pthread_t threads[4];
+    for (size_t i = 0; i < 4; i++)
+        CHECK(pthread_create(&threads[i], NULL, be_one_of_many, (void *)i) == 0);
+    for (size_t i = 0; i < 4; i++) pthread_join(threads[i], NULL);
+}
+
 /* Descriptors closed, locks asked for, libc passed by. */
 static void rude(void) {
     char *at = map(32 * MIB);
@@ -394,6 +436,7 @@ int main(int count, char **arguments) {
         { "walk", walk }, { "remap", remap }, { "unmap", unmap }, { "advise", advise },
         { "protect", protect }, { "fixed", fixed }, { "fork", fork_ }, { "clone", clone_ },
         { "exec", exec }, { "many", many }, { "huge", huge }, { "rude", rude }, { "direct", direct },
+        { "crowd", crowd },
     };
     self = arguments[0];
     /* What is small at first is left alone. */

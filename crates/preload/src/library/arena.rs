@@ -1,6 +1,9 @@
 //! The ranges whose faults are answered elsewhere: the **arena**, from which big allocations come,
 //! and the program's heap. Which pages of the arena are used; how they are asked for and forgotten.
 //!
+//! Pages are divided between the handlers of the serving process by [`Stripes`]. Each has a doorbell
+//! of its own, and what is said to it is about its shard alone.
+//!
 //! Pages that the program covers with another kind of mapping are **foreign** and used for good, so
 //! that no address of the arena is ever the kernel's to give away.
 
@@ -9,6 +12,7 @@ use core::sync::atomic::{AtomicUsize, Ordering, compiler_fence};
 
 use crate::bits::Bits;
 use crate::lock::{Guard, Lock};
+use crate::stripes::{SHARDS_MAX, Stripes};
 use crate::wire::PAGE;
 use crate::{agent, heap, sys, wire};
 
@@ -38,15 +42,24 @@ pub enum State {
 
 /// What is known of the arena.
 pub struct Arena {
-    /// The doorbell's address: page 0.
-    doorbell: usize,
-    space: u64,
+    /// Where its pages begin. Before them each shard has a mailbox and a doorbell.
+    start: usize,
+    stripes: Stripes,
+    heap: Stripes,
+    /// For each shard the number of this address space.
+    spaces: [u64; SHARDS_MAX],
     sequence: u64,
     used: Bits<'static>,
     foreign: Bits<'static>,
     /// At the first page of a block of `malloc` its length in pages.
     lens: &'static mut [u32],
-    pages: usize,
+}
+
+/// Whose pages are counted.
+#[derive(Clone, Copy)]
+enum Of {
+    Arena,
+    Heap,
 }
 
 /// Whether an address may be the arena's.
@@ -114,11 +127,15 @@ impl State {
 
 impl Arena {
     fn address(&self, page: usize) -> usize {
-        self.doorbell + PAGE + page * PAGE
+        self.start + page * PAGE
     }
 
     fn page(&self, addr: usize) -> usize {
-        (addr - self.doorbell - PAGE) / PAGE
+        (addr - self.start) / PAGE
+    }
+
+    fn doorbell(&self, shard: usize) -> usize {
+        doorbell(self.start, self.stripes.shard_count(), shard)
     }
 
     fn pages_of(&self, range: &Range<usize>) -> Range<usize> {
@@ -188,7 +205,7 @@ impl Arena {
             let foreign = self.foreign.run(at..run.end);
             let end = foreign.as_ref().map_or(run.end, |foreign| foreign.start);
             if at < end {
-                self.forget(at + 1, end - at);
+                self.forget(Of::Arena, at..end);
                 self.advise(at..end);
             }
             at = end;
@@ -208,7 +225,7 @@ impl Arena {
     pub fn clear_heap(&mut self, range: Range<usize>) {
         let first = (range.start - HEAP_START.load(Ordering::Relaxed)) / PAGE;
         let count = range.len().div_ceil(PAGE);
-        self.forget(1 + self.pages + first, count);
+        self.forget(Of::Heap, first..first + count);
         sys::madvise(range.start, count * PAGE, sys::MADV_DONTNEED_LOCKED);
     }
 
@@ -242,20 +259,33 @@ impl Arena {
     /// Gives a range up, for another mapping in its place.
     pub fn cede(&mut self, range: Range<usize>) {
         let pages = self.pages_of(&range);
-        self.forget(pages.start + 1, pages.len());
+        self.forget(Of::Arena, pages.clone());
         self.used.insert(pages.clone());
         self.foreign.insert(pages);
     }
 
-    /// Has the serving process forget pages, counted from the doorbell.
-    fn forget(&mut self, first: usize, count: usize) {
-        self.ask([wire::REQUEST_FORGET, first as u64, count as u64]);
+    /// Has the serving process forget pages: each handler those of its shard.
+    fn forget(&mut self, of: Of, pages: Range<usize>) {
+        for shard in 0..self.stripes.shard_count() {
+            let (part, before) = match of {
+                Of::Arena => (self.stripes.part(shard, pages.clone()), 0),
+                Of::Heap => (
+                    self.heap.part(shard, pages.clone()),
+                    self.stripes.len(shard),
+                ),
+            };
+            if !part.is_empty() {
+                let first = 1 + before + part.start;
+                let request = [wire::REQUEST_FORGET, first as u64, part.len() as u64];
+                self.ask(shard, request);
+            }
+        }
     }
 
-    /// Asks, and waits for the answer: in a page fault.
-    fn ask(&mut self, request: [u64; 3]) {
+    /// Asks a shard's handler, and waits for the answer: in a page fault.
+    fn ask(&mut self, shard: usize, request: [u64; 3]) {
         self.sequence += 1;
-        let mailbox = (self.doorbell - PAGE) as *mut u64;
+        let mailbox = (self.doorbell(shard) - PAGE) as *mut u64;
         loop {
             for (at, word) in request.into_iter().enumerate() {
                 // SAFETY: the mailbox is a page of this library's own.
@@ -264,21 +294,21 @@ impl Arena {
             compiler_fence(Ordering::SeqCst);
             // SAFETY: as above.
             unsafe { mailbox.add(wire::AT_SEQUENCE).write_volatile(self.sequence) };
-            let (space, answered) = self.ring();
-            if space != self.space {
+            let (space, answered) = self.ring(shard);
+            if space != self.spaces[shard] {
                 // A child that libc did not make: nobody has told who serves it.
-                self.space = space;
-                self.introduce_child();
+                self.begin_child();
             } else if answered == self.sequence {
                 return;
             }
         }
     }
 
-    /// Touches the doorbell: whose address space this is, and which request is answered.
-    fn ring(&self) -> (u64, u64) {
-        sys::madvise(self.doorbell, PAGE, sys::MADV_DONTNEED_LOCKED);
-        let page = self.doorbell as *const u64;
+    /// Touches a doorbell: whose address space this is, and which request is answered.
+    fn ring(&self, shard: usize) -> (u64, u64) {
+        let doorbell = self.doorbell(shard);
+        sys::madvise(doorbell, PAGE, sys::MADV_DONTNEED_LOCKED);
+        let page = doorbell as *const u64;
         // SAFETY: the page is registered: reading it waits until it is there.
         let space = unsafe { page.add(wire::AT_SPACE).read_volatile() };
         // SAFETY: as above.
@@ -286,21 +316,28 @@ impl Arena {
         (space, answered)
     }
 
-    /// In a child: has its pages served and dropped on its own account.
-    fn introduce_child(&mut self) {
-        let (socket, memory) = (
-            settings().map_or(-1, |s| sys::connect(s.socket)),
-            sys::open_memory(),
-        );
+    /// In a child: learns who it is, and introduces itself to every handler.
+    fn begin_child(&mut self) {
+        let memory = sys::open_memory();
+        for shard in 0..self.stripes.shard_count() {
+            self.spaces[shard] = self.ring(shard).0;
+            self.introduce_child(shard, memory);
+        }
+        sys::close(memory);
+    }
+
+    /// In a child: has a shard's pages served and dropped on its own account.
+    fn introduce_child(&mut self, shard: usize, memory: i32) {
+        let socket = settings().map_or(-1, |settings| settings.connect(shard));
         let mut hello = [0; wire::HELLO_WORDS];
-        (hello[0], hello[1], hello[2]) = (wire::MAGIC, wire::HELLO_CHILD, self.space);
+        let space = self.spaces[shard];
+        (hello[0], hello[1], hello[2]) = (wire::MAGIC, wire::HELLO_CHILD, space);
         if socket >= 0 && memory >= 0 && sys::send(socket, &hello, &[memory]) > 0 {
             let mut answer = [0; wire::ANSWER_WORDS];
             if let (24, Some(userfaultfd)) = sys::receive(socket, &mut answer) {
                 agent::start(socket, userfaultfd);
                 sys::close(userfaultfd);
                 sys::close(socket);
-                sys::close(memory);
                 return;
             }
         }
@@ -313,10 +350,30 @@ impl Arena {
     }
 }
 
+/// A shard's doorbell, before pages that begin at `start`; the page before it is its mailbox.
+fn doorbell(start: usize, shard_count: usize, shard: usize) -> usize {
+    start - (2 * (shard_count - shard) - 1) * PAGE
+}
+
 struct Settings {
     arena_bytes: usize,
     heap_bytes: usize,
+    handlers: usize,
     socket: &'static [u8],
+}
+
+impl Settings {
+    /// A handler's socket.
+    fn connect(&self, shard: usize) -> i32 {
+        let mut path = [0; sys::PATH_MAX];
+        let len = self.socket.len();
+        if len + 2 > path.len() {
+            return -1;
+        }
+        path[..len].copy_from_slice(self.socket);
+        (path[len], path[len + 1]) = (b'.', b'0' + shard as u8);
+        sys::connect(&path[..len + 2])
+    }
 }
 
 /// What `cenote run` says in the environment.
@@ -331,15 +388,19 @@ fn settings() -> Option<Settings> {
     }
     // SAFETY: a variable's value is a string that ends with 0.
     let text = unsafe { core::ffi::CStr::from_ptr(text.cast()) }.to_bytes();
-    let mut parts = text.splitn(3, |byte| *byte == b':');
+    let mut parts = text.splitn(4, |byte| *byte == b':');
     let mut number = || {
         core::str::from_utf8(parts.next()?)
             .ok()?
             .parse::<usize>()
             .ok()
     };
-    let (arena_bytes, heap_bytes) = (number()?, number()?);
+    let (arena_bytes, heap_bytes, handlers) = (number()?, number()?, number()?);
+    if !(1..=SHARDS_MAX).contains(&handlers) {
+        return None;
+    }
     Some(Settings {
+        handlers,
         arena_bytes: arena_bytes.next_multiple_of(PAGE),
         heap_bytes: heap_bytes.next_multiple_of(PAGE),
         socket: parts.next()?,
@@ -364,14 +425,24 @@ fn begin() -> State {
 }
 
 fn set_up(settings: &Settings) -> Option<Arena> {
-    let socket = sys::connect(settings.socket);
-    let userfaultfd = sys::userfaultfd();
+    let mut lines = [Line::NONE; SHARDS_MAX];
     let memory = sys::open_memory();
-    let arena = (socket >= 0 && userfaultfd >= 0 && memory >= 0)
-        .then(|| introduce(settings, socket, userfaultfd, memory))
+    let mut is_ready = memory >= 0;
+    for (shard, line) in lines[..settings.handlers].iter_mut().enumerate() {
+        *line = Line {
+            socket: settings.connect(shard),
+            userfaultfd: sys::userfaultfd(),
+        };
+        is_ready &= line.socket >= 0 && line.userfaultfd >= 0;
+    }
+    let arena = is_ready
+        .then(|| introduce(settings, &lines[..settings.handlers], memory))
         .flatten();
-    // The agent has its own.
-    for fd in [socket, userfaultfd, memory] {
+    // The agents have their own.
+    let fds = lines
+        .iter()
+        .flat_map(|line| [line.socket, line.userfaultfd]);
+    for fd in fds.chain([memory]) {
         if fd >= 0 {
             sys::close(fd);
         }
@@ -379,18 +450,37 @@ fn set_up(settings: &Settings) -> Option<Arena> {
     arena
 }
 
-fn introduce(settings: &Settings, socket: i32, userfaultfd: i32, memory: i32) -> Option<Arena> {
-    let pages = settings.arena_bytes / PAGE;
+/// What a handler is talked to by.
+#[derive(Clone, Copy)]
+struct Line {
+    socket: i32,
+    userfaultfd: i32,
+}
+
+impl Line {
+    const NONE: Self = Self {
+        socket: -1,
+        userfaultfd: -1,
+    };
+}
+
+fn introduce(settings: &Settings, lines: &[Line], memory: i32) -> Option<Arena> {
+    let (pages, shard_count) = (settings.arena_bytes / PAGE, lines.len());
     let words = pages.div_ceil(64);
     let flags = sys::MAP_PRIVATE | sys::MAP_ANONYMOUS | sys::MAP_NORESERVE;
     let map = |len| {
         let at = sys::mmap(0, len, sys::PROT_RW, flags, -1, 0);
         (at > 0).then_some(at as usize)
     };
-    // Before, between and after: the mailbox, and pages that nothing is merged with.
-    let base = map(settings.arena_bytes + 2 * PAGE)?;
-    let doorbell = base + PAGE;
-    sys::madvise(doorbell, settings.arena_bytes + PAGE, sys::MADV_NOHUGEPAGE);
+    // Before: the mailboxes, which nothing is merged with, each with its doorbell.
+    let base = map(settings.arena_bytes + 2 * shard_count * PAGE)?;
+    let start = base + 2 * shard_count * PAGE;
+    let bells = doorbell(start, shard_count, 0);
+    sys::madvise(
+        bells,
+        start + settings.arena_bytes - bells,
+        sys::MADV_NOHUGEPAGE,
+    );
     let heap = heap::extend(settings.heap_bytes);
     if !heap.is_empty() {
         sys::madvise(heap.start, heap.len(), sys::MADV_NOHUGEPAGE);
@@ -404,43 +494,65 @@ fn introduce(settings: &Settings, socket: i32, userfaultfd: i32, memory: i32) ->
             core::slice::from_raw_parts_mut((tables + words * 16) as *mut u32, pages),
         )
     };
-    let hello = [
-        wire::MAGIC,
-        wire::HELLO_NEW,
-        doorbell as u64,
-        pages as u64,
-        heap.start as u64,
-        (heap.len() / PAGE) as u64,
-        0,
-        0,
-    ];
-    if sys::send(socket, &hello, &[userfaultfd, memory]) < 0 {
-        return None;
-    }
-    let mut answer = [0; wire::ANSWER_WORDS];
-    let (len, _) = sys::receive(socket, &mut answer);
-    if len != 24 || answer[0] != wire::MAGIC || answer[1] != 0 {
-        return None;
-    }
-    if !agent::start(socket, userfaultfd) {
-        // The range is served already, and nobody would be there to bound it.
-        sys::die();
+    let mut spaces = [0; SHARDS_MAX];
+    for (shard, line) in lines.iter().enumerate() {
+        let hello = [
+            wire::MAGIC,
+            wire::HELLO_NEW,
+            doorbell(start, shard_count, shard) as u64,
+            start as u64,
+            pages as u64,
+            heap.start as u64,
+            (heap.len() / PAGE) as u64,
+            shard as u64,
+            shard_count as u64,
+        ];
+        match greet(*line, &hello, memory) {
+            Some(space) => spaces[shard] = space,
+            None if shard == 0 => return None,
+            None => {
+                // A part is served already. The first handler says whether there is room.
+                sys::write(
+                    2,
+                    b"cenote run: a part of a program's memory cannot be served\n",
+                );
+                sys::die()
+            }
+        }
     }
     // SAFETY: the functions are this library's, which is never unloaded.
     unsafe { __register_atfork(before_fork, in_parent, in_child, core::ptr::null_mut()) };
     HEAP_END.store(heap.end, Ordering::Relaxed);
     HEAP_START.store(heap.start, Ordering::Relaxed);
-    ARENA_END.store(doorbell + PAGE + settings.arena_bytes, Ordering::Relaxed);
-    ARENA_START.store(doorbell + PAGE, Ordering::Relaxed);
+    ARENA_END.store(start + settings.arena_bytes, Ordering::Relaxed);
+    ARENA_START.store(start, Ordering::Relaxed);
     Some(Arena {
-        doorbell,
-        space: answer[2],
+        start,
+        stripes: Stripes::new(pages, shard_count),
+        heap: Stripes::new(heap.len() / PAGE, shard_count),
+        spaces,
         sequence: 0,
         used: Bits::new(used, pages),
         foreign: Bits::new(foreign, pages),
         lens,
-        pages,
     })
+}
+
+/// Has a handler serve its shard: the number of the address space.
+fn greet(line: Line, hello: &[u64], memory: i32) -> Option<u64> {
+    if sys::send(line.socket, hello, &[line.userfaultfd, memory]) < 0 {
+        return None;
+    }
+    let mut answer = [0; wire::ANSWER_WORDS];
+    let (len, _) = sys::receive(line.socket, &mut answer);
+    if len != 24 || answer[0] != wire::MAGIC || answer[1] != 0 {
+        return None;
+    }
+    if !agent::start(line.socket, line.userfaultfd) {
+        // The range is served already, and nobody would be there to bound it.
+        sys::die();
+    }
+    Some(answer[2])
 }
 
 unsafe extern "C" {
@@ -462,8 +574,7 @@ extern "C" fn in_parent() {
 
 extern "C" fn in_child() {
     if let State::On(arena) = &mut *ARENA.lock() {
-        arena.space = arena.ring().0;
-        arena.introduce_child();
+        arena.begin_child();
     }
     ARENA.end_fork(true);
 }

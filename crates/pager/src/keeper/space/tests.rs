@@ -1,10 +1,12 @@
 //! An address space of this process. The test is its agent: it says when pages are gone.
 
 use std::os::fd::FromRawFd;
+use std::sync::{Arc, Mutex};
 use std::thread;
 
 use cenote_volume::Volume;
 
+use super::super::slots::Slots;
 use super::super::store::untag;
 use super::*;
 use cenote_test_kit::cluster::{Cluster, Transport};
@@ -30,18 +32,26 @@ impl Program {
         assert_ne!(base, libc::MAP_FAILED);
         // SAFETY: the range was just mapped.
         unsafe { libc::madvise(base, len, libc::MADV_NOHUGEPAGE) };
-        let layout = Layout {
-            doorbell: (base as usize + PAGE_BYTES) as u64,
-            arena_pages: PAGES,
-            heap: 0,
-            heap_pages: 0,
-        };
+        let start = base as u64 + 2 * PAGE_BYTES as u64;
+        let hello = [
+            0,
+            0,
+            start - PAGE_BYTES as u64,
+            start,
+            u64::from(PAGES),
+            0,
+            0,
+            0,
+            1,
+        ];
+        let layout = Layout::of(&hello, 0, 1, u64::from(PAGES)).expect("a layout");
         let (keeper, agent) = pair();
         let uffd = crate::memory::descriptor().expect("a descriptor");
         let memory = File::open("/proc/self/mem").expect("this process's memory");
         let mut space = Space::begin(1, uffd, memory, layout).expect("memory is registered");
         space.bound_by(keeper);
-        let store = Store::new(volume.worker().expect("a worker"));
+        let slots = Arc::new(Mutex::new(Slots::of_volume(volume.size_bytes())));
+        let store = Store::new(volume.worker().expect("a worker"), slots);
         Self {
             space,
             store,

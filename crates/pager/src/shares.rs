@@ -1,26 +1,32 @@
-//! How the resident pages are divided between address spaces: as much as each wants, and where that
-//! is too much, equally.
+//! How the resident pages are divided between those who want some: as much as each wants, and where
+//! that is too much, equally.
 
 /// Pages that an address space has at least.
 const LEAST: u32 = 64;
 
-/// Room for each, given what is resident of it.
-pub fn divide(room: u32, resident: &[u32]) -> Vec<u32> {
-    let mut shares = vec![0; resident.len()];
+/// Room for each address space, given what is resident of it.
+pub(crate) fn divide(room: u32, resident: &[u32]) -> Vec<u32> {
     // Room to grow, so that a growing one is noticed.
-    let wanted = |at: usize| resident[at] + (resident[at] / 4).max(4 * LEAST);
-    let mut order: Vec<usize> = (0..resident.len()).collect();
-    order.sort_by_key(|at| wanted(*at));
+    let wanted = resident.iter().map(|had| had + (had / 4).max(4 * LEAST));
+    let shares = fill(room, &wanted.collect::<Vec<_>>());
+    shares.iter().map(|share| (*share).max(LEAST)).collect()
+}
+
+/// Parts of `room` for those who want so much. What is left is the largest one's.
+pub(crate) fn fill(room: u32, wanted: &[u32]) -> Vec<u32> {
+    let mut shares = vec![0; wanted.len()];
+    let mut order: Vec<usize> = (0..wanted.len()).collect();
+    order.sort_by_key(|at| wanted[*at]);
     let mut left = room;
     for (done, at) in order.iter().enumerate() {
-        let equal = left / (resident.len() - done) as u32;
-        shares[*at] = wanted(*at).min(equal);
+        let equal = left / (wanted.len() - done) as u32;
+        shares[*at] = wanted[*at].min(equal);
         left -= shares[*at];
     }
     if let Some(largest) = order.last() {
         shares[*largest] += left;
     }
-    shares.iter().map(|share| (*share).max(LEAST)).collect()
+    shares
 }
 
 #[cfg(test)]

@@ -1,0 +1,47 @@
+//! The pages of a copy of the memory, as `fork` makes one.
+
+use std::collections::VecDeque;
+
+use super::{Pages, State};
+use crate::counters::Counters;
+use crate::stream::Streams;
+
+impl Pages {
+    /// The pages of a copy of the memory, as `fork` makes one, when no action is left to be done;
+    /// and those of it that are writable from now on.
+    pub(crate) fn copied(&self) -> (Self, Vec<u32>) {
+        assert!(self.actions.is_empty(), "a fork comes between actions");
+        let mut copy = Self {
+            pages: self.pages.clone(),
+            queues: self.queues.clone(),
+            streams: Streams::new(self.pages.len() as u32),
+            actions: VecDeque::new(),
+            waiting: VecDeque::new(),
+            resident: 0,
+            room: self.room,
+            writing: 0,
+            retry_at: self.retry_at,
+            counters: Counters::default(),
+        };
+        let mut writable = Vec::new();
+        for page in 0..self.pages.len() as u32 {
+            let next = match self.pages[page as usize].state {
+                State::Empty | State::Stored | State::Lost => continue,
+                State::Fetching | State::FetchingToWrite | State::Ahead => State::Stored,
+                State::Void | State::Erasing => {
+                    copy.pages[page as usize].is_stored = false;
+                    State::Empty
+                }
+                state @ (State::Clean | State::Dirty) => state,
+                State::Cleaning | State::Redirtied => {
+                    writable.push(page);
+                    copy.queues.stay(page);
+                    State::Dirty
+                }
+            };
+            copy.resident += u32::from(matches!(next, State::Clean | State::Dirty));
+            copy.set(page, next);
+        }
+        (copy, writable)
+    }
+}

@@ -6,7 +6,8 @@
 //! in one queue for all, its pages would go first. What is given up is another's once the pages are
 //! gone.
 //!
-//! Invariant: what is granted is at least what each shard has, and at most the bound in all. So no handler asks another before it brings a page, and the bound is kept all the same.
+//! Invariant: what is granted is at least what each shard has, and at most the bound in all. So no
+//! handler asks another before it brings a page, and the bound is kept all the same.
 
 use crate::injected_faults::{InjectedFault, is_injected};
 use crate::shares::fill;

@@ -141,14 +141,22 @@ impl PageOp {
 
     /// It goes on so, with no verb out.
     pub fn go_on(&mut self, then: Then, path: &mut DataPath) -> Next {
+        match then {
+            Then::Park => Next::Park,
+            Then::Step => self.on_verbs(path),
+            Then::Widen => self.widen(path),
+        }
+    }
+
+    /// Reads all there is of its page.
+    fn widen(&mut self, path: &mut DataPath) -> Next {
         let Self { page, machine } = self;
-        match (then, machine) {
-            (Then::Park, _) => Next::Park,
-            (Then::Step, _) => self.on_verbs(path),
-            (Then::Widen, Machine::Read(read)) => read.widen(page, path),
-            (Then::Widen, Machine::Write(write)) => write.widen(page, path),
-            (Then::Widen, Machine::Move(moving)) => moving.widen(page, path),
-            (Then::Widen, Machine::Free | Machine::Lingering) => unreachable!("it reads"),
+        page.leave(path);
+        match machine {
+            Machine::Read(read) => read.widen(page, path),
+            Machine::Write(write) => write.widen(page, path),
+            Machine::Move(moving) => moving.widen(page, path),
+            Machine::Free | Machine::Lingering => unreachable!("it reads"),
         }
     }
 

@@ -18,7 +18,8 @@ use cenote_pool::injected_faults::{InjectedFault, is_injected};
 
 use super::comparison::turns;
 use super::state::{Next, Page, Then};
-use super::{claim, comparison, late, protection};
+use super::{claim, comparison, disk, late, protection};
+use crate::IoError;
 use crate::core::Core;
 use crate::directory::Stripe;
 use crate::marks::Soundness;
@@ -32,19 +33,6 @@ pub(super) struct Gather {
     pub is_wide: bool,
     /// Whether nobody's claim is held: a writer may come in between.
     pub is_optimistic: bool,
-}
-
-/// What is to be done for a page to be read. In an epoch.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Asked {
-    /// These members' splits are read.
-    Splits(u64),
-    /// It has to wait.
-    Park,
-    /// The disk has it.
-    Disk,
-    /// Nobody has it.
-    Lost,
 }
 
 /// What came of the splits that were read.
@@ -61,8 +49,9 @@ pub(super) enum Judged {
 }
 
 impl Gather {
-    /// Decides which members' splits are read, as many as the mode asks for. In the newest epoch.
-    pub fn ask(&self, page: &mut Page, path: &mut DataPath) -> Asked {
+    /// Has the page read: as many members' splits as the mode asks for, or by the disk, which is waited for
+    /// then. In the newest epoch.
+    pub fn ask(&self, page: &mut Page, path: &mut DataPath) -> Next {
         let k = page.cut().k();
         let members = match is_injected(InjectedFault::DecodeStale) {
             true => Stripe::present,
@@ -70,22 +59,22 @@ impl Gather {
         };
         let readable = page.stripe(&path.views).map_or(0, members);
         let Some(readable) = claim::usable(page, path, readable) else {
-            return Asked::Park;
+            return Next::Park;
         };
         let is_there = readable.count_ones() as usize >= k;
         if path.is_backed() && !(is_there && page.is_remote(path)) {
             // The disk would refuse it until its slabs are back, or are given up and its bit is clear.
-            return match page.is_only_on_slabs(path) {
-                true => Asked::Park,
-                false => Asked::Disk,
+            return match !page.is_only_on_slabs(path) && disk::fetch(page, path) {
+                true => Next::Wait,
+                false => Next::Park,
             };
         }
         if !is_there {
             // Between the look at the bitmap and the epoch it may have been discarded and unmapped.
             let is_stale = self.is_optimistic && !has_claim_version(page, &path.core);
             return match is_stale || awaits_splits(page, path) {
-                true => Asked::Park,
-                false => Asked::Lost,
+                true => Next::Park,
+                false => Next::End(Err(IoError::Lost)),
             };
         }
         let data = (1 << k) - 1;
@@ -97,8 +86,8 @@ impl Gather {
             // Copies may differ: all readers take the same one.
             Soundness::Doubtful if k == 1 => readable & readable.wrapping_neg(),
             Soundness::Doubtful if readable & data == data => data,
-            Soundness::Doubtful if awaits_splits(page, path) => return Asked::Park,
-            Soundness::Doubtful | Soundness::Torn => return Asked::Lost,
+            Soundness::Doubtful if awaits_splits(page, path) => return Next::Park,
+            Soundness::Doubtful | Soundness::Torn => return Next::End(Err(IoError::Lost)),
         };
         let waits = match is_compared {
             true => chosen.count_ones(),
@@ -113,7 +102,7 @@ impl Gather {
             // It comes while splits do.
             tags.prefetch(page.number);
         }
-        Asked::Splits(chosen)
+        Next::Read { splits: chosen }
     }
 
     /// Makes the page from what was read, as many splits as were waited for.

@@ -15,7 +15,7 @@ use std::sync::atomic::Ordering;
 use cenote_fabric::order_stores;
 use cenote_pool::injected_faults::{InjectedFault, is_injected};
 
-use super::gather::{Asked, Gather, Judged};
+use super::gather::{Gather, Judged};
 use super::state::{Next, Page, Then};
 use crate::IoError;
 use crate::directory::Stripe;
@@ -76,16 +76,14 @@ impl Move {
         self.phase = Phase::Gathering;
         page.enter(path);
         match self.gather.ask(page, path) {
-            Asked::Splits(splits) => Next::Read { splits },
-            Asked::Park => Next::Park,
-            Asked::Disk => unreachable!("pages of backed volumes are not read"),
-            Asked::Lost => self.end_unreadable(page, path, IoError::Lost),
+            Next::Wait => unreachable!("pages of backed volumes are not read"),
+            Next::End(Err(error)) => self.end_unreadable(page, path, error),
+            next => next,
         }
     }
 
     /// Reads all there is of the page.
     pub fn widen(&mut self, page: &mut Page, path: &mut DataPath) -> Next {
-        page.leave(path);
         self.gather.is_wide = true;
         self.gather(page, path)
     }

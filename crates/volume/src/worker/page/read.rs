@@ -13,7 +13,7 @@ use cenote_fabric::order_stores;
 use cenote_pool::injected_faults::{InjectedFault, is_injected};
 
 use super::claim::{Claim, Landed};
-use super::gather::{Asked, Gather, Judged};
+use super::gather::{Gather, Judged};
 use super::state::{Next, Page, Then};
 use super::{claim, disk, heal, protection};
 use crate::IoError;
@@ -97,21 +97,15 @@ impl Read {
     fn gather(&mut self, page: &mut Page, path: &mut DataPath) -> Next {
         self.phase = Phase::Gathering;
         page.enter(path);
-        match self.gather.ask(page, path) {
-            Asked::Splits(splits) => Next::Read { splits },
-            Asked::Park => Next::Park,
-            Asked::Disk if disk::fetch(page, path) => {
-                self.phase = Phase::Fetching;
-                Next::Wait
-            }
-            Asked::Disk => Next::Park,
-            Asked::Lost => Next::End(Err(IoError::Lost)),
+        let next = self.gather.ask(page, path);
+        if next == Next::Wait {
+            self.phase = Phase::Fetching;
         }
+        next
     }
 
     /// Reads all there is of the page.
     pub fn widen(&mut self, page: &mut Page, path: &mut DataPath) -> Next {
-        page.leave(path);
         self.gather.is_wide = true;
         self.gather(page, path)
     }

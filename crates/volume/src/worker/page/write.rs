@@ -16,7 +16,7 @@ use std::sync::atomic::Ordering;
 use cenote_fabric::{Time, order_stores};
 use cenote_pool::injected_faults::{InjectedFault, is_injected};
 
-use super::gather::{Asked, Gather, Judged};
+use super::gather::{Gather, Judged};
 use super::state::{Next, Page, Then};
 use super::{disk, heal, protection};
 use crate::IoError;
@@ -87,21 +87,15 @@ impl Write {
         if self.is_held_up(page, path) {
             return Next::Park;
         }
-        match self.gather.ask(page, path) {
-            Asked::Splits(splits) => Next::Read { splits },
-            Asked::Park => Next::Park,
-            Asked::Disk if disk::fetch(page, path) => {
-                self.phase = Phase::Fetching;
-                Next::Wait
-            }
-            Asked::Disk => Next::Park,
-            Asked::Lost => Next::End(Err(IoError::Lost)),
+        let next = self.gather.ask(page, path);
+        if next == Next::Wait {
+            self.phase = Phase::Fetching;
         }
+        next
     }
 
     /// Reads all there is of the page.
     pub fn widen(&mut self, page: &mut Page, path: &mut DataPath) -> Next {
-        page.leave(path);
         self.gather.is_wide = true;
         self.gather(page, path)
     }

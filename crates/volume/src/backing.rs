@@ -218,6 +218,11 @@ impl Store {
         usize::try_from(lane).expect("below the number of lanes")
     }
 
+    /// Whether an extent of this activity is to have slabs.
+    pub fn is_hot(&self, activity: f64) -> bool {
+        activity > self.hot_slab.max(self.cold_slab)
+    }
+
     /// What becomes readable when a worker is told something.
     ///
     /// # Errors

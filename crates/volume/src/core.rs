@@ -72,6 +72,9 @@ pub struct Demand {
     pub mapped_ahead: AtomicBool,
 }
 
+/// Weight of the newest second in an extent's activity.
+pub const ACTIVITY_ALPHA: f32 = 0.2;
+
 /// Whether the volume ends.
 #[derive(Default)]
 pub struct Life {
@@ -410,6 +413,15 @@ impl Core {
             Err(seen) if seen == Mapping::Refused as u8 => Mapping::Refused,
             Err(_) => Mapping::Wanted,
         }
+    }
+
+    /// Whether what was done to an extent since the control thread last looked makes it hot by itself: what comes
+    /// until it looks again only adds to that. With a HotSlab of 0 the next write does.
+    pub fn is_hot_already(&self, extent: usize) -> bool {
+        let touched = self.demand.touched[extent].load(Ordering::Relaxed);
+        let activity = f64::from(ACTIVITY_ALPHA * touched as f32);
+        let store = self.backing.as_ref();
+        store.is_some_and(|store| store.hot_slab == 0.0 || store.is_hot(activity))
     }
 
     /// Whether too few hosts had memory for an extent a moment ago.

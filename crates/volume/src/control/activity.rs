@@ -1,7 +1,9 @@
 //! How busy each extent is: what is mapped, what is given back, and what a host under pressure is told.
 //!
 //! `A = alpha * measured + (1 - alpha) * A`, once a second, of page reads and writes per second.
-//! Without a backing store an extent is mapped by its first write; with one, when A passes HotSlab.
+//! Without a backing store an extent is mapped by its first write; with one, when A passes HotSlab. A write that
+//! has the disk alone and sees that this second's operations suffice asks for slabs at once
+//! (`Core::is_hot_already`): a program that is swapped out writes an extent in less than a second.
 //!
 //! While a host that shares this client's machine has memory to spare (RECLAIM), a backed volume needs nobody's
 //! memory for what is not busy: it gives up slabs, some each second, and its pages are then read from the
@@ -21,7 +23,7 @@ use super::context::Context;
 use super::mapper::Mapper;
 use super::repairer::Repairer;
 use super::windows::pool_window;
-use crate::core::Core;
+use crate::core::{ACTIVITY_ALPHA, Core};
 use crate::directory::HostIndex;
 use crate::extents::{ByExtent, LayoutId};
 
@@ -31,8 +33,6 @@ pub(super) struct Activity {
     sampled: Time,
 }
 
-/// Weight of the newest second.
-const ALPHA: f32 = 0.2;
 /// Between two samples.
 const PERIOD: Duration = Duration::from_secs(1);
 
@@ -79,7 +79,7 @@ impl Activity {
                 continue;
             }
             let measured = touched.swap(0, Ordering::Relaxed) as f32 * per_second;
-            *average = ALPHA * measured + (1.0 - ALPHA) * *average;
+            *average = ACTIVITY_ALPHA * measured + (1.0 - ACTIVITY_ALPHA) * *average;
         }
         if cx.core.backing.is_some() && !cx.is_opening() {
             for extent in self.hot(&cx.core) {
@@ -106,9 +106,7 @@ impl Activity {
     pub fn is_hot(&self, core: &Core, extent: usize) -> bool {
         let activity = f64::from(self.of(extent));
         let store = core.backing.as_ref();
-        store.is_some_and(|store| {
-            store.hot_slab > 0.0 && activity > store.hot_slab.max(store.cold_slab)
-        })
+        store.is_some_and(|store| store.hot_slab > 0.0 && store.is_hot(activity))
     }
 
     fn drop_the_cold(&self, cx: &Context, repairer: &mut Repairer) {

@@ -56,6 +56,24 @@ fn an_extent_is_mapped_on_a_host_for_each_split() {
 }
 
 #[test]
+fn an_extent_is_hot_already_exactly_if_the_sample_of_its_second_finds_it_hot() {
+    let mut found = BTreeSet::new();
+    for touches in [0, 1, 99, 100, 101, 4096] {
+        let mut world = World::backed("plain", 1);
+        let core = Arc::clone(world.control.core());
+        core.demand.touched[0].fetch_add(touches, Ordering::Relaxed);
+        let is_hot = core.is_hot_already(0);
+        world.turn();
+        assert!(asked_for_slabs(&mut world).is_empty(), "nobody asked yet");
+        world.pass(Duration::from_secs(1));
+        let is_asked = !asked_for_slabs(&mut world).is_empty();
+        assert_eq!(is_hot, is_asked, "after {touches}");
+        found.insert(is_hot);
+    }
+    assert_eq!(found.len(), 2, "some are and some are not");
+}
+
+#[test]
 fn a_host_that_refuses_is_replaced_and_asked_no_more() {
     let mut world = World::new("rs:2+1", 5);
     world.control.core().want(0);

@@ -15,6 +15,7 @@ use cenote_pool::placement::{Placement, Policy};
 
 use super::super::windows::pool_window;
 use super::super::*;
+use crate::backing::{Backing, Store};
 use crate::config::HostConfig;
 use crate::core::Shape;
 use crate::directory::{Member, Stripe};
@@ -72,6 +73,17 @@ pub fn window(id: u32) -> Window {
 
 impl World {
     pub fn new(scheme: &str, host_count: usize) -> Self {
+        Self::over(None, scheme, host_count)
+    }
+
+    /// With a disk behind it, which nobody asks for anything.
+    pub fn backed(scheme: &str, host_count: usize) -> Self {
+        let backing = Backing::over(Vec::new());
+        let (store, _) = Store::new(PAGES, PAGES * PAGE_BYTES as u64, backing).expect("room");
+        Self::over(Some(store), scheme, host_count)
+    }
+
+    fn over(store: Option<Arc<Store>>, scheme: &str, host_count: usize) -> Self {
         let scheme: Scheme = scheme.parse().expect("a scheme");
         let slab_bytes = PAGES * PAGE_BYTES as u64 / scheme.k() as u64;
         let resilience = Resilience::of(scheme);
@@ -85,7 +97,7 @@ impl World {
         };
         let marks = Marks::anonymous(PAGES).expect("marks");
         let (flights, wake) = (Flights::new().expect("room"), Wake::new().expect("a waker"));
-        let core = Arc::new(Core::new(shape, marks, None, flights, None, wake, now));
+        let core = Arc::new(Core::new(shape, marks, None, flights, store, wake, now));
         let hosts: Vec<Arc<Mutex<Wire>>> = (0..host_count).map(|_| Arc::default()).collect();
         let links = hosts.iter().enumerate().map(|(index, wire)| {
             let link = Link {

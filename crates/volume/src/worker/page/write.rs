@@ -312,7 +312,7 @@ impl Write {
     fn store_alone(&mut self, page: &mut Page, path: &mut DataPath) -> Next {
         let is_mapped = page.stripe(&path.views).is_some();
         page.leave(path);
-        if !is_mapped && path.store().hot_slab == 0.0 {
+        if !is_mapped && path.core.is_hot_already(page.place.extent) {
             // Whether it is refused is for the next write: this one is the disk's.
             path.core.want(page.place.extent);
         }

@@ -206,7 +206,7 @@ impl Worker {
             }
             _ if is_owed => Duration::from_millis(1),
             ..SPINS => Duration::ZERO,
-            ..YIELDS => {
+            SPINS..YIELDS => {
                 std::thread::yield_now();
                 Duration::ZERO
             }

@@ -1,10 +1,10 @@
 //! A thread that answers the faults of a region's shard.
 //!
 //! It reads faults, moves the volume's worker on, and does what [`Pages`] says. Nothing else knows
-//! the shard's pages; what handlers share is the [`Rooms`], which none holds across a system call. While faults come
-//! it polls; then it sleeps until a fault, a completion or a command wakes it. It never touches a
-//! page that is not resident, so it never waits for itself. If it panics the process ends: threads
-//! that wait in faults would do so for ever.
+//! the shard's pages; what handlers share is the [`Rooms`], which none holds across a system call.
+//! While faults come it polls; then it sleeps until a fault, a completion or a command wakes it. It
+//! never touches a page that is not resident, so it never waits for itself. If it panics the process
+//! ends: threads that wait in faults would do so for ever.
 
 use std::collections::VecDeque;
 use std::io;

@@ -1,6 +1,6 @@
 //! How the pages of a range are divided between fault handlers: in stripes that go round.
 //!
-//! Each handler has a **shard**: every so-manieth stripe. Inside it pages are counted without gaps,
+//! Each of N handlers has a **shard**: every N-th stripe. Inside it pages are counted without gaps,
 //! in the order of their addresses, so pages in a row are, for each shard, pages in a row. Stripes
 //! are few, since the kernel keeps a mapping for each.
 

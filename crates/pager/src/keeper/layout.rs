@@ -24,8 +24,8 @@ struct Part {
 }
 
 impl Layout {
-    /// As a program says in its hello, to the handler of this shard; none if it means another, or
-    /// more pages than `most`.
+    /// As a program says in its hello, to the handler of this shard; none if it means another, more
+    /// pages than `most`, or addresses that no program has.
     pub fn of(hello: &[u64], shard: usize, shard_count: usize, most: u64) -> Option<Self> {
         let [
             _,
@@ -47,7 +47,11 @@ impl Layout {
             stripes: Stripes::new(pages as usize, shard_count),
             shard,
         };
-        (is_meant && total <= most).then(|| Self {
+        // Before the doorbell is its mailbox.
+        let mailbox = doorbell.checked_sub(PAGE_BYTES as u64)?;
+        let are_addresses =
+            is_range(mailbox, 2) && is_range(*arena, *arena_pages) && is_range(*heap, *heap_pages);
+        (is_meant && total <= most && are_addresses).then(|| Self {
             doorbell: *doorbell,
             arena: part(*arena, *arena_pages),
             heap: part(*heap, *heap_pages),
@@ -105,6 +109,15 @@ impl Layout {
         }
         ranges
     }
+}
+
+/// Whether pages from `start` on may be a program's.
+fn is_range(start: u64, pages: u64) -> bool {
+    /// Past the addresses of programs, of any size that x86 gives them.
+    const ADDRESS_END: u64 = 1 << 56;
+    let bytes = pages.checked_mul(PAGE_BYTES as u64);
+    let end = bytes.and_then(|bytes| start.checked_add(bytes));
+    start.is_multiple_of(PAGE_BYTES as u64) && end.is_some_and(|end| end <= ADDRESS_END)
 }
 
 impl Part {
@@ -169,6 +182,26 @@ mod tests {
             }
             // All of the arena and of the heap, and the doorbells.
             assert_eq!(seen.len() as u64, 1_000 + 700 + shards);
+        }
+    }
+
+    #[test]
+    fn addresses_that_no_program_has_are_refused() {
+        let right = hello(10, 10, 0, 1);
+        assert!(Layout::of(&right, 0, 1, 100).is_some());
+        for (word, value) in [
+            (2, 0),
+            (2, BASE + 1),
+            (2, 0_u64.wrapping_sub(4096)),
+            (3, 0_u64.wrapping_sub(8192)),
+            (3, 1 << 56),
+            (5, HEAP + 8),
+            (5, u64::MAX & !4095),
+        ] {
+            let mut hello = right;
+            hello[word] = value;
+            let layout = Layout::of(&hello, 0, 1, 100);
+            assert!(layout.is_none(), "word {word}: {value:x}");
         }
     }
 

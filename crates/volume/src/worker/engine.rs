@@ -19,7 +19,7 @@ use cenote_fabric::CompletionQueue;
 use super::data_path::DataPath;
 use super::endpoints::Endpoints;
 use super::order::{Kind, Order};
-use super::page::{Next, PageOp, Then};
+use super::page::{Next, PageOp};
 use crate::IoError;
 use crate::backing::{Store, Told};
 use crate::core::Core;
@@ -167,7 +167,7 @@ impl Engine {
         true
     }
 
-    /// Hears hosts, waiting up to `timeout` for the first; and the disk.
+    /// Hears hosts, waiting up to `timeout` for the first.
     ///
     /// `patience`: with it, the host that was sent to last is waited for, and after so long any.
     pub fn hear(&mut self, timeout: Duration, patience: Option<Duration>) {
@@ -181,7 +181,7 @@ impl Engine {
         }
     }
 
-    /// Takes in what came without a wait, and tries again what waited for something other than a completion.
+    /// Hears the disk, and tries again what waited for something other than a completion.
     pub fn begin_turn(&mut self) {
         self.completions.queue.received.clear();
         self.hear_disk();
@@ -266,12 +266,8 @@ impl Engine {
                 return;
             };
             op = other;
-            next = self.go_on(op, then);
+            next = self.ops[op].go_on(then, &mut self.path);
         }
-    }
-
-    fn go_on(&mut self, op: u16, then: Then) -> Next {
-        self.ops[op].go_on(then, &mut self.path)
     }
 
     /// The operation that goes on with the page, with no verb out: another one, with the same bytes,

@@ -20,7 +20,6 @@ use super::comparison::turns;
 use super::state::{Next, Page, Then};
 use super::{claim, comparison, disk, late, protection};
 use crate::IoError;
-use crate::core::Core;
 use crate::directory::Stripe;
 use crate::marks::Soundness;
 use crate::worker::data_path::DataPath;
@@ -33,19 +32,6 @@ pub(super) struct Gather {
     pub is_wide: bool,
     /// Whether nobody's claim is held: a writer may come in between.
     pub is_optimistic: bool,
-}
-
-/// What came of the splits that were read.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Judged {
-    /// The page is whole where it lies.
-    Whole,
-    /// Its operation goes on so, and judges later.
-    Later(Next),
-    /// It became lost after it was asked for.
-    Lost,
-    /// Splits disagree, and which of them are wrong cannot be told.
-    Corrupt,
 }
 
 impl Gather {
@@ -71,7 +57,7 @@ impl Gather {
         }
         if !is_there {
             // Between the look at the bitmap and the epoch it may have been discarded and unmapped.
-            let is_stale = self.is_optimistic && !has_claim_version(page, &path.core);
+            let is_stale = self.is_optimistic && !page.is_unchanged(&path.core);
             return match is_stale || awaits_splits(page, path) {
                 true => Next::Park,
                 false => Next::End(Err(IoError::Lost)),
@@ -105,21 +91,25 @@ impl Gather {
         Next::Read { splits: chosen }
     }
 
-    /// Makes the page from what was read, as many splits as were waited for.
-    pub fn judge(&self, page: &mut Page, path: &mut DataPath) -> Judged {
+    /// Makes the page from what was read, as many splits as were waited for: it is whole where it lies.
+    ///
+    /// # Errors
+    /// How its operation goes on instead: it judges later, or the page is lost or corrupt.
+    pub fn judge(&self, page: &mut Page, path: &mut DataPath) -> Result<(), Next> {
         // Before anything else is asked: both are of one write.
         let tag = path.tags().map(|tags| tags.load(page.number));
         let soundness = page.soundness(&path.core);
         if tag.is_none() && !self.is_compared(page, path, soundness) {
             path.note_made(page.splits(path).reconstruct(page.verbs.acked));
-            return Judged::Whole;
+            return Ok(());
         }
         if self.is_optimistic && !page.is_unchanged(&path.core) {
             path.count_repeat();
-            return Judged::Later(Next::Apart(Then::Park));
+            return Err(Next::Apart(Then::Park));
         }
         if soundness == Soundness::Torn {
-            return Judged::Lost;
+            // It became so after it was asked for.
+            return Err(Next::End(Err(IoError::Lost)));
         }
         // Out of its epoch it asks again.
         let all = (1 << page.split_count()) - 1;
@@ -137,17 +127,17 @@ impl Gather {
                 let is_sound = soundness == Soundness::Sound;
                 comparison::note_wrong(page, path, if is_sound { wrong } else { 0 });
                 protection::hand_over(page, &path.guard, &path.core.pages.integrity);
-                Judged::Whole
+                Ok(())
             }
             Verdict::Ask(count) => {
                 let counters = &path.core.pages.integrity.counters;
                 counters.extended_reads.fetch_add(1, Ordering::Relaxed);
-                Judged::Later(ask_more(page, turns(more, 0, count)))
+                Err(ask_more(page, turns(more, 0, count)))
             }
-            Verdict::Corrupt if awaits_splits(page, path) => Judged::Later(Next::Apart(Then::Park)),
+            Verdict::Corrupt if awaits_splits(page, path) => Err(Next::Apart(Then::Park)),
             Verdict::Corrupt => {
                 comparison::note_corrupt(page, path);
-                Judged::Corrupt
+                Err(Next::End(Err(IoError::Corrupt)))
             }
         }
     }
@@ -188,7 +178,11 @@ fn ask_more(page: &mut Page, more: u64) -> Next {
     Next::Read { splits: more }
 }
 
-/// Whether the claim's version is what it was when the read began.
-fn has_claim_version(page: &Page, core: &Core) -> bool {
-    core.pages.claims.unchanged(page.number, page.claim.version)
+/// What keeps an operation that has the page's claim from judging what was read: it goes on so instead.
+pub(super) fn obstacle(page: &Page, path: &DataPath) -> Option<Next> {
+    if !page.verbs.is_over() {
+        return Some(Next::Apart(Then::Step));
+    }
+    // Its place in the list may be one that is left to the next owner.
+    path.is_closed().then_some(Next::End(Err(IoError::Closed)))
 }

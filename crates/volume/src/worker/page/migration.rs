@@ -15,8 +15,8 @@ use std::sync::atomic::Ordering;
 use cenote_fabric::order_stores;
 use cenote_pool::injected_faults::{InjectedFault, is_injected};
 
-use super::gather::{Gather, Judged};
-use super::state::{Next, Page, Then};
+use super::gather::{Gather, obstacle};
+use super::state::{Next, Page};
 use crate::IoError;
 use crate::directory::Stripe;
 use crate::extents::LayoutId;
@@ -101,25 +101,19 @@ impl Move {
             page.leave(path);
             return self.gather(page, path);
         }
-        if !page.verbs.is_over() {
-            return Next::Apart(Then::Step);
-        }
-        if path.is_closed() {
-            return Next::End(Err(IoError::Closed));
+        if let Some(next) = obstacle(page, path) {
+            return next;
         }
         match self.gather.judge(page, path) {
-            Judged::Whole => self.scatter(page, path),
-            Judged::Later(next) => next,
-            Judged::Lost => self.end_unreadable(page, path, IoError::Lost),
+            Ok(()) => self.scatter(page, path),
             // All there is of it may tell what is right; if not, it is an error for good once nothing of its
             // stripe is awaited.
-            Judged::Corrupt if self.gather.is_wide => {
-                self.end_unreadable(page, path, IoError::Corrupt)
-            }
-            Judged::Corrupt => {
+            Err(Next::End(Err(IoError::Corrupt))) if !self.gather.is_wide => {
                 self.gather.is_wide = true;
                 Next::Park
             }
+            Err(Next::End(Err(error))) => self.end_unreadable(page, path, error),
+            Err(next) => next,
         }
     }
 

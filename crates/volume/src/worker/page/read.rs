@@ -13,10 +13,9 @@ use cenote_fabric::order_stores;
 use cenote_pool::injected_faults::{InjectedFault, is_injected};
 
 use super::claim::{Claim, Landed};
-use super::gather::{Gather, Judged};
+use super::gather::Gather;
 use super::state::{Next, Page, Then};
 use super::{claim, disk, heal, protection};
-use crate::IoError;
 use crate::worker::data_path::DataPath;
 use crate::worker::switches::Work;
 
@@ -138,11 +137,8 @@ impl Read {
             page.leave(path);
             return self.begin(page, path);
         }
-        match self.gather.judge(page, path) {
-            Judged::Whole => {}
-            Judged::Later(next) => return next,
-            Judged::Lost => return Next::End(Err(IoError::Lost)),
-            Judged::Corrupt => return Next::End(Err(IoError::Corrupt)),
+        if let Err(next) = self.gather.judge(page, path) {
+            return next;
         }
         if !page.is_unchanged(&path.core) && !is_injected(InjectedFault::TornRead) {
             path.count_repeat();

@@ -358,14 +358,20 @@ fn a_write_is_acknowledged_early_and_read_as_it_will_be() {
     assert_eq!(world.read(3), Ok(7));
 }
 
-#[test]
-fn a_move_reads_where_the_page_is_and_is_over_when_its_new_stripe_has_it() {
+/// Page 3 is written, and is to go to rs:2+1.
+fn moving_world() -> World {
     let mut world = World::new("rs:4+2");
     world.write(3, 7);
-    let cut = self::cut("rs:2+1");
+    let cut = cut("rs:2+1");
     world.core.layouts.prepare().expect("memory");
     world.core.layouts.begin(cut);
     world.map(LayoutId::Second.extent(0), cut, 3);
+    world
+}
+
+#[test]
+fn a_move_reads_where_the_page_is_and_is_over_when_its_new_stripe_has_it() {
+    let mut world = moving_world();
     let (mut rig, mut nobodys) = (world.worker(), [0; PAGE_BYTES]);
     let next = rig.start(Kind::Move, 3, &mut nobodys);
     assert_eq!(next, Next::Read { splits: DATA });
@@ -380,12 +386,7 @@ fn a_move_reads_where_the_page_is_and_is_over_when_its_new_stripe_has_it() {
 
 #[test]
 fn a_move_that_fails_leaves_the_page_where_it_is() {
-    let mut world = World::new("rs:4+2");
-    world.write(3, 7);
-    let cut = self::cut("rs:2+1");
-    world.core.layouts.prepare().expect("memory");
-    world.core.layouts.begin(cut);
-    world.map(LayoutId::Second.extent(0), cut, 3);
+    let mut world = moving_world();
     let (mut rig, mut nobodys) = (world.worker(), [0; PAGE_BYTES]);
     rig.start(Kind::Move, 3, &mut nobodys);
     rig.end_all(&mut world);

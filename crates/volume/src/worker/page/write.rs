@@ -16,8 +16,8 @@ use std::sync::atomic::Ordering;
 use cenote_fabric::{Time, order_stores};
 use cenote_pool::injected_faults::{InjectedFault, is_injected};
 
-use super::gather::{Gather, Judged};
-use super::state::{Next, Page, Then};
+use super::gather::{Gather, obstacle};
+use super::state::{Next, Page};
 use super::{disk, heal, protection};
 use crate::IoError;
 use crate::backing::{DiskPart, Route};
@@ -113,18 +113,11 @@ impl Write {
             page.leave(path);
             return self.gather(page, path);
         }
-        if !page.verbs.is_over() {
-            return Next::Apart(Then::Step);
+        if let Some(next) = obstacle(page, path) {
+            return next;
         }
-        if path.is_closed() {
-            // Its place in the list may be one that is left to the next owner.
-            return Next::End(Err(IoError::Closed));
-        }
-        match self.gather.judge(page, path) {
-            Judged::Whole => {}
-            Judged::Later(next) => return next,
-            Judged::Lost => return Next::End(Err(IoError::Lost)),
-            Judged::Corrupt => return Next::End(Err(IoError::Corrupt)),
+        if let Err(next) = self.gather.judge(page, path) {
+            return next;
         }
         // All of the page is written again.
         heal::count_healed(page, path);

@@ -400,6 +400,71 @@ fn a_move_that_fails_leaves_the_page_where_it_is() {
     assert_eq!(world.read(3), Ok(7));
 }
 
+fn is_remote(world: &World, page: u64) -> bool {
+    let store = world.core.backing.as_ref().expect("it has a disk");
+    store.pages.remote.contains(page)
+}
+
+#[test]
+fn without_slabs_the_disk_alone_acknowledges_a_write() {
+    let world = World::backed("plain");
+    world.unmap();
+    let (mut rig, mut bytes) = (world.worker(), [7; PAGE_BYTES]);
+    assert_eq!(rig.start(Kind::Write, 3, &mut bytes), Next::Wait);
+    assert_eq!((rig.path.at_disk, rig.path.views.working()), (1, 0));
+    let next = rig.op.on_stored(&mut rig.path, true);
+    assert_eq!(next, OK);
+    assert!(rig.finish(next) && !is_remote(&world, 3));
+    assert!(world.core.pages.marks.written.contains(3));
+}
+
+#[test]
+fn a_write_that_the_disk_alone_had_and_refused_leaves_the_page_as_it_was() {
+    let world = World::backed("plain");
+    world.unmap();
+    let (mut rig, mut bytes) = (world.worker(), [7; PAGE_BYTES]);
+    rig.start(Kind::Write, 3, &mut bytes);
+    let next = rig.op.on_stored(&mut rig.path, false);
+    assert_eq!(next, Next::End(Err(IoError::Disk)));
+    assert!(rig.finish(next));
+    assert!(!world.core.pages.marks.written.contains(3));
+    assert!(world.core.pages.claims.version(3).is_some());
+}
+
+#[test]
+fn when_hosts_fail_under_a_write_its_disk_part_acknowledges_it() {
+    let mut world = World::backed("plain");
+    world.write(3, 1);
+    assert!(is_remote(&world, 3), "hosts acknowledged it");
+    let (mut rig, mut bytes) = (world.worker(), [7; PAGE_BYTES]);
+    assert_eq!(
+        rig.start(Kind::Write, 3, &mut bytes),
+        Next::Write { members: 1 }
+    );
+    rig.end(&mut world, 0, false);
+    assert_eq!(rig.step(), Next::Wait);
+    assert!(is_remote(&world, 3), "till the disk has it");
+    let next = rig.op.on_stored(&mut rig.path, true);
+    assert_eq!(next, OK);
+    assert!(rig.finish(next) && !is_remote(&world, 3));
+}
+
+#[test]
+fn a_page_that_is_read_from_the_disk_is_given_to_slabs_that_are_there() {
+    let mut world = World::backed("mirror:2");
+    world.core.pages.marks.written.insert(3);
+    let (mut rig, mut bytes) = (world.worker(), [0; PAGE_BYTES]);
+    assert_eq!(rig.start(Kind::Read, 3, &mut bytes), Next::Wait);
+    let disk = [7; PAGE_BYTES];
+    let next = rig.op.on_fetched(&mut rig.path, disk.as_ptr(), true);
+    assert_eq!(next, Next::Write { members: 0b11 });
+    rig.post(next);
+    let next = rig.end_all(&mut world);
+    assert_eq!((next, bytes), (OK, disk));
+    assert!(rig.finish(next) && is_remote(&world, 3));
+    assert_eq!(world.read(3), Ok(7), "from hosts");
+}
+
 #[test]
 fn what_a_process_that_was_killed_leaves_stays_claimed_where_it_is_partly_written() {
     let world = World::new("rs:4+2");

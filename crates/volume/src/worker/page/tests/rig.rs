@@ -1,9 +1,12 @@
 //! One operation, whose verbs a test ends as it likes: no worker, no process, no thread, no clock.
 
+use std::io;
+use std::os::fd::RawFd;
 use std::sync::Arc;
 
 use cenote_fabric::{Generation, RemoteWindow, Rights, Time, WindowDescriptor, WindowId};
 
+use crate::backing::{Backing, Device, DiskQueue, Store, Transfer};
 use crate::core::{Core, Shape};
 use crate::directory::{Member, MemberState, Session, Stripe};
 use crate::extents::LayoutId;
@@ -27,6 +30,21 @@ pub struct World {
     pub core: Arc<Core>,
     // Of each split of each extent, by host.
     slabs: Vec<Vec<u8>>,
+    // Takes no job: what the disk has done is for a test to say.
+    _queues: Vec<DiskQueue>,
+}
+
+/// A disk that nobody asks.
+struct Untouched;
+
+impl Device for Untouched {
+    unsafe fn start(&mut self, _: Transfer) {
+        unreachable!("its queue does not run")
+    }
+
+    fn wait(&mut self, _: RawFd, _: bool, _: &mut Vec<(u32, io::Result<()>)>) -> io::Result<()> {
+        unreachable!("its queue does not run")
+    }
 }
 
 /// Operations of one worker.
@@ -43,6 +61,26 @@ impl World {
     }
 
     pub fn with(scheme: &str, mode: Mode, delta: usize, protection: &Protection) -> Self {
+        Self::over(None, scheme, (mode, delta), protection)
+    }
+
+    /// With a disk behind it.
+    pub fn backed(scheme: &str) -> Self {
+        let backing = Backing::over(vec![Box::new(Untouched)]);
+        Self::over(
+            Some(backing),
+            scheme,
+            (Mode::FailureRecovery, 0),
+            &Protection::None,
+        )
+    }
+
+    fn over(
+        backing: Option<Backing>,
+        scheme: &str,
+        (mode, delta): (Mode, usize),
+        protection: &Protection,
+    ) -> Self {
         let scheme: Scheme = scheme.parse().expect("a scheme");
         let slab_bytes = PAGES * scheme.split_bytes() as u64;
         let shape = Shape {
@@ -57,9 +95,13 @@ impl World {
         marks.reserve_slots(0..512).expect("memory");
         let tags = Tags::anonymous(protection, 7, PAGES).expect("memory");
         let (flights, wake) = (Flights::new().expect("memory"), Wake::new().expect("one"));
-        let core = Core::new(shape, marks, tags, flights, None, wake, || Time(0));
+        let (store, queues) = backing
+            .map(|backing| Store::new(PAGES, slab_bytes, backing).expect("memory"))
+            .unzip();
+        let core = Core::new(shape, marks, tags, flights, store, wake, || Time(0));
         let mut world = Self {
             core: Arc::new(core),
+            _queues: queues.unwrap_or_default(),
             slabs: vec![vec![0; slab_bytes as usize]; scheme.members()],
         };
         world.map(LayoutId::First.extent(0), Cut::of(scheme), scheme.members());
@@ -86,6 +128,14 @@ impl World {
                 changed_in: next.epoch,
                 ..stripe
             }));
+            true
+        });
+    }
+
+    /// Unmaps the first extent.
+    pub fn unmap(&self) {
+        self.core.directory.publish(|next| {
+            next.extents[LayoutId::First.extent(0)] = None;
             true
         });
     }

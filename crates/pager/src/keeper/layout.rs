@@ -196,7 +196,7 @@ mod tests {
             (3, 0_u64.wrapping_sub(8192)),
             (3, 1 << 56),
             (5, HEAP + 8),
-            (5, u64::MAX & !4095),
+            (5, !4095),
         ] {
             let mut hello = right;
             hello[word] = value;

@@ -13,6 +13,7 @@ mod bare;
 mod cells;
 mod link;
 mod load;
+mod pinned;
 mod stop;
 
 use std::time::Duration;
@@ -29,6 +30,7 @@ use serde::Serialize;
 use crate::cluster::LocalCluster;
 use link::{OwnerLink, Start, ToOwner};
 use load::{BUCKET, Bucket, Load, Shape, p99_us};
+use pinned::Pinned;
 pub use stop::Stop;
 
 /// What is moved, and under which load.
@@ -50,8 +52,10 @@ pub struct Options {
     pub rate: u32,
     /// How long the load runs before the notice.
     pub before: Duration,
-    /// Decides what is read and written.
+    /// Random seed of what is read and written.
     pub seed: u64,
+    /// Whether the client's thread has a processor of its own, as Redy's have, and all else the others.
+    pub pins: bool,
 }
 
 /// What one variant did.
@@ -67,6 +71,8 @@ pub struct Report {
     pub region_bytes: u64,
     /// Copies of each region.
     pub copies: usize,
+    /// Whether the client's thread had a processor of its own.
+    pub is_pinned: bool,
     /// From the notice until every region was open on another host.
     pub migrated_ms: f64,
     /// Of it, from the first stop of a region until the last was open: without the memory that comes before.
@@ -152,6 +158,7 @@ fn slab_bytes(region_bytes: u64) -> u64 {
 }
 
 fn run_one(options: &Options, is_naive: bool) -> Result<Report> {
+    let pinned = Pinned::new(options.pins)?;
     let slab_bytes = slab_bytes(options.region_bytes);
     let slabs_per_region = u32::try_from(options.region_bytes / slab_bytes)?;
     let total_bytes = options.region_bytes * u64::from(options.regions);
@@ -202,6 +209,7 @@ fn run_one(options: &Options, is_naive: bool) -> Result<Report> {
         seed: options.seed,
         blocks: options.transport != "shm",
     };
+    pinned.take_own()?;
     let mut load = Load::new(&shape, &hosts, cluster.connector(), owner);
     load.wait_until("the cache", Load::is_ready)?;
     load.fill()?;
@@ -227,6 +235,7 @@ fn run_one(options: &Options, is_naive: bool) -> Result<Report> {
         regions: options.regions,
         region_bytes: options.region_bytes,
         copies: options.copies,
+        is_pinned: pinned.is_pinned(),
         migrated_ms: ms(migrated),
         moving_ms: ms(load.moving()),
         bare_ms: ms(bare.copy),

@@ -36,7 +36,7 @@ pub struct Plan {
     pub span: Duration,
     /// How long threads look for completions before they block.
     pub spin: Spin,
-    /// Decides which records.
+    /// Random seed of which records are touched.
     pub seed: u64,
 }
 

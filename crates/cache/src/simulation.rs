@@ -6,7 +6,7 @@
 //! for one-sided verbs), the way back, its client thread again (taking answers). Threads and each way serve in
 //! the order of arrival. Every figure that comes out is simulated.
 //!
-//! Time is in picoseconds in the code below. The seed decides everything that chance decides.
+//! Time is in picoseconds in the code below. All randomness comes from one seed.
 //!
 //! Paper: \[redy22\]: 3 to 4 us for a read at the network's own speed, ten times its throughput by
 //! batches of 16-byte records, and nothing more from batches from 256-byte records on.

@@ -12,6 +12,7 @@ pub mod failure;
 pub mod help;
 pub mod log;
 pub mod number;
+pub mod pin;
 pub mod program;
 pub mod progress;
 pub mod role;

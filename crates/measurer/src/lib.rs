@@ -7,7 +7,6 @@
 pub mod files;
 mod live;
 pub mod peer;
-pub mod pin;
 
 use anyhow::Result;
 use cenote_cache::simulation::{Network, SimulatedMeasurer};

@@ -78,7 +78,7 @@ pub fn serve(args: &Args) -> Result<u8> {
         std::process::exit(i32::from(ended.is_err()))
     });
     if let Some(processor) = args.processor {
-        crate::pin::this_thread(&[processor])?;
+        cenote_cli::pin::this_thread(&[processor])?;
     }
     let key = ClusterKey::generate()?;
     let config = Config {

@@ -81,7 +81,7 @@ pub enum Fallback {
 pub struct Setup {
     /// What things cost.
     pub parameters: Parameters,
-    /// Decides everything that chance decides.
+    /// Random seed.
     pub seed: u64,
     /// What clients ask for.
     pub mix: Mix,

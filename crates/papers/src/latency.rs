@@ -25,7 +25,7 @@ use cluster::{Cluster, Setup};
 /// What to measure.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Decides everything that chance decides.
+    /// Random seed.
     pub seed: u64,
     /// Pages read, and pages written, in each of the networks.
     pub operations: usize,

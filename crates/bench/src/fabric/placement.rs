@@ -4,8 +4,8 @@
 //! sometimes not, for seconds at a time, and a round trip takes a quarter of the time when they
 //! do: no core has to be woken. That would decide every ratio, so both ends are told.
 
-use std::io;
-use std::mem::size_of;
+use anyhow::{Context, Result};
+use cenote_cli::pin;
 
 /// Where the ends run.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -29,9 +29,8 @@ impl Placement {
 
 /// The calling thread and the servers, placed until this is dropped.
 pub(super) struct Cores {
-    before: libc::cpu_set_t,
-    cores: [usize; 2],
-    servers: Vec<libc::pid_t>,
+    before: Vec<usize>,
+    servers: Vec<i32>,
 }
 
 impl Cores {
@@ -39,33 +38,20 @@ impl Cores {
     ///
     /// # Errors
     /// The system refuses, or a server is gone.
-    pub(super) fn pin(servers: &[u32]) -> io::Result<Self> {
-        // SAFETY: an all-zero set is the empty one.
-        let mut before: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-        // SAFETY: `before` is valid for the size given; 0 is the calling thread.
-        if unsafe { libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &raw mut before) } != 0
-        {
-            return Err(io::Error::last_os_error());
-        }
-        let usable = |core: &usize| {
-            // SAFETY: below the set's size.
-            unsafe { libc::CPU_ISSET(*core, &before) }
-        };
-        let mut usable = (0..libc::CPU_SETSIZE as usize).filter(usable);
-        let first = usable.next().expect("a thread that runs may use a core");
-        let cores = [first, usable.next_back().unwrap_or(first)];
+    pub(super) fn pin(servers: &[u32]) -> Result<Self> {
         let mut threads = Vec::new();
         for process in servers {
-            for thread in std::fs::read_dir(format!("/proc/{process}/task"))? {
+            let tasks = format!("/proc/{process}/task");
+            for thread in std::fs::read_dir(&tasks).context(tasks)? {
                 let name = thread?.file_name();
-                let id = name.to_str().and_then(|name| name.parse().ok());
-                threads.push(id.ok_or(io::ErrorKind::InvalidData)?);
+                let number = name.to_str().and_then(|name| name.parse().ok());
+                threads.push(number.context("a thread's number")?);
             }
         }
-        pin(0, &only(first))?;
+        let before = pin::processors()?;
+        pin::this_thread(&before[..1])?;
         Ok(Self {
             before,
-            cores,
             servers: threads,
         })
     }
@@ -74,34 +60,20 @@ impl Cores {
     ///
     /// # Errors
     /// One of them is gone.
-    pub(super) fn place_servers(&self, placement: Placement) -> io::Result<()> {
-        let core = self.cores[usize::from(placement == Placement::Apart)];
-        self.servers
-            .iter()
-            .try_for_each(|thread| pin(*thread, &only(core)))
+    pub(super) fn place_servers(&self, placement: Placement) -> Result<()> {
+        let core = match placement {
+            Placement::Apart => &self.before[self.before.len() - 1..],
+            Placement::Together => &self.before[..1],
+        };
+        let mut servers = self.servers.iter();
+        servers.try_for_each(|&thread| pin::thread(thread, core))
     }
 }
 
 impl Drop for Cores {
     fn drop(&mut self) {
-        if let Err(error) = pin(0, &self.before) {
-            eprintln!("fabric: the thread stays on one core: {error}");
+        if let Err(error) = pin::this_thread(&self.before) {
+            eprintln!("fabric: the thread stays on one core: {error:#}");
         }
-    }
-}
-
-fn only(core: usize) -> libc::cpu_set_t {
-    // SAFETY: an all-zero set is the empty one.
-    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    // SAFETY: `core` came out of a set of the same size.
-    unsafe { libc::CPU_SET(core, &mut set) };
-    set
-}
-
-fn pin(thread: libc::pid_t, set: &libc::cpu_set_t) -> io::Result<()> {
-    // SAFETY: `set` is valid for the size given.
-    match unsafe { libc::sched_setaffinity(thread, size_of::<libc::cpu_set_t>(), set) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
     }
 }

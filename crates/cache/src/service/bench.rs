@@ -30,7 +30,7 @@ pub struct Plan {
     pub warm_up: Duration,
     /// How long it counts.
     pub span: Duration,
-    /// Decides which records.
+    /// Random seed of which records are touched.
     pub seed: u64,
 }
 

@@ -56,7 +56,7 @@ pub struct Args {
     /// Racks that fail at once; the odds are the worse of these and of --failed
     #[arg(long, value_name = "N", default_value_t = 1, requires = "racks")]
     failed_racks: usize,
-    /// Decides everything that chance decides
+    /// Random seed
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
     /// One JSON object on standard output

@@ -41,7 +41,7 @@ pub struct Config {
 pub struct Net(Arc<Mutex<State>>);
 
 impl Net {
-    /// A network without nodes, at time 0. Everything that chance decides comes from `seed`.
+    /// A network without nodes, at time 0. All randomness comes from `seed`.
     #[must_use]
     pub fn new(seed: u64, config: Config) -> Self {
         // Every window is a file descriptor of this process.

@@ -10,7 +10,7 @@ use cenote_sim::cache::{self, Options};
 
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// Decides everything that chance decides; the first one where there are many
+    /// Random seed; of the first run where there are many
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
     /// Simulations, one seed after the other, until one fails

@@ -64,7 +64,7 @@ With --json a line for each millisecond of efactory and efactory-bounded.")]
 
 #[derive(clap::Args, Debug)]
 struct Common {
-    /// Decides everything that chance decides
+    /// Random seed
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
     /// Clients with one operation at a time each; latency has one, scale has 1 to 32

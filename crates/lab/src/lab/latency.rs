@@ -11,7 +11,7 @@ use cenote_volume::Scheme;
 
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// Decides everything that chance decides
+    /// Random seed
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
     /// Pages read and pages written, each, in each network

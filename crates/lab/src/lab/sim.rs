@@ -11,7 +11,7 @@ use cenote_volume::{Mode, Placement, Protection, Scheme};
 
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// Decides everything that chance decides [default: a fresh one]
+    /// Random seed [default: a fresh one]
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
     /// Virtual time to simulate

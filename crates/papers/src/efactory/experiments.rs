@@ -15,7 +15,7 @@ pub use lag::{Lag, lag};
 /// What every experiment may be asked for.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Decides everything that chance decides.
+    /// Random seed.
     pub seed: u64,
     /// What things cost.
     pub parameters: Parameters,

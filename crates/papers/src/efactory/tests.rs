@@ -3,7 +3,7 @@ use cenote_store::schemes::{GetStep, PutStep, all, by_name};
 use super::*;
 use tally::Taken;
 
-/// One client, one kind of operation, and nothing that chance decides but keys.
+/// One client, one kind of operation, and nothing random but keys.
 fn alone(scheme: &str, mix: Mix, value_bytes: u64) -> Measured {
     let setup = Setup {
         parameters: Parameters {

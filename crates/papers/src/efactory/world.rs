@@ -2,7 +2,7 @@
 //! core.
 //!
 //! Time is in picoseconds. Events of one moment happen in the order in which they were made, and
-//! all that chance decides comes from the seed, so a run is the same on every machine.
+//! all randomness comes from the seed, so a run is the same on every machine.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

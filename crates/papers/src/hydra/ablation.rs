@@ -48,7 +48,7 @@ pub const DISK_NS: u64 = 80_000;
 /// What to measure.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Decides everything that chance decides.
+    /// Random seed.
     pub seed: u64,
     /// Pages read, and pages written, of each row.
     pub operations: usize,

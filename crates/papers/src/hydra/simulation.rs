@@ -48,7 +48,7 @@ pub struct Effort {
     pub clusters: u32,
     /// Failures drawn for each.
     pub failures: u32,
-    /// Decides everything that chance decides.
+    /// Random seed.
     pub seed: u64,
 }
 

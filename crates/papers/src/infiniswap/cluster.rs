@@ -27,7 +27,7 @@ pub use self::report::{PAPER, Paper, csv, plot};
 /// The experiment.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Options {
-    /// Decides everything that chance decides; run i has the seed plus i.
+    /// Random seed; run i has the seed plus i.
     pub seed: u64,
     /// Clusters, each with its containers placed again.
     pub runs: u32,

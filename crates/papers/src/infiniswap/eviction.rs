@@ -23,7 +23,7 @@ pub struct Options {
     pub busy: f64,
     /// Batches.
     pub runs: u32,
-    /// Decides everything that chance decides.
+    /// Random seed.
     pub seed: u64,
 }
 

@@ -27,7 +27,7 @@ pub struct Options {
     pub slabs: u32,
     /// Clusters of each size and policy.
     pub runs: u32,
-    /// Decides everything that chance decides; the same for all policies.
+    /// Random seed; the same for all policies.
     pub seed: u64,
 }
 

@@ -75,7 +75,7 @@ const BURST: usize = 16;
 /// How much.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// Decides everything that chance decides.
+    /// Random seed.
     pub seed: u64,
     /// Pages read, and pages written, of each row.
     pub operations: usize,

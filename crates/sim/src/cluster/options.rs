@@ -17,7 +17,7 @@ const MODES: [Mode; 4] = [
 /// What to simulate. Sizes in bytes.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Decides everything that chance decides.
+    /// Random seed.
     pub seed: u64,
     /// Virtual time to simulate.
     pub duration: Duration,

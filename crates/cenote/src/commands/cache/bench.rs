@@ -38,7 +38,7 @@ pub struct Args {
     /// Where its manager listens, for a client on another machine [default: its socket on this one]
     #[arg(long, value_name = "ADDRESS")]
     manager: Vec<Address>,
-    /// Decides which records
+    /// Random seed of which records are touched
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
     #[command(flatten)]

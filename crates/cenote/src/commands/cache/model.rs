@@ -48,7 +48,7 @@ pub struct Args {
     /// Measure everything so many times, and keep the worst [default: 1 on sim, 3 on others]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
     passes: Option<u32>,
-    /// Decides everything that chance decides, on sim
+    /// Random seed, on sim
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
     /// JSON on standard output in place of text: a line for each size of records, and one for all

@@ -18,7 +18,7 @@ pub struct Args {
     /// sim, in virtual time and beside the paper's figures; tcp or shm, on this machine
     #[arg(long, value_name = "FABRIC", default_value = "sim", value_parser = ["sim", "tcp", "shm"])]
     transport: String,
-    /// Decides everything that chance decides on sim
+    /// Random seed, on sim
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
     /// Pages read and pages written, each, for a row (on tcp and shm: of each round)

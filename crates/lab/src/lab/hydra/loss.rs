@@ -16,7 +16,7 @@ use super::case::CaseArgs;
 pub struct Args {
     #[command(flatten)]
     case: CaseArgs,
-    /// Decides everything that chance decides
+    /// Random seed
     #[arg(long, value_name = "N", default_value_t = USUAL.seed)]
     seed: u64,
     /// JSON on standard output in place of text

@@ -30,7 +30,7 @@ pub struct Args {
     /// Most hosts of a cluster, for `balance`, up to a million
     #[arg(long, value_name = "N", default_value_t = 100_000)]
     hosts_max: usize,
-    /// Decides everything that chance decides
+    /// Random seed
     #[arg(long, value_name = "N", default_value_t = USUAL.seed)]
     seed: u64,
     /// JSON on standard output in place of text

@@ -12,7 +12,7 @@ pub struct Args {
     /// Clusters, each with its containers placed again
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..))]
     runs: u32,
-    /// Decides everything that chance decides
+    /// Random seed
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
     /// Machines of a cluster

@@ -9,13 +9,13 @@ use cenote_cache::simulation::{Network, SimulatedMeasurer};
 use cenote_cache::tuner::{Measurement, Transport};
 use cenote_cache::{Configuration, LatencyOf, Writes};
 use cenote_cli::failure::DONE;
-use cenote_cli::progress;
 use cenote_cli::span::Span;
 use cenote_cli::table::Table;
+use cenote_cli::{pin, progress};
 use cenote_fabric::calls::Spin;
 use cenote_fabric::rdma::Tuning;
 use cenote_measure::statistics::median;
-use cenote_measurer::{Places, peer, pin, run_patiently};
+use cenote_measurer::{Places, peer, run_patiently};
 use serde::Serialize;
 
 /// Bytes of an operation, and messages under way once there are several: the paper's.
@@ -33,7 +33,7 @@ pub struct Args {
     /// How long each run counts
     #[arg(long, value_name = "DURATION", default_value = "300ms")]
     span: Span,
-    /// Decides everything that chance decides
+    /// Random seed
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
     /// A JSON line for each row on standard output

@@ -37,9 +37,12 @@ pub struct Args {
     /// Requests a second, of 1 KiB each
     #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     rate: u32,
-    /// Decides which bytes are read and written
+    /// Random seed of what is read and written
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
+    /// Leave the client's thread to the scheduler: else it has a processor of its own, and all else the others
+    #[arg(long)]
+    unpinned: bool,
     /// Also stop the load at the first region's stop until all have moved, to have both beside each other
     #[arg(long)]
     naive: bool,
@@ -73,6 +76,7 @@ pub fn run(args: &Args) -> Result<u8> {
         rate: args.rate,
         before: BEFORE,
         seed: args.seed,
+        pins: !args.unpinned,
     };
     let reports = migration::run(&options, args.naive)?;
     let plot = migration::plot(&reports, Shown::Throughput);
@@ -104,12 +108,17 @@ fn describe(out: &mut dyn std::io::Write, report: &Report) -> std::io::Result<()
     let region_ms = report.bare_ms / f64::from(report.regions);
     writeln!(
         out,
-        "{}: {} regions of {} over {}, copies: {}",
+        "{}: {} regions of {} over {}, copies: {}{}",
         report.variant,
         report.regions,
         Size(report.region_bytes),
         report.transport,
-        report.copies
+        report.copies,
+        if report.is_pinned {
+            ", a processor for the client alone"
+        } else {
+            ""
+        }
     )?;
     writeln!(
         out,

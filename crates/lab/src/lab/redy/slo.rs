@@ -21,7 +21,7 @@ pub struct Args {
     /// SLOs to draw
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     samples: u32,
-    /// Decides everything that chance decides
+    /// Random seed
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
     /// What carries requests: sim; or shm, tcp or rdma to a host on this machine

@@ -149,6 +149,12 @@ pub fn run(options: &Options, with_naive: bool) -> Result<Vec<Report>> {
     Ok(reports)
 }
 
+/// As much memory as the copies will take. Freed at the notice, it is memory that the machine has: that of a
+/// virtual machine comes from the one below when it is first touched, and stops all processors for that.
+fn touched(bytes: u64) -> Result<Vec<u8>> {
+    Ok(vec![1; usize::try_from(bytes)?])
+}
+
 fn slab_bytes(region_bytes: u64) -> u64 {
     let mut slab_bytes = region_bytes;
     while slab_bytes > SLAB_BYTES_MAX && slab_bytes.is_multiple_of(2 << 20) {
@@ -210,12 +216,15 @@ fn run_one(options: &Options, is_naive: bool) -> Result<Report> {
         blocks: options.transport != "shm",
     };
     pinned.take_own()?;
-    let mut load = Load::new(&shape, &hosts, cluster.connector(), owner);
+    let mut load = Load::new(&shape, &hosts, &pinned.elsewhere(cluster.connector()), owner);
     load.wait_until("the cache", Load::is_ready)?;
     load.fill()?;
     load.owner().send(ToOwner::Withdraw(target));
+    let room = touched(total_bytes)?;
     load.begin();
     load.run_for(options.before)?;
+    drop(room);
+    load.resume();
     let noticed = Time::now();
     for host in 0..options.reclaimed {
         cluster.take_back(host)?;

@@ -496,7 +496,7 @@ impl Client {
     /// that.
     fn is_sound(&self, entry: &Entry) -> bool {
         let slabs = self.geometry.slabs_per_region as usize;
-        entry.copies.iter().all(|copy| {
+        entry.places().all(|copy| {
             copy.host < self.links.len()
                 && copy.windows.len() == slabs
                 && copy

@@ -273,6 +273,11 @@ impl Load {
         self.stops = Stops::default();
     }
 
+    /// What is due from now on is due at the rate again, and nothing for the time that the caller took.
+    pub fn resume(&mut self) {
+        self.due = Time::now();
+    }
+
     /// Reads and writes at the rate for some time.
     ///
     /// # Errors

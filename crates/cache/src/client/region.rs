@@ -122,8 +122,9 @@ impl RegionView {
         self.entry.as_ref().is_some_and(is_readable)
     }
 
+    /// Whether it is on the host, or will be.
     pub fn uses(&self, host: HostIndex) -> bool {
-        let is_on = |entry: &Entry| entry.copies.iter().any(|copy| copy.host == host);
+        let is_on = |entry: &Entry| entry.places().any(|copy| copy.host == host);
         self.entry.as_ref().is_some_and(is_on)
     }
 
@@ -173,12 +174,13 @@ impl Client {
         self.known.push_back((number, generation));
     }
 
-    /// Has the windows of a region attached that are not yet.
+    /// Has the windows of a region attached that are not yet; those of a copy to come ahead, or reads would
+    /// wait for them when it counts.
     pub(super) fn want_windows(&mut self, region: usize) {
         let Some(entry) = &self.regions[region].entry else {
             return;
         };
-        for copy in &entry.copies {
+        for copy in entry.places() {
             let link = &mut self.links[copy.host];
             if link.path.is_none() {
                 continue;
@@ -242,14 +244,14 @@ impl Client {
         const SLACK: usize = 64;
         let mut used: Vec<BTreeSet<WindowName>> = vec![BTreeSet::new(); self.links.len()];
         let held: usize = self.links.iter().map(|link| link.windows.len()).sum();
-        let copies = |view: &RegionView| view.entry.as_ref().map_or(0, |e| e.copies.len());
+        let copies = |view: &RegionView| view.entry.as_ref().map_or(0, |e| e.places().count());
         let slabs = self.geometry.slabs_per_region as usize;
         let needed: usize = self.regions.iter().map(copies).sum::<usize>() * slabs;
         if held <= needed + SLACK {
             return;
         }
         for view in &self.regions {
-            for copy in view.entry.iter().flat_map(|entry| &entry.copies) {
+            for copy in view.entry.iter().flat_map(Entry::places) {
                 let names = copy.windows.iter().map(|w| (w.id, w.generation));
                 used[copy.host].extend(names);
             }

@@ -15,6 +15,7 @@ use super::*;
 use crate::owner::{Access, Copy, Entry};
 use crate::path::Failure;
 
+mod ahead;
 mod late;
 
 const SLAB: u64 = 4096;
@@ -160,6 +161,7 @@ impl Bench {
             copies: hosts.iter().map(copy).collect(),
             losses: 0,
             fell_back_ms: 0,
+            next: Vec::new(),
         };
         self.client.handle_entry(entry);
     }
@@ -369,6 +371,7 @@ fn a_write_that_went_with_a_lost_copy_is_done_again_once_the_loss_is_told() {
         copies: vec![Copy::new(1, vec![bench.windows[1]])],
         losses: 1,
         fell_back_ms: 0,
+        next: Vec::new(),
     };
     bench.client.handle_entry(entry);
     assert!(bench.end(0, Ok(())).is_empty());
@@ -421,6 +424,7 @@ fn entries_that_do_not_fit_the_cache_are_left_aside() {
         )],
         losses: 0,
         fell_back_ms: 0,
+        next: Vec::new(),
     };
     let unfit = [
         entry(u32::MAX, 0, SLAB),

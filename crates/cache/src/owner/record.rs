@@ -48,7 +48,15 @@ impl Record {
             hosts: hosts.map(name).collect(),
             duration: owner.duration(),
             outdated: owner.outdated.until(),
-            entries: owner.entries(),
+            // Memory for a copy to come is the next owner's to ask for.
+            entries: owner
+                .entries()
+                .into_iter()
+                .map(|entry| Entry {
+                    next: Vec::new(),
+                    ..entry
+                })
+                .collect(),
         }
     }
 

@@ -78,6 +78,9 @@ messages! {
         pub access: Access,
         /// Where it is, best first.
         pub copies: Vec<Copy> as List<u8, 0, 2> | "a region of no copy, or of too many",
+        /// The copy that is being made, if one is. It does not count: clients connect to it ahead, and neither
+        /// read nor write it.
+        pub next: Vec<Copy> as List<u8, 0, 1> | "a region of too many copies to come",
     }
 }
 
@@ -91,6 +94,11 @@ impl Entry {
             return Err(Malformed("a region of no copy, or of too many"));
         }
         Ok(())
+    }
+
+    /// Its copies, and the one to come.
+    pub fn places(&self) -> impl Iterator<Item = &Copy> {
+        self.copies.iter().chain(&self.next)
     }
 }
 
@@ -311,6 +319,7 @@ impl Region {
             generation: self.generation,
             access: self.access,
             copies: copies.clone(),
+            next: self.new_copy().cloned().into_iter().collect(),
             losses: self.losses,
             fell_back_ms: self.fell_back_ms,
         }

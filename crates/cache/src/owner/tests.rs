@@ -236,6 +236,12 @@ fn a_region_that_moves_is_frozen_then_copied_then_flipped_then_retired() {
     let retired = world.place_of(|action| matches!(action, Action::Unmap { .. }));
     let open = world.place_of(told(Access::Open, 1 - from));
     assert!(frozen < copied && copied < flipped && flipped < retired && retired < open);
+    let next = |place: usize| match &world.seen[place] {
+        Action::Tell { entry, .. } => entry.next.iter().map(|copy| copy.host).collect(),
+        _ => vec![],
+    };
+    assert_eq!(next(frozen), [1 - from], "clients connect to it meanwhile");
+    assert!(next(flipped).is_empty() && next(open).is_empty());
 }
 
 #[test]

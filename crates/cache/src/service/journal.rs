@@ -317,6 +317,7 @@ impl Image {
                 .collect(),
             losses: kept.losses,
             fell_back_ms: kept.fell_back_ms,
+            next: Vec::new(),
         };
         regions.map(entry).collect()
     }

@@ -200,7 +200,7 @@ impl ToClient {
     pub fn decode(bytes: &[u8], slab_bytes: u64) -> Result<Self, Malformed> {
         let mut message = Reader::new(bytes).whole()?;
         if let Self::Entry(entry) = &mut message {
-            let copies = entry.copies.iter_mut();
+            let copies = entry.copies.iter_mut().chain(&mut entry.next);
             for window in copies.flat_map(|copy| &mut copy.windows) {
                 window.len_bytes = slab_bytes;
             }

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use super::injected_faults::{InjectedFault, is_injected};
-use super::message::{ANSWER_PART_BYTES, ToClient};
+use super::message::{ANSWER_PART_BYTES, ENTRY_SLABS_MAX, ToClient};
 use crate::owner::Entry;
 
 /// Most questions of one client that wait for their answer.
@@ -59,8 +59,11 @@ impl Outbox {
         self.hosts.insert(number, host);
     }
 
-    /// A region's newest entry.
-    pub fn tell(&mut self, entry: Entry) {
+    /// A region's newest entry. It says nothing of a copy to come where that does not fit into a message.
+    pub fn tell(&mut self, mut entry: Entry) {
+        if entry.places().map(|copy| copy.windows.len()).sum::<usize>() > ENTRY_SLABS_MAX {
+            entry.next.clear();
+        }
         self.entries.insert(entry.region, entry);
     }
 
@@ -168,6 +171,7 @@ mod tests {
             copies: Vec::new(),
             losses: 0,
             fell_back_ms: 0,
+            next: Vec::new(),
         }
     }
 

@@ -20,6 +20,7 @@ fn entry(region: u32, hosts: &[usize]) -> Entry {
         copies: hosts.iter().map(copy).collect(),
         losses: 0,
         fell_back_ms: 0,
+        next: Vec::new(),
     }
 }
 

@@ -179,6 +179,7 @@ fn entry(generation: u64, losses: u32) -> Entry {
         copies: vec![Copy::new(1, Vec::new())],
         losses,
         fell_back_ms: 0,
+        next: Vec::new(),
     }
 }
 

@@ -82,6 +82,7 @@ fn entry(region: u32, generation: u64, hosts: &[usize]) -> Entry {
             .collect(),
         losses: 0,
         fell_back_ms: 0,
+        next: Vec::new(),
     }
 }
 

@@ -29,6 +29,7 @@ fn entry() -> impl Strategy<Value = Entry> {
                 .collect(),
             losses,
             fell_back_ms: generation / 3,
+            next: Vec::new(),
         },
     )
 }
@@ -149,6 +150,7 @@ fn an_entry_of_as_many_slabs_as_may_be_fits_into_a_message() {
         copies: vec![copy(0), copy(1)],
         losses: 0,
         fell_back_ms: 0,
+        next: Vec::new(),
     };
     let bytes = ToClient::Entry(entry).encode();
     assert!(bytes.len() <= MESSAGE_BYTES_MAX, "{}", bytes.len());
@@ -180,6 +182,7 @@ fn what_no_manager_says_is_refused() {
         copies: Vec::new(),
         losses: 0,
         fell_back_ms: 0,
+        next: Vec::new(),
     };
     let bytes = ToClient::Entry(entry).encode();
     let refused = Malformed("a region of no copy, or of too many");

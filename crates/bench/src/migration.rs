@@ -85,6 +85,9 @@ pub struct Report {
     pub longest_write_stop_ms: f64,
     /// The same of a read.
     pub longest_read_ms: f64,
+    /// The longest that the client's own thread did not run meanwhile, or was busy with one thing: who is due
+    /// then waits, whatever the cache does.
+    pub longest_pause_ms: f64,
     /// Reads before the notice, and while regions moved.
     pub read_p99_before_us: f64,
     /// See there.
@@ -216,7 +219,12 @@ fn run_one(options: &Options, is_naive: bool) -> Result<Report> {
         blocks: options.transport != "shm",
     };
     pinned.take_own()?;
-    let mut load = Load::new(&shape, &hosts, &pinned.elsewhere(cluster.connector()), owner);
+    let mut load = Load::new(
+        &shape,
+        &hosts,
+        &pinned.elsewhere(cluster.connector()),
+        owner,
+    );
     load.wait_until("the cache", Load::is_ready)?;
     load.fill()?;
     load.owner().send(ToOwner::Withdraw(target));
@@ -251,6 +259,7 @@ fn run_one(options: &Options, is_naive: bool) -> Result<Report> {
         bare_memory_ms: ms(bare.memory),
         longest_write_stop_ms: load.during.writes.max() as f64 / 1e6,
         longest_read_ms: load.during.reads.max() as f64 / 1e6,
+        longest_pause_ms: ms(load.longest_pause),
         read_p99_before_us: us(&load.before.reads, 0.99),
         read_p99_during_us: us(&load.during.reads, 0.99),
         read_p50_before_us: us(&load.before.reads, 0.5),

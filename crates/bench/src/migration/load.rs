@@ -119,6 +119,9 @@ pub struct Load {
     last_open: Option<Time>,
     /// What the stop of each region consists of.
     pub stops: Stops,
+    /// When this thread looked last, and the longest that it did not during the move.
+    turned_at: Time,
+    pub longest_pause: Duration,
     /// Whether the thread blocks while nothing is due: the network's other end needs the processor.
     blocks: bool,
     ended: Vec<Ended>,
@@ -175,6 +178,8 @@ impl Load {
             first_stop: None,
             last_open: None,
             stops: Stops::default(),
+            turned_at: now,
+            longest_pause: Duration::ZERO,
             blocks: shape.blocks,
             ended: Vec::new(),
             before: Seen::new(),
@@ -275,7 +280,8 @@ impl Load {
 
     /// What is due from now on is due at the rate again, and nothing for the time that the caller took.
     pub fn resume(&mut self) {
-        self.due = Time::now();
+        let now = Time::now();
+        (self.due, self.turned_at) = (now, now);
     }
 
     /// Reads and writes at the rate for some time.
@@ -330,6 +336,13 @@ impl Load {
 
     fn turn(&mut self, submits: bool) -> Result<()> {
         let now = Time::now();
+        if self
+            .the_move
+            .is_some_and(|the_move| the_move.ended.is_none())
+        {
+            self.longest_pause = self.longest_pause.max(now.since(self.turned_at));
+        }
+        self.turned_at = now;
         self.step(now)?;
         while submits && self.due <= now && self.under_way.len() < OUTSTANDING_MAX {
             let due = self.due;

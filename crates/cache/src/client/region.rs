@@ -37,8 +37,15 @@ impl RegionView {
     pub fn learn(&mut self, entry: Entry) -> (Option<u32>, bool) {
         let generation = self.entry.as_ref().map_or(0, |known| known.generation);
         if entry.generation <= generation {
-            // Told again, to a client that joined again: it hears of it again, too.
+            // Told again, to a client that joined again or for the copy to come: it hears of it again, too.
             self.known = self.known.min(entry.generation.saturating_sub(1));
+            if let Some(known) = self
+                .entry
+                .as_mut()
+                .filter(|known| known.generation == entry.generation)
+            {
+                known.next = entry.next;
+            }
             return (None, entry.generation == generation);
         }
         let is_first = self.entry.is_none();

@@ -79,7 +79,7 @@ messages! {
         /// Where it is, best first.
         pub copies: Vec<Copy> as List<u8, 0, 2> | "a region of no copy, or of too many",
         /// The copy that is being made, if one is. It does not count: clients connect to it ahead, and neither
-        /// read nor write it.
+        /// read nor write it. It may change while the generation does not.
         pub next: Vec<Copy> as List<u8, 0, 1> | "a region of too many copies to come",
     }
 }

@@ -241,6 +241,11 @@ fn a_region_that_moves_is_frozen_then_copied_then_flipped_then_retired() {
         _ => vec![],
     };
     assert_eq!(next(frozen), [1 - from], "clients connect to it meanwhile");
+    let ahead = world.place_of(told(Access::Open, from));
+    assert!(
+        ahead < frozen && next(ahead) == [1 - from],
+        "and before that"
+    );
     assert!(next(flipped).is_empty() && next(open).is_empty());
 }
 

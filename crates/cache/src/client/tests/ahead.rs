@@ -25,10 +25,16 @@ fn a_copy_to_come_is_connected_to_and_not_used_before_it_counts() {
         copies: vec![Copy::new(0, vec![old])],
         losses: 0,
         fell_back_ms: 0,
-        next: vec![Copy::new(1, vec![new])],
+        next: Vec::new(),
     };
     client.handle_entry(entry.clone());
-    assert!(client.lacks_path(0) && client.lacks_path(1));
+    assert!(client.lacks_path(0) && !client.lacks_path(1));
+    let entry = Entry {
+        next: vec![Copy::new(1, vec![new])],
+        ..entry
+    };
+    client.handle_entry(entry.clone());
+    assert!(client.lacks_path(1), "told again, of the copy to come");
     client.handle_path(0, path(0));
     client.handle_path(1, path(1));
     let wanted: Vec<_> = std::iter::from_fn(|| client.take_wanted()).collect();

@@ -162,6 +162,11 @@ fn describe(out: &mut dyn std::io::Write, report: &Report) -> std::io::Result<()
     )?;
     writeln!(
         out,
+        "  the client's thread stood still for {:.1} ms at most",
+        report.longest_pause_ms
+    )?;
+    writeln!(
+        out,
         "  writes before: p50 {:.1} us, p99 {:.1} us",
         report.write_p50_before_us, report.write_p99_before_us
     )?;

@@ -11,7 +11,7 @@ use crate::configuration::Configuration;
 use crate::owner::{Access, Copy, Entry, REGION_BYTES_MAX};
 
 /// Counts versions of these messages. A manager refuses a client of another one by name.
-pub const VERSION: u16 = 2;
+pub const VERSION: u16 = 3;
 
 /// Most pairs of region and generation in one message.
 pub const KNOWN_MAX: usize = 1000;

@@ -1,5 +1,6 @@
 """One process of each kind that has metrics, with work done at each, to test monitoring on."""
 
+import contextlib
 import os
 import re
 import signal
@@ -26,15 +27,20 @@ def get(url):
 class Process:
     """A process of ours in the foreground, whose metrics are somewhere on loopback."""
 
-    def __init__(self, log, *arguments, **variables):
+    def __init__(self, log, *arguments, program=CENOTE, limit_s=LIMIT_S, **variables):
         self.log = log
         with open(log, "wb") as out:
             self.process = subprocess.Popen(
-                [str(word) for word in (CENOTE, *arguments)],
+                [str(word) for word in (program, *arguments)],
                 stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT,
                 env=dict(os.environ, **variables),
             )
-        self.line = wait_for(lambda: self.said(r"^ready .*$"), self.text)
+        try:
+            self.line = wait_for(lambda: self.said(r"^ready .*$"), self.text, limit_s)
+        except BaseException:
+            # Nobody has it yet who could end it.
+            self.end()
+            raise
 
     def said(self, pattern):
         if self.process.poll() is not None:
@@ -82,10 +88,12 @@ class Cluster:
         return self
 
     def __exit__(self, *_):
-        for process in reversed(self.processes):
-            process.end()
-        if self.is_kv_up:
-            run(CENOTE, "kv", "down", "--dir", self.folder / "kv", code=None)
+        # The last first, each whatever becomes of those before it.
+        with contextlib.ExitStack() as ends:
+            if self.is_kv_up:
+                ends.callback(run, CENOTE, "kv", "down", "--dir", self.folder / "kv", code=None)
+            for process in self.processes:
+                ends.callback(process.end)
 
     def begin(self, name, *arguments):
         process = Process(self.folder / f"{name}.log", *arguments)

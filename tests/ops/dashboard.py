@@ -4,6 +4,7 @@
 With CENOTE_SCREENSHOTS=docs/images the pictures of the documents are taken as well.
 """
 
+import contextlib
 import json
 import os
 import re
@@ -34,6 +35,15 @@ class Shared:
 
     @classmethod
     def start(cls):
+        try:
+            cls.launch()
+        except BaseException:
+            # The next test tries again, with a cluster of its own.
+            cls.end()
+            raise
+
+    @classmethod
+    def launch(cls):
         need("chromium", "nbdcopy")
         packages = next((harness.tools() / "lib").glob("python3*/site-packages"))
         site.addsitedir(str(packages))
@@ -75,15 +85,18 @@ class Shared:
 
     @classmethod
     def end(cls):
-        if cls.browser:
-            cls.browser.close()
-        if cls.driver:
-            cls.driver.stop()
-        for process in reversed(cls.processes):
-            process.end()
-        if cls.place:
-            run(CENOTE, "down", "--force", "--dir", cls.dir, code=None)
-            cls.place.cleanup()
+        # The last first, each whatever becomes of those before it.
+        with contextlib.ExitStack() as ends:
+            if cls.place:
+                ends.callback(cls.place.cleanup)
+                ends.callback(run, CENOTE, "down", "--force", "--dir", cls.dir, code=None)
+            for process in cls.processes:
+                ends.callback(process.end)
+            if cls.driver:
+                ends.callback(cls.driver.stop)
+            if cls.browser:
+                ends.callback(cls.browser.close)
+        cls.place, cls.processes, cls.driver, cls.browser = None, [], None, None
 
 
 class Tab:

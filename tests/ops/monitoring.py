@@ -152,6 +152,21 @@ def test_logs_are_an_object_a_line_where_that_is_asked_for():
                 process.end()
 
 
+def test_a_process_that_does_not_become_ready_is_ended():
+    with folder() as place:
+        unready = {"program": "sleep", "limit_s": 0.2}
+        mark = "3600.0625"
+        try:
+            Process(place / "log", mark, **unready)
+        except AssertionError:
+            pass
+        else:
+            raise AssertionError("it said that it was ready")
+        commands = [file.read_bytes() for file in Path("/proc").glob("[0-9]*/cmdline")
+                    if file.exists()]
+        assert f"sleep\0{mark}\0".encode() not in commands
+
+
 def test_every_alert_fires_when_it_should_and_not_before():
     need("promtool")
     run("promtool", "check", "rules", RULES)

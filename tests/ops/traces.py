@@ -180,8 +180,9 @@ class Well:
         return self
 
     def __exit__(self, *_):
-        for process in reversed(self.processes.values()):
-            process.end()
+        with contextlib.ExitStack() as ends:
+            for process in self.processes.values():
+                ends.callback(process.end)
 
     def begin(self, name, *arguments, **variables):
         log = self.place / f"{name}.log"
@@ -287,7 +288,7 @@ def test_a_collector_gets_the_spans_of_hosts_and_volumes():
 
             # What the end of a process leaves is sent before it is gone.
             assert spans.named("close volume") == []
-            assert ended(well.processes.pop("v0")) == 0
+            assert ended(well.processes["v0"]) == 0
             closed = spans.wait("close volume", service_name="cenote-nbd")[0]
             assert closed["attributes"]["cenote.volume"] == "v0", closed
         # An order is no server: it sends nothing, whatever the environment says.

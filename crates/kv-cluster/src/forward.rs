@@ -10,14 +10,32 @@
 use std::collections::VecDeque;
 
 use bytes::{BufMut, Bytes, BytesMut};
+use cenote_kv::protocol::Limits;
 
-use super::frame::{FrameError, kind};
+use super::frame::{FrameError, PAYLOAD_BYTES_MAX, kind};
 
 /// Requests on their way to one node over one link.
 pub const WINDOW: usize = 4096;
 
 const FORWARD_BYTES: usize = 12;
 const REPLY_BYTES: usize = 8;
+/// Longest text of a request, and of a reply, that a frame carries.
+pub const TEXT_BYTES_MAX: usize = PAYLOAD_BYTES_MAX - FORWARD_BYTES;
+/// What stands beside a line and a value at most: their ends, a key, the facts of a reply, the head of an
+/// operation.
+const BESIDE_BYTES: u64 = 4096;
+
+/// Whether frames carry whatever clients with these limits may ask and be answered: the requests and
+/// replies here, and the operations of a group.
+#[must_use]
+pub fn is_carried(limits: &Limits) -> bool {
+    let line = |bytes: usize| u64::try_from(bytes).unwrap_or(u64::MAX);
+    let with_value = limits
+        .item_bytes_max
+        .saturating_add(line(limits.line_bytes_max));
+    let longest = with_value.max(line(limits.multiget_bytes_max));
+    longest.saturating_add(BESIDE_BYTES) <= line(TEXT_BYTES_MAX)
+}
 
 /// A sub-request as it is on the link.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -180,6 +198,32 @@ mod tests {
     use super::*;
 
     const BYTES: usize = 1 << 20;
+
+    #[test]
+    fn frames_carry_what_clients_may_say_by_default_and_not_much_more() {
+        let limits = Limits::default();
+        assert!(is_carried(&limits));
+        for too_much in [
+            Limits {
+                item_bytes_max: 2 << 20,
+                ..limits
+            },
+            Limits {
+                item_bytes_max: u64::MAX,
+                ..limits
+            },
+            Limits {
+                line_bytes_max: usize::MAX,
+                ..limits
+            },
+            Limits {
+                multiget_bytes_max: 2 << 20,
+                ..limits
+            },
+        ] {
+            assert!(!is_carried(&too_much), "{too_much:?}");
+        }
+    }
 
     #[test]
     fn payloads_have_the_bytes_of_the_table() {

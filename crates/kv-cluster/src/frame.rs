@@ -91,14 +91,15 @@ pub fn read_header(input: &[u8]) -> Result<Option<(u8, usize)>, FrameError> {
 
 /// The bytes before a payload of this length.
 ///
-/// # Panics
-/// The payload is longer than one may be.
-#[must_use]
-pub fn header(kind: u8, payload_bytes: usize) -> [u8; HEADER_BYTES] {
-    assert!(payload_bytes <= PAYLOAD_BYTES_MAX, "{payload_bytes} bytes");
-    let length = u32::try_from(payload_bytes).expect("at most the maximum");
-    let [a, b, c, d] = length.to_le_bytes();
-    [a, b, c, d, kind]
+/// # Errors
+/// `TooLong`: the peer would give the link up.
+pub fn header(kind: u8, payload_bytes: usize) -> Result<[u8; HEADER_BYTES], FrameError> {
+    let length = u32::try_from(payload_bytes).ok();
+    let length = length.filter(|_| payload_bytes <= PAYLOAD_BYTES_MAX);
+    let [a, b, c, d] = length
+        .ok_or(FrameError::TooLong(payload_bytes))?
+        .to_le_bytes();
+    Ok([a, b, c, d, kind])
 }
 
 /// The payloads of something that may be longer than one: the last is the first that could be longer.
@@ -136,7 +137,7 @@ mod tests {
 
     #[test]
     fn a_frame_has_the_bytes_of_the_table() {
-        assert_eq!(header(7, 0x0102), [2, 1, 0, 0, 7]);
+        assert_eq!(header(7, 0x0102), Ok([2, 1, 0, 0, 7]));
         assert_eq!(ping(5)[..], [5, 0, 0, 0, 0, 0, 0, 0]);
     }
 
@@ -149,6 +150,11 @@ mod tests {
             bytes
         };
         assert_eq!(split(&mut header(longest)), Ok(None));
+        assert!(super::header(1, PAYLOAD_BYTES_MAX).is_ok());
+        assert_eq!(
+            super::header(1, PAYLOAD_BYTES_MAX + 1),
+            Err(FrameError::TooLong(PAYLOAD_BYTES_MAX + 1))
+        );
         assert_eq!(
             split(&mut header(longest + 1)),
             Err(FrameError::TooLong(PAYLOAD_BYTES_MAX + 1))
@@ -164,7 +170,7 @@ mod tests {
         ) {
             let mut bytes = Vec::new();
             for (kind, payload) in &frames {
-                bytes.extend(header(*kind, payload.len()));
+                bytes.extend(header(*kind, payload.len()).unwrap());
                 bytes.extend(payload);
             }
             let mut input = BytesMut::new();

@@ -24,6 +24,7 @@ fn frames(stream: &[u8], piece: usize) -> (Vec<frame::Frame>, Option<frame::Fram
             match frame::split(&mut input) {
                 Ok(Some(frame)) => {
                     let header = frame::header(frame.kind, frame.payload.len());
+                    let header = header.expect("no longer than one that came");
                     let parts = [&header[..], &frame.payload, &input].concat();
                     assert_eq!(parts, before, "the bytes of a frame and what follows");
                     payload(&frame.payload);

@@ -101,6 +101,18 @@ pub enum Misplaced {
 #[error("as many bytes as may be wait to be written")]
 pub struct Full;
 
+/// Why a frame was not taken.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum NotTaken {
+    /// Too much waits to be written.
+    #[error(transparent)]
+    Full(#[from] Full),
+    /// No peer would take it, now or later.
+    #[error(transparent)]
+    Frame(#[from] FrameError),
+}
+
 /// What reading came to.
 #[derive(Debug)]
 pub enum Received {
@@ -193,19 +205,19 @@ impl Link {
     /// Takes a frame to be written by the next [`Link::flush`]: a payload of `head`, and `parts` behind it.
     ///
     /// # Errors
-    /// [`Full`]: too much waits already.
+    /// `Full`: too much waits already. `Frame`: the payload is longer than a frame's may be.
     ///
     /// # Panics
-    /// The payload is longer than a frame's may be, or the link is not open.
-    pub fn send(&mut self, kind: u8, head: &[u8], parts: &[Bytes]) -> Result<(), Full> {
+    /// The link is not open.
+    pub fn send(&mut self, kind: u8, head: &[u8], parts: &[Bytes]) -> Result<(), NotTaken> {
         assert!(self.is_open());
         let length = head.len() + parts.iter().map(Bytes::len).sum::<usize>();
+        let header = frame::header(kind, length)?;
         if HEADER_BYTES + length > self.room_bytes() {
-            return Err(Full);
+            return Err(Full.into());
         }
         self.out_bytes += HEADER_BYTES + length;
-        self.gathered
-            .extend_from_slice(&frame::header(kind, length));
+        self.gathered.extend_from_slice(&header);
         self.gathered.extend_from_slice(head);
         for part in parts {
             // Records copy anyway.

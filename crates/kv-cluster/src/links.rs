@@ -27,8 +27,10 @@ use mio::{Interest, Registry, Token};
 use super::NodeId;
 use super::frame::Frame;
 use super::handshake::{Finished, Handshake, HandshakeError, Hello, OBSERVER};
-use super::link::{Full, Link, LinkError, Misplaced, OUT_BYTES_MAX, READ_BYTES, Received};
+use super::link::{Link, LinkError, Misplaced, OUT_BYTES_MAX, READ_BYTES, Received};
 use peer::Peer;
+
+pub use sender::SendError;
 
 /// Connections of whom nothing is known yet. A quarter for one source: more than the nodes that one
 /// machine has.
@@ -83,18 +85,6 @@ pub enum LinkEvent {
 /// An observer's connection.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Observer(usize);
-
-/// A frame was not taken.
-#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
-#[non_exhaustive]
-pub enum SendError {
-    /// Too much waits to be written: hold back until there is room.
-    #[error(transparent)]
-    Full(#[from] Full),
-    /// There is no open link.
-    #[error("no link to node {0}")]
-    Down(NodeId),
-}
 
 /// The links.
 pub struct Links {

@@ -35,6 +35,7 @@ use super::config::{
 };
 use super::detector::{Detector, Settings, State};
 use super::etcd::{Credentials, Etcd, EtcdError, LeaseId, Tls, Watch};
+use super::forward;
 use super::handshake::Hello;
 use super::lane::{Lane, Order, Parts, now_ns};
 use super::links::Links;
@@ -44,6 +45,7 @@ use super::seeder::Testimony;
 use super::steward::{Notice, Steward};
 use cenote_kv::group::process::Process;
 use cenote_kv::memory::key_hash::KeyHasher;
+use cenote_kv::protocol::Limits;
 use cenote_memcached::threads;
 use cenote_memcached::{BindError, FIRST_TOKEN, Server};
 
@@ -105,6 +107,9 @@ pub enum NodeError {
         "this is not the key of cluster {0}: copy the file cluster.key from where the cluster was made"
     )]
     Key(String),
+    /// Clients may ask for more than nodes can tell each other.
+    #[error("requests or items may be too long for the links between nodes: {0:?}")]
+    Limits(Limits),
     /// Another process runs under this name.
     #[error("another process has taken the place of node {0}")]
     Replaced(String),
@@ -261,6 +266,9 @@ impl Bound {
 
 impl Node {
     fn start(config: &NodeConfig) -> Result<(Self, Bound), NodeError> {
+        if !forward::is_carried(&config.serving.limits) {
+            return Err(NodeError::Limits(config.serving.limits));
+        }
         let etcd = Etcd::with(
             &config.etcd,
             config.credentials.clone(),

@@ -279,12 +279,12 @@ impl<B: Backend> Core<B> {
                 return false;
             }
         }
-        let Some(request) = whole(text, *self.engine.limits()) else {
-            // Nobody of ours sends anything else.
-            self.scratch.clear();
-            reply::error(&mut self.scratch, Error::Unknown);
-            self.deliver_scratch(ticket);
-            return true;
+        let request = whole(text, *self.engine.limits());
+        let is_for_workers =
+            |request: &Request<'_>| matches!(request, Request::Tune { .. } | Request::Crawler(_));
+        let Some(request) = request.filter(|request| !is_of_node || !is_for_workers(request))
+        else {
+            return self.refuse(ticket);
         };
         let mut decoded = [0; KEY_BYTES_MAX];
         let key = match &request {
@@ -310,7 +310,10 @@ impl<B: Backend> Core<B> {
                 return true;
             }
             Request::Get(get) => { get.keys }.next().unwrap_or_default(),
-            request => key_of(request, &mut decoded).unwrap_or_default(),
+            request => match key_of(request, &mut decoded) {
+                Some(key) => key,
+                None => return self.refuse(ticket),
+            },
         };
         let place = place_hash(key);
         if !is_of_node && !self.is_in_order(place) {
@@ -356,6 +359,15 @@ impl<B: Backend> Core<B> {
                 return false;
             }
         }
+        true
+    }
+
+    /// Answers what is nothing that one worker asks another. Nobody of ours sends that, but of another
+    /// node's socket anything may come.
+    fn refuse(&mut self, ticket: Ticket) -> bool {
+        self.scratch.clear();
+        reply::error(&mut self.scratch, Error::Unknown);
+        self.deliver_scratch(ticket);
         true
     }
 

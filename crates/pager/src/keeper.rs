@@ -251,8 +251,9 @@ impl Work {
                 Packet::Nothing => self.strangers.push(stranger),
                 Packet::Words(wire::HELLO_WORDS, fds) if hello[0] == wire::MAGIC => {
                     is_busy = true;
-                    if let Err(error) = self.introduce(stranger, &hello, fds) {
-                        tracing::warn!(%error, "memory of a program stays in this machine");
+                    match self.introduce(&stranger, &hello, fds) {
+                        Ok(space) => self.bind(space, stranger),
+                        Err(error) => self.refuse(&stranger, &error),
                     }
                 }
                 Packet::End | Packet::Words(..) => is_busy = true,
@@ -261,7 +262,13 @@ impl Work {
         is_busy
     }
 
-    fn introduce(&mut self, agent: OwnedFd, hello: &[u64], fds: Vec<OwnedFd>) -> io::Result<()> {
+    /// The address space that somebody introduces; nobody's, if the answer cannot be sent.
+    fn introduce(
+        &mut self,
+        agent: &OwnedFd,
+        hello: &[u64],
+        fds: Vec<OwnedFd>,
+    ) -> io::Result<Option<u32>> {
         let malformed = || io::Error::from_raw_os_error(libc::EPROTO);
         let mut fds = fds.into_iter();
         if hello[1] == wire::HELLO_CHILD {
@@ -272,10 +279,8 @@ impl Work {
             };
             let answer = [wire::MAGIC, 0, hello[2]];
             space.introduce(File::from(memory));
-            if socket::send(&agent, &answer, Some(space.uffd())) {
-                space.bound_by(agent);
-            }
-            return Ok(());
+            let is_told = socket::send(agent, &answer, Some(space.uffd()));
+            return Ok(is_told.then_some(id));
         }
         let (Some(uffd), Some(memory)) = (fds.next(), fds.next()) else {
             return Err(malformed());
@@ -294,15 +299,35 @@ impl Work {
             return Err(io::Error::from_raw_os_error(libc::EMFILE));
         }
         let id = self.store.ids.take();
-        let mut space = Space::begin(id, uffd, File::from(memory), layout)
+        let space = Space::begin(id, uffd, File::from(memory), layout)
             .inspect_err(|_| self.store.ids.release(id))?;
-        if socket::send(&agent, &[wire::MAGIC, 0, u64::from(id)], None) {
-            space.bound_by(agent);
-        }
         self.spaces.insert(id, space);
         self.served.spaces += 1;
+        let is_told = socket::send(agent, &[wire::MAGIC, 0, u64::from(id)], None);
+        Ok(is_told.then_some(id))
+    }
+
+    /// Has an address space bounded by the agent that introduced it.
+    fn bind(&mut self, space: Option<u32>, agent: OwnedFd) {
+        if let Some(space) = space.and_then(|id| self.spaces.get_mut(&id)) {
+            space.bound_by(agent);
+        }
         self.look();
-        Ok(())
+    }
+
+    /// Tells a program why it is not served. It ends if handlers before this one have let it in; what
+    /// they have of it they leave then.
+    fn refuse(&self, stranger: &OwnedFd, error: &io::Error) {
+        match self.index {
+            0 => tracing::warn!(%error, "memory of a program stays in this machine"),
+            _ => {
+                tracing::error!(%error, "a program ends: others serve a part of its memory already")
+            }
+        }
+        let errno = error.raw_os_error().unwrap_or(libc::EIO);
+        let answer = [wire::MAGIC, u64::from(errno.unsigned_abs()), 0];
+        // One that does not get it sees the end of the connection.
+        socket::send(stranger, &answer, None);
     }
 
     /// Takes in children that were forked.

@@ -2,6 +2,9 @@
 //!
 //! `served/hostile.c` is the program: each of its patterns checks every byte that it relies on.
 
+use std::ffi::OsStr;
+use std::os::unix::fs::symlink;
+use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
 use std::process::{Command, Output};
 
@@ -162,6 +165,69 @@ fn what_does_not_fit_is_ordinary_memory() {
 #[test]
 fn a_program_that_closes_everything_and_passes_libc_by_loses_nothing() {
     is_bounded(is_right("rude"));
+}
+
+#[test]
+fn a_program_that_a_later_handler_refuses_is_told_why_and_leaves_what_others_had() {
+    if let Some(lacks) = lacks() {
+        println!("skipped: memory of programs: needs {lacks}");
+        return;
+    }
+    let cluster = Cluster::start(3, Transport::Shm, 160 * MIB, MIB);
+    let volume = cluster.volume("rs:2+1", 160 * MIB);
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = |name: &str| folder.path().join(name);
+    let start = |name, handlers| {
+        let handlers = Handlers::new(handlers).expect("a number of handlers");
+        Keeper::start(&volume, &at(name), 8 * MIB, handlers).unwrap_or_else(|e| panic!("{e}"))
+    };
+    // Who has one handler refuses all that is for one of two.
+    let (keeper, stranger) = (start("two", 2), start("one", 1));
+    for (link, to) in [
+        ("later.0", "two.0"),
+        ("later.1", "one.0"),
+        ("first.0", "one.0"),
+        ("first.1", "two.1"),
+    ] {
+        symlink(at(to), at(link)).expect("a link");
+    }
+    let library = at("preload.so");
+    std::fs::write(&library, cenote_preload::LIBRARY).expect("written");
+    let program = compile(folder.path());
+    let run = |settings: &OsStr| {
+        let mut command = Command::new(&program);
+        command.env("LD_PRELOAD", &library).arg("walk");
+        let output = command.env("CENOTE_RUN", settings).output();
+        let output = output.expect("the program runs");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        (output.status, said)
+    };
+    let mixed = |name: &str| {
+        let socket = at(name);
+        let bytes = [160 * MIB, 32 * MIB];
+        format!("{}:{}:2:{}", bytes[0], bytes[1], socket.display())
+    };
+    let refused = "cenote run: memory of the program is refused: error 71\n";
+
+    let (status, said) = run(mixed("later").as_ref());
+    assert_eq!(status.signal(), Some(9), "{status}: {said}");
+    let ended = "cenote run: the program is ended: a part of its memory is served already\n";
+    assert_eq!(said, format!("{refused}{ended}"));
+
+    // Where the first one refuses nothing is served yet, and the program goes on.
+    let (status, said) = run(mixed("first").as_ref());
+    assert!(status.success(), "{status}: {said}");
+    let stays = "cenote run: memory of a program stays here: it cannot be served\n";
+    assert_eq!(said, format!("{refused}{stays}"));
+
+    let (status, said) = run(&keeper.settings(160 * MIB, 32 * MIB));
+    assert!(status.success(), "{status}: {said}");
+    assert_eq!(said, "");
+    assert_eq!(stranger.finish().spaces, 0);
+    // It ends once nobody's memory is left.
+    let served = keeper.finish();
+    assert_eq!(served.spaces, 2, "{served:?}");
+    is_bounded(Some(served));
 }
 
 #[test]

@@ -10,7 +10,7 @@ use redb::{ReadableDatabase as _, ReadableTable as _, TableDefinition};
 use crate::area::{Area, Opening};
 use crate::label::Label;
 use crate::medium::Medium;
-use crate::records::{Attributes, Entries, Extents, Inodes, Orphans, Rows, Targets};
+use crate::records::{Attributes, Entries, Extents, Ino, Inode, Inodes, Orphans, Rows, Targets};
 use crate::table::{Changes, Snapshot, Table, unreadable};
 use crate::{FsError, Result};
 
@@ -76,6 +76,8 @@ impl Database {
         let area = Area::new(Arc::clone(medium), Arc::clone(label), opening.clone());
         let mut builder = redb::Builder::new();
         builder.set_cache_size(CACHE_BYTES);
+        // Else redb trusts every page, and may panic over one that is damaged.
+        builder.set_check_integrity_on_open(true);
         let redb = builder.create_with_backend(area).map_err(unreadable)?;
         let database = Self { redb, opening };
         database.make_tables()?;
@@ -136,7 +138,8 @@ impl Database {
             let mut totals = writing.open_table(TOTALS).map_err(unreadable)?;
             let before = totals.get(ROW_BYTES).map_err(unreadable)?;
             let before = before.map_or(0, |bytes| bytes.value());
-            let after = (before + change.added).saturating_sub(change.removed);
+            let after = before.saturating_add(change.added);
+            let after = after.saturating_sub(change.removed);
             totals.insert(ROW_BYTES, after).map_err(unreadable)?;
         }
         writing.commit().map_err(unreadable)?;
@@ -284,8 +287,34 @@ impl Tables {
     /// An inode.
     ///
     /// # Errors
-    /// `NotFound`.
-    pub fn inode(&self, ino: crate::Ino) -> Result<crate::Inode> {
-        self.inodes.get(&ino)?.ok_or(FsError::NotFound)
+    /// `NotFound`; `Io` for one that no request leads to.
+    pub fn inode(&self, ino: Ino) -> Result<Inode> {
+        let inode = self.inodes.get(&ino)?.ok_or(FsError::NotFound)?;
+        match inode.is_sound() {
+            true => Ok(inode),
+            false => Err(damaged(ino, "its inode")),
+        }
     }
+
+    /// The greatest number of an inode of which a table has something.
+    ///
+    /// # Errors
+    /// `Io`.
+    pub fn last_named(&self) -> Result<Ino> {
+        let last = [
+            self.inodes.greatest()?,
+            self.entries.greatest()?.map(|(directory, _)| directory),
+            self.extents.greatest()?.map(|(ino, _)| ino),
+            self.attributes.greatest()?.map(|(ino, _)| ino),
+            self.targets.greatest()?,
+            self.orphans.greatest()?,
+        ];
+        Ok(last.into_iter().flatten().max().unwrap_or(0))
+    }
+}
+
+/// Says once, where it is met, what of an inode no request leads to.
+pub fn damaged(ino: Ino, what: &str) -> FsError {
+    tracing::error!(ino, what, "metadata contradicts itself");
+    FsError::Io
 }

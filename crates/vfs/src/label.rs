@@ -45,6 +45,9 @@ pub const SIZE_BYTES_MIN: u64 = 4 << 20;
 /// Of a volume, the part for metadata: one in so many bytes. See decision 121.
 const METADATA_SHARE: u64 = 16;
 const METADATA_BYTES_MIN: u64 = 1 << 20;
+/// How far beyond twice the area redb's file may be said to reach: some of its regions of 4 GiB, by which it
+/// grows in the end. Memory for a map of its pages is taken by what is said.
+const AHEAD_BYTES: u64 = 16 << 30;
 
 impl Label {
     /// Of a new file system on `size_bytes`.
@@ -114,5 +117,34 @@ impl Label {
                 .metadata_bytes
                 .checked_add(2 * BLOCK_BYTES)
                 .is_some_and(|end| end <= size_bytes)
+            && self.metadata_len <= 2 * self.metadata_bytes + AHEAD_BYTES
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_label_whose_database_is_longer_than_one_grows_is_none() {
+        let size_bytes = 16 << 20;
+        let label = Label::of_size(size_bytes);
+        for (metadata_len, makes_sense) in [
+            (label.metadata_bytes * 2, true),
+            (1 << 40, false),
+            (u64::MAX, false),
+        ] {
+            let label = Label {
+                metadata_len,
+                ..label.clone()
+            };
+            assert_eq!(label.makes_sense(size_bytes), makes_sense, "{metadata_len}");
+        }
+        let metadata_bytes = u64::MAX / BLOCK_BYTES * BLOCK_BYTES;
+        let label = Label {
+            metadata_bytes,
+            ..label
+        };
+        assert!(!label.makes_sense(size_bytes));
     }
 }

@@ -79,7 +79,11 @@ impl Mount {
         let point = point.path().to_owned();
         let (stop, stopped) = channel();
         let committed = Arc::clone(&files);
-        let commit = move || commit_often(&committed, &stopped);
+        let commit = move || {
+            // Without it nothing would become durable any more, and nobody would say so.
+            let _end = server::EndOnPanic;
+            commit_often(&committed, &stopped);
+        };
         let committer = server::start("cenote-commit", commit)?;
         let served = Served::start(&files, &point, options)?;
         let place = MountRecord::new(point);

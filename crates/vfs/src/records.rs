@@ -6,6 +6,12 @@ use std::fmt::Debug;
 
 use redb::TableDefinition;
 
+use crate::FILE_BYTES_MAX;
+use crate::medium::BLOCK_BYTES;
+
+/// Most blocks of a file.
+const FILE_BLOCKS_MAX: u64 = FILE_BYTES_MAX / BLOCK_BYTES;
+
 /// Number of an inode; never given twice while a file system is mounted.
 pub type Ino = u64;
 
@@ -66,6 +72,12 @@ impl Inode {
     pub fn is_file(&self) -> bool {
         self.kind() == libc::S_IFREG
     }
+
+    /// Whether its numbers are such as requests lead to. Sums with those of others then fit.
+    #[must_use]
+    pub fn is_sound(&self) -> bool {
+        self.size <= FILE_BYTES_MAX && self.blocks <= FILE_BLOCKS_MAX && self.nlink < u32::MAX
+    }
 }
 
 /// What a name in a directory stands for.
@@ -86,6 +98,18 @@ pub struct Extent {
     pub len: u64,
     /// Whether the blocks hold the file's bytes; if not, they are set aside and read as zeros.
     pub is_written: bool,
+}
+
+impl Extent {
+    /// Whether a file may have it at block `block`, on a data area of `total_blocks`.
+    #[must_use]
+    pub fn is_sound(&self, block: u64, total_blocks: u64) -> bool {
+        let is_within = |start: u64, end: u64| {
+            let last = start.checked_add(self.len);
+            last.is_some_and(|last| last <= end)
+        };
+        self.len > 0 && is_within(block, FILE_BLOCKS_MAX) && is_within(self.start, total_blocks)
+    }
 }
 
 /// A table: its types here, and redb's.

@@ -169,6 +169,12 @@ impl<T: Rows> Table<T> {
         }
     }
 
+    /// The greatest key that has a row.
+    pub fn greatest(&self) -> Result<Option<T::Key>> {
+        let last = self.last((Bound::Unbounded, Bound::Unbounded))?;
+        Ok(last.map(|(key, _)| key))
+    }
+
     /// Adds or replaces a row; returns the bytes that it takes until the next commit.
     pub fn put(&mut self, key: T::Key, value: T::Value) -> u64 {
         let bytes = T::row_bytes(&key, &value);

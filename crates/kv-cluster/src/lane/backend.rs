@@ -179,6 +179,7 @@ impl Peers for Lane {
         self.refuse(now_ns());
         self.note_owners(asks, now);
         self.forwarding.take_waiting(asks);
+        self.forwarding.take_refused(answers);
         self.detect(now);
         let clock = now_ns();
         self.report(clock);

@@ -11,7 +11,7 @@ use cenote_kv::protocol::{Limits, Request, whole};
 use cenote_memcached::{Asker, Batch, Ticket};
 
 use super::super::NodeId;
-use super::super::forward::{Forward, Window, read_reply, reply_head};
+use super::super::forward::{Forward, TEXT_BYTES_MAX, Window, read_reply, reply_head};
 use super::super::frame::kind;
 use super::super::links::Links;
 use super::super::membership::Closed;
@@ -20,6 +20,8 @@ use super::super::membership::Closed;
 const ENTRY_BYTES: usize = 128;
 /// What is answered where nobody knows.
 const UNKNOWN: &[u8] = b"SERVER_ERROR connection to the owner was lost, outcome unknown\r\n";
+/// What is answered where a request or its reply is too long for a link.
+const TOO_LONG: &[u8] = b"SERVER_ERROR object too large for nodes to tell each other\r\n";
 /// What is answered for keys of a partition that is gone.
 const LOST: &[u8] =
     b"SERVER_ERROR more nodes were lost than the group bears, its items are gone\r\n";
@@ -39,6 +41,8 @@ pub(super) struct Forwarding {
     window_bytes: usize,
     /// Memory of requests that have no answer yet.
     asked_bytes: usize,
+    /// Requests that no link takes, and what they are answered.
+    refused: Vec<(Ticket, &'static [u8])>,
 }
 
 /// To one node.
@@ -87,6 +91,7 @@ impl Forwarding {
             nodes: BTreeMap::new(),
             window_bytes,
             asked_bytes: 0,
+            refused: Vec::new(),
         }
     }
 
@@ -100,6 +105,9 @@ impl Forwarding {
     }
 
     pub(super) fn ask(&mut self, node: NodeId, ticket: Ticket, text: &[u8]) {
+        if text.len() > TEXT_BYTES_MAX {
+            return self.refused.push((ticket, too_long(text)));
+        }
         let way = self.nodes.entry(node).or_default();
         self.asked_bytes += cost(text);
         let text = Bytes::copy_from_slice(text);
@@ -109,6 +117,12 @@ impl Forwarding {
     pub(super) fn reply(&mut self, node: NodeId, ticket: Ticket, text: &[u8]) {
         let way = self.nodes.entry(node).or_default();
         if way.link == ticket.client {
+            // Who asked does not parse a part of it.
+            let text = if text.len() > TEXT_BYTES_MAX {
+                TOO_LONG
+            } else {
+                text
+            };
             way.reply_bytes += cost(text);
             let text = Bytes::copy_from_slice(text);
             way.replies.push_back((ticket.slot, text));
@@ -217,6 +231,13 @@ impl Forwarding {
         Ok(())
     }
 
+    /// Answers what no link takes.
+    pub(super) fn take_refused(&mut self, answers: &mut Batch) {
+        for (ticket, answer) in self.refused.drain(..) {
+            answers.push(ticket, answer);
+        }
+    }
+
     /// Whoever waits for a node that cannot be reached is to ask again: another may be the owner by now. A
     /// flush is for this node in any case, until it owns nothing.
     pub(super) fn take_waiting(&mut self, asks: &mut Batch) {
@@ -292,6 +313,14 @@ pub(super) fn refusal(why: Closed, text: &[u8]) -> &'static [u8] {
     }
 }
 
+/// What is answered to a request that is too long for a link.
+fn too_long(text: &[u8]) -> &'static [u8] {
+    match fate(text) {
+        Fate::Silent => b"",
+        Fate::Again | Fate::Unknown => TOO_LONG,
+    }
+}
+
 /// What is answered to a request for a partition that is gone: to a read, too, as "not found" would be
 /// believed of an item that was acknowledged. In a retrieval of many keys it is the end of the reply.
 pub(super) fn loss(text: &[u8]) -> &'static [u8] {
@@ -330,6 +359,36 @@ fn fate(text: &[u8]) -> Fate {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_too_long_for_a_link_is_answered_and_never_sent() {
+        let mut forwarding = Forwarding::new(1 << 20);
+        let ticket = Ticket {
+            asker: Asker::Node(1),
+            client: 0,
+            generation: 0,
+            slot: 7,
+        };
+        let set = |noreply: &str| {
+            let value = "x".repeat(TEXT_BYTES_MAX);
+            format!("set a 0 0 {}{noreply}\r\n{value}\r\n", value.len())
+        };
+        let node = NodeId(2);
+        forwarding.ask(node, ticket, set("").as_bytes());
+        forwarding.ask(node, ticket, set(" noreply").as_bytes());
+        assert!(forwarding.is_quiet() && forwarding.asked_bytes() == 0);
+        let mut answers = Batch::default();
+        forwarding.take_refused(&mut answers);
+        let told: Vec<_> = answers.iter().map(|(_, text)| text.to_vec()).collect();
+        assert_eq!(told, [TOO_LONG.to_vec(), Vec::new()]);
+
+        // A reply: the one that asked is told instead.
+        let way = forwarding.nodes.entry(NodeId(1)).or_default();
+        way.unanswered = 1;
+        forwarding.reply(NodeId(1), ticket, &vec![b'x'; TEXT_BYTES_MAX + 1]);
+        let replies = &forwarding.nodes[&NodeId(1)].replies;
+        assert_eq!(replies[0], (7, Bytes::from_static(TOO_LONG)));
+    }
 
     #[test]
     fn only_reads_are_asked_again() {

@@ -10,6 +10,7 @@ use cenote_kv::group::wire;
 
 use super::super::NodeId;
 use super::super::frame::kind;
+use super::super::links::SendError;
 use super::Lane;
 
 #[derive(Default)]
@@ -71,18 +72,25 @@ impl Lane {
         let mut broken = Vec::new();
         for (node, outbox) in &mut self.outboxes {
             while let Some(frame) = outbox.frames.front() {
-                if self.links.send(*node, kind::GROUP, frame).is_err() {
-                    break;
+                match self.links.send(*node, kind::GROUP, frame) {
+                    Ok(()) => {}
+                    Err(SendError::Frame(error)) => {
+                        // None that a member says is. Without it the peer would miss something for good.
+                        tracing::error!(%node, %error, "a group's message that no link takes");
+                        broken.push(*node);
+                        break;
+                    }
+                    Err(_) => break,
                 }
                 outbox.bytes -= frame.iter().map(Bytes::len).sum::<usize>();
                 outbox.frames.pop_front();
             }
             if outbox.bytes > self.bounds.outbox_bytes {
+                tracing::warn!(%node, "it takes too little: begin again");
                 broken.push(*node);
             }
         }
         for node in broken {
-            tracing::warn!(%node, "it takes too little: begin again");
             self.links.reset(node, now, &mut self.events);
         }
     }

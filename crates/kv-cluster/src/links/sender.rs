@@ -5,18 +5,40 @@ use std::slice;
 use bytes::Bytes;
 
 use super::super::NodeId;
-use super::super::frame::pieces;
+use super::super::frame::{FrameError, pieces};
+use super::super::link::{Full, NotTaken};
 use super::peer::Peer;
-use super::{Connection, LinkError, Links, Observer, Role, SendError};
+use super::{Connection, LinkError, Links, Observer, Role};
+
+/// A frame was not taken.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SendError {
+    /// Too much waits to be written: hold back until there is room.
+    #[error(transparent)]
+    Full(#[from] Full),
+    /// There is no open link.
+    #[error("no link to node {0}")]
+    Down(NodeId),
+    /// No link ever takes it.
+    #[error(transparent)]
+    Frame(#[from] FrameError),
+}
+
+impl From<NotTaken> for SendError {
+    fn from(why: NotTaken) -> Self {
+        match why {
+            NotTaken::Full(full) => full.into(),
+            NotTaken::Frame(error) => error.into(),
+        }
+    }
+}
 
 impl Links {
     /// Takes a frame for a peer; it leaves with the next [`Links::flush`].
     ///
     /// # Errors
-    /// `Full`, `Down`.
-    ///
-    /// # Panics
-    /// The payload is longer than a frame's may be.
+    /// `Full`, `Down`, `Frame`.
     pub fn send(&mut self, node: NodeId, kind: u8, parts: &[Bytes]) -> Result<(), SendError> {
         self.send_behind(node, kind, &[], parts)
     }

@@ -5,8 +5,8 @@ use cenote_fabric::WireProtection;
 use mio::{Events, Poll};
 
 use super::super::ask;
-use super::super::frame::{self, kind};
-use super::super::link::OUT_BYTES_MAX;
+use super::super::frame::{self, FrameError, kind};
+use super::super::link::{Full, OUT_BYTES_MAX};
 
 use super::*;
 
@@ -209,6 +209,20 @@ fn a_full_link_refuses_and_has_room_again_when_the_peer_reads() {
 }
 
 #[test]
+fn a_frame_that_no_peer_takes_is_refused_and_those_behind_it_arrive() {
+    let mut nodes = Nodes::new(2, WireProtection::Plain);
+    nodes.linked(0, 1);
+    let length = frame::PAYLOAD_BYTES_MAX + 1;
+    let parts = [numbered(1, 8), numbered(2, length - 8)];
+    let refused = nodes.nodes[0].send(NodeId(1), kind::GROUP, &parts);
+    let too_long = FrameError::TooLong(length);
+    assert_eq!(refused, Err(SendError::Frame(too_long)));
+    let sent = nodes.nodes[0].send(NodeId(1), kind::GROUP, &[numbered(3, 8)]);
+    assert_eq!(sent, Ok(()));
+    nodes.until("arrival", |nodes| nodes.frames(1).len() == 1);
+}
+
+#[test]
 fn a_broken_link_is_told_on_both_sides_and_made_again() {
     let mut nodes = Nodes::new(2, WireProtection::Plain);
     nodes.linked(0, 1);
@@ -388,7 +402,7 @@ fn a_record_that_was_made_up_or_changed_ends_the_link() {
         let link = &mut nodes.nodes[0].connections.get_mut(&token).unwrap().link;
         // A frame as it would go without protection, as a record.
         let mut forged = vec![17 + 5, 0];
-        forged.extend_from_slice(&frame::header(kind::GROUP, 1));
+        forged.extend_from_slice(&frame::header(kind::GROUP, 1).unwrap());
         forged.extend_from_slice(&[7; 1 + 16]);
         std::io::Write::write_all(link.stream_mut(), &forged).unwrap();
         nodes.until("down", |nodes| nodes.downs(1) == 1);

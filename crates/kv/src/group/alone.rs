@@ -190,6 +190,31 @@ mod tests {
         removed.unwrap();
     }
 
+    /// Fills a partition, so that what lies side by side is of any age: in so many rounds a part of all
+    /// items goes and comes again.
+    fn fill(owner: &mut Owner, value: &[u8], rounds: usize) -> Vec<String> {
+        let mut keys = Vec::new();
+        while owner.counts().evictions == 0 {
+            keys.push(format!("key {}", keys.len()));
+            put(owner, keys.last().unwrap(), &[value]);
+        }
+        let mut state = 1;
+        for _ in 0..rounds {
+            let mut again = Vec::new();
+            for _ in 0..keys.len() / 8 {
+                let key = keys.swap_remove(chance(&mut state, keys.len()));
+                remove(owner, &key);
+                again.push(key);
+            }
+            while !again.is_empty() {
+                let key = again.swap_remove(chance(&mut state, again.len()));
+                put(owner, &key, &[value]);
+                keys.push(key);
+            }
+        }
+        keys
+    }
+
     #[test]
     fn one_long_value_has_few_short_ones_go() {
         const VALUE: &[u8] = &[7; 1008];
@@ -200,31 +225,51 @@ mod tests {
         };
         for (region_bytes, bound) in [(REGION_BYTES, Bound::NONE), (8 * REGION_BYTES, bounded)] {
             let mut owner = Owner::alone(KeyHasher::new([1; 16]), region_bytes, bound);
-            let mut keys = Vec::new();
-            while owner.counts().evictions == 0 {
-                keys.push(format!("key {}", keys.len()));
-                put(&mut owner, keys.last().unwrap(), &[VALUE]);
-            }
-            // What lies side by side is of any age.
-            let mut state = 1;
-            for _ in 0..30 {
-                let mut again = Vec::new();
-                for _ in 0..keys.len() / 8 {
-                    let key = keys.swap_remove(chance(&mut state, keys.len()));
-                    remove(&mut owner, &key);
-                    again.push(key);
-                }
-                while !again.is_empty() {
-                    let key = again.swap_remove(chance(&mut state, again.len()));
-                    put(&mut owner, &key, &[VALUE]);
-                    keys.push(key);
-                }
-            }
+            let keys = fill(&mut owner, VALUE, 30);
             let before = owner.counts().evictions;
             put(&mut owner, "long", &[&[8; 512 << 10]]);
             let evictions = owner.counts().evictions - before;
             assert!(evictions < 4 * 512, "{evictions} of {}", keys.len());
         }
+    }
+
+    #[test]
+    fn of_a_million_items_few_go_for_a_long_value_and_others_are_served_meanwhile() {
+        const LONG: &[u8] = &[8; 128 << 10];
+        let mut owner = Owner::alone(KeyHasher::new([1; 16]), 20 << 20, Bound::NONE);
+        let keys = fill(&mut owner, b"16 bytes of text", 4);
+        let before = owner.counts().evictions;
+        let (mut now, mut others) = (0, 0);
+        let hash = owner.hash_of(b"long");
+        let change = Change::Put {
+            client_flags: 0,
+            expiry: 0,
+            marks: Marks::NONE,
+            value: &[LONG],
+        };
+        while let Err(refusal) = owner.propose(hash, b"long", change) {
+            assert_eq!(refusal, crate::group::owner::Refusal::Busy);
+            assert!(owner.has_to_sweep());
+            // What is cleared is not theirs, though it would fit.
+            for _ in 0..20 {
+                others += 1;
+                put(
+                    &mut owner,
+                    &format!("other {others}"),
+                    &[b"16 bytes of text"],
+                );
+            }
+            now += 10_000_000;
+            owner.sweep(now);
+            assert!(now < 10_000_000_000, "still no place");
+        }
+        let evictions = owner.counts().evictions - before - others;
+        assert!(others > 200, "it was done at once");
+        assert!(keys.len() > 1 << 20);
+        assert!(evictions < 100_000, "{evictions} of {}", keys.len());
+        let found = owner.committed(hash, b"long").unwrap();
+        assert_eq!(owner.value(&found, |parts| parts.concat()).unwrap(), LONG);
+        owner.sweep(now + 10_000_000);
     }
 
     #[test]

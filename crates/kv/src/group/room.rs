@@ -9,6 +9,7 @@
 
 mod clearance;
 
+use self::clearance::{Cleared, Clearing};
 use super::counts::Counts;
 use super::operation::Effect;
 use super::owner::{Owner, Refusal};
@@ -35,8 +36,6 @@ const SPARSE_PART: u64 = 8;
 const CHUNKS_LOOKED_AT: u64 = 16;
 /// What goes by age for one value at least, and as much as it takes twice, before what lies in its way does.
 const IN_VAIN_BYTES: u64 = 256 << 10;
-/// Items that are looked at for that: a group would miss a member that looks at more.
-const LOOKED_AT_MAX: usize = 1 << 20;
 
 /// What a partition may take.
 #[derive(Clone, Copy, Debug)]
@@ -70,6 +69,7 @@ pub(super) struct Room {
     /// More is taken than a bound that was lowered allows.
     is_above: bool,
     in_vain: InVain,
+    clearing: Option<Clearing>,
 }
 
 /// Items that went for a value which still has no place.
@@ -97,6 +97,7 @@ impl Room {
             reached: 0,
             is_above: false,
             in_vain: InVain::default(),
+            clearing: None,
         }
     }
 
@@ -184,11 +185,12 @@ impl Owner {
 
     /// Whether [`sweep`](Self::sweep) would look at anything.
     pub fn has_to_sweep(&self) -> bool {
-        self.room.is_above || self.sweep.is_needed
+        self.room.is_above || self.room.clearing.is_some() || self.sweep.is_needed
     }
 
     /// Removes some items that have expired or been flushed: a part of the table at a time, and only while
-    /// there are items that end; and some that are above a lowered bound. To be called often.
+    /// there are items that end; some that are above a lowered bound; and some that are where a value is to have
+    /// its place. To be called often.
     pub fn sweep(&mut self, now: u64) {
         let is_due = now.saturating_sub(self.sweep.last) >= SWEEP_NS;
         if !is_due || self.check_open().is_err() {
@@ -197,6 +199,9 @@ impl Owner {
         self.sweep.last = now;
         if self.room.is_above {
             self.trim();
+        }
+        if self.check_open().is_ok() {
+            self.clear_some();
         }
         if self.sweep.is_needed && self.check_open().is_ok() {
             self.sweep_some();
@@ -273,6 +278,7 @@ impl Owner {
                 if bytes >= self.room.in_vain.wanted {
                     self.room.in_vain = InVain::default();
                 }
+                self.note_placed(address, bytes);
                 let entry = Entry {
                     address,
                     value_bytes: u32::try_from(bytes).expect("it was one"),
@@ -299,7 +305,11 @@ impl Owner {
             let is_freeing = self.backlog.freeing_bytes() >= wanted
                 || match lacks_table {
                     true => self.make_room(1) > 0,
-                    false => self.make_place(bytes),
+                    false => match self.make_place(bytes) {
+                        Cleared::Freeing => true,
+                        Cleared::Later => return Err(Refusal::Busy),
+                        Cleared::Nothing => false,
+                    },
                 };
             if !self.backlog.is_empty() {
                 return Err(Refusal::Busy);
@@ -312,20 +322,24 @@ impl Owner {
 
     /// Takes space, if there is memory for it.
     fn take(&mut self, bytes: u64) -> Option<u64> {
+        let kept = self.kept_from(bytes);
         let Some(footprint) = self.room.bound.footprint else {
-            return self.replica.allocator_mut().allocate(bytes);
+            let limit = self.limit();
+            let allocator = self.replica.allocator_mut();
+            return allocator.allocate_below(bytes, limit, &kept);
         };
         if !self.room.is_alone {
             let limit = self.limit();
             let allocator = self.replica.allocator_mut();
-            return allocator.allocate_below(bytes, limit).or_else(|| {
+            return allocator.allocate_below(bytes, limit, &kept).or_else(|| {
                 let limit = self.grow(bytes)?;
-                self.replica.allocator_mut().allocate_below(bytes, limit)
+                let allocator = self.replica.allocator_mut();
+                allocator.allocate_below(bytes, limit, &kept)
             });
         }
         let cap = footprint.region_cap(self.table_bytes() + self.table_step());
         let low = self.is_sparse().then(|| {
-            let address = self.replica.allocator_mut().allocate_low(bytes)?;
+            let address = self.replica.allocator_mut().allocate_low(bytes, &kept)?;
             self.keep_if_within(cap, address, bytes)
         });
         low.flatten().or_else(|| {
@@ -333,7 +347,7 @@ impl Owner {
             let length = usize::try_from(bytes).expect("it is shorter than its region");
             let region = &self.region;
             let allocator = self.replica.allocator_mut();
-            let address = allocator.allocate_where(bytes, |address| {
+            let address = allocator.allocate_where(bytes, &kept, |address| {
                 let lacking = region.lacking_bytes(address, length);
                 lacking == 0 || lacking <= room
             })?;
@@ -467,21 +481,26 @@ impl Owner {
     }
 
     /// Proposes that items go for a value: the coldest and, where the space of many does not give it a place as
-    /// it is here and there, all in one place. False if there are none.
-    fn make_place(&mut self, bytes: u64) -> bool {
+    /// it is here and there, all in one place.
+    fn make_place(&mut self, bytes: u64) -> Cleared {
         let in_vain = &mut self.room.in_vain;
         in_vain.wanted = in_vain.wanted.max(bytes);
-        if in_vain.bytes >= bytes + bytes.max(IN_VAIN_BYTES)
-            && (self.room.is_alone || self.replica.table().len() <= LOOKED_AT_MAX)
-        {
-            in_vain.bytes = 0;
-            if self.clear_window(bytes) > 0 {
-                return true;
+        if in_vain.bytes >= bytes + bytes.max(IN_VAIN_BYTES) {
+            match self.clear_window(bytes) {
+                Cleared::Later => return Cleared::Later,
+                Cleared::Freeing => {
+                    self.room.in_vain.bytes = 0;
+                    return Cleared::Freeing;
+                }
+                Cleared::Nothing => self.room.in_vain.bytes = 0,
             }
         }
         let freed = self.make_room(bytes);
         self.room.in_vain.bytes += freed;
-        freed > 0
+        match freed {
+            0 => Cleared::Nothing,
+            _ => Cleared::Freeing,
+        }
     }
 
     /// Proposes that the coldest items go whose space is as much as `bytes`; says how much it is.

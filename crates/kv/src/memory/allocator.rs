@@ -10,12 +10,16 @@
 //! The bytes themselves are not here. Paper: \[cocytus16\] section 5; deviations in `docs/papers/cocytus.md`.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 /// What addresses and lengths are multiples of: coding works on 16 bytes at a time.
 pub const ALIGN_BYTES: u64 = 16;
 
 /// Pieces that are looked at for one that is where it is wanted.
 const PIECES_LOOKED_AT: usize = 16;
+
+/// Lengths of pieces that are looked at for one that is not where it is to be kept free.
+const LENGTHS_LOOKED_AT: usize = 256;
 
 /// The free pieces of one region.
 ///
@@ -63,6 +67,14 @@ pub fn piece_bytes(value_bytes: u64) -> Option<u64> {
     value_bytes.max(1).checked_next_multiple_of(ALIGN_BYTES)
 }
 
+/// Nothing is kept free.
+pub const NOTHING: Range<u64> = 0..0;
+
+/// Whether the first bytes of a piece have something of a range.
+fn meets(range: &Range<u64>, address: u64, bytes: u64) -> bool {
+    address < range.end && range.start < address + bytes
+}
+
 impl Allocator {
     /// A region without values. What its length has beyond a multiple of [`ALIGN_BYTES`] is left out.
     pub fn new(region_bytes: u64) -> Self {
@@ -108,25 +120,61 @@ impl Allocator {
 
     /// Takes space for a value and returns its address; nothing if no free piece is long enough.
     pub fn allocate(&mut self, value_bytes: u64) -> Option<u64> {
-        self.allocate_below(value_bytes, self.region_bytes)
+        self.allocate_below(value_bytes, self.region_bytes, &NOTHING)
     }
 
     /// As [`allocate`](Self::allocate), of the first `limit_bytes` of the region: a data process that has
     /// memory for no more, so far. Where limits only grow, one piece at most is free beyond and looked at.
-    pub fn allocate_below(&mut self, value_bytes: u64, limit_bytes: u64) -> Option<u64> {
+    /// Nothing is taken of what is `kept` free.
+    pub fn allocate_below(
+        &mut self,
+        value_bytes: u64,
+        limit_bytes: u64,
+        kept: &Range<u64>,
+    ) -> Option<u64> {
         let bytes = piece_bytes(value_bytes)?;
-        let mut long_enough = self.by_length.range((bytes, 0)..);
-        let fits = |(_, address): &&(u64, u64)| address + bytes <= limit_bytes;
-        let (length, address) = *long_enough.find(fits)?;
+        let mut long_enough = self.long_enough(bytes, kept);
+        let (length, address) = long_enough.find(|(_, address)| address + bytes <= limit_bytes)?;
+        drop(long_enough);
         Some(self.split(address, length, bytes))
     }
 
-    /// As [`allocate`](Self::allocate), of the first of some pieces whose address `fits`.
-    pub fn allocate_where(&mut self, value_bytes: u64, fits: impl Fn(u64) -> bool) -> Option<u64> {
+    /// As [`allocate`](Self::allocate), of the first of some pieces whose address `fits`, and nothing of what
+    /// is `kept` free.
+    pub fn allocate_where(
+        &mut self,
+        value_bytes: u64,
+        kept: &Range<u64>,
+        fits: impl Fn(u64) -> bool,
+    ) -> Option<u64> {
         let bytes = piece_bytes(value_bytes)?;
-        let mut long_enough = self.by_length.range((bytes, 0)..).take(PIECES_LOOKED_AT);
-        let (length, address) = *long_enough.find(|(_, address)| fits(*address))?;
+        let mut long_enough = self.long_enough(bytes, kept).take(PIECES_LOOKED_AT);
+        let (length, address) = long_enough.find(|(_, address)| fits(*address))?;
+        drop(long_enough);
         Some(self.split(address, length, bytes))
+    }
+
+    /// Pieces of which the first so many bytes may be taken, the shortest first.
+    fn long_enough(
+        &self,
+        bytes: u64,
+        kept: &Range<u64>,
+    ) -> impl Iterator<Item = (u64, u64)> + use<'_> {
+        let mut from = (bytes, 0);
+        let (kept, mut lengths) = (kept.clone(), 0);
+        std::iter::from_fn(move || {
+            while lengths < LENGTHS_LOOKED_AT {
+                let (length, address) = *self.by_length.range(from..).next()?;
+                if !meets(&kept, address, bytes) {
+                    from = (length, address + 1);
+                    return Some((length, address));
+                }
+                // Those of one length are in the order of their addresses.
+                from = (length, kept.end);
+                lengths += 1;
+            }
+            None
+        })
     }
 
     /// Where some free pieces begin that are too short for a value, the longest first.
@@ -139,11 +187,12 @@ impl Allocator {
     }
 
     /// As [`allocate`](Self::allocate), of the first of the lowest pieces that is long enough: pieces far up come
-    /// to be free as a whole where values come and go.
-    pub fn allocate_low(&mut self, value_bytes: u64) -> Option<u64> {
+    /// to be free as a whole where values come and go. Nothing is taken of what is `kept` free.
+    pub fn allocate_low(&mut self, value_bytes: u64, kept: &Range<u64>) -> Option<u64> {
         let bytes = piece_bytes(value_bytes)?;
         let mut lowest = self.by_address.iter().take(PIECES_LOOKED_AT);
-        let (address, length) = lowest.find(|(_, length)| **length >= bytes)?;
+        let is_one = |address: u64, length: u64| length >= bytes && !meets(kept, address, bytes);
+        let (address, length) = lowest.find(|(address, length)| is_one(**address, **length))?;
         let (address, length) = (*address, *length);
         Some(self.split(address, length, bytes))
     }

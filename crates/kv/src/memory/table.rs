@@ -307,16 +307,25 @@ impl Table {
         Stretch { items, next }
     }
 
-    /// Where the entries are that are wanted. Takes time in the number of keys.
-    pub fn slots_of(&self, is_wanted: impl Fn(&Entry) -> bool) -> Vec<Slot> {
-        let mut found = Vec::new();
-        let mut next = Some(0);
-        while let Some(from) = next {
+    /// Where the entries are that are wanted, of those with hashes from `from` on: of some `count` of them, a
+    /// segment of the index more at most. The hash to go on with; nothing where these were the last.
+    ///
+    /// A walk as [`stretch`](Self::stretch) makes one.
+    pub fn slots_of(
+        &self,
+        from: u64,
+        count: usize,
+        is_wanted: impl Fn(&Entry) -> bool,
+    ) -> (Vec<Slot>, Option<u64>) {
+        let (mut found, mut looked_at) = (Vec::new(), 0);
+        let mut next = Some(from);
+        while let Some(from) = next.filter(|_| looked_at < count) {
             let (slots, then) = self.index.segment(from);
+            let slots = slots.inspect(|_| looked_at += 1);
             found.extend(slots.filter(|slot| is_wanted(&self.records.entry(*slot))));
             next = then;
         }
-        found
+        (found, next)
     }
 
     /// Whether both hold the same keys, with entries that are the same but for what each process has for

@@ -123,3 +123,94 @@ fn without_eviction_what_does_not_fit_is_refused_and_nothing_goes() {
     }
     assert_eq!(group.fill("t", 1_000, b"0123456789"), 0);
 }
+
+mod long {
+    use super::*;
+
+    /// A number below `bound`, by chance that is the same every time.
+    fn chance(state: &mut u64, bound: usize) -> usize {
+        *state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        usize::try_from(*state >> 33).expect("31 bits") % bound
+    }
+
+    fn change<'a>(value: &'a [&'a [u8]]) -> Change<'a> {
+        Change::Put {
+            client_flags: 0,
+            expiry: 0,
+            marks: Marks::NONE,
+            value,
+        }
+    }
+
+    #[test]
+    fn of_a_million_items_of_a_group_few_go_for_a_long_value() {
+        let mut group = Group::of(Shape {
+            region_bytes: 20 << 20,
+            evicts: true,
+            ..SHAPE
+        });
+        let evictions = |group: &mut Group| {
+            let owner = group.member(0).owner(0).expect("it is the owner");
+            owner.counts().evictions
+        };
+        // What lies side by side is of any age: half of all go, and come again.
+        let (mut keys, mut state) = (Vec::new(), 1);
+        let of_partition = |key: &String| place_hash(key.as_bytes()) % 2 == 0;
+        let mut names = (0_u32..)
+            .map(|number| format!("key {number}"))
+            .filter(of_partition);
+        while evictions(&mut group) == 0 {
+            for key in names.by_ref().take(1000) {
+                assert!(group.put(key.as_bytes(), b"16 bytes of text"));
+                keys.push(key);
+            }
+            group.settle();
+        }
+        assert!(keys.len() > 1 << 20);
+        let gone: Vec<String> = (0..keys.len() / 2)
+            .map(|_| keys.swap_remove(chance(&mut state, keys.len())))
+            .collect();
+        for (number, key) in gone.iter().enumerate() {
+            let owner = group.member(0).owner(0).expect("it is the owner");
+            let removed = owner.propose(
+                owner.hash_of(key.as_bytes()),
+                key.as_bytes(),
+                Change::Remove,
+            );
+            removed.expect("there is nothing to be had");
+            if number % 1000 == 0 {
+                group.settle();
+            }
+        }
+        group.settle();
+        for (number, key) in gone.iter().enumerate() {
+            assert!(group.put(key.as_bytes(), b"16 bytes of text"));
+            if number % 1000 == 0 {
+                group.settle();
+            }
+        }
+        group.settle();
+
+        let before = evictions(&mut group);
+        let long: &[u8] = &[8; 128 << 10];
+        for turn in 0.. {
+            assert!(turn < 10_000, "still no place");
+            let owner = group.member(0).owner(0).expect("it is the owner");
+            match owner.propose(owner.hash_of(b"long"), b"long", change(&[long])) {
+                Ok(_) => break,
+                Err(refusal) => assert_eq!(refusal, Refusal::Busy),
+            }
+            group.wait(10_000_000);
+        }
+        group.settle();
+        let evicted = evictions(&mut group) - before;
+        assert!(
+            evicted < 100_000,
+            "{evicted} of {}",
+            keys.len() + gone.len()
+        );
+        group.audit();
+    }
+}

@@ -454,6 +454,41 @@ fn a_node_that_does_not_read_its_answers_is_not_served_more() {
 }
 
 #[test]
+fn what_one_worker_never_asks_another_is_refused_and_harms_nobody() {
+    let mut bench = Bench::new();
+    let ticket = Ticket {
+        asker: Asker::Node(1),
+        client: 0,
+        generation: 0,
+        slot: 0,
+    };
+    let texts: [&[u8]; 13] = [
+        b"version\r\n",
+        b"stats\r\n",
+        b"quit\r\n",
+        b"mn\r\n",
+        b"verbosity 1\r\n",
+        b"watch\r\n",
+        b"cache_memlimit 64\r\n",
+        b"debugtime p 1000\r\n",
+        b"lru_crawler cachedump 0 0 0 1 1\r\n",
+        b"lru_crawler metadump 1 0 0 1 1\r\n",
+        b"get",
+        b"\x80",
+        b"",
+    ];
+    for text in texts {
+        bench.core.serve(ticket, text);
+        let answered = mem::take(&mut bench.core.backend.answered);
+        let text = String::from_utf8_lossy(text);
+        assert_eq!(answered, [b"ERROR\r\n".to_vec()], "{text:?}");
+    }
+    assert_eq!(bench.core.leapt, 0);
+    bench.core.serve(ticket, b"mg a v\r\n");
+    assert_eq!(bench.core.backend.answered, [b"EN\r\n".to_vec()]);
+}
+
+#[test]
 fn who_waits_when_the_partition_changes_hands_is_told_that_nobody_knows() {
     let mut bench = Bench::new();
     bench.say("set a 0 0 1\r\nx\r\nmn\r\n");

@@ -508,13 +508,18 @@ fn introduce(settings: &Settings, lines: &[Line], memory: i32) -> Option<Arena> 
             shard_count as u64,
         ];
         match greet(*line, &hello, memory) {
-            Some(space) => spaces[shard] = space,
-            None if shard == 0 => return None,
-            None => {
-                // A part is served already. The first handler says whether there is room.
+            Ok(space) => spaces[shard] = space,
+            Err(errno) => {
+                let what = b"cenote run: memory of the program is refused: error ";
+                sys::write_number(2, what, errno.unsigned_abs());
+                if shard == 0 {
+                    return None;
+                }
+                // The first handler says whether there is room. What those before this one serve they
+                // get back by the program's end.
                 sys::write(
                     2,
-                    b"cenote run: a part of a program's memory cannot be served\n",
+                    b"cenote run: the program is ended: a part of its memory is served already\n",
                 );
                 sys::die()
             }
@@ -538,21 +543,25 @@ fn introduce(settings: &Settings, lines: &[Line], memory: i32) -> Option<Arena> 
     })
 }
 
-/// Has a handler serve its shard: the number of the address space.
-fn greet(line: Line, hello: &[u64], memory: i32) -> Option<u64> {
-    if sys::send(line.socket, hello, &[line.userfaultfd, memory]) < 0 {
-        return None;
+/// Has a handler serve its shard: the number of the address space, or why it does not.
+fn greet(line: Line, hello: &[u64], memory: i32) -> Result<u64, i32> {
+    let sent = sys::send(line.socket, hello, &[line.userfaultfd, memory]);
+    if sent < 0 {
+        return Err(-sent as i32);
     }
     let mut answer = [0; wire::ANSWER_WORDS];
-    let (len, _) = sys::receive(line.socket, &mut answer);
-    if len != 24 || answer[0] != wire::MAGIC || answer[1] != 0 {
-        return None;
+    match sys::receive(line.socket, &mut answer).0 {
+        24 if answer[0] == wire::MAGIC && answer[1] == 0 => {}
+        24 if answer[0] == wire::MAGIC => return Err(answer[1] as i32),
+        len if len < 0 => return Err(-len as i32),
+        // It hung up.
+        _ => return Err(sys::EPIPE),
     }
     if !agent::start(line.socket, line.userfaultfd) {
         // The range is served already, and nobody would be there to bound it.
         sys::die();
     }
-    Some(answer[2])
+    Ok(answer[2])
 }
 
 unsafe extern "C" {

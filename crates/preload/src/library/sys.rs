@@ -19,6 +19,7 @@ pub const EAGAIN: isize = -11;
 pub const EINTR: isize = -4;
 pub const ENOMEM: i32 = 12;
 pub const EINVAL: i32 = 22;
+pub const EPIPE: i32 = 32;
 
 const SYS_READ: usize = 0;
 const SYS_WRITE: usize = 1;
@@ -121,6 +122,24 @@ pub fn close(fd: i32) {
 /// Closes descriptors `first ..= last` of this thread's table.
 pub fn close_range(first: u32, last: u32) {
     call(SYS_CLOSE_RANGE, &[first as usize, last as usize, 0]);
+}
+
+/// Writes a line that ends with a number; of a longer text than there is room for, the beginning.
+pub fn write_number(fd: i32, text: &[u8], mut number: u32) {
+    let mut line = [b'\n'; 96];
+    let mut digits = [b'0'; 10];
+    let mut first = digits.len();
+    while number > 0 || first == digits.len() {
+        first -= 1;
+        digits[first] = b'0' + (number % 10) as u8;
+        number /= 10;
+    }
+    let digits = &digits[first..];
+    let text = &text[..text.len().min(line.len() - 1 - digits.len())];
+    let end = text.len() + digits.len();
+    line[..text.len()].copy_from_slice(text);
+    line[text.len()..end].copy_from_slice(digits);
+    write(fd, &line[..=end]);
 }
 
 /// What tells this thread from the others of libc: its thread pointer, which a child of `fork`

@@ -229,7 +229,7 @@ impl Files {
             let mut inode = state.file(ino)?;
             if size < before {
                 let from = size.div_ceil(BLOCK_BYTES);
-                inode.blocks -= state.free_blocks_of(ino, from, u64::MAX)?;
+                state.cut_out(ino, &mut inode, (from, u64::MAX))?;
             }
             inode.size = size;
             state.put_inode(ino, inode);
@@ -310,7 +310,7 @@ impl Files {
         self.edit(|state| {
             let mut inode = state.file(ino)?;
             if whole_from < whole_to {
-                inode.blocks -= state.free_blocks_of(ino, whole_from, whole_to)?;
+                state.cut_out(ino, &mut inode, (whole_from, whole_to))?;
             }
             (inode.mtime, inode.ctime) = (caller.now, caller.now);
             state.put_inode(ino, inode);

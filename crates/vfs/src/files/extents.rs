@@ -6,7 +6,8 @@ use std::ops::Bound;
 
 use super::State;
 use crate::Result;
-use crate::records::{Extent, Ino};
+use crate::database::damaged;
+use crate::records::{Extent, Ino, Inode};
 use crate::space::Run;
 
 /// A part of a file, in one extent or in a hole.
@@ -74,7 +75,17 @@ impl State {
     fn last_extent(&self, ino: Ino, at: u64) -> Result<Option<(u64, Extent)>> {
         let until = (Bound::Included(&(ino, 0)), Bound::Included(&(ino, at)));
         let last = self.tables.extents.last(until)?;
-        Ok(last.map(|((_, block), extent)| (block, extent)))
+        let last = last.map(|((_, block), extent)| (block, extent));
+        last.map(|found| self.checked(ino, found)).transpose()
+    }
+
+    /// An extent that was read, if a file may have it there: the mount saw to that, but the database may
+    /// have been opened again since.
+    fn checked(&self, ino: Ino, (block, extent): (u64, Extent)) -> Result<(u64, Extent)> {
+        match extent.is_sound(block, self.space.total_blocks()) {
+            true => Ok((block, extent)),
+            false => Err(damaged(ino, "an extent")),
+        }
     }
 
     /// Gives the file an extent where it has a hole.
@@ -93,6 +104,7 @@ impl State {
         }
         let end = block + extent.len;
         if let Some(right) = self.tables.extents.get(&(ino, end))?
+            && let (_, right) = self.checked(ino, (end, right))?
             && extent.start + extent.len == right.start
             && right.is_written == extent.is_written
         {
@@ -119,7 +131,8 @@ impl State {
                 None => {
                     let rest = (Bound::Included(&(ino, at)), Bound::Excluded(&(ino, to)));
                     let next = self.tables.extents.first(rest)?;
-                    next.map(|((_, block), extent)| (block, extent))
+                    let next = next.map(|((_, block), extent)| (block, extent));
+                    next.map(|found| self.checked(ino, found)).transpose()?
                 }
             };
             let Some((block, extent)) = found else { break };
@@ -148,6 +161,19 @@ impl State {
             at = end;
         }
         Ok(taken)
+    }
+
+    /// Frees the blocks `from .. to` of a file, and takes them off its count.
+    pub(super) fn cut_out(
+        &mut self,
+        ino: Ino,
+        inode: &mut Inode,
+        (from, to): (u64, u64),
+    ) -> Result<()> {
+        let freed = self.free_blocks_of(ino, from, to)?;
+        let left = inode.blocks.checked_sub(freed);
+        inode.blocks = left.ok_or_else(|| damaged(ino, "its number of blocks"))?;
+        Ok(())
     }
 
     /// As [`State::detach`], of blocks that nobody needs any more; returns how many.

@@ -5,6 +5,7 @@
 //! has forgotten it, or by the next mount.
 
 use super::{Caller, Files, State};
+use crate::database::damaged;
 use crate::injected_faults::{InjectedFault, is_injected};
 use crate::records::{Entry, Ino, Inode, ROOT};
 use crate::{FsError, NAME_BYTES_MAX, Result, TARGET_BYTES_MAX};
@@ -450,10 +451,19 @@ impl State {
     /// Whether directory `ino` is `ancestor`, or below it.
     fn is_within(&self, ino: Ino, ancestor: Ino) -> Result<bool> {
         let mut at = ino;
+        // Where parents go round in a circle, the walk comes back to one of those that it notes.
+        let (mut noted, mut steps, mut steps_max) = (ROOT, 0_u64, 1);
         while at != ROOT {
             if at == ancestor {
                 return Ok(true);
             }
+            if at == noted {
+                return Err(damaged(at, "its parent"));
+            }
+            if steps == steps_max {
+                (noted, steps, steps_max) = (at, 0, steps_max * 2);
+            }
+            steps += 1;
             at = self.tables.inode(at)?.parent;
         }
         Ok(ancestor == ROOT)

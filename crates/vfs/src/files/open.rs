@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 
 use super::{Caller, Files, State};
 use crate::area::lock;
-use crate::database::{Batch, Database, Tables};
+use crate::database::{Batch, Database, Snapshots, Tables, damaged};
 use crate::injected_faults::{InjectedFault, is_injected};
 use crate::label::{Found, Label, SIZE_BYTES_MIN};
 use crate::medium::{BLOCK_BYTES, Medium, MediumError};
@@ -87,14 +87,8 @@ impl Files {
             label.write(&*medium)?;
         }
         let snapshots = database.snapshots()?;
-        let mut space = Space::new((size_bytes - data_offset) / BLOCK_BYTES);
-        let mut is_sound = true;
-        snapshots.extents.each(|_, extent| {
-            let (start, len) = (extent.start, extent.len);
-            is_sound &= space.claim(Run { start, len });
-            Ok(())
-        })?;
-        if !is_sound {
+        let space = space_left(&snapshots, (size_bytes - data_offset) / BLOCK_BYTES)?;
+        if snapshots.row_bytes > area_bytes {
             return Err(OpenError::Damaged);
         }
         let row_bytes = [snapshots.row_bytes, 0, 0];
@@ -105,6 +99,10 @@ impl Files {
             .last((Bound::Unbounded, Bound::Unbounded))?
             .filter(|(ino, _)| *ino < INO_END)
             .ok_or(OpenError::Damaged)?;
+        // The next inodes would get what is left of others that were never there.
+        if tables.last_named()? > newest.0 {
+            return Err(OpenError::Damaged);
+        }
         let files = Self {
             medium,
             label,
@@ -156,6 +154,33 @@ impl Files {
 /// centuries. So a number may be added to.
 const INO_END: Ino = 1 << 63;
 
+/// What no file has of `total_blocks`.
+///
+/// # Errors
+/// `Damaged` where an extent is none, is outside, or has a block that another one has: of the data area or
+/// of its file.
+fn space_left(snapshots: &Snapshots, total_blocks: u64) -> Result<Space, OpenError> {
+    let mut space = Space::new(total_blocks);
+    let mut is_damaged = false;
+    // Rows come by file and block.
+    let mut before = (0, 0);
+    let read = snapshots.extents.each(|(ino, block), extent| {
+        let (start, len) = (extent.start, extent.len);
+        is_damaged = !extent.is_sound(block, total_blocks)
+            || (ino, block) < before
+            || !space.claim(Run { start, len });
+        before = (ino, block.saturating_add(len));
+        match is_damaged {
+            true => Err(damaged(ino, "an extent")),
+            false => Ok(()),
+        }
+    });
+    match is_damaged {
+        true => Err(OpenError::Damaged),
+        false => Ok(read.map(|()| space)?),
+    }
+}
+
 fn make_root(database: &Database, caller: Caller) -> Result<()> {
     let root = Inode {
         mode: libc::S_IFDIR | 0o755,
@@ -185,31 +210,4 @@ fn make_root(database: &Database, caller: Caller) -> Result<()> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::files::NewInode;
-    use crate::medium::model::{ModelMedium, Survival};
-
-    #[test]
-    fn an_inode_whose_number_was_never_given_is_damage() {
-        let new = NewInode {
-            mode: libc::S_IFREG | 0o600,
-            rdev: 0,
-            target: None,
-        };
-        for (ino, is_damaged) in [(INO_END - 1, false), (INO_END, true), (Ino::MAX - 1, true)] {
-            let medium = Arc::new(ModelMedium::new(16 << 20));
-            let caller = Caller::default();
-            let files = Files::open(medium.clone(), caller).expect("a file system");
-            files.state().next_ino = ino;
-            files.make(&caller, ROOT, b"f", new).expect("a file");
-            files.commit().expect("a commit");
-            let again = Files::open(Arc::new(medium.crash(Survival::All)), caller);
-            assert_eq!(
-                matches!(again, Err(OpenError::Damaged)),
-                is_damaged,
-                "{ino}"
-            );
-        }
-    }
-}
+mod tests;

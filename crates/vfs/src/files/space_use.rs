@@ -33,7 +33,7 @@ impl Files {
     pub fn usage(&self) -> Usage {
         let limit = self.row_bytes_max();
         let state = self.state();
-        let used: u64 = state.row_bytes.iter().sum();
+        let used = state.row_bytes_used();
         Usage {
             total_blocks: state.space.total_blocks(),
             free_blocks: state.space.free_blocks() + state.space.waiting_blocks(),
@@ -57,10 +57,15 @@ impl Files {
 }
 
 impl State {
+    /// Bytes of all rows, those of a commit under way twice.
+    fn row_bytes_used(&self) -> u64 {
+        let all = self.row_bytes.iter();
+        all.fold(0, |sum, bytes| sum.saturating_add(*bytes))
+    }
+
     /// Checks that there is room for another file or attribute of `bytes`.
     pub(super) fn check_room(&self, bytes: u64, limit: u64) -> Result<()> {
-        let used: u64 = self.row_bytes.iter().sum();
-        match used + bytes <= limit {
+        match self.row_bytes_used().saturating_add(bytes) <= limit {
             true => Ok(()),
             false => Err(FsError::NoSpace),
         }

@@ -22,6 +22,7 @@ use crate::files::Files;
 /// A mount that is served.
 pub(super) struct Served {
     session: Session,
+    kernel: Arc<Kernel>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -61,7 +62,11 @@ impl Served {
         for (index, device) in devices.into_iter().enumerate() {
             threads.push(start_device(index, &kernel, device)?);
         }
-        Ok(Self { session, threads })
+        Ok(Self {
+            session,
+            kernel,
+            threads,
+        })
     }
 
     fn over_rings(
@@ -91,11 +96,15 @@ impl Served {
         };
         let (threads, registered) = rings.register(&connection);
         drop(connection);
-        let mut served = Self { session, threads };
+        let mut served = Self {
+            session,
+            kernel,
+            threads,
+        };
         let rest = registered.and_then(|()| {
             // FORGET and INTERRUPT alone come this way.
             let device = served.session.fuser.as_fd().try_clone_to_owned()?;
-            start_device(0, &kernel, Device::new(device))
+            start_device(0, &served.kernel, Device::new(device))
         });
         match rest {
             Ok(thread) => {
@@ -120,7 +129,7 @@ impl Served {
             // A panic has ended the process.
             drop(thread.join());
         }
-        self.session.forget();
+        self.session.close(self.kernel);
     }
 
     /// Ends a connection that is of no use, and waits for its threads.

@@ -2,6 +2,7 @@
 //! look in, and which of FUSE's features both sides use.
 
 use std::io;
+use std::os::fd::{AsFd as _, AsRawFd as _, FromRawFd as _, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -40,12 +41,21 @@ pub(super) struct Session {
 }
 
 impl Session {
-    /// For a connection that is over: it is mounted nowhere any more, and at its path may be the next
-    /// mount, which a drop would take away. `fuser` means not to, and looks at the wrong event.
+    /// For a connection that is over, and the only user of its [`Kernel`]: it is mounted nowhere any
+    /// more, and at its path may be the next mount, which a drop would take away. `fuser` means not to,
+    /// and looks at the wrong event.
     ///
-    /// It costs a descriptor of a connection that is no more.
-    pub(super) fn forget(self) {
+    /// Costs what `fuser` keeps in memory of a mount, some hundred bytes.
+    pub(super) fn close(self, kernel: Arc<Kernel>) {
+        let device = self.fuser.as_fd().as_raw_fd();
         std::mem::forget(self.fuser);
+        if Arc::into_inner(kernel).is_none() {
+            // Its notifier writes to the descriptor, which by then could be another file's.
+            return tracing::warn!("somebody still has an ended mount; it keeps a descriptor");
+        }
+        // SAFETY: the session owned the descriptor and closes nothing any more: its count in the shared
+        // device is never given back. The notifiers, which share that, went with the kernel.
+        drop(unsafe { OwnedFd::from_raw_fd(device) });
     }
 
     /// What answers its requests.

@@ -186,3 +186,19 @@ fn a_mount_that_ends_late_leaves_the_next_one_at_its_folder_alone() {
     mounted.again();
     assert_eq!(fs::read(mounted.at("next")).expect("a file"), CONTENT);
 }
+
+#[test]
+fn mounts_that_ended_keep_no_descriptor_of_the_device() {
+    let Some(mut mounted) = super::mounted(16 << 20) else {
+        return;
+    };
+    written(&mounted);
+    let of_one: usize = mounted.order("devices").parse().expect("a number");
+    assert!(of_one > 0, "the kernel is served by descriptors");
+    for _ in 0..3 {
+        mounted.again();
+    }
+    assert_eq!(mounted.order("devices"), of_one.to_string());
+    assert_eq!(mounted.order("end"), "clean");
+    assert_eq!(mounted.order("devices"), "0");
+}

@@ -231,6 +231,7 @@ fn serves_another_process() {
             "panic" => shown.rule(Rule::Panic),
             "waiting" => shown.gate.waiting().to_string(),
             "threads" => threads().to_string(),
+            "devices" => devices().to_string(),
             "ended" => shown.ended.load(Ordering::Relaxed).to_string(),
             other => panic!("{other}"),
         };
@@ -289,6 +290,13 @@ fn threads() -> usize {
             .any(|prefix| name.starts_with(prefix))
     };
     names.filter(serve).count()
+}
+
+/// How many descriptors of `/dev/fuse` this process has.
+fn devices() -> usize {
+    let open = std::fs::read_dir("/proc/self/fd").expect("descriptors");
+    let paths = open.filter_map(|open| std::fs::read_link(open.ok()?.path()).ok());
+    paths.filter(|path| path == Path::new("/dev/fuse")).count()
 }
 
 /// Runs a line of the shell in `folder`, which must succeed; what it printed.

@@ -31,12 +31,15 @@ impl Bitmap {
         pieces
     }
 
-    /// The first of the shortest runs that are long enough, if its begin is below the limit by as much.
-    fn allocate(&mut self, bytes: u64, limit: u64) -> Option<u64> {
+    /// The first of the shortest runs that are long enough, if its begin is below the limit by as much and
+    /// has nothing of what is kept.
+    fn allocate(&mut self, bytes: u64, limit: u64, kept: &Range<u64>) -> Option<u64> {
         let bytes = bytes.max(1).div_ceil(ALIGN_BYTES) * ALIGN_BYTES;
         let pieces = self.pieces().into_iter();
         let fitting = pieces.filter(|piece| {
-            piece.is_free && piece.bytes >= bytes && piece.address + bytes <= limit
+            let place = piece.address..piece.address + bytes;
+            let is_kept = place.clone().any(|byte| kept.contains(&byte));
+            piece.is_free && piece.bytes >= bytes && place.end <= limit && !is_kept
         });
         let address = fitting.min_by_key(|piece| piece.bytes)?.address;
         self.mark(address, bytes, true);
@@ -132,20 +135,28 @@ proptest! {
 
     #[test]
     fn it_does_what_a_bitmap_does(
-        operations in prop::collection::vec((0..4u8, 0..REGION_BYTES / 12, 0..300u64), 1..200),
+        operations in prop::collection::vec((0..5u8, 0..REGION_BYTES / 12, 0..300u64), 1..200),
+        kept in (0..REGION_BYTES, 0..REGION_BYTES),
     ) {
         let mut allocator = Allocator::new(REGION_BYTES);
         let mut bitmap = Bitmap::new();
+        let kept = kept.0.min(kept.1)..kept.0.max(kept.1);
         for (kind, unit, bytes) in operations {
             let address = unit * ALIGN_BYTES;
             match kind {
                 0 => {
-                    let expected = bitmap.allocate(bytes, REGION_BYTES);
+                    let expected = bitmap.allocate(bytes, REGION_BYTES, &NOTHING);
                     prop_assert_eq!(allocator.allocate(bytes), expected);
                 }
                 3 => {
-                    let expected = bitmap.allocate(bytes, address);
-                    prop_assert_eq!(allocator.allocate_below(bytes, address), expected);
+                    let expected = bitmap.allocate(bytes, address, &NOTHING);
+                    let allocated = allocator.allocate_below(bytes, address, &NOTHING);
+                    prop_assert_eq!(allocated, expected);
+                }
+                4 => {
+                    let expected = bitmap.allocate(bytes, address, &kept);
+                    let allocated = allocator.allocate_below(bytes, address, &kept);
+                    prop_assert_eq!(allocated, expected);
                 }
                 1 => {
                     let is_carved = allocator.carve(address, bytes).is_ok();

@@ -197,7 +197,9 @@ impl<M: Medium> Pool<M> {
         let mut copies = Vec::new();
         let (mut bytes, mut looked_at) = (0, 0);
         while looked_at < entries.min(BATCH) && bytes < BATCH_BYTES {
-            let slot = self.cleaning_mut().next_slot;
+            let next = self.cleaning_mut().next_slot;
+            let slot = self.index.next_used(next);
+            self.cleaning_mut().next_slot = slot;
             if slot >= self.head.entry_count {
                 break;
             }
@@ -331,6 +333,9 @@ impl<M: Medium> Pool<M> {
     }
 
     fn begin_cleaning(&mut self) -> Result<(), StoreError> {
+        if !self.space.has_epochs() {
+            return Err(StoreError::Full);
+        }
         let reserve = self.log_bytes().0;
         let space = Space {
             epoch: self.space.epoch + 1,

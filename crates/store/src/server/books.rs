@@ -82,6 +82,8 @@ pub(super) struct Books {
 
 /// Who may wait for one version: its client, asking again and again.
 const WAITERS_MAX: usize = 16;
+/// Waits of one client for all of its versions: it may give calls up and make others.
+const SYNCS_MAX: usize = 1024;
 /// Those of a client that were given up and are remembered.
 const GIVEN_UP_MAX: usize = 4096;
 /// Versions of one client that may wait: three quarters of what the pool takes, so that others find room.
@@ -161,6 +163,12 @@ impl Books {
         };
         book.syncs.push((last, waiter));
         Ok(last)
+    }
+
+    /// Whether a client may wait so once more.
+    pub fn may_sync(&self, client: ClientId) -> bool {
+        let book = self.clients.get(&client);
+        book.is_none_or(|book| book.syncs.len() < SYNCS_MAX)
     }
 
     /// Whether a client waits until all of its versions are durable.
@@ -358,6 +366,22 @@ mod tests {
         assert!(!books.has_syncs());
         books.close(11);
         assert_eq!(books.sync(ClientId(1), WAITER), Err(0));
+    }
+
+    #[test]
+    fn a_client_waits_for_all_so_often_and_others_are_none_the_worse() {
+        let mut books = of_clients([1, 2]);
+        for client in [1, 2] {
+            books.open(client, ClientId(client.into()), Vec::new(), at(0));
+        }
+        for _ in 0..SYNCS_MAX {
+            assert!(books.may_sync(ClientId(1)));
+            assert_eq!(books.sync(ClientId(1), WAITER), Ok(1));
+        }
+        assert!(!books.may_sync(ClientId(1)) && books.may_sync(ClientId(2)));
+        books.close(1);
+        assert_eq!(books.take_synced(ClientId(1)).len(), SYNCS_MAX);
+        assert!(books.may_sync(ClientId(1)));
     }
 
     #[test]

@@ -166,7 +166,7 @@ impl<M: Medium> Persister<M> {
             turned.settled += self.land(&mut state, fenced, now)?;
         }
         let looks = self.looks;
-        let jobs = state.jobs.drain(..);
+        let jobs = state.jobs.take().into_iter();
         self.jobs.extend(jobs.map(|job| Job { looks, ..job }));
         self.do_jobs(&mut state, now);
         let wanted = state.wanted.drain(..).map(|sequence| (sequence, looks));
@@ -363,19 +363,18 @@ impl<M: Medium> Persister<M> {
     fn do_jobs(&mut self, state: &mut State<M>, now: Time) {
         let mut left = Vec::new();
         for job in std::mem::take(&mut self.jobs) {
-            match job.awaits(&state.pool) {
-                None => {}
+            let awaited = job.awaits(&state.pool);
+            if awaited.is_some() && !job.is_tried() {
+                left.push(job);
+                continue;
+            }
+            state.jobs.end(&job);
+            if awaited.is_some() {
                 // What is on its way may be the newest version by now. A change that is made of one
                 // version asks again until that is there, or given up.
-                Some(_) if job.is_tried() => {
-                    let busy = Answer::Refused(Refusal::Busy);
-                    self.shard.outboxes.answer(job.waiter, &busy, 0);
-                    continue;
-                }
-                Some(_) => {
-                    left.push(job);
-                    continue;
-                }
+                let busy = Answer::Refused(Refusal::Busy);
+                self.shard.outboxes.answer(job.waiter, &busy, 0);
+                continue;
             }
             let answer = match state.pool.locate(&job.key, job.below) {
                 // None that is named is awaited no more.

@@ -4,7 +4,6 @@
 //! the persister's, in `persister.rs`, which takes the lock before and after. Lock order: a shard, then a
 //! landing, then an outbox.
 
-use std::collections::VecDeque;
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
@@ -12,7 +11,7 @@ use cenote_fabric::{ClientId, PeerId, Time};
 
 use super::Figures;
 use super::books::{Books, Closed, Waiter};
-use super::job::{Job, job_of};
+use super::job::{Job, Jobs, job_of};
 use super::outbox::Outboxes;
 use crate::landing::Area;
 use crate::medium::Medium;
@@ -25,7 +24,7 @@ use crate::schemes::{Durable, PutStep, Scheme};
 pub(super) struct State<M> {
     pub pool: Pool<M>,
     pub books: Books,
-    pub jobs: VecDeque<Job>,
+    pub jobs: Jobs,
     /// Versions that waiters wait for.
     pub wanted: Vec<u64>,
     pub wants_cleaning: bool,
@@ -56,9 +55,6 @@ pub(super) struct Shard<M> {
     number: u16,
 }
 
-/// Most requests that wait for the persister.
-const JOBS_MAX: usize = 4096;
-
 /// What a request comes to.
 pub(super) enum Reply {
     Now(Answer),
@@ -79,7 +75,7 @@ impl<M: Medium> Shard<M> {
             state: Mutex::new(State {
                 pool,
                 books: Books::default(),
-                jobs: VecDeque::new(),
+                jobs: Jobs::default(),
                 wanted: Vec::new(),
                 wants_cleaning: false,
                 wants_room: false,
@@ -167,9 +163,9 @@ impl<M: Medium> Shard<M> {
         let waiter = Waiter::notice(peer, self.number, now);
         let sequence = {
             let state = self.lock();
-            // The newest that ends so: less than 2^32 are under way.
+            // The newest that ends so: less than 2^32 are under way. 0, of which nothing is known, if none does.
             let next = state.pool.next_sequence();
-            next - u64::from((next as u32).wrapping_sub(low))
+            next.saturating_sub(u64::from((next as u32).wrapping_sub(low)))
         };
         let request = Request::Settle {
             shard: self.number,
@@ -246,11 +242,8 @@ impl<M: Medium> State<M> {
     }
 
     pub fn add_job(&mut self, job: Job) -> Option<Answer> {
-        if self.jobs.len() >= JOBS_MAX {
-            return Some(Answer::Refused(Refusal::Busy));
-        }
-        self.jobs.push_back(job);
-        None
+        let is_taken = self.jobs.add(job);
+        (!is_taken).then_some(Answer::Refused(Refusal::Busy))
     }
 
     #[expect(clippy::too_many_arguments, reason = "the request's own fields")]
@@ -466,6 +459,9 @@ impl<M: Medium> State<M> {
     }
 
     fn sync(&mut self, client: ClientId, waiter: Waiter) -> Option<Answer> {
+        if !self.books.may_sync(client) {
+            return Some(Answer::Refused(Refusal::Busy));
+        }
         match self.books.sync(client, waiter) {
             Ok(last) => {
                 self.wanted.push(last);

@@ -1,18 +1,20 @@
 //! One shard and its persister, in one thread: who is told what, and when.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use cenote_fabric::{ClientId, PeerId, Time, Waker};
 
 use super::books::{CLIENT_VERSIONS_MAX, Waiter};
 use super::fence::Fencer;
+use super::note_end;
 use super::outbox::{Outbox, Outboxes};
 use super::persister::Persister;
 use super::shard::{Reply, Shard};
 use crate::landing::Area;
 use crate::medium::{Medium as _, ModelMedium};
-use crate::pool::{Condition, Located, Pool, PoolConfig, Source};
+use crate::pool::{Condition, Located, Pool, PoolConfig, Source, StoreError};
 use crate::protocol::{Answer, INLINE_BYTES_MAX, Refusal, Request};
 use crate::schemes::{EFactory, Forca, Saw, Scheme};
 
@@ -379,6 +381,17 @@ fn one_client_leaves_room_for_versions_of_others() {
     assert_eq!(bench.put(ONE, b"key", b""), busy);
     assert_eq!(bench.delete(b"key"), busy);
     assert!(is_stored(bench.put(OTHER, b"key", b"")));
+}
+
+/// A server that answers some of its clients and not others would be taken for alive.
+#[test]
+fn a_thread_that_ends_by_an_error_takes_the_store_with_it() {
+    let has_failed = AtomicBool::new(false);
+    note_end("test", &Ok::<(), StoreError>(()), &has_failed);
+    assert!(!has_failed.load(Ordering::Acquire), "an orderly end");
+    note_end("test", &Err(StoreError::Incomplete), &has_failed);
+    note_end("test", &Ok::<(), StoreError>(()), &has_failed);
+    assert!(has_failed.load(Ordering::Acquire));
 }
 
 /// A notice has the low half of a sequence, and may have any.

@@ -161,9 +161,10 @@ fn serve<M: Medium + 'static>(
     while !stop.load(Ordering::Acquire) {
         std::thread::park_timeout(Duration::from_millis(500));
         if server.has_failed() {
-            let what =
-                format!("{shown}: its disk failed; what was acknowledged as durable is there");
-            let remedy = "see the log above, and start it again when the disk is mended";
+            let what = format!(
+                "{shown}: its disk or its sockets failed; what was acknowledged as durable is there"
+            );
+            let remedy = "see the log above, mend what it names, and start it again";
             return Err(Failure::new(what, remedy).into());
         }
     }

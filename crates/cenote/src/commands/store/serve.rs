@@ -102,7 +102,12 @@ pub fn run(args: &Args) -> Result<u8> {
         return in_background(args);
     }
     match args.medium.as_str() {
-        "pm" => serve(args, |file| PmMedium::open(file.into(), args.pm_delay)),
+        "pm" => serve(args, |file| {
+            // A store to a hole that the disk has no room for would end the process.
+            let len = file.metadata()?.len();
+            cenote_durable::allocate(&file, len)?;
+            PmMedium::open(file.into(), args.pm_delay)
+        }),
         _ => serve(args, FileMedium::open),
     }
 }

@@ -449,10 +449,14 @@ impl<M: Medium> Persister<M> {
         shard: &'a Shard<M>,
         mut state: Guard<'a, M>,
     ) -> Result<(Guard<'a, M>, bool), StoreError> {
-        if !state.wants_cleaning && !state.is_cleaning_due() {
+        if !state.wants_cleaning && !state.is_cleaning_due() && !state.is_cleaning_fenced {
             return Ok((state, false));
         }
         state.wants_cleaning = false;
+        self.fence_cleaning(&mut state);
+        if state.is_cleaning_fenced {
+            return Ok((state, false));
+        }
         if !state.pool.is_cleaning() {
             state.emptied = 0;
         }
@@ -473,6 +477,24 @@ impl<M: Medium> Persister<M> {
             state.tell_of_cleaned(&shard.outboxes);
         }
         Ok((state, cleaned == Cleaned::Going))
+    }
+
+    /// Where clients write to the log, a place is not for other versions while the client of one that was given
+    /// up may still write there: cleaning, which has places used again, begins once that client says that it
+    /// has written, or is gone.
+    fn fence_cleaning(&self, state: &mut State<M>) {
+        let writers = match self.shard.scheme.lands_beside_log() || state.pool.is_cleaning() {
+            true => 0,
+            false => state.books.late_writers(),
+        };
+        let was_fenced = std::mem::replace(&mut state.is_cleaning_fenced, writers > 0);
+        state.is_cleaning_stuck |= writers > 0;
+        if writers > 0 && !was_fenced {
+            tracing::warn!(
+                writers,
+                "the log is not cleaned: clients may still write values that were given up"
+            );
+        }
     }
 
     /// Has what did not come in time, or whose client is gone, looked at once more: what is not whole then

@@ -35,8 +35,10 @@ pub(super) struct State<M> {
     /// Deletions since then, and versions that were given up: about so many entries of the index lead to
     /// nothing.
     pub emptied: u64,
-    /// Copies that cleaning makes find no room.
+    /// Copies that cleaning makes find no room, or it may not begin.
     pub is_cleaning_stuck: bool,
+    /// It may not begin: clients may still write where it would copy to.
+    pub is_cleaning_fenced: bool,
     pub is_stopping: bool,
     /// What the medium said to the fence that the persister began.
     pub fenced: Option<io::Result<()>>,
@@ -82,6 +84,7 @@ impl<M: Medium> Shard<M> {
                 used_after_cleaning: 0,
                 emptied,
                 is_cleaning_stuck: false,
+                is_cleaning_fenced: false,
                 is_stopping: false,
                 fenced: None,
                 put_bytes: 0,
@@ -528,7 +531,7 @@ impl<M: Medium> State<M> {
     /// A version's value did not come, or is another: who waits for it is told.
     pub fn give_up(&mut self, outboxes: &Outboxes, sequence: u64) {
         self.emptied += u64::from(self.pool.give_up(sequence));
-        let closed = self.books.give_up(sequence);
+        let closed = self.books.give_up(sequence, false);
         let refused = Answer::Refused(Refusal::Incomplete);
         self.tell(outboxes, closed, &refused, sequence);
     }
@@ -537,7 +540,13 @@ impl<M: Medium> State<M> {
     pub fn tell_of_cleaned(&mut self, outboxes: &Outboxes) {
         let pool = &self.pool;
         for sequence in self.books.without(|sequence| pool.is_space_of(sequence)) {
-            self.give_up(outboxes, sequence);
+            let closed = self.books.give_up(sequence, true);
+            self.tell(
+                outboxes,
+                closed,
+                &Answer::Refused(Refusal::Incomplete),
+                sequence,
+            );
         }
     }
 
@@ -549,7 +558,10 @@ impl<M: Medium> State<M> {
         answer: &Answer,
         sequence: u64,
     ) {
-        let Some(Closed { client, waiters }) = closed else {
+        let Some(Closed {
+            client, waiters, ..
+        }) = closed
+        else {
             return;
         };
         for waiter in waiters {

@@ -134,7 +134,8 @@ fn until<M: Medium>(server: &Server<M>, what: &str, is_so: impl Fn(&Server<M>) -
 fn options(transport: crate::lab::Transport) -> Options {
     Options {
         shards: 1,
-        patience: Duration::from_millis(100),
+        // Of others as well, whose threads may have to wait for a processor.
+        patience: Duration::from_secs(2),
         landing_bytes: 64 << 10,
         ..Options::new(transport)
     }

@@ -118,6 +118,13 @@ fn objects_are_put_read_listed_and_deleted_each_by_a_process_of_its_own() {
     assert_eq!(store.ok("get", &["b/large"], b""), large);
 }
 
+/// CRC-32 as zlib has it, bit by bit.
+fn crc32(bytes: &[u8]) -> u32 {
+    let shift = |sum: u32, _| (sum >> 1) ^ (0xedb8_8320 & 0_u32.wrapping_sub(sum & 1));
+    let add = |sum: u32, byte: &u8| (0..8).fold(sum ^ u32::from(*byte), shift);
+    !bytes.iter().fold(!0, add)
+}
+
 #[test]
 fn a_store_that_is_damaged_short_or_of_another_format_is_refused_and_not_changed() {
     let store = Store::new("64K");
@@ -129,13 +136,22 @@ fn a_store_that_is_damaged_short_or_of_another_format_is_refused_and_not_changed
     other[0] = b'x';
     let mut damaged = good.clone();
     damaged[24] ^= 1;
+    // With the right checksum.
+    let mut claim = good.clone();
+    claim[24..32].copy_from_slice(&(1_u64 << 32).to_le_bytes());
+    let sum = crc32(&claim[..40]);
+    claim[40..44].copy_from_slice(&sum.to_le_bytes());
     for (bytes, said) in [
         (&good[..32 << 10], "was made with 65536 bytes and has 32768"),
-        (&good[..1000], "some whole sectors"),
-        (&[], "some whole sectors"),
+        (&good[..1000], "this is no pool"),
+        (&[], "this is no pool"),
         (&later, "has format 9; this program knows format 3"),
         (&other, "this is no pool"),
-        (&damaged, "head is damaged"),
+        (&damaged, "its file pool: the pool's head is damaged"),
+        (
+            &claim,
+            "its file pool: the pool's head is damaged: places of the index is 4294967296",
+        ),
     ] {
         fs::write(store.file(), bytes).expect("writable");
         store.fails("get", &["key"], 1, said);

@@ -18,6 +18,12 @@ pub const VALUE_BYTES_MAX: usize = 1 << 20;
 pub(crate) const HEAD_BYTES: u64 = 4096;
 /// Most places of the index.
 pub(crate) const ENTRY_COUNT_MAX: u64 = 1 << 30;
+/// Sequences are below this: a flag has 48 bits for its version's.
+pub(crate) const SEQUENCE_END: u64 = 1 << 48;
+/// Sequences that may be given out before the medium hears of it.
+pub(crate) const LEASE: u64 = 1 << 20;
+/// Cleanings and records are counted up to this, which no pool lives to see.
+const COUNT_END: u64 = 1 << 62;
 /// Bytes of an object before its key.
 pub(crate) const HEADER_BYTES: u64 = 64;
 /// Where in the object its durability flag is: a word of its own.
@@ -36,6 +42,8 @@ pub(crate) fn flag(sequence: u64, epoch: u64) -> u64 {
 
 /// Objects begin at multiples of this, and index words count in it.
 pub(crate) const GRAIN_BYTES: u64 = 16;
+/// Bytes of the smallest object: a key of a few bytes, and no value.
+const OBJECT_BYTES_MIN: u64 = (HEADER_BYTES + 8).next_multiple_of(GRAIN_BYTES);
 /// Largest pool: 31 bits of grains.
 pub(crate) const POOL_BYTES_MAX: u64 = (1 << 31) * GRAIN_BYTES;
 
@@ -86,9 +94,22 @@ pub enum HeadError {
     /// Another version.
     #[error("this pool has format {0}; this program knows format {FORMAT}")]
     Format(u32),
-    /// Its checksum or its sizes are wrong.
-    #[error("the pool's head is damaged")]
-    Damaged,
+    /// Its checksum is wrong, or what it says is not possible.
+    #[error("the pool's head is damaged: {0}")]
+    Damaged(
+        /// The field, and what is wrong with it.
+        &'static str,
+    ),
+    /// A number of it is beyond what a pool may have.
+    #[error("the pool's head is damaged: {field} is {told}, and may be {most} at most")]
+    Beyond {
+        /// The field.
+        field: &'static str,
+        /// What it says.
+        told: u64,
+        /// What is possible.
+        most: u64,
+    },
     /// The file is shorter or longer than the pool.
     #[error("the pool was made with {told} bytes and has {found}")]
     Length {
@@ -97,6 +118,13 @@ pub enum HeadError {
         /// What is there.
         found: u64,
     },
+}
+
+fn at_most(field: &'static str, told: u64, most: u64) -> Result<(), HeadError> {
+    match told <= most {
+        true => Ok(()),
+        false => Err(HeadError::Beyond { field, told, most }),
+    }
 }
 
 impl Head {
@@ -130,7 +158,7 @@ impl Head {
             shard: (u16_at(bytes, 12), u16_at(bytes, 14)),
         };
         if checksum(&[&bytes[..40]]) != u32_at(bytes, 40) {
-            return Err(HeadError::Damaged);
+            return Err(HeadError::Damaged("its checksum"));
         }
         if head.len != len {
             return Err(HeadError::Length {
@@ -138,15 +166,29 @@ impl Head {
                 found: len,
             });
         }
-        head.is_possible().then_some(head).ok_or(HeadError::Damaged)
+        head.check()?;
+        Ok(head)
     }
 
     /// Whether a pool may be so.
-    pub fn is_possible(self) -> bool {
-        self.entry_count.is_power_of_two()
-            && self.entry_count <= ENTRY_COUNT_MAX
-            && self.half_bytes() > 0
-            && self.len <= POOL_BYTES_MAX
+    pub fn check(self) -> Result<(), HeadError> {
+        at_most("bytes of the pool", self.len, POOL_BYTES_MAX)?;
+        at_most("places of the index", self.entry_count, ENTRY_COUNT_MAX)?;
+        if !self.entry_count.is_power_of_two() {
+            return Err(HeadError::Damaged("places of the index: no power of two"));
+        }
+        if self.half_bytes() == 0 {
+            return Err(HeadError::Damaged("bytes of the pool: no room for a log"));
+        }
+        Ok(())
+    }
+
+    /// Places that the index is made with: no more than twice the keys that the log can hold, whatever
+    /// the head says. The index is in memory, and who wrote the head may not choose how much that is.
+    pub fn useful_entry_count(self) -> u64 {
+        let keys_max = 2 * self.half_bytes() / OBJECT_BYTES_MIN;
+        self.entry_count
+            .min((2 * (keys_max + 1)).next_power_of_two())
     }
 
     /// Bytes of each of the two halves of the log.
@@ -200,6 +242,17 @@ impl Space {
         }
     }
 
+    /// The same, with sequences from `next` on that may be given.
+    pub fn leased(self, next: u64) -> Self {
+        let ceiling = next.saturating_add(LEASE).min(SEQUENCE_END);
+        Self { ceiling, ..self }
+    }
+
+    /// Whether another cleaning can be counted.
+    pub fn has_epochs(self) -> bool {
+        self.epoch < COUNT_END
+    }
+
     /// Where it is written.
     pub fn at(self) -> u64 {
         SPACE_AT[(self.serial % 2) as usize] as u64
@@ -234,13 +287,16 @@ impl Space {
                 && bytes[28] <= 1
                 && bytes[29] <= 1
                 && space.epoch > 0
-                && space.serial < u64::MAX
                 && space.at() == at as u64;
             is_sound.then_some(space)
         });
-        records
-            .max_by_key(|space| space.serial)
-            .ok_or(HeadError::Damaged)
+        let newest = records.max_by_key(|space| space.serial);
+        let newest = newest.ok_or(HeadError::Damaged("neither of its two records is whole"))?;
+        // Not the older one instead: what it says may have been overwritten.
+        at_most("serial of its record", newest.serial, COUNT_END)?;
+        at_most("epoch of its record", newest.epoch, COUNT_END)?;
+        at_most("ceiling of its record", newest.ceiling, SEQUENCE_END)?;
+        Ok(newest)
     }
 
     /// Of what is in a half; `None`: nothing.
@@ -380,7 +436,8 @@ impl Header {
             incarnation: u32_at(bytes, 40),
         };
         let is_small = (1..=KEY_BYTES_MAX).contains(&usize::from(header.key_bytes))
-            && header.value_bytes as usize <= VALUE_BYTES_MAX;
+            && header.value_bytes as usize <= VALUE_BYTES_MAX
+            && header.sequence < SEQUENCE_END;
         is_small.then_some(header)
     }
 
@@ -480,7 +537,10 @@ mod tests {
     #[test]
     fn the_newer_record_that_is_whole_counts() {
         let mut head = vec![0; 4096];
-        assert_eq!(Space::decode(&head), Err(HeadError::Damaged));
+        assert_eq!(
+            Space::decode(&head),
+            Err(HeadError::Damaged("neither of its two records is whole"))
+        );
         let mut space = Space {
             serial: 0,
             epoch: 1,

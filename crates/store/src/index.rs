@@ -7,8 +7,12 @@
 //!
 //! In front of the entries is the oldest epoch of which objects are still there: who has read an object,
 //! and reads this afterwards, knows that the object was not overwritten meanwhile.
+//!
+//! A stretch of places that never had an entry is not looked at, since memory is taken by a look: an
+//! index costs what its log's keys cost, however many places there are.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use cenote_fabric::{Region, RegionOptions};
 
@@ -20,12 +24,16 @@ pub(crate) const ENTRY_BYTES: u64 = 16;
 pub(crate) const ENTRIES_AT: u64 = 64;
 /// Entries that a client reads at once.
 pub(crate) const PROBE_COUNT: u64 = 4;
+/// Entries of a stretch: as many as take a page of memory.
+const STRETCH: u64 = 4096 / ENTRY_BYTES;
 
 /// The entries of one pool. One thread at a time changes them.
 #[derive(Clone, Debug)]
 pub(crate) struct Index {
     memory: Arc<Region>,
     entry_count: u64,
+    /// Of each stretch, whether it ever had an entry.
+    was_used: Arc<[AtomicBool]>,
 }
 
 /// Where a hash may be.
@@ -48,9 +56,11 @@ impl Index {
         let bytes = index_bytes(entry_count);
         let memory = Region::create("cenote-store-index", bytes, RegionOptions::default())
             .map_err(std::io::Error::other)?;
+        let stretches = entry_count.div_ceil(STRETCH);
         Ok(Self {
             memory: Arc::new(memory.kept()),
             entry_count,
+            was_used: (0..stretches).map(|_| AtomicBool::new(false)).collect(),
         })
     }
 
@@ -67,11 +77,32 @@ impl Index {
     }
 
     pub fn hash(&self, slot: u64) -> u64 {
-        self.load(ENTRIES_AT + slot * ENTRY_BYTES)
+        match self.was_used(slot) {
+            true => self.load(ENTRIES_AT + slot * ENTRY_BYTES),
+            false => 0,
+        }
     }
 
     pub fn word(&self, slot: u64) -> Word {
-        Word(self.load(ENTRIES_AT + slot * ENTRY_BYTES + 8))
+        match self.was_used(slot) {
+            true => Word(self.load(ENTRIES_AT + slot * ENTRY_BYTES + 8)),
+            false => Word::default(),
+        }
+    }
+
+    /// The first place from `slot` on that may have an entry; the number of places if there is none.
+    pub fn next_used(&self, slot: u64) -> u64 {
+        if slot >= self.entry_count || self.was_used(slot) {
+            return slot.min(self.entry_count);
+        }
+        let stretches = self.was_used[(slot / STRETCH) as usize..].iter();
+        let skipped = stretches.take_while(|was_used| !was_used.load(Ordering::Relaxed));
+        let next = (slot / STRETCH + skipped.count() as u64) * STRETCH;
+        next.min(self.entry_count)
+    }
+
+    fn was_used(&self, slot: u64) -> bool {
+        self.was_used[(slot / STRETCH) as usize].load(Ordering::Relaxed)
     }
 
     pub fn set_word(&self, slot: u64, word: Word) {
@@ -83,6 +114,7 @@ impl Index {
     }
 
     pub fn set(&self, slot: u64, hash: u64, word: Word) {
+        self.was_used[(slot / STRETCH) as usize].store(true, Ordering::Relaxed);
         // In between it is an entry of nothing.
         self.set_word(slot, Word::default());
         self.store(ENTRIES_AT + slot * ENTRY_BYTES, hash);
@@ -136,6 +168,24 @@ mod tests {
         let places = (0..=mask).map(|step| hash.wrapping_add(step) & mask);
         let mut seen = places.take_while(|slot| index.hash(*slot) != 0);
         seen.find(|slot| index.hash(*slot) == hash)
+    }
+
+    #[test]
+    fn a_walk_passes_over_places_that_never_had_an_entry() {
+        let index = Index::new(1 << 12).unwrap();
+        assert_eq!(index.next_used(0), 1 << 12);
+        for slot in [300, 3000] {
+            index.set(slot, slot, Word(slot));
+        }
+        let walk = |slot: &u64| {
+            let next = index.next_used(slot + 1);
+            (next < 1 << 12).then_some(next)
+        };
+        let seen: Vec<u64> = std::iter::successors(Some(index.next_used(0)), walk).collect();
+        let stretches = (256..512).chain(2816..3072);
+        assert_eq!(seen, stretches.collect::<Vec<_>>());
+        assert_eq!((index.hash(300), index.word(3000)), (300, Word(3000)));
+        assert_eq!((index.hash(600), index.word(600)), (0, Word::default()));
     }
 
     #[test]

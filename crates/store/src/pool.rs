@@ -30,8 +30,8 @@ use cenote_fabric::Region;
 use twox_hash::XxHash3_64;
 
 use crate::format::{
-    FLAG_AT, HEAD_BYTES, HEADER_BYTES, Head, Header, KEY_BYTES_MAX, Kind, SPACE_BYTES, Space,
-    VALUE_BYTES_MAX, Word, checksum,
+    FLAG_AT, HEAD_BYTES, HEADER_BYTES, Head, Header, KEY_BYTES_MAX, Kind, SEQUENCE_END,
+    SPACE_BYTES, Space, VALUE_BYTES_MAX, Word, checksum,
 };
 use crate::index::Index;
 use crate::injected_faults::{InjectedFault, is_injected};
@@ -45,11 +45,8 @@ use lookup::{Found, Object};
 pub use cleaner::{Batch, Cleaned};
 pub use group::{Group, Settled, Taking};
 pub use lookup::{Located, VersionLocation};
-pub use recovery::Recovered;
+pub use recovery::{Recovered, check_head};
 pub use version::{Allocation, Condition, Landing, PoolConfig, Source, StoreError, Version};
-
-/// Sequences that may be given out before the medium hears of it.
-const LEASE: u64 = 1 << 20;
 
 /// One shard of a store.
 pub struct Pool<M> {
@@ -113,7 +110,7 @@ impl<M: Medium> Pool<M> {
             len,
             shard,
         };
-        if !head.is_possible() {
+        if head.check().is_err() {
             return Err(StoreError::Size {
                 len,
                 entry_count: config.entry_count,
@@ -132,8 +129,9 @@ impl<M: Medium> Pool<M> {
             active: 0,
             is_cleaning: false,
             incarnation: 1,
-            ceiling: 1 + LEASE,
-        };
+            ceiling: 1,
+        }
+        .leased(1);
         write_space(&medium, space)?;
         medium.fence()?;
         // Last: before that it is no pool.
@@ -144,6 +142,11 @@ impl<M: Medium> Pool<M> {
     }
 
     fn with(medium: M, head: Head, space: Space) -> Result<Self, StoreError> {
+        let entry_count = head.useful_entry_count();
+        let head = Head {
+            entry_count,
+            ..head
+        };
         let index = Index::new(head.entry_count)?;
         index.set_oldest_epoch(space.oldest_epoch());
         Ok(Self {
@@ -387,7 +390,10 @@ impl<M: Medium> Pool<M> {
 
     /// Keys with a durable value that begin with `prefix`, in no order.
     pub fn keys<'a>(&'a self, prefix: &'a [u8]) -> impl Iterator<Item = Vec<u8>> + 'a {
-        (0..self.head.entry_count).filter_map(move |slot| self.key_at(slot, prefix))
+        let count = self.head.entry_count;
+        let used = move |slot| Some(self.index.next_used(slot)).filter(|at| *at < count);
+        let slots = std::iter::successors(used(0), move |slot| used(slot + 1));
+        slots.filter_map(move |slot| self.key_at(slot, prefix))
     }
 
     /// The key at a place of the index, if it has a durable value and begins with `prefix`.
@@ -444,6 +450,9 @@ impl<M: Medium> Pool<M> {
         value_bytes: usize,
         checksum: u32,
     ) -> Result<Allocation, StoreError> {
+        if self.next_sequence >= SEQUENCE_END {
+            return Err(StoreError::Full);
+        }
         if self.backlog.is_full() || self.next_sequence >= self.space.ceiling {
             return Err(StoreError::Backlog(self.backlog()));
         }

@@ -156,25 +156,34 @@ impl<M: Medium + 'static> Server<M> {
             let has_failed = Arc::clone(&self.has_failed);
             let run = move || {
                 let ended = ended_as_one(|| persister.run());
-                has_failed.fetch_or(ended.is_err(), Ordering::Release);
+                note_end("make a store durable", &ended, &has_failed);
                 ended
             };
             self.persisters.push(named.spawn(run)?);
         }
         for calls in calls {
             self.wakers.push(calls.answerer.waker());
-            let stop = Arc::clone(&self.stop);
+            let (stop, has_failed) = (Arc::clone(&self.stop), Arc::clone(&self.has_failed));
             let named = std::thread::Builder::new().name("store-server".into());
-            self.threads
-                .push(named.spawn(move || ended_as_one(|| calls.serve(&stop)))?);
+            let run = move || {
+                let ended = ended_as_one(|| calls.serve(&stop));
+                note_end("serve calls of a store", &ended, &has_failed);
+            };
+            self.threads.push(named.spawn(run)?);
         }
-        let stop = Arc::clone(&self.stop);
+        let (stop, has_failed) = (Arc::clone(&self.stop), Arc::clone(&self.has_failed));
         let named = std::thread::Builder::new().name("store-clients".into());
-        self.desk = Some(named.spawn(move || ended_as_one(|| desk.serve(&stop)))?);
+        let run = move || {
+            let (listener, ended) = ended_as_one(|| desk.serve(&stop));
+            note_end("serve clients of a store", &ended, &has_failed);
+            listener
+        };
+        self.desk = Some(named.spawn(run)?);
         Ok(())
     }
 
-    /// Whether a medium failed: nothing that was not durable will be, and the store is to be stopped.
+    /// Whether a medium failed, so that nothing that was not durable will be, or a thread cannot go on: the
+    /// store is to be stopped.
     #[must_use]
     pub fn has_failed(&self) -> bool {
         self.has_failed.load(Ordering::Acquire)
@@ -245,6 +254,14 @@ impl<M: Medium + 'static> Drop for Server<M> {
         if let Err(error) = self.end() {
             tracing::error!(%error, "end a store");
         }
+    }
+}
+
+/// A thread came to its end: by an error, the store goes with it.
+fn note_end<E: std::error::Error>(what: &str, ended: &Result<(), E>, has_failed: &AtomicBool) {
+    if let Err(error) = ended {
+        tracing::error!(%error, "{what}");
+        has_failed.store(true, Ordering::Release);
     }
 }
 

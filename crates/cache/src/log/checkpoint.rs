@@ -303,8 +303,8 @@ impl Session {
     /// the file, and blocks for that.
     ///
     /// # Errors
-    /// As [`Session::advance_commit`]; the file cannot be written, and the one before stays;
-    /// [`Error::NotDurable`] when the store has no file.
+    /// As [`Session::advance_commit`]; the file cannot be written, and the one before stays: it can go
+    /// on once there is room; [`Error::NotDurable`] when the store has no file.
     pub fn advance_checkpoint(&mut self, point: &mut Checkpoint) -> Result<Option<u64>, Error> {
         let store = std::sync::Arc::clone(&self.store);
         let path = store.file.as_deref().ok_or(Error::NotDurable)?;
@@ -334,7 +334,11 @@ impl Session {
             (point.begin, point.replay_from.min(end), end),
             chains,
         );
-        self.write_file(path, &image)?;
+        if let Err(error) = self.write_file(path, &image) {
+            // For another try: the index has gone on since, and the cut has not.
+            point.chains = Some(image.chains);
+            return Err(error);
+        }
         Ok(Some(end))
     }
 

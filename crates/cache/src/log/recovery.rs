@@ -129,10 +129,10 @@ fn read_file(path: &Path, settings: &Settings) -> Result<Image, Error> {
 /// Reads the log behind the checkpoint. The records up to the last cut, and where that is.
 fn scan(tier: &mut dyn Tier, image: &Image) -> Result<(Found, u64), Error> {
     let (mut found, mut kept) = (Found::new(), 0);
-    let mut end = if image.replay_from == image.end {
-        image.end
-    } else {
-        0
+    // Of a log of which nothing is to be read again, the last page says that it is so long.
+    let mut end = match image.replay_from == image.end && ends_in_cut(tier, image)? {
+        true => image.end,
+        false => 0,
     };
     let mut address = image.replay_from & !(image.page_bytes - 1);
     loop {
@@ -172,6 +172,21 @@ fn scan(tier: &mut dyn Tier, image: &Image) -> Result<(Found, u64), Error> {
     }
     found.truncate(kept);
     Ok((found, end))
+}
+
+/// Whether the page before a checkpoint's end is there, and ends what was committed; or the log is empty.
+fn ends_in_cut(tier: &mut dyn Tier, image: &Image) -> Result<bool, Error> {
+    if image.begin == image.end {
+        return Ok(true);
+    }
+    let address = image.end - image.page_bytes;
+    let request = Request::Read {
+        address,
+        len_bytes: image.page_bytes as usize,
+    };
+    let bytes = ask(tier, request, "read the log")?;
+    let page = Page::parse(&bytes, address, image.secret.store);
+    Ok(page.is_some_and(|page| page.is_cut))
 }
 
 /// Has a tier do one thing, and waits for it.

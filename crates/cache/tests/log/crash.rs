@@ -103,6 +103,15 @@ fn a_checkpoint_that_does_not_fit_is_refused_with_its_reason() {
         })
         .ends_with("the log ends before it, or is not whole")
     );
+    // Also where nothing of the log is to be read again.
+    for end in [512, 1 << 47] {
+        let claim = Image {
+            replay_from: end,
+            end,
+            ..image()
+        };
+        assert!(refused(claim).ends_with("the log ends before it, or is not whole"));
+    }
     assert!(
         refused(Image {
             end: 100,

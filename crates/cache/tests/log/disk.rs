@@ -7,7 +7,7 @@ use std::sync::Arc;
 use cenote_cache::log::tiers::Tier;
 use cenote_cache::log::tiers::memory::MemoryTier;
 use cenote_cache::log::tiers::ssd::SsdTier;
-use cenote_cache::log::{Answer, Error, Secret, Session, Settings, Store};
+use cenote_cache::log::{Answer, Checkpoint, Error, Secret, Session, Settings, Store};
 
 use crate::values::{add, value_of};
 use cenote_test_kit::Random;
@@ -74,6 +74,51 @@ fn read_all(session: &mut Session, count: u64) -> Vec<Option<Vec<u8>>> {
         found[tickets[&end.ticket] as usize] = end.result.unwrap();
     }
     found
+}
+
+/// What was copied of the index belongs to the cut: a later copy would name records behind it.
+#[test]
+fn a_checkpoint_whose_file_found_no_room_is_whole_when_it_is_tried_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let Some(tier) = ssd(folder.path(), true) else {
+        return;
+    };
+    let (room, away) = (folder.path().join("room"), folder.path().join("away"));
+    std::fs::create_dir(&room).unwrap();
+    let file = room.join("checkpoint");
+    let secret = Secret::random().unwrap();
+    let (tiers, merge) = (vec![tier], Arc::new(add));
+    let store = Store::create(settings(), secret, merge, tiers, Some(file.clone())).unwrap();
+    let mut session = store.session().unwrap();
+    for number in 0..100 {
+        write(&mut session, number, &value_of(number)).unwrap();
+    }
+    std::fs::rename(&room, &away).unwrap();
+    let mut point = Checkpoint::default();
+    let mut advance = |session: &mut Session| {
+        loop {
+            match session.advance_checkpoint(&mut point) {
+                Ok(None) | Err(Error::Busy) => session.poll(&mut Vec::new()),
+                Ok(Some(end)) => return Ok(end),
+                Err(error) => return Err(error),
+            }
+        }
+    };
+    let failed = advance(&mut session);
+    assert!(matches!(failed, Err(Error::Io { .. })), "{failed:?}");
+    for number in 100..2000 {
+        write(&mut session, number, &value_of(number)).unwrap();
+    }
+    std::fs::rename(&away, &room).unwrap();
+    advance(&mut session).unwrap();
+    drop(session);
+    drop(store);
+    let tiers = vec![ssd(folder.path(), false).unwrap()];
+    let store = Store::recover(settings(), Arc::new(add), tiers, file).unwrap();
+    let found = read_all(&mut store.session().unwrap(), 100);
+    for (number, found) in found.into_iter().enumerate() {
+        assert_eq!(found, Some(value_of(number as u64)), "key {number}");
+    }
 }
 
 #[test]

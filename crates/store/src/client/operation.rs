@@ -261,7 +261,7 @@ impl Client {
                 Ok(Outcome::Absent)
             }
             Ok(Answer::Synced { lost }) => {
-                operation.lost += lost;
+                operation.lost = operation.lost.saturating_add(lost);
                 operation.shard += 1;
                 if operation.shard < self.shards.len() {
                     operation.step = Step::Call;

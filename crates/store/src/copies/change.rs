@@ -216,7 +216,12 @@ impl Change {
                 _ => Step::Ended(end),
             };
         }
-        let number = found.as_ref().map_or(1, |(_, copy)| copy.number + 1);
+        let before = found.as_ref().map_or(0, |(_, copy)| copy.number);
+        let Some(number) = before.checked_add(1) else {
+            // Whoever puts into a store without copies chooses these bytes.
+            let error = CopyError::Foreign;
+            return Step::Ended(Err(CopiesError { store: 0, error }));
+        };
         let value = self.value.clone();
         let copy = Copy { number, value };
         let step = self.put(0, &copy, found.map(|(sequence, _)| sequence));
@@ -303,5 +308,27 @@ fn is_taken(store: usize, said: Result<Outcome, ClientError>) -> Result<bool, Co
         Ok(_) => Ok(true),
         Err(ClientError::Refused(Refusal::Condition(_))) => Ok(false),
         Err(error) => Err(at(store, error)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_object_of_the_last_number_that_there_is_is_not_one_of_copies() {
+        for (number, is_foreign) in [(u64::MAX, true), (u64::MAX - 1, false)] {
+            let value = Some(b"made by hand".to_vec());
+            let value = Copy { number, value }.encode();
+            let new = Some(b"new".to_vec());
+            let (mut change, _) = Change::new(b"key".to_vec(), new, Condition::Always, 2);
+            let step = change.handle(Ok(Outcome::Value { sequence: 5, value }));
+            match step {
+                Step::Ended(Err(CopiesError { store: 0, error })) => {
+                    assert!(is_foreign && error == CopyError::Foreign, "{error}");
+                }
+                step => assert!(!is_foreign, "{step:?}"),
+            }
+        }
     }
 }

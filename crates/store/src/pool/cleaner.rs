@@ -25,7 +25,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::group::set_flag;
-use super::{Found, Object, Pool, Space, StoreError, Waiting};
+use super::{Found, Object, Pool, Source, Space, StoreError, Waiting};
 use crate::format::{Header, Kind, Word};
 use crate::injected_faults::{InjectedFault, is_injected};
 use crate::medium::Medium;
@@ -197,7 +197,9 @@ impl<M: Medium> Pool<M> {
         let mut copies = Vec::new();
         let (mut bytes, mut looked_at) = (0, 0);
         while looked_at < entries.min(BATCH) && bytes < BATCH_BYTES {
-            let slot = self.cleaning_mut().next_slot;
+            let next = self.cleaning_mut().next_slot;
+            let slot = self.index.next_used(next);
+            self.cleaning_mut().next_slot = slot;
             if slot >= self.head.entry_count {
                 break;
             }
@@ -284,14 +286,20 @@ impl<M: Medium> Pool<M> {
     }
 
     /// Gives up what still waits in the half that is left: durable versions came after it. `false`: the value
-    /// of one has come, or it may become the newest, since nothing names it until it is durable.
+    /// of one has come, or it may become the newest, since nothing names it until it is durable; or its client
+    /// may still write it into the log.
     fn leave_behind(&mut self) -> bool {
         let old = self.head.half(1 - self.space.active);
         let may_be_named = self.named == Named::WhenDurable;
         let left = self.backlog.iter().filter(|(_, one)| old.contains(&one.at));
         let mut over = Vec::new();
         for (sequence, one) in left {
-            if may_be_named || !matches!(one.state, Waiting::Value(_)) {
+            let is_over = match one.state {
+                Waiting::Value(Source::Landing(_)) => true,
+                Waiting::Value(Source::Log) => self.is_whole(one.at),
+                Waiting::Fence | Waiting::Holder => false,
+            };
+            if may_be_named || !is_over {
                 return false;
             }
             over.push(sequence);
@@ -331,6 +339,9 @@ impl<M: Medium> Pool<M> {
     }
 
     fn begin_cleaning(&mut self) -> Result<(), StoreError> {
+        if !self.space.has_epochs() {
+            return Err(StoreError::Full);
+        }
         let reserve = self.log_bytes().0;
         let space = Space {
             epoch: self.space.epoch + 1,

@@ -7,8 +7,8 @@
 use std::io;
 use std::sync::Arc;
 
-use super::{Found, LEASE, Pending, Pool, Source, StoreError, Waiting};
-use crate::format::{FLAG_AT, Header, Space, Word, checksum};
+use super::{Found, Pending, Pool, Source, StoreError, Waiting};
+use crate::format::{FLAG_AT, Header, LEASE, SEQUENCE_END, Word, checksum};
 use crate::injected_faults::{InjectedFault, is_injected};
 use crate::medium::Medium;
 use crate::schemes::Named;
@@ -281,7 +281,9 @@ impl<M: Medium> Pool<M> {
     /// Whether numbers of versions run out until a group has passed.
     #[must_use]
     pub fn is_lease_short(&self) -> bool {
-        self.space.ceiling.saturating_sub(self.next_sequence) < LEASE / 2
+        // At the end of all sequences there is no more to be leased.
+        self.space.ceiling < SEQUENCE_END
+            && self.space.ceiling.saturating_sub(self.next_sequence) < LEASE / 2
     }
 
     /// Whether groups or takings are under way: versions in them cannot be settled by others.
@@ -324,10 +326,7 @@ impl<M: Medium> Pool<M> {
             self.backlog.remove(member.sequence);
         }
         if group.is_leasing {
-            self.set_space(Space {
-                ceiling: self.next_sequence + LEASE,
-                ..self.space.next()
-            })?;
+            self.set_space(self.space.next().leased(self.next_sequence))?;
         }
         settled.waiting.sort_unstable();
         Ok(settled)

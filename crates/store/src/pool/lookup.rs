@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 
 use super::{Pool, StoreError};
 use crate::format::{
-    FLAG_AT, HEADER_BYTES, Header, KEYED_BYTES_MAX, Kind, SEQUENCE_AT, Word, flag,
+    FLAG_AT, GRAIN_BYTES, HEADER_BYTES, Header, KEYED_BYTES_MAX, Kind, SEQUENCE_AT, Word, flag,
 };
 use crate::index::home;
 use crate::medium::{Medium, load};
@@ -131,6 +131,10 @@ impl<M: Medium> Pool<M> {
 
     /// The object at a place, if there is one that is whole, of the epoch of its half, and inside it.
     pub(super) fn read_object(&self, at: u64) -> Option<Object> {
+        // What leads here may stand in a header that somebody made up.
+        if !at.is_multiple_of(GRAIN_BYTES) {
+            return None;
+        }
         let half = self.head.half_of(at)?;
         let epoch = self.space.epoch_of(half)?;
         let end = self.head.half(half).end;

@@ -9,10 +9,12 @@
 //! flags and a record, and may be cut short by a crash and done again.
 
 use std::collections::HashMap;
+use std::fs::File;
+use std::os::unix::fs::FileExt as _;
 
 use super::group::set_flag;
-use super::{Found, LEASE, Object, Pool, StoreError, read_head, write_space};
-use crate::format::{Head, Header, Kind, Space, Word, checksum};
+use super::{Found, Object, Pool, StoreError, read_head, write_space};
+use crate::format::{HEAD_BYTES, Head, HeadError, Header, Kind, Space, Word, checksum};
 use crate::injected_faults::{InjectedFault, is_injected};
 use crate::medium::Medium;
 
@@ -38,12 +40,24 @@ struct Candidate {
     header: Header,
 }
 
+/// Whether a file is a pool's, as its first page says: a medium reads or maps all of it.
+///
+/// # Errors
+/// [`StoreError::Head`]: it is none; [`StoreError::Io`].
+pub fn check_head(file: &File) -> Result<(), StoreError> {
+    let len = file.metadata()?.len();
+    let mut first = vec![0; HEAD_BYTES.min(len) as usize];
+    file.read_exact_at(&mut first, 0)?;
+    Head::decode(&first, len)?;
+    Space::decode(&first)?;
+    Ok(())
+}
+
 impl<M: Medium> Pool<M> {
     /// Opens a pool, as it was left or as a crash left it.
     ///
     /// # Errors
-    /// [`StoreError::Head`]: it is no pool, and nothing was changed; [`StoreError::Full`]: the log has more
-    /// keys than the index has places, which none that was not damaged has; [`StoreError::Io`].
+    /// [`StoreError::Head`]: it is no pool, or a damaged one, and nothing was changed; [`StoreError::Io`].
     pub fn open(medium: M) -> Result<(Self, Recovered), StoreError> {
         let span = tracing::info_span!(
             "recover pool",
@@ -89,8 +103,7 @@ impl<M: Medium> Pool<M> {
     fn take_over(&mut self, completed: &[(u64, Header)]) -> Result<(), StoreError> {
         let space = Space {
             incarnation: self.space.incarnation.saturating_add(1),
-            ceiling: self.next_sequence.saturating_add(LEASE),
-            ..self.space.next()
+            ..self.space.next().leased(self.next_sequence)
         };
         self.guarded(|pool| {
             // Read is durable of a disk, which is told to be so before it is read. What is read of memory may
@@ -132,6 +145,7 @@ impl<M: Medium> Pool<M> {
             // Left by a life that ended before this one began to write here.
             let is_left = header.incarnation < incarnation
                 || header.incarnation > self.space.incarnation
+                || header.sequence >= self.space.ceiling
                 || header.hash != self.hash(object.key());
             if is_left && !is_injected(InjectedFault::IncarnationIgnored) {
                 break;
@@ -139,8 +153,7 @@ impl<M: Medium> Pool<M> {
             incarnation = header.incarnation;
             recovered.versions += 1;
             self.note(&object, candidates)?;
-            let next_sequence = header.sequence.saturating_add(1);
-            self.next_sequence = self.next_sequence.max(next_sequence);
+            self.next_sequence = self.next_sequence.max(header.sequence + 1);
             let next = self.tail + header.object_bytes();
             if is_injected(InjectedFault::TailTooEarly) && self.read_object(next).is_none() {
                 break;
@@ -180,7 +193,7 @@ impl<M: Medium> Pool<M> {
                 self.entries += 1;
                 Ok((slot, None))
             }
-            _ => Err(StoreError::Full),
+            _ => Err(HeadError::Damaged("places of the index: fewer than the log has keys").into()),
         }
     }
 
@@ -251,7 +264,7 @@ impl<M: Medium> Pool<M> {
     /// behind. How many have values.
     fn drop_deleted(&mut self) -> u64 {
         let mut objects = 0;
-        let mut slot = 0;
+        let mut slot = self.index.next_used(0);
         while slot < self.head.entry_count {
             match self.object(self.index.word(slot)) {
                 Some(object) => objects += u64::from(object.header.kind == Kind::Value),
@@ -261,7 +274,7 @@ impl<M: Medium> Pool<M> {
                 }
                 None => {}
             }
-            slot += 1;
+            slot = self.index.next_used(slot + 1);
         }
         objects
     }
@@ -277,3 +290,6 @@ impl<M: Medium> Pool<M> {
         checksum(&[object.key(), &value]) == header.checksum
     }
 }
+
+#[cfg(test)]
+mod tests;

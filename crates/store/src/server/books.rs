@@ -44,6 +44,8 @@ struct Ticket {
     since: Time,
     /// Who is told when it is durable. With any, the value is there, or was never meant to come.
     waiters: Vec<Waiter>,
+    /// Its client says that the value is there.
+    is_claimed: bool,
     /// Its time is over: it is given up if the next look finds it not whole.
     is_late: bool,
 }
@@ -57,6 +59,10 @@ struct Book {
     known_from: Option<u64>,
     /// Of those that are known, the ones that were given up: who asks for one is told so.
     given_up: BTreeSet<u64>,
+    /// Those that were given up before it said that it had written them: it may write them yet.
+    unwritten: BTreeSet<u64>,
+    /// There were more of these than are known.
+    has_more_unwritten: bool,
     /// Given up since it was last told.
     lost: u64,
     /// Waits until nothing up to a sequence waits.
@@ -69,6 +75,7 @@ pub(super) struct Closed {
     pub client: ClientId,
     /// Who is told.
     pub waiters: Vec<Waiter>,
+    is_claimed: bool,
 }
 
 /// The books of all clients: a version is in the ticket list and in its client's book, or in neither.
@@ -78,10 +85,14 @@ pub(super) struct Books {
     clients: HashMap<ClientId, Book>,
     /// Clients that went, and their last versions then: what of these is not whole by now never will be.
     gone: BTreeMap<ClientId, u64>,
+    /// Clients that are here and may write to places of versions that were given up.
+    late_writers: BTreeSet<ClientId>,
 }
 
 /// Who may wait for one version: its client, asking again and again.
 const WAITERS_MAX: usize = 16;
+/// Waits of one client for all of its versions: it may give calls up and make others.
+const SYNCS_MAX: usize = 1024;
 /// Those of a client that were given up and are remembered.
 const GIVEN_UP_MAX: usize = 4096;
 /// Versions of one client that may wait: three quarters of what the pool takes, so that others find room.
@@ -112,6 +123,7 @@ impl Books {
         let ticket = Ticket {
             client,
             since: now,
+            is_claimed: !waiters.is_empty(),
             waiters,
             is_late: false,
         };
@@ -125,6 +137,7 @@ impl Books {
     /// client's, which could have it given up, or too many wait.
     pub fn claim(&mut self, sequence: u64, client: ClientId, now: Time) -> Result<(), Answer> {
         let Some(ticket) = self.tickets.get_mut(&sequence) else {
+            self.has_written(sequence, client);
             let book = self.clients.get(&client);
             return Err(match book.is_some_and(|book| book.has_stored(sequence)) {
                 true => Answer::Done { sequence },
@@ -138,6 +151,7 @@ impl Books {
             return Err(Answer::Refused(Refusal::Busy));
         }
         ticket.since = now;
+        ticket.is_claimed = true;
         Ok(())
     }
 
@@ -163,6 +177,12 @@ impl Books {
         Ok(last)
     }
 
+    /// Whether a client may wait so once more.
+    pub fn may_sync(&self, client: ClientId) -> bool {
+        let book = self.clients.get(&client);
+        book.is_none_or(|book| book.syncs.len() < SYNCS_MAX)
+    }
+
     /// Whether a client waits until all of its versions are durable.
     pub fn has_syncs(&self) -> bool {
         self.clients.values().any(|book| !book.syncs.is_empty())
@@ -183,11 +203,18 @@ impl Books {
         self.remove(sequence)
     }
 
-    /// A version's value did not come, or is another.
-    pub fn give_up(&mut self, sequence: u64) -> Option<Closed> {
+    /// A version's value did not come, or is another. `is_written`: it came, and counts no more.
+    pub fn give_up(&mut self, sequence: u64, is_written: bool) -> Option<Closed> {
         let closed = self.remove(sequence)?;
         if let Some(book) = self.clients.get_mut(&closed.client) {
             book.lost += 1;
+            if book.is_here && !closed.is_claimed && !is_written {
+                self.late_writers.insert(closed.client);
+                match book.unwritten.len() < GIVEN_UP_MAX {
+                    true => drop(book.unwritten.insert(sequence)),
+                    false => book.has_more_unwritten = true,
+                }
+            }
             book.given_up.insert(sequence);
             if book.given_up.len() > GIVEN_UP_MAX {
                 let forgotten = book.given_up.pop_first();
@@ -195,6 +222,23 @@ impl Books {
             }
         }
         Some(closed)
+    }
+
+    /// A client says that it wrote a version that was given up.
+    fn has_written(&mut self, sequence: u64, client: ClientId) {
+        if let Some(book) = self.clients.get_mut(&client)
+            && book.unwritten.remove(&sequence)
+            && book.unwritten.is_empty()
+            && !book.has_more_unwritten
+        {
+            self.late_writers.remove(&client);
+        }
+    }
+
+    /// How many clients may still write to places of versions that were given up: those are not for others
+    /// before it is none.
+    pub fn late_writers(&self) -> usize {
+        self.late_writers.len()
     }
 
     /// Versions that wait and of which the pool, asked by `is_there`, knows nothing any more.
@@ -205,12 +249,19 @@ impl Books {
 
     fn remove(&mut self, sequence: u64) -> Option<Closed> {
         let Ticket {
-            client, waiters, ..
+            client,
+            waiters,
+            is_claimed,
+            ..
         } = self.tickets.remove(&sequence)?;
         if let Some(book) = self.clients.get_mut(&client) {
             book.waiting.remove(&sequence);
         }
-        Some(Closed { client, waiters })
+        Some(Closed {
+            client,
+            waiters,
+            is_claimed,
+        })
     }
 
     /// Those whose wait for all versions of a client is over, and how many were given up since the last was
@@ -237,6 +288,9 @@ impl Books {
         if let Some(book) = self.clients.get_mut(&client) {
             book.is_here = false;
             book.syncs.clear();
+            book.unwritten.clear();
+            book.has_more_unwritten = false;
+            self.late_writers.remove(&client);
             self.gone.insert(client, last);
         }
     }
@@ -334,7 +388,10 @@ mod tests {
         }
         let busy = Answer::Refused(Refusal::Busy);
         assert_eq!(books.claim(7, ClientId(1), at(0)), Err(busy));
-        assert_eq!(books.give_up(7).expect("there").waiters.len(), WAITERS_MAX);
+        assert_eq!(
+            books.give_up(7, false).expect("there").waiters.len(),
+            WAITERS_MAX
+        );
         assert_eq!(books.claim(7, ClientId(1), at(0)), Err(incomplete));
         let done = Answer::Done { sequence: 8 };
         assert_eq!(books.claim(8, ClientId(1), at(0)), Err(done));
@@ -350,7 +407,7 @@ mod tests {
         assert_eq!(books.sync(ClientId(1), WAITER), Ok(9));
         books.open(11, ClientId(1), Vec::new(), at(0));
         books.close(3);
-        books.give_up(5);
+        books.give_up(5, false);
         assert_eq!(books.take_synced(ClientId(1)), []);
         assert!(books.has_syncs());
         books.close(9);
@@ -358,6 +415,22 @@ mod tests {
         assert!(!books.has_syncs());
         books.close(11);
         assert_eq!(books.sync(ClientId(1), WAITER), Err(0));
+    }
+
+    #[test]
+    fn a_client_waits_for_all_so_often_and_others_are_none_the_worse() {
+        let mut books = of_clients([1, 2]);
+        for client in [1, 2] {
+            books.open(client, ClientId(client.into()), Vec::new(), at(0));
+        }
+        for _ in 0..SYNCS_MAX {
+            assert!(books.may_sync(ClientId(1)));
+            assert_eq!(books.sync(ClientId(1), WAITER), Ok(1));
+        }
+        assert!(!books.may_sync(ClientId(1)) && books.may_sync(ClientId(2)));
+        books.close(1);
+        assert_eq!(books.take_synced(ClientId(1)).len(), SYNCS_MAX);
+        assert!(books.may_sync(ClientId(1)));
     }
 
     #[test]
@@ -370,7 +443,7 @@ mod tests {
         books.client_gone(ClientId(2));
         assert_eq!(books.newly_late(PATIENCE, 10, at(2)), [2]);
         assert!(books.has_gone() && !books.is_done_with(ClientId(2), 2));
-        books.give_up(2);
+        books.give_up(2, false);
         assert_eq!(books.newly_late(PATIENCE, 10, at(2)), []);
         assert!(!books.has_gone() && books.is_done_with(ClientId(2), 2));
         assert!(!books.clients.contains_key(&ClientId(2)));
@@ -383,13 +456,43 @@ mod tests {
     }
 
     #[test]
+    fn who_may_write_what_was_given_up_is_known_until_it_has_or_is_gone() {
+        let mut books = of_clients([1, 2]);
+        for sequence in 1..=4 {
+            books.open(sequence, ClientId(1), Vec::new(), at(0));
+        }
+        books.open(5, ClientId(2), vec![WAITER], at(0));
+        // It said that it had written that one.
+        books.give_up(5, false);
+        books.close(1);
+        assert_eq!(books.late_writers(), 0);
+        books.give_up(2, false);
+        books.give_up(3, false);
+        assert_eq!(books.late_writers(), 1);
+        for sequence in [2, 2, 3] {
+            assert_eq!(books.late_writers(), 1);
+            // The other client's word does not count.
+            assert!(books.claim(sequence, ClientId(2), at(0)).is_err());
+            assert!(books.claim(sequence, ClientId(1), at(0)).is_err());
+        }
+        assert_eq!(books.late_writers(), 0);
+        books.open(6, ClientId(1), Vec::new(), at(0));
+        books.give_up(6, true);
+        assert_eq!(books.late_writers(), 0);
+        books.give_up(4, false);
+        assert_eq!(books.late_writers(), 1);
+        books.client_gone(ClientId(1));
+        assert_eq!(books.late_writers(), 0);
+    }
+
+    #[test]
     fn what_was_given_up_is_never_told_as_durable_whatever_others_do() {
         let mut books = of_clients([1, 2]);
         let incomplete = Err(Answer::Refused(Refusal::Incomplete));
         let done = |sequence| Err(Answer::Done { sequence });
         let give_up = |books: &mut Books, sequence, client| {
             books.open(sequence, client, Vec::new(), at(0));
-            books.give_up(sequence);
+            books.give_up(sequence, false);
         };
         books.open(1, ClientId(1), Vec::new(), at(0));
         books.close(1);
@@ -404,7 +507,7 @@ mod tests {
         for sequence in 10_000..20_000 {
             give_up(&mut books, sequence, ClientId(1));
         }
-        books.give_up(9_999);
+        books.give_up(9_999, false);
         books.open(20_000, ClientId(1), Vec::new(), at(0));
         books.close(20_000);
         for sequence in [1, 2, 9_999, 10_000, 15_000, 19_999] {
@@ -432,7 +535,7 @@ mod tests {
             books.decided_of(&BTreeSet::from([5, 6])),
             BTreeSet::from([5])
         );
-        books.give_up(5);
+        books.give_up(5, false);
         // The landing of its first connection is needed no more.
         assert!(books.is_done_with(ClientId(1), 5) && !books.is_done_with(ClientId(1), 6));
         books.open(7, ClientId(1), Vec::new(), at(0));

@@ -83,14 +83,14 @@ impl<M: Medium, A: Answering> Calls<M, A> {
 
 impl<M: Medium> Calls<M, Answerer> {
     /// Until the store stops.
-    pub fn serve(mut self, stop: &AtomicBool) {
+    ///
+    /// # Errors
+    /// Those of [`Answering::turn`]: who called this thread is answered no more.
+    pub fn serve(mut self, stop: &AtomicBool) -> Result<(), Error> {
         let mut spinner = Spinner::new(Spin::default());
         let mut patience = Some(Duration::ZERO);
         while !stop.load(Ordering::Acquire) {
-            let found = match self.turn(patience, Time::now) {
-                Ok(found) => found,
-                Err(error) => return tracing::error!(%error, "serve calls of a store"),
-            };
+            let found = self.turn(patience, Time::now)?;
             drop(self.answerer.take_ended());
             patience = match found {
                 true => {
@@ -100,6 +100,7 @@ impl<M: Medium> Calls<M, Answerer> {
                 false => spinner.looks_on(Time::now()).then_some(Duration::ZERO),
             };
         }
+        Ok(())
     }
 }
 

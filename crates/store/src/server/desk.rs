@@ -44,16 +44,16 @@ pub(super) struct Parting {
 }
 
 impl<M: Medium, L: Listen> Desk<M, L> {
-    /// Until the store stops; the windows stand for as long as the listener lives.
-    pub fn serve(mut self, stop: &AtomicBool) -> L {
+    /// Until the store stops, or nobody can come or go any more; the windows stand for as long as the
+    /// listener lives.
+    pub fn serve(mut self, stop: &AtomicBool) -> (L, Result<(), Error>) {
         let second = Some(Duration::from_secs(1));
         while !stop.load(Ordering::Acquire) {
             if let Err(error) = self.turn(second, Time::now) {
-                tracing::error!(%error, "serve clients of a store");
-                break;
+                return (self.listener, Err(error));
             }
         }
-        self.listener
+        (self.listener, Ok(()))
     }
 
     /// Takes what has come, or waits for something.

@@ -1,5 +1,6 @@
 //! Requests that wait for the medium, and so for the persister.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use cenote_fabric::ClientId;
@@ -23,6 +24,86 @@ pub(super) struct Job {
     pub below: u64,
     /// How often the persister had looked at values when it came.
     pub looks: u64,
+}
+
+/// What waits for the persister, and what it has in hand: of all clients and of each, so that one that
+/// asks for more than it may have is told to come back, and others are not.
+#[derive(Debug, Default)]
+pub(super) struct Jobs {
+    new: Vec<Job>,
+    all: Load,
+    of_client: HashMap<ClientId, Load>,
+}
+
+/// Jobs, and bytes of their keys and values.
+#[derive(Clone, Copy, Debug, Default)]
+struct Load {
+    jobs: usize,
+    bytes: usize,
+}
+
+/// Most of all clients.
+const LOAD_MAX: Load = Load {
+    jobs: 16_384,
+    bytes: 128 << 20,
+};
+/// Most of one.
+const CLIENT_LOAD_MAX: Load = Load {
+    jobs: LOAD_MAX.jobs / 8,
+    bytes: LOAD_MAX.bytes / 8,
+};
+
+impl Load {
+    fn has_room(self, bytes: usize, most: Self) -> bool {
+        self.jobs < most.jobs && self.bytes + bytes <= most.bytes
+    }
+
+    fn add(&mut self, bytes: usize) {
+        self.jobs += 1;
+        self.bytes += bytes;
+    }
+
+    fn remove(&mut self, bytes: usize) {
+        self.jobs -= 1;
+        self.bytes -= bytes;
+    }
+}
+
+impl Jobs {
+    /// Takes one more; `false`: its client, or all of them, have too many.
+    pub fn add(&mut self, job: Job) -> bool {
+        let bytes = job.len_bytes();
+        let own = self.of_client.get(&job.client).copied().unwrap_or_default();
+        if !self.all.has_room(bytes, LOAD_MAX) || !own.has_room(bytes, CLIENT_LOAD_MAX) {
+            return false;
+        }
+        self.all.add(bytes);
+        self.of_client.entry(job.client).or_default().add(bytes);
+        self.new.push(job);
+        true
+    }
+
+    /// Those that came since the last time. They count until they [`end`](Self::end).
+    pub fn take(&mut self) -> Vec<Job> {
+        std::mem::take(&mut self.new)
+    }
+
+    /// One of these is over.
+    pub fn end(&mut self, job: &Job) {
+        let bytes = job.len_bytes();
+        self.all.remove(bytes);
+        if let Some(own) = self.of_client.get_mut(&job.client) {
+            own.remove(bytes);
+            if own.jobs == 0 {
+                self.of_client.remove(&job.client);
+            }
+        }
+    }
+
+    /// Whether none came since they were taken.
+    pub fn is_empty(&self) -> bool {
+        self.new.is_empty()
+    }
 }
 
 #[derive(Debug)]
@@ -68,6 +149,14 @@ impl Job {
     /// Whether it is such a change, and the version that it awaits turned out not to be whole.
     pub fn is_tried(&self) -> bool {
         self.is_conditional() && self.below < u64::MAX
+    }
+
+    fn len_bytes(&self) -> usize {
+        let value_bytes = match &self.kind {
+            JobKind::Put { value, .. } => value.len(),
+            _ => 0,
+        };
+        self.key.len() + value_bytes
     }
 
     fn is_conditional(&self) -> bool {

@@ -166,7 +166,7 @@ impl<M: Medium> Persister<M> {
             turned.settled += self.land(&mut state, fenced, now)?;
         }
         let looks = self.looks;
-        let jobs = state.jobs.drain(..);
+        let jobs = state.jobs.take().into_iter();
         self.jobs.extend(jobs.map(|job| Job { looks, ..job }));
         self.do_jobs(&mut state, now);
         let wanted = state.wanted.drain(..).map(|sequence| (sequence, looks));
@@ -363,19 +363,18 @@ impl<M: Medium> Persister<M> {
     fn do_jobs(&mut self, state: &mut State<M>, now: Time) {
         let mut left = Vec::new();
         for job in std::mem::take(&mut self.jobs) {
-            match job.awaits(&state.pool) {
-                None => {}
+            let awaited = job.awaits(&state.pool);
+            if awaited.is_some() && !job.is_tried() {
+                left.push(job);
+                continue;
+            }
+            state.jobs.end(&job);
+            if awaited.is_some() {
                 // What is on its way may be the newest version by now. A change that is made of one
                 // version asks again until that is there, or given up.
-                Some(_) if job.is_tried() => {
-                    let busy = Answer::Refused(Refusal::Busy);
-                    self.shard.outboxes.answer(job.waiter, &busy, 0);
-                    continue;
-                }
-                Some(_) => {
-                    left.push(job);
-                    continue;
-                }
+                let busy = Answer::Refused(Refusal::Busy);
+                self.shard.outboxes.answer(job.waiter, &busy, 0);
+                continue;
             }
             let answer = match state.pool.locate(&job.key, job.below) {
                 // None that is named is awaited no more.
@@ -450,10 +449,14 @@ impl<M: Medium> Persister<M> {
         shard: &'a Shard<M>,
         mut state: Guard<'a, M>,
     ) -> Result<(Guard<'a, M>, bool), StoreError> {
-        if !state.wants_cleaning && !state.is_cleaning_due() {
+        if !state.wants_cleaning && !state.is_cleaning_due() && !state.is_cleaning_fenced {
             return Ok((state, false));
         }
         state.wants_cleaning = false;
+        self.fence_cleaning(&mut state);
+        if state.is_cleaning_fenced {
+            return Ok((state, false));
+        }
         if !state.pool.is_cleaning() {
             state.emptied = 0;
         }
@@ -474,6 +477,24 @@ impl<M: Medium> Persister<M> {
             state.tell_of_cleaned(&shard.outboxes);
         }
         Ok((state, cleaned == Cleaned::Going))
+    }
+
+    /// Where clients write to the log, a place is not for other versions while the client of one that was given
+    /// up may still write there: cleaning, which has places used again, begins once that client says that it
+    /// has written, or is gone.
+    fn fence_cleaning(&self, state: &mut State<M>) {
+        let writers = match self.shard.scheme.lands_beside_log() || state.pool.is_cleaning() {
+            true => 0,
+            false => state.books.late_writers(),
+        };
+        let was_fenced = std::mem::replace(&mut state.is_cleaning_fenced, writers > 0);
+        state.is_cleaning_stuck |= writers > 0;
+        if writers > 0 && !was_fenced {
+            tracing::warn!(
+                writers,
+                "the log is not cleaned: clients may still write values that were given up"
+            );
+        }
     }
 
     /// Has what did not come in time, or whose client is gone, looked at once more: what is not whole then

@@ -4,7 +4,6 @@
 //! the persister's, in `persister.rs`, which takes the lock before and after. Lock order: a shard, then a
 //! landing, then an outbox.
 
-use std::collections::VecDeque;
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
@@ -12,7 +11,7 @@ use cenote_fabric::{ClientId, PeerId, Time};
 
 use super::Figures;
 use super::books::{Books, Closed, Waiter};
-use super::job::{Job, job_of};
+use super::job::{Job, Jobs, job_of};
 use super::outbox::Outboxes;
 use crate::landing::Area;
 use crate::medium::Medium;
@@ -25,7 +24,7 @@ use crate::schemes::{Durable, PutStep, Scheme};
 pub(super) struct State<M> {
     pub pool: Pool<M>,
     pub books: Books,
-    pub jobs: VecDeque<Job>,
+    pub jobs: Jobs,
     /// Versions that waiters wait for.
     pub wanted: Vec<u64>,
     pub wants_cleaning: bool,
@@ -36,8 +35,10 @@ pub(super) struct State<M> {
     /// Deletions since then, and versions that were given up: about so many entries of the index lead to
     /// nothing.
     pub emptied: u64,
-    /// Copies that cleaning makes find no room.
+    /// Copies that cleaning makes find no room, or it may not begin.
     pub is_cleaning_stuck: bool,
+    /// It may not begin: clients may still write where it would copy to.
+    pub is_cleaning_fenced: bool,
     pub is_stopping: bool,
     /// What the medium said to the fence that the persister began.
     pub fenced: Option<io::Result<()>>,
@@ -55,9 +56,6 @@ pub(super) struct Shard<M> {
     pub outboxes: Arc<Outboxes>,
     number: u16,
 }
-
-/// Most requests that wait for the persister.
-const JOBS_MAX: usize = 4096;
 
 /// What a request comes to.
 pub(super) enum Reply {
@@ -79,13 +77,14 @@ impl<M: Medium> Shard<M> {
             state: Mutex::new(State {
                 pool,
                 books: Books::default(),
-                jobs: VecDeque::new(),
+                jobs: Jobs::default(),
                 wanted: Vec::new(),
                 wants_cleaning: false,
                 wants_room: false,
                 used_after_cleaning: 0,
                 emptied,
                 is_cleaning_stuck: false,
+                is_cleaning_fenced: false,
                 is_stopping: false,
                 fenced: None,
                 put_bytes: 0,
@@ -167,9 +166,9 @@ impl<M: Medium> Shard<M> {
         let waiter = Waiter::notice(peer, self.number, now);
         let sequence = {
             let state = self.lock();
-            // The newest that ends so: less than 2^32 are under way.
+            // The newest that ends so: less than 2^32 are under way. 0, of which nothing is known, if none does.
             let next = state.pool.next_sequence();
-            next - u64::from((next as u32).wrapping_sub(low))
+            next.saturating_sub(u64::from((next as u32).wrapping_sub(low)))
         };
         let request = Request::Settle {
             shard: self.number,
@@ -246,11 +245,8 @@ impl<M: Medium> State<M> {
     }
 
     pub fn add_job(&mut self, job: Job) -> Option<Answer> {
-        if self.jobs.len() >= JOBS_MAX {
-            return Some(Answer::Refused(Refusal::Busy));
-        }
-        self.jobs.push_back(job);
-        None
+        let is_taken = self.jobs.add(job);
+        (!is_taken).then_some(Answer::Refused(Refusal::Busy))
     }
 
     #[expect(clippy::too_many_arguments, reason = "the request's own fields")]
@@ -466,6 +462,9 @@ impl<M: Medium> State<M> {
     }
 
     fn sync(&mut self, client: ClientId, waiter: Waiter) -> Option<Answer> {
+        if !self.books.may_sync(client) {
+            return Some(Answer::Refused(Refusal::Busy));
+        }
         match self.books.sync(client, waiter) {
             Ok(last) => {
                 self.wanted.push(last);
@@ -532,7 +531,7 @@ impl<M: Medium> State<M> {
     /// A version's value did not come, or is another: who waits for it is told.
     pub fn give_up(&mut self, outboxes: &Outboxes, sequence: u64) {
         self.emptied += u64::from(self.pool.give_up(sequence));
-        let closed = self.books.give_up(sequence);
+        let closed = self.books.give_up(sequence, false);
         let refused = Answer::Refused(Refusal::Incomplete);
         self.tell(outboxes, closed, &refused, sequence);
     }
@@ -541,7 +540,13 @@ impl<M: Medium> State<M> {
     pub fn tell_of_cleaned(&mut self, outboxes: &Outboxes) {
         let pool = &self.pool;
         for sequence in self.books.without(|sequence| pool.is_space_of(sequence)) {
-            self.give_up(outboxes, sequence);
+            let closed = self.books.give_up(sequence, true);
+            self.tell(
+                outboxes,
+                closed,
+                &Answer::Refused(Refusal::Incomplete),
+                sequence,
+            );
         }
     }
 
@@ -553,7 +558,10 @@ impl<M: Medium> State<M> {
         answer: &Answer,
         sequence: u64,
     ) {
-        let Some(Closed { client, waiters }) = closed else {
+        let Some(Closed {
+            client, waiters, ..
+        }) = closed
+        else {
             return;
         };
         for waiter in waiters {

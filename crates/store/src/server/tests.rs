@@ -1,20 +1,22 @@
 //! One shard and its persister, in one thread: who is told what, and when.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use cenote_fabric::{ClientId, PeerId, Time, Waker};
 
 use super::books::{CLIENT_VERSIONS_MAX, Waiter};
 use super::fence::Fencer;
+use super::note_end;
 use super::outbox::{Outbox, Outboxes};
 use super::persister::Persister;
 use super::shard::{Reply, Shard};
 use crate::landing::Area;
 use crate::medium::{Medium as _, ModelMedium};
-use crate::pool::{Condition, Located, Pool, PoolConfig, Source};
-use crate::protocol::{Answer, Refusal, Request};
-use crate::schemes::{EFactory, Forca, Scheme};
+use crate::pool::{Condition, Located, Pool, PoolConfig, Source, StoreError};
+use crate::protocol::{Answer, INLINE_BYTES_MAX, Refusal, Request};
+use crate::schemes::{EFactory, Forca, Saw, Scheme};
 
 type Model = Pool<ModelMedium>;
 
@@ -379,6 +381,69 @@ fn one_client_leaves_room_for_versions_of_others() {
     assert_eq!(bench.put(ONE, b"key", b""), busy);
     assert_eq!(bench.delete(b"key"), busy);
     assert!(is_stored(bench.put(OTHER, b"key", b"")));
+}
+
+/// A server that answers some of its clients and not others would be taken for alive.
+#[test]
+fn a_thread_that_ends_by_an_error_takes_the_store_with_it() {
+    let has_failed = AtomicBool::new(false);
+    note_end("test", &Ok::<(), StoreError>(()), &has_failed);
+    assert!(!has_failed.load(Ordering::Acquire), "an orderly end");
+    note_end("test", &Err(StoreError::Incomplete), &has_failed);
+    note_end("test", &Ok::<(), StoreError>(()), &has_failed);
+    assert!(has_failed.load(Ordering::Acquire));
+}
+
+/// A notice has the low half of a sequence, and may have any.
+#[test]
+fn a_notice_of_a_version_that_never_was_is_refused() {
+    let bench = Bench::new(new_pool(1 << 20, MEMORY, 64), Saw);
+    let incomplete = refused(Refusal::Incomplete);
+    for low in [u32::MAX, 0, 1, 2, 1 << 31] {
+        let reply = bench.shard.written(low, ONE, PeerId(1), bench.now);
+        let Reply::Now(answer) = reply else {
+            panic!("{low} is waited for");
+        };
+        assert_eq!(Some(answer), incomplete, "{low}");
+    }
+}
+
+/// While a disk is in its fence requests wait: who makes many takes no room from others.
+#[test]
+fn one_client_leaves_room_for_requests_of_others_that_wait() {
+    let mut bench = Bench::new(new_pool(24 << 20, DISK, 64), EFactory);
+    let busy = refused(Refusal::Busy);
+    bench.space(OTHER, b"key", b"on its way");
+    let large = vec![1; INLINE_BYTES_MAX];
+    let put = |bench: &Bench, client, value: &[u8]| {
+        let request = Request::Put {
+            condition: Condition::Absent,
+            is_durable: false,
+            key: b"key",
+            value,
+        };
+        bench.ask(client, 7, request)
+    };
+    for value in [&large[..], b""] {
+        assert!(is_stored(bench.put(OTHER, b"other", b"value")));
+        while !bench.persister.is_in_fence() {
+            bench.step();
+        }
+        let mut taken = 0;
+        while put(&bench, ONE, value).is_none() {
+            taken += 1;
+            assert!(taken < 10_000, "one client may have so many");
+            if taken % 100 == 0 {
+                // What the persister has taken counts until it is told.
+                bench.step();
+            }
+        }
+        assert_eq!(put(&bench, ONE, value), busy);
+        assert_eq!(put(&bench, OTHER, value), None, "the other's is taken");
+        bench.turn();
+        assert_eq!(bench.told().len(), taken + 1, "each was told");
+    }
+    assert_eq!(put(&bench, ONE, &large), None, "there is room again");
 }
 
 /// A look that began before a value was there says nothing to who asks once it is.

@@ -3,6 +3,7 @@
 mod copies;
 mod fences;
 mod lab;
+mod late;
 
 mod hostile;
 mod promises;

@@ -374,9 +374,7 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Option<Image>, JournalError> {
     let mut at = MAGIC.len();
     while at < bytes.len() {
         let Some(records) = whole_batch(&bytes[at..]) else {
-            let is_followed =
-                (at + 1..bytes.len()).any(|next| whole_batch(&bytes[next..]).is_some());
-            match is_followed {
+            match is_followed(bytes, at) {
                 true => return damaged(at, "a batch that is not whole, with one behind it"),
                 // It never came to be.
                 false => break,
@@ -408,17 +406,42 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Option<Image>, JournalError> {
     }
 }
 
+/// Whether a whole batch begins somewhere behind `at`.
+///
+/// What has the frame of a batch and is none is met by chance at one place of 2^32: where there is more of
+/// it than there are bytes, somebody made it, and it is not summed for ever to find out that it is torn.
+fn is_followed(bytes: &[u8], at: usize) -> bool {
+    let mut budget = bytes.len();
+    for next in at + 1..bytes.len() {
+        let Some((records, sum)) = framed(&bytes[next..]) else {
+            continue;
+        };
+        match budget.checked_sub(records.len()) {
+            Some(left) if crc32c(records) != sum => budget = left,
+            _ => return true,
+        }
+    }
+    false
+}
+
 /// The records of the batch at the start of `bytes`, if it is whole.
 fn whole_batch(bytes: &[u8]) -> Option<&[u8]> {
+    if is_injected(InjectedFault::TornAccepted) {
+        let (mut frame, rest) = bytes.split_at_checked(FRAME_BYTES)?;
+        let (len, len_sum) = (frame.get_u32_le(), frame.get_u32_le());
+        let is_framed = crc32c(&len.to_le_bytes()) == len_sum;
+        return is_framed.then(|| &rest[..rest.len().min(len as usize)]);
+    }
+    let (records, sum) = framed(bytes)?;
+    (crc32c(records) == sum).then_some(records)
+}
+
+/// What the frame at the start of `bytes` says are its records, and their checksum, if there is so much.
+fn framed(bytes: &[u8]) -> Option<(&[u8], u32)> {
     let (mut frame, rest) = bytes.split_at_checked(FRAME_BYTES)?;
     let (len, len_sum, sum) = (frame.get_u32_le(), frame.get_u32_le(), frame.get_u32_le());
-    if crc32c(&len.to_le_bytes()) != len_sum {
+    if len == 0 || crc32c(&len.to_le_bytes()) != len_sum {
         return None;
     }
-    let len_bytes = usize::try_from(len).ok()?;
-    if is_injected(InjectedFault::TornAccepted) {
-        return Some(&rest[..len_bytes.min(rest.len())]);
-    }
-    let records = rest.get(..len_bytes)?;
-    (len > 0 && crc32c(records) == sum).then_some(records)
+    Some((rest.get(..usize::try_from(len).ok()?)?, sum))
 }

@@ -318,3 +318,27 @@ proptest! {
         drop(format::parse(&sealed));
     }
 }
+
+/// Each place of it has the frame of a batch that reaches to its end: to sum them all takes hours, where there
+/// are megabytes.
+#[test]
+fn a_tail_of_made_up_batches_is_refused_before_it_is_summed_again_and_again() {
+    let mut bytes = format::whole(&fresh());
+    let (there, len) = (bytes.len(), bytes.len() + (256 << 10));
+    while bytes.len() + 12 < len {
+        let left = (len - bytes.len() - 12) as u32;
+        let sum = crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, &left.to_le_bytes());
+        bytes.extend(left.to_le_bytes());
+        bytes.extend((sum as u32).to_le_bytes());
+        bytes.extend([7; 4]);
+    }
+    bytes.resize(len, 0);
+    let error = format::parse(&bytes).unwrap_err();
+    assert!(
+        matches!(error, JournalError::Damaged { at, .. } if at == there),
+        "{error}"
+    );
+    // A batch that is torn, and nothing else, never came to be.
+    let torn = &bytes[..there + 12];
+    assert_eq!(format::parse(torn).unwrap(), Some(fresh()));
+}

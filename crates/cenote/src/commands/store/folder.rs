@@ -9,7 +9,8 @@ use std::path::Path;
 use anyhow::{Context, Result, ensure};
 use cenote_cli::failure::Failure;
 use cenote_store::{
-    FileMedium, Medium, Pool, PoolConfig, Recovered, SHARD_COUNT_MAX, StoreError, shard_of,
+    FileMedium, Medium, Pool, PoolConfig, Recovered, SHARD_COUNT_MAX, StoreError, check_head,
+    shard_of,
 };
 
 use crate::ask::random_u128;
@@ -213,11 +214,17 @@ pub fn recover<M: Medium + 'static>(
     open: impl Fn(File) -> std::io::Result<M> + Sync,
 ) -> Result<(Vec<Pool<M>>, Recovered)> {
     let span = tracing::info_span!("recover store", cenote.store.shards = files.len() as i64);
-    let one = |file| -> Result<_> { Ok(span.in_scope(|| Pool::open(open(file)?))?) };
+    let one = |file: File| -> Result<_> {
+        // Before all of it is read: it may be anything, of any length.
+        check_head(&file)?;
+        Ok(span.in_scope(|| Pool::open(open(file)?))?)
+    };
+    let one = |shard, file| one(file).with_context(|| format!("its file {}", name(shard)));
     let opened: Vec<Result<_>> = std::thread::scope(|scope| {
         let threads: Vec<_> = files
             .into_iter()
-            .map(|file| scope.spawn(|| one(file)))
+            .enumerate()
+            .map(|(shard, file)| scope.spawn(move || one(shard, file)))
             .collect();
         threads
             .into_iter()

@@ -102,7 +102,12 @@ pub fn run(args: &Args) -> Result<u8> {
         return in_background(args);
     }
     match args.medium.as_str() {
-        "pm" => serve(args, |file| PmMedium::open(file.into(), args.pm_delay)),
+        "pm" => serve(args, |file| {
+            // A store to a hole that the disk has no room for would end the process.
+            let len = file.metadata()?.len();
+            cenote_durable::allocate(&file, len)?;
+            PmMedium::open(file.into(), args.pm_delay)
+        }),
         _ => serve(args, FileMedium::open),
     }
 }
@@ -161,9 +166,10 @@ fn serve<M: Medium + 'static>(
     while !stop.load(Ordering::Acquire) {
         std::thread::park_timeout(Duration::from_millis(500));
         if server.has_failed() {
-            let what =
-                format!("{shown}: its disk failed; what was acknowledged as durable is there");
-            let remedy = "see the log above, and start it again when the disk is mended";
+            let what = format!(
+                "{shown}: its disk or its sockets failed; what was acknowledged as durable is there"
+            );
+            let remedy = "see the log above, mend what it names, and start it again";
             return Err(Failure::new(what, remedy).into());
         }
     }

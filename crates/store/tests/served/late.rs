@@ -1,0 +1,260 @@
+//! WRITEs that come after their version was given up: its place may be another's by then.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use cenote_fabric::calls::Caller;
+use cenote_fabric::{
+    ClientId, CompletionQueue, Connector as _, Endpoint, Generation, Hello, Incoming, RemoteWindow,
+    Rights, Session, Status, Time, WindowDescriptor, WindowId, connector, wait,
+};
+use cenote_store::client::{ClientError, Command};
+use cenote_store::schemes::Saw;
+use cenote_store::{Condition, Medium, Refusal, Server};
+
+use crate::lab::{LIMIT, Lab, Options, TRANSPORTS};
+
+/// A client by hand, whose WRITEs come when the test says so.
+struct Slow {
+    // Dropped before the session, as verbs need it.
+    endpoint: Box<dyn Endpoint>,
+    caller: Box<dyn Caller>,
+    session: Option<Box<dyn Session>>,
+    landing: RemoteWindow,
+    log: RemoteWindow,
+    queue: CompletionQueue,
+}
+
+impl Slow {
+    fn connect<M: Medium>(lab: &Lab, server: &Server<M>, number: u128) -> Self {
+        let hello = Hello {
+            client: ClientId(number),
+            name: "slow".to_owned(),
+        };
+        let connector = connector(lab.key.clone());
+        let address = &server.addresses()[0];
+        let mut session = connector.connect(address, &hello, LIMIT).unwrap();
+        session.send(&[1]).unwrap();
+        let Incoming::Message(greeting) = received(&mut *session) else {
+            panic!("no greeting");
+        };
+        // Kind, length of the scheme's name, the name, seed, landing; places, index, log.
+        let landing_at = 2 + usize::from(greeting[1]) + 8;
+        let mut attach = |at: usize| {
+            session.attach(window_of(&greeting[at..])).unwrap();
+            match received(&mut *session) {
+                Incoming::Attached(_, window) => window.unwrap(),
+                _ => panic!("no window"),
+            }
+        };
+        let landing = attach(landing_at);
+        let log = attach(landing_at + WINDOW_BYTES + 8 + WINDOW_BYTES);
+        Self {
+            endpoint: session.endpoint(LIMIT).unwrap(),
+            caller: session.caller_opener()(LIMIT).unwrap(),
+            session: Some(session),
+            landing,
+            log,
+            queue: CompletionQueue::default(),
+        }
+    }
+
+    /// Space for a value, by hand: its version and its place.
+    fn space(&mut self, key: &[u8], value_bytes: u32) -> (u64, u64) {
+        let mut request = vec![1, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+        request.extend(value_bytes.to_le_bytes());
+        request.extend(7_u32.to_le_bytes());
+        request.extend(key);
+        self.caller.call(&request, 1).unwrap();
+        let mut said = None;
+        while said.is_none() {
+            let take = &mut |_, answer: Result<&[u8], _>| said = Some(answer.unwrap().to_vec());
+            self.caller.poll(Time::now(), take);
+        }
+        let said = said.unwrap();
+        assert_eq!(said[0], 1, "no space was given");
+        let word = |at: usize| u64::from_le_bytes(said[at..at + 8].try_into().unwrap());
+        (word(1), word(11))
+    }
+
+    fn write(&mut self, window: &RemoteWindow, offset: u64, bytes: &[u8]) -> Status {
+        let (source, len) = (bytes.as_ptr(), bytes.len());
+        // SAFETY: the bytes stay until the verb has ended, below.
+        let posted = unsafe {
+            let queue = &mut self.queue;
+            (self.endpoint).post_write(window, offset, source, len, None, 1, queue)
+        };
+        posted.unwrap();
+        self.endpoint.flush(&mut self.queue);
+        let until = Instant::now() + LIMIT;
+        loop {
+            if let Some(ended) = self.queue.pop() {
+                return ended.status;
+            }
+            assert!(Instant::now() < until, "a WRITE does not end");
+            let fds: Vec<_> = self.endpoint.fd().into_iter().collect();
+            wait(&fds, Some(Duration::from_millis(10))).unwrap();
+            self.endpoint.poll(Time::now(), &mut self.queue);
+        }
+    }
+}
+
+fn received(session: &mut dyn Session) -> Incoming {
+    let until = Instant::now() + LIMIT;
+    loop {
+        if let Some(incoming) = session.receive().unwrap() {
+            return incoming;
+        }
+        assert!(Instant::now() < until, "nothing comes");
+        let fds: Vec<_> = session.fd().into_iter().collect();
+        wait(&fds, Some(Duration::from_millis(10))).unwrap();
+    }
+}
+
+const WINDOW_BYTES: usize = 4 + 8 + 8 + 1;
+
+fn window_of(bytes: &[u8]) -> WindowDescriptor {
+    let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
+    WindowDescriptor {
+        id: WindowId(u32::from_le_bytes(bytes[..4].try_into().unwrap())),
+        generation: Generation(word(4)),
+        len_bytes: word(12),
+        rights: Rights(bytes[20]),
+    }
+}
+
+fn until<M: Medium>(server: &Server<M>, what: &str, is_so: impl Fn(&Server<M>) -> bool) {
+    let until = Instant::now() + LIMIT;
+    while !is_so(server) {
+        assert!(Instant::now() < until, "{what}: {:?}", server.figures());
+        std::thread::yield_now();
+    }
+}
+
+fn options(transport: crate::lab::Transport) -> Options {
+    Options {
+        shards: 1,
+        // Of others as well, whose threads may have to wait for a processor.
+        patience: Duration::from_secs(2),
+        landing_bytes: 64 << 10,
+        ..Options::new(transport)
+    }
+}
+
+const VALUE_BYTES: usize = 4096;
+
+#[test]
+fn a_write_after_its_version_was_given_up_lands_in_its_own_clients_memory_alone() {
+    for transport in TRANSPORTS {
+        let lab = Lab::new();
+        let server = lab.serve(&options(transport));
+        let mut slow = Slow::connect(&lab, &server, 1000);
+        let (_, offset) = slow.space(b"key", VALUE_BYTES as u32);
+        until(&server, "the version waits", |server| {
+            server.figures()[0].backlog == 0
+        });
+        // Another client has the place now that was free: in a landing of its own.
+        let mut user = lab.client(&server);
+        let value = |number: u8| vec![number; VALUE_BYTES];
+        for number in 0..16 {
+            user.put(&[number], &value(number));
+            let landing = slow.landing.clone();
+            assert_eq!(slow.write(&landing, offset, &[99; VALUE_BYTES]), Status::Ok);
+        }
+        // Elsewhere it may not write at all.
+        let log = slow.log.clone();
+        assert_eq!(slow.write(&log, 8192, &[99; 64]), Status::NoRights);
+        assert_eq!(user.sync(), 0, "nothing of the other's is lost");
+        for number in 0..16 {
+            assert_eq!(user.get(&[number]), Some(value(number)));
+        }
+        assert_eq!(user.get(b"key"), None);
+    }
+}
+
+#[test]
+fn a_write_of_a_client_that_is_gone_reaches_nobody() {
+    for transport in TRANSPORTS {
+        let lab = Lab::new();
+        let server = lab.serve(&options(transport));
+        let mut slow = Slow::connect(&lab, &server, 1000);
+        let (_, offset) = slow.space(b"key", VALUE_BYTES as u32);
+        // It is taken for gone, and has its connection for data and its map of the landing still.
+        drop(slow.session.take());
+        until(&server, "the version waits", |server| {
+            server.figures()[0].backlog == 0
+        });
+        // Who comes now may get the landing's number.
+        let mut others: Vec<_> = (0..4).map(|_| lab.client(&server)).collect();
+        let landing = slow.landing.clone();
+        let mut number = 0_u8;
+        let mut late = |slow: &mut Slow| {
+            number = (number + 1) % 99;
+            for user in &mut others {
+                user.put(&[number % 7], &[number; VALUE_BYTES]);
+            }
+            slow.write(&landing, offset, &[99; VALUE_BYTES])
+        };
+        let until = Instant::now() + LIMIT;
+        while late(&mut slow) == Status::Ok {
+            assert!(Instant::now() < until, "{transport:?}: its landing is open");
+        }
+        for _ in 0..50 {
+            assert_ne!(late(&mut slow), Status::Ok, "it is open again");
+        }
+        for mut user in others {
+            assert_eq!(user.sync(), 0, "nothing of the others' is lost");
+            for key in 0..7 {
+                let value = user.get(&[key]).unwrap();
+                assert!(value.len() == VALUE_BYTES && value.iter().all(|byte| *byte == value[0]));
+                assert_ne!(value[0], 99);
+            }
+        }
+    }
+}
+
+/// Where clients write to the log, the place of a version that was given up would be another's once the log
+/// was cleaned.
+#[test]
+fn a_place_of_the_log_is_not_anothers_while_its_client_may_write_there() {
+    for transport in TRANSPORTS {
+        let lab = Lab::new();
+        let options = Options {
+            scheme: Arc::new(Saw),
+            pool_bytes: 160 << 10,
+            ..options(transport)
+        };
+        let server = lab.serve(&options);
+        let mut slow = Slow::connect(&lab, &server, 1000);
+        let (_, place) = slow.space(b"key", VALUE_BYTES as u32);
+        until(&server, "the version waits", |server| {
+            server.figures()[0].backlog == 0
+        });
+        let mut user = lab.client(&server);
+        let put = |number: u8| Command::Put {
+            key: vec![number % 4],
+            value: vec![number; VALUE_BYTES],
+            condition: Condition::Always,
+            is_durable: true,
+        };
+        let full = Err(ClientError::Refused(Refusal::Full));
+        let refused = (0..100).find(|number| user.call(put(*number)) == full);
+        let refused = refused.expect("the log takes many times what it holds");
+        let log = slow.log.clone();
+        assert_eq!(slow.write(&log, place, &[99; VALUE_BYTES]), Status::Ok);
+        for key in 0..4 {
+            let newest = (0..refused).rev().find(|number| number % 4 == key).unwrap();
+            assert_eq!(user.get(&[key]), Some(vec![newest; VALUE_BYTES]));
+        }
+        // With the client goes what kept the log as it is.
+        drop(slow);
+        for number in 0..60 {
+            let until = Instant::now() + LIMIT;
+            while let Err(error) = user.call(put(number)) {
+                assert!(Instant::now() < until, "{error}");
+            }
+            assert_eq!(user.get(&[number % 4]), Some(vec![number; VALUE_BYTES]));
+        }
+        assert_eq!(user.get(b"key"), None);
+    }
+}

@@ -80,8 +80,7 @@ Environment:
   CENOTE_LOG  log level on stderr: error, warn (default), info or debug; or one
               for each module, as in cenote_host=debug,info
   CENOTE_LOG_FORMAT
-              default of --log-format, also for processes that commands start in the
-              background
+              default of --log-format, including background processes
   OTEL_EXPORTER_OTLP_ENDPOINT
               where servers send traces, as in http://127.0.0.1:4318; with
               OpenTelemetry's other variables: docs/guides/monitoring.md

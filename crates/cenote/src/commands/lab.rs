@@ -33,7 +33,7 @@ pub fn run(command: &[&str], args: &Args, common: Common) -> Result<u8> {
             "{}: no such program; it provides this command",
             path.display()
         );
-        return Err(Failure::new(what, "make build builds it beside cenote").into());
+        return Err(Failure::new(what, "make build, which builds it beside cenote").into());
     }
     let mut lab = Command::new(&path);
     // Its help names the command as it was given.

@@ -366,11 +366,11 @@ mod tests {
             (vec!["host h01 is up"], Grade::Good)
         );
         let listed = of_hosts(&up[..1], &up);
-        assert_eq!(texts(&listed), ["host h01 is in the cluster file now"]);
+        assert_eq!(texts(&listed), ["host h01 was added to the cluster file"]);
         let unlisted = of_hosts(&up, &up[..1]);
         assert_eq!(
             texts(&unlisted),
-            ["host h01 is in the cluster file no more"]
+            ["host h01 was removed from the cluster file"]
         );
     }
 
@@ -410,7 +410,7 @@ mod tests {
         let expected = [
             "host h00 has less free memory than its floor",
             "host h00 took 2 slabs from clients that did not answer",
-            "host h00 asks clients for 2 slabs",
+            "host h00 asks clients to return 2 slabs",
         ];
         assert_eq!(texts(&changes), expected);
         let changes = of_hosts(&with(Level::Short, 3, 2), &with(Level::None, 3, 0));
@@ -451,7 +451,7 @@ mod tests {
         );
         let lost = [volume("v", &["lost", "lost"])];
         assert_eq!(of_volumes(&whole, &lost)[0].grade, Grade::Bad);
-        assert_eq!(texts(&of_volumes(&[], &whole)), ["volume v is new"]);
+        assert_eq!(texts(&of_volumes(&[], &whole)), ["volume v was created"]);
         assert_eq!(texts(&of_volumes(&whole, &[])), ["volume v was deleted"]);
     }
 
@@ -463,7 +463,7 @@ mod tests {
         figures.torn_pages = 3;
         figures.journal_error = Some("no room".to_owned());
         let expected = [
-            "volume v lost 3 pages: they are errors until they are written",
+            "volume v lost 3 pages, which return errors until they are written",
             "volume v cannot write its journal: no room",
         ];
         assert_eq!(texts(&of_volumes(&before, &after)), expected);
@@ -516,7 +516,7 @@ mod tests {
             of_hosts(&many(HostState::Up), &many(HostState::Unreachable)),
         );
         assert_eq!(log.latest().len(), BURST_MAX + 1);
-        assert_eq!(log.latest()[0].text, "and 4046 changes more at that time");
+        assert_eq!(log.latest()[0].text, "and 4046 more changes at that time");
         for at_ms in 0..2 * EVENTS_MAX as u64 {
             log.add(at_ms, vec![plain("again".to_owned())]);
         }
@@ -533,7 +533,7 @@ mod tests {
         assert_eq!(of_part("hosts", None, None), None);
         assert_eq!(of_part("hosts", Some("a"), Some("b")), None);
         let gone = of_part("hosts", None, Some("no cluster file")).unwrap();
-        assert_eq!(gone.text, "hosts cannot be asked: no cluster file");
+        assert_eq!(gone.text, "hosts cannot be reached: no cluster file");
         assert_eq!(
             of_part("hosts", Some("a"), None).unwrap().grade,
             Grade::Good

@@ -200,10 +200,7 @@ fn an_owner_that_ends_before_its_answer_is_named_and_what_to_do_is_said() {
         let error = volumes.ask("v", question).unwrap_err();
         let failure = error.downcast_ref::<Failure>().expect("one with a remedy");
         let text = format!("{failure} / {}", failure.remedy());
-        assert!(
-            text.contains("volume v: the process that serves it ended"),
-            "{text}"
-        );
+        assert!(text.contains("volume v: its server ended"), "{text}");
         assert!(text.contains("cenote nbd --volume v"), "{text}");
         assert_eq!(text.contains("may or may not"), changes, "{text}");
         assert!(!text.contains("EOF"), "{text}");

@@ -113,7 +113,7 @@ mod tests {
         );
         let refused = next(Some((5, "there")), "here", 3).unwrap_err();
         assert!(
-            refused.contains("manager 5 has begun at there"),
+            refused.contains("manager 5 has started at there"),
             "{refused}"
         );
         assert!(next(Some((u64::MAX, "here")), "here", 3).is_err());

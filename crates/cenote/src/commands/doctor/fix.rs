@@ -170,7 +170,7 @@ mod tests {
         fs::write(file.path(), "2\n").unwrap();
         let fix = sysctl(file.path().to_str().unwrap(), "0");
         let mended = fix.apply("x", false);
-        assert!(mended.left.unwrap().contains("--sysctl has it be 0"));
+        assert!(mended.left.unwrap().contains("--sysctl sets it to 0"));
         assert_eq!(fs::read_to_string(file.path()).unwrap(), "2\n");
         let mended = fix.apply("x", true);
         assert!(mended.did.unwrap().contains("it was 2"));

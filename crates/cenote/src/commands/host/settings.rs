@@ -440,8 +440,8 @@ mod tests {
         );
         let both = WHOLE.to_owned() + "grace = \"30s\"";
         assert!(said(&both).contains("exclude each other"));
-        assert!(said("name = \"h\"").contains("without listen"));
-        assert!(said("listen = [\"tcp:10.0.0.7:7000\"]").contains("without name"));
+        assert!(said("name = \"h\"").contains("no listen given"));
+        assert!(said("listen = [\"tcp:10.0.0.7:7000\"]").contains("no name given"));
         let remote = WHOLE.replace("metrics =", "# ").to_owned() + "allow_remote = true";
         assert!(said(&remote).contains("without metrics"));
     }

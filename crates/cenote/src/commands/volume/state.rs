@@ -280,7 +280,7 @@ mod tests {
         assert!(!is_whole(&status));
         let text = health(&status);
         assert!(
-            text.ends_with("; writes wait: its journal cannot be written for 12 s (no room)"),
+            text.ends_with("; writes wait, the journal has not been writable for 12 s (no room)"),
             "{text}"
         );
         // Of a volume that leaves nothing to a next owner.
@@ -321,7 +321,7 @@ mod tests {
             "{text}"
         );
         assert!(
-            text.contains("8.00 KiB with hosts as well, 4.00 KiB on its way"),
+            text.contains("8.00 KiB also on hosts, 4.00 KiB being written"),
             "{text}"
         );
         assert!(

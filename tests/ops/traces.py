@@ -361,7 +361,7 @@ def test_a_collector_that_is_away_costs_spans_and_a_warning():
             # A thread that takes one ends the host before that has put anything in order.
             for one in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
                 assert int(blocked[1], 16) >> (one - 1) & 1, (one, blocked[1])
-            warning = wait_for(lambda: host.said(r"^.*does not take spans.*$"), host.text)
+            warning = wait_for(lambda: host.said(r"^.*does not accept spans.*$"), host.text)
             assert "dropped=1" in warning and "refused" in warning, warning
             assert ended(host) == 0, host.text()
 
@@ -380,7 +380,7 @@ def test_a_collector_that_never_answers_holds_nobody_up():
                 run(CENOTE, "host", "drain", "h", "--cluster", place / "cluster.toml")
                 assert ended(host) == 0, host.text()
         said = host.log.read_text()
-        assert "does not take spans" in said and "at the end" in said, said
+        assert "does not accept spans" in said and "at the end" in said, said
 
 
 def test_what_is_no_collector_does_no_harm():
@@ -407,11 +407,11 @@ def test_what_is_no_collector_does_no_harm():
             threading.Thread(target=serve, daemon=True).start()
             endpoint = f"http://127.0.0.1:{strange.getsockname()[1]}"
             with lending(place, OTEL_EXPORTER_OTLP_ENDPOINT=endpoint) as host:
-                wait_for(lambda: host.said("does not take spans"), host.text)
+                wait_for(lambda: host.said("does not accept spans"), host.text)
                 assert ended(host) == 0, host.text()
     with folder() as place, Sink(status=500, answer=b"no") as sink:
         with lending(place, OTEL_EXPORTER_OTLP_ENDPOINT=f"http://{sink.at}") as host:
-            warning = wait_for(lambda: host.said(r"^.*does not take spans.*$"), host.text)
+            warning = wait_for(lambda: host.said(r"^.*does not accept spans.*$"), host.text)
             assert "500" in warning, warning
             assert ended(host) == 0, host.text()
 
@@ -458,7 +458,7 @@ def test_headers_are_sent_and_a_certificate_is_checked():
                         assert headers["x-tenant"] == "well", headers
                         assert headers["content-type"] == "application/x-protobuf", headers
                     else:
-                        wait_for(lambda: host.said("does not take spans"), host.text)
+                        wait_for(lambda: host.said("does not accept spans"), host.text)
                         assert sink.requests == []
                     assert ended(host) == 0, host.text()
 

@@ -1,9 +1,9 @@
-//! Benchmarks and the demonstration: each opening beside what a user would pick instead, in one run, on
-//! the same work.
+//! Benchmarks and the demo: each interface against what a user would use instead, in one run, on
+//! the same workload.
 //!
-//! A benchmark measures ours and a peer interleaved in one run and returns one [`Row`] per figure. Its
-//! narration (conditions, progress) goes to stderr, so that stdout holds rows and nothing else. The
-//! command line calls the functions here and prints what they return; nothing here reads arguments.
+//! A benchmark measures ours and a peer interleaved in one run and returns one [`Row`] per figure.
+//! Conditions and progress go to stderr, so that stdout has only rows. The command line calls the
+//! functions here and prints what they return; nothing here reads arguments.
 
 pub mod apps;
 pub mod cluster;

@@ -1,8 +1,8 @@
-//! Block openings of a volume: an NBD server, a ublk device and a swap device.
+//! Block interfaces of a volume: an NBD server, a ublk device and a swap device.
 //!
-//! [`disk`] is the seam to what is served, [`nbd`] speaks the NBD protocol on
-//! unix and TCP sockets, [`ublk`] shows a disk to this machine's own kernel. [`ram`] is a
-//! plain disk in this process's own memory, for tests and as the baseline of benchmarks.
+//! [`disk`] is the trait that a served device implements, [`nbd`] speaks the NBD protocol on unix
+//! and TCP sockets, [`ublk`] attaches a disk to this machine's kernel. [`ram`] is a plain disk in
+//! this process's memory, for tests and as a baseline of benchmarks.
 
 pub mod disk;
 #[cfg(feature = "fuzz")]

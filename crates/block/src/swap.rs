@@ -113,7 +113,7 @@ pub enum Error {
     #[error("refused: {0}")]
     Refused(#[from] refuse::Refusal),
     /// A server for this directory runs already.
-    #[error("a swap server (pid {pid}) runs in {} already", dir.display())]
+    #[error("a swap server (pid {pid}) is already running in {}", dir.display())]
     Running {
         /// Its directory.
         dir: PathBuf,
@@ -121,13 +121,13 @@ pub enum Error {
         pid: u32,
     },
     /// No server runs for this directory.
-    #[error("no swap server runs in {}", dir.display())]
+    #[error("no swap server is running in {}", dir.display())]
     NotRunning {
         /// The directory.
         dir: PathBuf,
     },
     /// The server takes no question, or gives no answer: it is stopped, or waits for something.
-    #[error("the swap server gives no answer, for {:.1} s", waited.as_secs_f64())]
+    #[error("the swap server has not answered for {:.1} s", waited.as_secs_f64())]
     Silent {
         /// How long it was waited for.
         waited: Duration,

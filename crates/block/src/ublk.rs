@@ -60,16 +60,16 @@ pub enum Error {
     #[error("this kernel's ublk cannot {0}")]
     TooOld(&'static str),
     /// A disk whose size is no multiple of the device's blocks.
-    #[error("a disk of {0} bytes: not a multiple of {BLOCK_BYTES}, or 0")]
+    #[error("disk size {0}: must be a positive multiple of {BLOCK_BYTES} bytes")]
     Size(u64),
     /// No device was left behind that shows the disk.
-    #[error("no ublk device waits for this disk")]
+    #[error("no ublk device is waiting for this disk")]
     NotThere,
     /// Another server serves the device that shows the disk.
-    #[error("/dev/ublkb{0} shows this disk, and its server lives")]
+    #[error("/dev/ublkb{0} serves this disk, and its server is running")]
     Served(u32),
     /// The device has another size than the disk.
-    #[error("/dev/ublkb{device} has {device_bytes} bytes, and the disk {disk_bytes}")]
+    #[error("/dev/ublkb{device} has {device_bytes} bytes, but the disk has {disk_bytes}")]
     OtherSize {
         /// Number of the device.
         device: u32,

@@ -1,9 +1,9 @@
 //! A remote cache over the memory that hosts lend.
 //!
-//! From what a cache must do to what it costs: [`Slo`] -> [`tuner`] -> [`Configuration`] ->
-//! [`market`] -> machines. All of this is pure: measurements, time and randomness are passed in.
-//! [`path`] is how its client reaches one machine, [`closed_loop`] measures paths. [`service`] runs
-//! a cache between processes. [`log`] is a log store over tiers, of which the cache can be one.
+//! From an SLO to its cost: [`Slo`] -> [`tuner`] -> [`Configuration`] -> [`market`] -> machines.
+//! All of this is pure: measurements, time and randomness are passed in. [`path`] is a client's
+//! connection to one machine, [`closed_loop`] measures paths. [`service`] runs a cache across
+//! processes. [`log`] is a log store over tiers, one of which can be the cache.
 //!
 //! Paper: \[redy22\], \[compucache22\]; see `docs/papers/`.
 

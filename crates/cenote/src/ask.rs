@@ -119,7 +119,7 @@ fn answer(session: &mut dyn Session, deadline: Instant) -> Result<HostStatus> {
             }
         }
         if !wait_session(session, deadline)? {
-            bail!("connected, but gave no answer in time");
+            bail!("connected, but did not answer in time");
         }
     }
 }

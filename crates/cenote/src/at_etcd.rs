@@ -16,23 +16,24 @@ use serde::{Deserialize, Serialize};
 #[serde(default, deny_unknown_fields)]
 #[command(next_help_heading = "etcd")]
 pub struct AtEtcd {
-    /// User at etcd; the password is in the variable CENOTE_ETCD_PASSWORD, unless a file is named
+    /// etcd user; the password is taken from the variable CENOTE_ETCD_PASSWORD, or from
+    /// --etcd-password-file
     #[serde(skip_serializing_if = "Option::is_none")]
     #[arg(long, value_name = "NAME")]
     etcd_user: Option<String>,
-    /// File with that user's password, which nobody else may read
+    /// File with the etcd user's password; others must not be able to read it
     #[serde(skip_serializing_if = "Option::is_none")]
     #[arg(long, value_name = "FILE", requires = "etcd_user")]
     etcd_password_file: Option<PathBuf>,
-    /// Authorities that may have signed etcd's certificate; its addresses are https:// then
+    /// PEM file of CAs for etcd's certificate; the addresses must be https://
     #[serde(skip_serializing_if = "Option::is_none")]
     #[arg(long, value_name = "FILE")]
     etcd_ca: Option<PathBuf>,
-    /// Certificate to show to etcd
+    /// PEM file with the client certificate for etcd
     #[serde(skip_serializing_if = "Option::is_none")]
     #[arg(long, value_name = "FILE", requires = "etcd_ca")]
     etcd_cert: Option<PathBuf>,
-    /// Key of the certificate [default: in the same file]
+    /// PEM file with the certificate's private key [default: the certificate file]
     #[serde(skip_serializing_if = "Option::is_none")]
     #[arg(long, value_name = "FILE", requires = "etcd_cert")]
     etcd_key: Option<PathBuf>,
@@ -140,7 +141,7 @@ fn read_secret(path: &Path) -> Result<String> {
     let mut file = fs::File::open(path).with_context(|| shown.to_string())?;
     let mode = file.metadata().with_context(|| shown.to_string())?.mode();
     if mode & 0o077 != 0 {
-        let what = format!("{shown}: others may read it (mode {:o})", mode & 0o777);
+        let what = format!("{shown}: readable by others (mode {:o})", mode & 0o777);
         return Err(Failure::new(what, format!("chmod 600 {shown}")).into());
     }
     let mut text = String::new();

@@ -65,7 +65,7 @@ pub fn start(command: &mut Command, folder: &Folder) -> Result<u8> {
     if let Some((pid, process)) = running(folder)?
         && !process.wait(Instant::now() + ENDING)?
     {
-        let what = format!("process {pid} serves it already in the background");
+        let what = format!("process {pid} already serves it in the background");
         return Err(Failure::new(what, format!("kill {pid}")).into());
     }
     let log = folder.empty_file(LOG)?;
@@ -103,11 +103,11 @@ pub fn stop(dir: &ClusterDir, volume: &str, timeout: Duration) -> Result<u32> {
     process.signal(libc::SIGTERM).context("end the server")?;
     if !process.wait(Instant::now() + timeout)? {
         let what = format!(
-            "process {} has not ended within {}",
+            "process {} did not exit within {}",
             identity.pid,
             Span::from(timeout)
         );
-        return Err(Failure::new(what, "wait for it: it ends").into());
+        return Err(Failure::new(what, "wait: it is still exiting").into());
     }
     Identity::forget(&folder)?;
     Ok(identity.pid)
@@ -123,12 +123,12 @@ fn running(folder: &Folder) -> Result<Option<(u32, Process)>> {
 
 /// What the process said before it ended, in its own words.
 fn not_started(child: &mut Child, folder: &Folder) -> Result<u8> {
-    let status = child.wait().context("wait for the process that ended")?;
+    let status = child.wait().context("wait for the process to exit")?;
     let said = folder.read(LOG)?.unwrap_or_default();
     eprint!("{said}");
     if said.is_empty() {
-        let what = format!("the process that serves ended without a word: {status}");
-        return Err(Failure::new(what, "the same without --background").into());
+        let what = format!("the server exited without a message: {status}");
+        return Err(Failure::new(what, "run it without --background").into());
     }
     let code = status.code().and_then(|code| u8::try_from(code).ok());
     Ok(code.unwrap_or(FAILED))

@@ -168,7 +168,7 @@ impl CacheDir {
         let socket = above.join(name).join(SOCKET);
         if socket.as_os_str().len() > SOCKET_PATH_MAX {
             let what = format!(
-                "{}: a socket's path has at most {SOCKET_PATH_MAX} bytes",
+                "{}: a socket path has at most {SOCKET_PATH_MAX} bytes",
                 socket.display()
             );
             return Err(
@@ -179,7 +179,7 @@ impl CacheDir {
         let text = toml::to_string(spec).context("cache file")?;
         match folder.write_new(SPEC, &text) {
             Err(error) if error.is_taken() => Err(Failure::new(
-                format!("cache {name} is there already"),
+                format!("cache {name} already exists"),
                 format!("another name, or cenote cache delete {name}"),
             )
             .into()),
@@ -303,8 +303,8 @@ impl CacheDir {
         };
         let name = &self.name;
         Failure::new(
-            format!("cache {name} has a manager already{pid}"),
-            format!("cenote cache status {name}; cenote cache stop {name} ends it"),
+            format!("cache {name} already has a manager{pid}"),
+            format!("cenote cache status {name} shows it; cenote cache stop {name} stops it"),
         )
     }
 
@@ -325,7 +325,7 @@ impl CacheDir {
         let name = &self.name;
         let no_manager = || {
             let what = format!(
-                "cache {name} has no manager: its clients wait for the next one, and lose nothing"
+                "cache {name} has no manager; its clients wait for the next one and lose nothing"
             );
             Failure::new(what, format!("cenote cache start {name}")).into()
         };
@@ -339,14 +339,20 @@ impl CacheDir {
             Err(CallError::NoManager) => Err(no_manager()),
             Err(CallError::Ended) => Err(Failure::new(
                 format!(
-                    "cache {name}: its manager ended before it answered; what was asked may be done or not"
+                    "cache {name}: its manager ended before it answered; the request may or may \
+                     not have been executed"
                 ),
-                format!("cenote cache status {name}; cenote cache start {name} if it has no manager"),
+                format!(
+                    "cenote cache status {name}; cenote cache start {name} if it has no manager"
+                ),
             )
             .into()),
             Err(CallError::Silent(limit)) => Err(Failure::new(
-                format!("cache {name}: its manager does not answer within {limit:?}"),
-                format!("ask again; if it stays so, cenote cache stop {name}, then cenote cache start {name}"),
+                format!("cache {name}: its manager did not answer within {limit:?}"),
+                format!(
+                    "try again; if that fails, cenote cache stop {name}, then cenote cache start \
+                     {name}"
+                ),
             )
             .into()),
             Err(error) => Err(error).with_context(|| format!("cache {name}")),

@@ -9,15 +9,15 @@ use cenote_volume::{Mode, Resilience, Scheme};
 /// `--mode` and `--delta`.
 #[derive(Clone, Copy, Debug, Default, clap::Args)]
 pub struct Expected {
-    /// What is expected of hosts: failure-recovery (they may go), detection (splits of theirs may be
-    /// wrong: an error), correction (and are put right), ec-only (they stay, and may be slow)
-    /// [default: failure-recovery]
+    /// Resilience mode: failure-recovery (tolerates lost hosts), detection (also reports wrong
+    /// splits as errors), correction (also corrects them), ec-only (assumes that hosts stay up,
+    /// though slow) [default: failure-recovery]
     #[arg(long, value_name = "MODE")]
     pub mode: Option<Mode>,
-    /// Splits read besides the K needed, of which the first to come are taken; with detection and
-    /// correction also the wrong splits of a page that are found or put right. Over shared memory no
-    /// split is late, and failure-recovery reads K whatever this says
-    /// [default: 1 with rs:K+R, and with detection and correction; else 0]
+    /// Splits to read beyond the K needed; the first K to arrive are used. With detection and
+    /// correction also the number of wrong splits in a page that can be detected or corrected. Over
+    /// shared memory no split is late, and failure-recovery always reads K [default: 1 with rs:K+R,
+    /// and with detection and correction; else 0]
     #[arg(long, value_name = "N")]
     pub delta: Option<usize>,
 }

@@ -38,10 +38,10 @@ pub struct Folder {
 #[derive(Debug, thiserror::Error)]
 pub enum FolderError {
     /// It belongs to neither this user nor root.
-    #[error("{}: belongs to the user with number {owner}, who could change what is in it", path.display())]
+    #[error("{}: belongs to uid {owner}, who could change its content", path.display())]
     Foreign { path: PathBuf, owner: u32 },
     /// Its group, or everybody, may write to it.
-    #[error("{}: others may write to it (mode {mode:04o})", path.display())]
+    #[error("{}: writable by others (mode {mode:04o})", path.display())]
     Shared { path: PathBuf, mode: u32 },
     /// A link, a device or a folder stands where something else is expected.
     #[error("{}: is {found}, not {wanted}", path.display())]
@@ -51,7 +51,7 @@ pub enum FolderError {
         wanted: &'static str,
     },
     /// More than a file of ours ever has.
-    #[error("{}: has more than {FILE_BYTES_MAX} bytes", path.display())]
+    #[error("{}: larger than {FILE_BYTES_MAX} bytes", path.display())]
     Long { path: PathBuf },
     /// The system refuses.
     #[error("{}: {source}", path.display())]
@@ -96,22 +96,22 @@ impl FolderError {
         let user = rustix::process::geteuid();
         match self {
             Self::Foreign { path, .. } => Some(format!(
-                "a folder of your own, such as ~/.cenote/well; or, if nobody else has files in it, \
+                "use a folder of your own, such as ~/.cenote/well; or, if all its files are yours, \
                  chown -R {user} {}",
                 quoted(path)
             )),
             Self::Shared { path, .. } => Some(format!(
-                "chmod go-w {}, once what is in it is yours; or a private folder, such as \
+                "chmod go-w {}, if its content is yours; or use a private folder, such as \
                  ~/.cenote/well",
                 quoted(path)
             )),
             Self::Kind { path, .. } | Self::Long { path } => Some(format!(
-                "ls -l {}; remove it if it is not yours",
+                "check it with ls -l {}; remove it if it is not yours",
                 quoted(path)
             )),
             Self::Os { path, source } if source.kind() == ErrorKind::PermissionDenied => {
                 Some(format!(
-                    "the user who owns {}, or a folder of your own",
+                    "run as the user who owns {}, or use a folder of your own",
                     path.display()
                 ))
             }

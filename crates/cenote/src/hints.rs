@@ -27,20 +27,20 @@ pub fn of(error: &anyhow::Error) -> Option<String> {
     })
 }
 
-const ANOTHER_PORT: &str = "another address; ss -ltnp says who has it";
+const ANOTHER_PORT: &str = "use another address; ss -ltnp shows what uses this one";
 
 /// Of an NBD server that does not start.
 fn of_nbd(error: &NbdError) -> Option<&'static str> {
     match error {
-        NbdError::NotLoopback(_) => Some("a loopback address, or --allow-remote to mean it"),
+        NbdError::NotLoopback(_) => Some("use a loopback address, or add --allow-remote"),
         NbdError::Bind {
             address: Address::Unix(_),
             source,
         } if source.kind() == ErrorKind::AddrInUse => {
-            Some("another --socket: a server answers on this one")
+            Some("use another --socket; a server is running on this one")
         }
         NbdError::Bind { source, .. } => of_listening(source.kind()),
-        NbdError::Passed { .. } => Some("pass a stream socket that listens, or take --socket PATH"),
+        NbdError::Passed { .. } => Some("pass a listening stream socket, or use --socket PATH"),
         _ => None,
     }
 }
@@ -49,8 +49,10 @@ fn of_nbd(error: &NbdError) -> Option<&'static str> {
 pub fn of_listening(kind: ErrorKind) -> Option<&'static str> {
     match kind {
         ErrorKind::AddrInUse => Some(ANOTHER_PORT),
-        ErrorKind::AddrNotAvailable => Some("an address of this machine; ip address lists them"),
-        ErrorKind::PermissionDenied => Some("a port from 1024 on, or a folder of your own"),
+        ErrorKind::AddrNotAvailable => {
+            Some("use an address of this machine; ip address lists them")
+        }
+        ErrorKind::PermissionDenied => Some("use a port from 1024 on, or a folder of your own"),
         _ => None,
     }
 }
@@ -59,12 +61,13 @@ pub fn of_listening(kind: ErrorKind) -> Option<&'static str> {
 fn of_key(error: KeyError) -> &'static str {
     match error {
         KeyError::Shared { .. } => {
-            "chmod 600 on it; if others may have read it, cenote key new and restart the cluster"
+            "chmod 600 it; if others may have read it, make a new one with cenote key new and \
+             restart the cluster"
         }
-        KeyError::Foreign { .. } => "run as its owner, or make a copy of your own with mode 600",
+        KeyError::Foreign { .. } => "run as its owner, or make your own copy with mode 600",
         KeyError::Malformed => {
-            "copy the file from another machine of the cluster, or cenote key new for a new cluster"
+            "copy the file from another machine of the cluster; for a new cluster, cenote key new"
         }
-        _ => "cenote doctor says what this machine lacks",
+        _ => "cenote doctor checks what is missing",
     }
 }

@@ -104,7 +104,7 @@ pub fn raise_of_parent(limit: Limit, wanted: Option<u64>) -> io::Result<Option<u
 pub fn check_open_files(who: &str, needed: u64) -> Result<(), Failure> {
     match hard(Limit::OpenFiles) {
         Some(limit) if limit < needed => Err(Failure::new(
-            format!("{who} needs {needed} open files, the limit is {limit}"),
+            format!("{who} needs {needed} open files, but the limit is {limit}"),
             format!("ulimit -n {needed}, or LimitNOFILE= of the service"),
         )),
         _ => Ok(()),

@@ -23,10 +23,10 @@ pub fn resolved_host(flag: &str, at: &Host) -> Result<IpAddr> {
 }
 
 fn unresolved(flag: &str, at: &dyn std::fmt::Display, error: &std::io::Error) -> anyhow::Error {
-    let what = format!("{flag} {at}: the name cannot be resolved: {error}");
+    let what = format!("{flag} {at}: cannot resolve the name: {error}");
     Failure::new(
         what,
-        "getent hosts NAME says what this machine makes of a name; or an IP address",
+        "check the name with getent hosts NAME, or use an IP address",
     )
     .into()
 }

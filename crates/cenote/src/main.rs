@@ -1,7 +1,7 @@
-//! `cenote`: the one binary, every command.
+//! `cenote`: the program with every command.
 //!
-//! This crate reads arguments, starts and ends processes and prints; what the commands
-//! do is in the crates below it. Results go to stdout, everything else to stderr.
+//! This crate parses arguments, starts and stops processes and prints; the commands' work is in the
+//! crates below it. Results go to stdout, everything else to stderr.
 
 #![deny(unsafe_code)]
 
@@ -50,7 +50,7 @@ use crate::commands::{
     store, support_bundle, swap, top, ublk, up, volume,
 };
 
-/// Pooled idle memory of a cluster: resilient remote memory at microseconds
+/// Pool the idle memory of a cluster: resilient remote memory with microsecond latency
 #[derive(Debug, Parser)]
 #[command(name = "cenote", version, after_help = AFTER_HELP)]
 struct Cli {
@@ -71,82 +71,84 @@ Exit codes:
   0  done
   1  failed; stderr says what, and what to do
   2  wrong usage
-  3  answered, but something is not whole (status, volume status, cache status)
-     or nothing does what was asked (cache search, cache plan, cache create)
-  more of them: docs/guides/commands.md
+  3  answered, but something is degraded (status, volume status, cache status)
+     or nothing meets the request (cache search, cache plan, cache create)
+  all codes: docs/guides/commands.md
 
 Environment:
-  CENOTE_DIR  stands in for --dir
-  CENOTE_LOG  what is logged to stderr: error, warn (default), info, debug, or
-              per module as in cenote_host=debug,info
+  CENOTE_DIR  default of --dir
+  CENOTE_LOG  log level on stderr: error, warn (default), info or debug; or one
+              for each module, as in cenote_host=debug,info
   CENOTE_LOG_FORMAT
-              stands in for --log-format, also of what commands start in the
-              background
+              default of --log-format, including background processes
   OTEL_EXPORTER_OTLP_ENDPOINT
               where servers send traces, as in http://127.0.0.1:4318; with
               OpenTelemetry's other variables: docs/guides/monitoring.md
-  NO_COLOR    no colours, also on a terminal";
+  NO_COLOR    disables colours";
 
 #[derive(Debug, clap::Subcommand)]
 enum Command {
-    /// Start a cluster on this machine, each host a process of its own
+    /// Start a cluster on this machine, with one process for each host
     Up(up::Args),
-    /// End the hosts of a local cluster
+    /// Stop the hosts of a local cluster
     Down(down::Args),
     /// Show hosts, lent and free memory, volumes and health
     Status(status::Args),
-    /// Watch hosts and volumes in the terminal
+    /// Watch hosts, volumes and key-value nodes in the terminal
     Top(top::Args),
-    /// Serve a web page that shows the cluster as it changes
+    /// Serve a web dashboard of the cluster
     Dashboard(commands::dashboard::Args),
-    /// Lend memory of this machine, in the foreground
+    /// Lend memory of this machine; runs in the foreground
     Host(host::Args),
     /// Create, list, show, resize and delete volumes
     Volume(volume::Args),
-    /// Serve a volume as a network block device
+    /// Serve a volume as a network block device (NBD)
     Nbd(nbd::Args),
-    /// Show a volume as a block device of this machine
+    /// Attach a volume as a block device of this machine (ublk)
     Ublk(ublk::Args),
-    /// Show a volume as files in a directory, until it is unmounted
+    /// Mount a volume as a file system
     Mount(mount::Args),
-    /// Turn a volume into swap space of this machine
+    /// Use a volume as swap space of this machine
     Swap(swap::Args),
-    /// Run a program whose big memory is in the cluster, without swap
+    /// Run a program with its large allocations in the cluster's memory, without swap
     Run(commands::run::Args),
-    /// Make the key that the members of a cluster share
+    /// Generate keys: the one that a cluster shares, or one that encrypts a volume
     Key(key::Args),
-    /// A store for clients of memcached that survives its nodes
+    /// A fault-tolerant key-value store for memcached clients
     Kv(kv::Args),
-    /// A remote cache by what it has to do: created, shown, measured, reshaped, deleted
+    /// Remote caches that meet an SLO: create, show, measure, reshape, delete
     Cache(cache::Args),
-    /// Objects that survive crashes, in a folder of this machine
+    /// A crash-safe object store in a folder of this machine
     Store(store::Args),
-    /// Say what this machine lacks, and how to mend it
+    /// Check this machine and cluster, and say how to fix what is wrong
     Doctor(doctor::Args),
-    /// Put what a bug report needs into one archive, without secrets
+    /// Collect logs, status and configuration for a bug report, without secrets
     SupportBundle(support_bundle::Args),
-    /// Say over which fabrics this program reaches memory here
+    /// List the transports that can be used on this machine
     Fabric(fabric::Args),
-    /// Show it: a program swaps to twelve hosts, two are killed, nothing is lost
+    /// Demo: memcached swaps to twelve hosts, two are killed, nothing is lost
     #[command(
-        after_help = "Example:\n  cenote demo\n\ncenote demo --help says more: it is part of cenote-lab."
+        after_help = "Example:\n  cenote demo\n\ncenote demo --help describes it; it is part of \
+                      cenote-lab."
     )]
     Demo(lab::Args),
-    /// Measure us beside a peer
+    /// Run benchmarks against other systems
     #[command(
-        after_help = "Example:\n  cenote bench codec\n\ncenote bench --help says more: it is part of cenote-lab."
+        after_help = "Example:\n  cenote bench codec\n\ncenote bench --help describes it; it is \
+                      part of cenote-lab."
     )]
     Bench(lab::Args),
-    /// Choose a scheme and groups of hosts for a cluster; estimate savings from lending
+    /// Choose a redundancy scheme and host groups for a cluster; estimate savings from lending
     Plan(plan::Args),
-    /// Experiments: a whole cluster simulated under faults
+    /// Simulations: a whole cluster under faults, and the papers' experiments
     #[command(
-        after_help = "Example:\n  cenote lab sim --seed 7\n\ncenote lab --help says more: it is part of cenote-lab."
+        after_help = "Example:\n  cenote lab sim --seed 7\n\ncenote lab --help describes it; it is \
+                      part of cenote-lab."
     )]
     Lab(lab::Args),
-    /// Write shell completions
+    /// Print shell completions
     Completions(completions::Args),
-    /// Write manual pages; for those who make packages
+    /// Write manual pages, for packagers
     #[command(hide = true)]
     Man(man::Args),
 }

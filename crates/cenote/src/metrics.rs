@@ -69,8 +69,8 @@ pub fn serve(
     let address = listen_addresses::resolved("--metrics", at)?;
     if !address.ip().is_loopback() && !allow_remote {
         return Err(Failure::usage(
-            format!("--metrics {at}: other machines could read it"),
-            "a loopback address, or --allow-remote to mean it",
+            format!("--metrics {at}: reachable from other machines"),
+            "use a loopback address, or add --allow-remote",
         )
         .into());
     }
@@ -91,7 +91,7 @@ pub fn serve(
         .name("metrics".to_owned())
         .spawn(move || {
             if let Err(error) = runtime.block_on(accept(listener, registry, unready)) {
-                tracing::error!(%error, "metrics are served no more");
+                tracing::error!(%error, "metrics are no longer served");
             }
         })
         .context("start the metrics thread")?;
@@ -195,7 +195,7 @@ async fn accept(
     let dropped = Counter::<u64>::default();
     registry.register(
         "cenote_metrics_connections_dropped",
-        "Connections to this page closed to make room for others",
+        "Connections to this page that were closed to make room for others",
         dropped.clone(),
     );
     let build = [

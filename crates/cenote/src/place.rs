@@ -163,10 +163,10 @@ impl ClusterDir {
         try_lock(&self.folder, "lock")?.ok_or_else(|| {
             Failure::new(
                 format!(
-                    "{}: another cenote up or down is at work here",
+                    "{}: another cenote up or down is running here",
                     self.root().display()
                 ),
-                "wait for it to end",
+                "wait until it ends",
             )
             .into()
         })
@@ -177,10 +177,10 @@ impl ClusterDir {
 #[derive(Clone, Debug, clap::Args)]
 #[group(multiple = false)]
 pub struct Which {
-    /// Folder of a local cluster, as given to `cenote up` [env: CENOTE_DIR]
+    /// Cluster folder, as given to cenote up [env: CENOTE_DIR]
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
-    /// Cluster file; the key and the volumes are beside it
+    /// Cluster file; the key and the volumes are in the same folder
     #[arg(long, value_name = "FILE")]
     cluster: Option<PathBuf>,
 }
@@ -196,8 +196,8 @@ impl Which {
             (Some(file), _) => Ok(file.clone()),
             (None, Some(dir)) => Ok(dir.join("cluster.toml")),
             (None, None) => Err(Failure::usage(
-                "no cluster is named",
-                "--dir DIR or --cluster FILE, or set CENOTE_DIR",
+                "no cluster given",
+                "use --dir DIR or --cluster FILE, or set CENOTE_DIR",
             )
             .into()),
         }
@@ -235,7 +235,7 @@ impl Which {
         let dir = self.directory()?;
         let file = self.file()?;
         let name = file.file_name().and_then(|name| name.to_str());
-        let name = name.with_context(|| format!("{}: no name of a file", file.display()))?;
+        let name = name.with_context(|| format!("{}: not a file name", file.display()))?;
         let (cluster, places) = read_cluster_and_places(&dir, name)?;
         let page_traffic = cluster.page_traffic.as_deref().map(str::parse);
         let page_traffic = page_traffic.transpose().with_context(|| {
@@ -275,7 +275,7 @@ impl Loaded {
     /// It is gone, or makes no sense.
     pub fn cluster_now(&self) -> Result<Cluster> {
         let name = self.file.file_name().and_then(|name| name.to_str());
-        read_cluster(&self.dir, name.context("a cluster file has a name")?)
+        read_cluster(&self.dir, name.context("a cluster file has a file name")?)
     }
 }
 
@@ -286,7 +286,7 @@ fn warn_of_names(file: &Path, places: &[(usize, HostPort)]) {
     for (index, error) in cenote_fabric::unresolved(&hosts, NAMES_LIMIT) {
         let ((line, _), host) = (&places[index], &hosts[index]);
         eprintln!(
-            "warning: {}: line {line}: {host} cannot be reached: the name cannot be resolved: {error}",
+            "warning: {}: line {line}: {host} is unreachable: cannot resolve its name: {error}",
             file.display()
         );
     }
@@ -311,7 +311,7 @@ fn read_cluster_and_places(
     let path = dir.folder().join(name);
     let text = dir.folder().read(name)?.ok_or_else(|| {
         Failure::new(
-            format!("no cluster file {}", path.display()),
+            format!("there is no cluster file {}", path.display()),
             format!(
                 "cenote up --dir {} starts a cluster on this machine",
                 dir.root().display()
@@ -321,9 +321,9 @@ fn read_cluster_and_places(
     let mut places = Vec::new();
     let check = |address: &str, line| match address.parse::<Address>() {
         Ok(Address::Shm(_)) => Ok(()),
-        Ok(Address::Tcp(host) | Address::Rdma(host)) if host.port() == 0 => Err(format!(
-            "{address:?} is not an address: nobody listens on port 0"
-        )),
+        Ok(Address::Tcp(host) | Address::Rdma(host)) if host.port() == 0 => {
+            Err(format!("{address:?} is not an address: the port is 0"))
+        }
         Ok(Address::Tcp(host) | Address::Rdma(host)) => {
             places.push((line, host));
             Ok(())

@@ -62,7 +62,7 @@ impl Identity {
         };
         let Ok(pid) = text.trim().parse() else {
             let path = folder.join("pid");
-            bail!("{}: {:?} is no process number", path.display(), text.trim());
+            bail!("{}: {:?} is not a pid", path.display(), text.trim());
         };
         Ok(folder.read("started")?.map(|started| Self {
             pid,

@@ -17,12 +17,12 @@ use crate::volumes::Spec;
 /// `--checksum` and `--seal`; chosen once, for the volume's life.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct Protected {
-    /// Keep a checksum of every page here: bytes that change in hosts' memory are never returned, and put
-    /// right where enough splits are left
+    /// Keep a checksum of every page on this machine: corrupted pages are never returned, and are
+    /// repaired if enough good splits are left
     #[arg(long, conflicts_with = "seal")]
     pub checksum: bool,
-    /// Encrypt every page with the key in this file (`cenote key seal`), and keep a tag of it here: hosts
-    /// can neither read pages nor change them, nor bring older ones back
+    /// Encrypt every page with the key in this file (cenote key seal), and keep its tag on this
+    /// machine: hosts cannot read, change or roll back pages
     #[arg(long, value_name = "KEYFILE")]
     pub seal: Option<PathBuf>,
 }
@@ -79,8 +79,8 @@ impl Protected {
                 "sealed" => "with --seal",
                 _ => "without --checksum and --seal",
             };
-            let what = format!("volume {name} was made {flag}, and stays so");
-            return Err(Failure::usage(what, "no such flag, or another volume").into());
+            let what = format!("volume {name} was created {flag}, which cannot change");
+            return Err(Failure::usage(what, "leave the flag out, or use another volume").into());
         }
         match made {
             "none" => Ok(Protection::None),
@@ -92,7 +92,7 @@ impl Protected {
             }
             other => Err(Failure::new(
                 format!("volume {name}: protection {other:?} is not known"),
-                "a newer version of this program",
+                "use a newer version of this program",
             )
             .into()),
         }
@@ -125,10 +125,11 @@ fn load_key(path: &Path) -> Result<SealKey> {
         .map_err(|error| refused(error.to_string()))?;
     let (owner, user) = (found.uid(), rustix::process::geteuid().as_raw());
     if owner != user && owner != 0 {
-        return Err(refused(format!("it belongs to the user with number {owner}")).into());
+        return Err(refused(format!("it belongs to uid {owner}")).into());
     }
     if found.mode() & 0o077 != 0 {
-        let why = "others may read it; chmod 600 it, or make another if they have".to_owned();
+        let why = "it is readable by others; chmod 600 it, or make a new one if they have read it"
+            .to_owned();
         return Err(refused(why).into());
     }
     let mut text = String::new();

@@ -40,7 +40,7 @@ pub fn tell(state: &str) {
 pub fn store(name: &str, fd: BorrowedFd<'_>) -> Result<()> {
     match send(&format!("FDSTORE=1\nFDNAME={name}"), Some(fd))? {
         true => Ok(()),
-        false => bail!("no service manager to leave {name} with"),
+        false => bail!("no service manager that could keep {name}"),
     }
 }
 

@@ -63,7 +63,7 @@ pub enum ShareError {
 impl fmt::Display for ShareError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Percent => f.write_str("write 0.1% to 99.9%, or a size as in 8G"),
+            Self::Percent => f.write_str("use 0.1% to 99.9%, or a size as in 8G"),
             Self::Size(error) => error.fmt(f),
         }
     }

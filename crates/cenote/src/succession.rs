@@ -56,8 +56,8 @@ pub fn this_program() -> Result<PathBuf> {
 pub fn inheritance() -> Result<Inheritance> {
     if let Some(number) = std::env::var_os(VARIABLE) {
         let fd = number.to_str().and_then(|text| text.parse().ok());
-        let fd: RawFd = fd.with_context(|| format!("{VARIABLE} is no number"))?;
-        return after_exec(fd).context("take over from the process before");
+        let fd: RawFd = fd.with_context(|| format!("{VARIABLE} is not a number"))?;
+        return after_exec(fd).context("take over from the previous process");
     }
     let (mut state, mut memory) = (Vec::new(), Vec::new());
     for (name, fd) in service::stored() {
@@ -114,7 +114,8 @@ pub fn store(daemon: &Daemon) -> Result<usize> {
     let count = memory.len() + 1;
     if let Some(most) = service::stored_max().filter(|&most| most < count) {
         bail!(
-            "the service manager keeps {most} descriptors, not {count}: raise FileDescriptorStoreMax"
+            "the service manager keeps at most {most} descriptors, {count} are needed: raise \
+             FileDescriptorStoreMax"
         );
     }
     let mut paper = File::from(memfd("cenote-handover")?);
@@ -154,7 +155,7 @@ fn ask_first(program: &Path, state: &[u8]) -> Result<()> {
     }
     if status.is_none_or(|status| !status.success()) {
         let program = program.display();
-        bail!("{program} does not take over from this version; what it said is above");
+        bail!("{program} cannot take over from this version; its message is above");
     }
     Ok(())
 }

@@ -69,13 +69,13 @@ impl Collector for VolumeMetrics {
             histogram(
                 &mut encoder,
                 "cenote_volume_read_latency",
-                "How long reads of a page took, one of 16",
+                "Latency of page reads, one sampled of 16",
                 &status.latency.read,
             )?;
             histogram(
                 &mut encoder,
                 "cenote_volume_write_latency",
-                "How long writes of a page took, one of 16",
+                "Latency of page writes, one sampled of 16",
                 &status.latency.write,
             )?;
             if let Some(journal) = &status.journal {
@@ -104,7 +104,7 @@ impl Collector for VolumeMetrics {
 fn journal_gauge(journal: &JournalStatus) -> Metric {
     (
         "cenote_volume_journal_failing",
-        "1 while the journal cannot be written, and writes wait where hosts have come or gone",
+        "1 while the journal cannot be written; writes to stripes whose hosts changed wait",
         None,
         u64::from(journal.error.is_some()),
     )
@@ -115,7 +115,7 @@ fn backing_gauges(backing: &BackingStatus) -> Vec<Metric> {
     vec![
         bytes(
             "cenote_backing_remote",
-            "Pages of which hosts hold the newest bytes too",
+            "Pages whose newest version is also on hosts",
             backing.remote_bytes,
         ),
         bytes(
@@ -125,7 +125,7 @@ fn backing_gauges(backing: &BackingStatus) -> Vec<Metric> {
         ),
         (
             "cenote_backing_stale_pages",
-            "Pages that the disk refused and hosts hold",
+            "Pages that failed to be written to the disk and are only on hosts",
             None,
             backing.stale_pages,
         ),
@@ -148,19 +148,19 @@ fn backing_counters(backing: &BackingStatus) -> Vec<Metric> {
         ),
         (
             "cenote_backing_pages_promoted",
-            "Pages read from the disk that hosts got as well",
+            "Pages read from the disk and copied to hosts",
             None,
             backing.pages_promoted,
         ),
         (
             "cenote_backing_transfers",
-            "Transfers of neighbouring pages from and to the disk",
+            "Disk transfers, each of neighbouring pages",
             None,
             backing.transfers,
         ),
         (
             "cenote_backing_errors",
-            "Transfers that the disk refused",
+            "Disk transfers that failed",
             None,
             backing.errors,
         ),
@@ -184,13 +184,13 @@ fn volume_gauges(status: &VolumeStatus) -> Vec<Metric> {
     vec![
         (
             "cenote_volume_hosts_doubted",
-            "Hosts that sent wrong bytes lately",
+            "Hosts that recently sent wrong splits",
             None,
             doubted,
         ),
         (
             "cenote_volume_scrub_corrupt",
-            "Pages that the last scrub could not put right",
+            "Pages that the last scrub could not repair",
             None,
             corrupt,
         ),
@@ -216,7 +216,7 @@ fn volume_gauges(status: &VolumeStatus) -> Vec<Metric> {
         ),
         (
             "cenote_volume_hosts_connected",
-            "Hosts whose control connection stands",
+            "Hosts with a control connection",
             None,
             connected,
         ),
@@ -232,17 +232,17 @@ fn volume_gauges(status: &VolumeStatus) -> Vec<Metric> {
         ),
         extents(
             "cenote_volume_extents_degraded",
-            "Extents that lack slabs and are readable",
+            "Degraded extents that are readable",
             Health::Degraded,
         ),
         extents(
             "cenote_volume_extents_lost",
-            "Extents of which more slabs are out of reach than the scheme survives",
+            "Extents with more slabs unreachable than the scheme tolerates",
             Health::Lost,
         ),
         bytes(
             "cenote_volume_pages_lost",
-            "Pages that are errors until they are written whole",
+            "Pages that return errors until they are completely overwritten",
             status.torn_pages * PAGE_BYTES as u64,
         ),
     ]
@@ -253,13 +253,13 @@ fn volume_counters(status: &VolumeStatus) -> Vec<Metric> {
     vec![
         (
             "cenote_volume_pages_read",
-            "Page operations that read",
+            "Page reads",
             None,
             counters.pages_read,
         ),
         (
             "cenote_volume_pages_written",
-            "Page operations that wrote",
+            "Page writes",
             None,
             counters.pages_written,
         ),
@@ -271,13 +271,13 @@ fn volume_counters(status: &VolumeStatus) -> Vec<Metric> {
         ),
         (
             "cenote_volume_pages_decoded",
-            "Reads that decoded around a missing split",
+            "Reads that decoded because a split was missing",
             None,
             counters.pages_decoded,
         ),
         (
             "cenote_volume_reads_repeated",
-            "Reads taken again because of a writer or a failure",
+            "Reads repeated because of a concurrent write or a failure",
             None,
             counters.reads_repeated,
         ),
@@ -295,55 +295,55 @@ fn volume_counters(status: &VolumeStatus) -> Vec<Metric> {
         ),
         (
             "cenote_volume_slabs_rebuilt",
-            "Slabs made whole",
+            "Slabs whose rebuild completed",
             None,
             counters.slabs_rebuilt,
         ),
         (
             "cenote_volume_slabs_moved",
-            "Slabs moved to another host because theirs wanted them back",
+            "Slabs moved to another host because their host asked for them",
             None,
             counters.slabs_moved,
         ),
         (
             "cenote_volume_wrong_splits",
-            "Splits that hosts held wrong, and that were named",
+            "Wrong splits found on hosts",
             None,
             status.integrity.wrong_splits,
         ),
         (
             "cenote_volume_healed_splits",
-            "Wrong splits that were written again",
+            "Wrong splits that were repaired",
             None,
             status.integrity.healed_splits,
         ),
         (
             "cenote_volume_corrupt_reads",
-            "Reads that were errors because nothing told which splits are right",
+            "Reads that failed because the right splits could not be determined",
             None,
             status.integrity.corrupt_reads,
         ),
         (
             "cenote_volume_scrub_passes",
-            "Times that every page was looked at",
+            "Completed scrub passes",
             None,
             status.scrub.passes,
         ),
         (
             "cenote_volume_slabs_dropped",
-            "Slabs given up because their pages are in the backing store",
+            "Slabs dropped because their pages are in the backing store",
             None,
             counters.slabs_dropped,
         ),
         (
             "cenote_volume_extents_reclaimed",
-            "Extents given up because this machine has memory to spare",
+            "Extents dropped because this machine has spare memory",
             None,
             counters.extents_reclaimed,
         ),
         (
             "cenote_volume_reclaims_heard",
-            "Times that a host on this machine said that it has memory to spare",
+            "Spare memory reports from hosts on this machine",
             None,
             counters.reclaims_heard,
         ),
@@ -352,34 +352,39 @@ fn volume_counters(status: &VolumeStatus) -> Vec<Metric> {
 
 fn nbd_counters(stats: &Stats) -> Vec<Metric> {
     vec![
-        ("cenote_nbd_reads", "READ requests taken", None, stats.reads),
+        (
+            "cenote_nbd_reads",
+            "READ requests received",
+            None,
+            stats.reads,
+        ),
         (
             "cenote_nbd_writes",
-            "WRITE requests taken",
+            "WRITE requests received",
             None,
             stats.writes,
         ),
         (
             "cenote_nbd_discards",
-            "TRIM and WRITE_ZEROES requests taken",
+            "TRIM and WRITE_ZEROES requests received",
             None,
             stats.discards,
         ),
         (
             "cenote_nbd_flushes",
-            "FLUSH requests taken",
+            "FLUSH requests received",
             None,
             stats.flushes,
         ),
         (
             "cenote_nbd_caches",
-            "CACHE requests taken",
+            "CACHE requests received",
             None,
             stats.caches,
         ),
         (
             "cenote_nbd_block_statuses",
-            "BLOCK_STATUS requests taken",
+            "BLOCK_STATUS requests received",
             None,
             stats.block_statuses,
         ),
@@ -403,7 +408,7 @@ fn nbd_counters(stats: &Stats) -> Vec<Metric> {
         ),
         (
             "cenote_nbd_connections_accepted",
-            "Connections taken",
+            "Connections accepted",
             None,
             stats.connections_accepted,
         ),
@@ -415,13 +420,13 @@ fn nbd_counters(stats: &Stats) -> Vec<Metric> {
         ),
         (
             "cenote_nbd_connections_evicted",
-            "Connections closed in their handshake to make room for others",
+            "Connections closed during the handshake to make room for others",
             None,
             stats.connections_evicted,
         ),
         (
             "cenote_nbd_connections_stalled",
-            "Connections closed because others waited for memory that they left in use",
+            "Idle connections closed because others waited for their memory",
             None,
             stats.connections_stalled,
         ),
@@ -433,7 +438,7 @@ fn nbd_counters(stats: &Stats) -> Vec<Metric> {
         ),
         (
             "cenote_nbd_tls_failures",
-            "Connections closed because their TLS was wrong, or a certificate was missing",
+            "Connections closed because of a TLS error or a missing certificate",
             None,
             stats.tls_failures,
         ),

@@ -28,35 +28,35 @@ const GROWTH_MAX: u64 = 8;
 /// Which volume is served: one that was created, or a new one.
 #[derive(Clone, Debug, clap::Args)]
 pub struct WhichVolume {
-    /// A volume made by `cenote volume create`; or, with --size, the name of a new one
+    /// Name of an existing volume; with --size, the name of a new one
     #[arg(long, value_name = "NAME", required_unless_present = "size")]
     pub volume: Option<String>,
-    /// Size of a new volume; without a name it is forgotten when this command ends
+    /// Size of a new volume; without --volume it is deleted when this command ends
     #[arg(long, value_name = "SIZE")]
     pub size: Option<Size>,
     /// Scheme of a new volume: plain, mirror:N or rs:K+R [default: rs:8+2; plain with --backing]
     #[arg(long, value_name = "SCHEME", requires = "size")]
     pub scheme: Option<String>,
-    /// Where hosts of a new volume come from: coding-sets:L, groups of K+R+L hosts of which each
-    /// part of the volume stays in one; least-loaded, two-choices or random, of all hosts
-    /// [default: coding-sets:2 where there are hosts for two groups, else least-loaded]
+    /// Placement policy of a new volume: coding-sets:L (each extent stays in one group of K+R+L
+    /// hosts); or least-loaded, two-choices or random, over all hosts [default: coding-sets:2 if
+    /// there are hosts for two groups, else least-loaded]
     #[arg(long, value_name = "PLACEMENT", requires = "size")]
     pub placement: Option<Placement>,
-    /// Bytes of lost or moved slabs that are rebuilt per second at most, 200M [default: as many as
-    /// leave the p99 of requests within 1.5 of normal]
+    /// Maximum rate of rebuilds and moves in bytes per second, as 200M [default: adaptive, keeps
+    /// the p99 of requests within 1.5 times normal]
     #[arg(long, value_name = "SIZE")]
     pub repair_rate: Option<Size>,
     #[command(flatten)]
     pub expected: Expected,
     #[command(flatten)]
     pub protected: Protected,
-    /// Look for pages that went wrong in hosts' memory, so many bytes per second of them, for as long as
-    /// the volume is served; 0: not [default: 4M with --checksum, --seal, --mode detection and
-    /// correction, else 0]
+    /// Scrub the volume continuously at this rate in bytes per second; 0 disables [default: 4M with
+    /// --checksum, --seal, --mode detection or correction, else 0]
     #[arg(long, value_name = "SIZE")]
     pub scrub_rate: Option<Size>,
-    /// How pages travel to and from hosts over tcp: encrypted; authenticated, readable on the way but not
-    /// changed unseen; or plain, for hosts that allow it [default: as the cluster file says, else encrypted]
+    /// Protection of pages over tcp: encrypted; authenticated (readable, but not changed
+    /// unnoticed); or plain, if the hosts allow it [default: that of the cluster file, else
+    /// encrypted]
     #[arg(long, value_name = "HOW")]
     pub page_traffic: Option<WireProtection>,
     #[command(flatten)]
@@ -100,8 +100,8 @@ impl WhichVolume {
 /// What stands behind a new volume without a name.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct Backed {
-    /// A file or block device that gets every page too, behind the hosts' acknowledgement: their memory
-    /// may all go. Made if there is none; what another has in it is not touched
+    /// File or block device that also gets every page, after the hosts have acknowledged it; then
+    /// all hosts may take their memory back. Created if missing; one with other content is refused
     #[arg(
         long,
         value_name = "FILE",
@@ -109,11 +109,11 @@ pub struct Backed {
         conflicts_with = "volume"
     )]
     pub backing: Option<PathBuf>,
-    /// Page reads and writes per second above which a part of the volume gets memory of a host; 0: with
-    /// its next write [default: 20]
+    /// Page reads and writes per second above which an extent gets slabs on hosts; 0: with its next
+    /// write [default: 20]
     #[arg(long, value_name = "RATE", requires = "backing", value_parser = rate)]
     pub hot_slab: Option<f64>,
-    /// And below which it gives that back [default: never]
+    /// Page reads and writes per second below which an extent gives its slabs back [default: never]
     #[arg(long, value_name = "RATE", requires = "backing", value_parser = rate)]
     pub cold_slab: Option<f64>,
 }
@@ -143,12 +143,12 @@ impl Backed {
             return Ok(None);
         };
         let mut backing = Backing::open(path, size_bytes)
-            .map_err(|error| Failure::new(error.to_string(), "another --backing"))?;
+            .map_err(|error| Failure::new(error.to_string(), "use another --backing"))?;
         backing.hot_slab = self.hot_slab.unwrap_or(backing.hot_slab);
         backing.cold_slab = self.cold_slab.unwrap_or(backing.cold_slab);
         if backing.hot_slab > 0.0 && backing.cold_slab > backing.hot_slab {
-            let what = "a --cold-slab above --hot-slab would give back what was just taken";
-            return Err(Failure::usage(what, "a lower --cold-slab").into());
+            let what = "--cold-slab above --hot-slab would drop slabs right after they are mapped";
+            return Err(Failure::usage(what, "use a lower --cold-slab").into());
         }
         Ok(Some(backing))
     }
@@ -157,7 +157,7 @@ impl Backed {
 fn rate(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(rate) if rate.is_finite() && rate >= 0.0 => Ok(rate),
-        _ => Err("a rate is a number from 0 on".into()),
+        _ => Err("a rate is a number that is at least 0".into()),
     }
 }
 
@@ -209,7 +209,7 @@ impl Serving {
             which.protected.describe(&mut spec)?;
             volumes.create(&name, &spec)?;
         } else if which.expected.is_given() {
-            let what = "--mode and --delta are of a new volume: this one has its own";
+            let what = "--mode and --delta are for a new volume; this volume has its own";
             return Err(Failure::usage(what, "cenote volume set").into());
         }
         let opened = Self::open_with(
@@ -330,10 +330,11 @@ impl Serving {
         let volume = opened.map_err(|e| {
             let hint = match e {
                 _ if e.is_for_want_of_room() => {
-                    "make room on the disk of the cluster's folder; nothing is lost".to_owned()
+                    "free space on the disk of the cluster folder; nothing is lost".to_owned()
                 }
                 VolumeError::Unlisted { .. } => format!(
-                    "put them into {} again, or give its content up: cenote volume reset {name}",
+                    "list them in {} again, or discard the volume's content: cenote volume reset \
+                     {name}",
                     loaded.file.display()
                 ),
                 VolumeError::Beyond { .. } => format!("cenote volume resize {name} --size SIZE"),
@@ -341,7 +342,7 @@ impl Serving {
                 | VolumeError::Journal(_)
                 | VolumeError::Foreign
                 | VolumeError::Superseded => {
-                    format!("cenote volume reset {name} gives its content up")
+                    format!("cenote volume reset {name} discards its content")
                 }
                 _ => format!("cenote status --cluster {}", quoted(&loaded.file)),
             };

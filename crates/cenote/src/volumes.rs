@@ -225,8 +225,8 @@ impl Volumes {
             .write_new(&file(name, "toml"), &text)
         {
             Err(error) if error.is_taken() => Err(Failure::new(
-                format!("volume {name} is there already"),
-                format!("another name, or cenote volume delete {name}"),
+                format!("volume {name} already exists"),
+                format!("use another name, or cenote volume delete {name}"),
             )
             .into()),
             other => Ok(other?),
@@ -362,7 +362,9 @@ impl Volumes {
             }
             None => Err(Failure::new(
                 format!("volume {name} is in use by another process"),
-                format!("cenote volume status {name}; end its mount, nbd server or swap first"),
+                format!(
+                    "cenote volume status {name} shows it; stop its mount, nbd server or swap first"
+                ),
             )
             .into()),
         }
@@ -426,7 +428,11 @@ impl Volumes {
                 continue;
             };
             if !self.is_owned(&name)? {
-                tracing::info!(volume = name, pid, "its process was killed; forgotten");
+                tracing::info!(
+                    volume = name,
+                    pid,
+                    "its process was killed; the volume is forgotten"
+                );
                 self.delete(&name)?;
             }
         }
@@ -488,7 +494,7 @@ fn read_spec(folder: &Folder, name: &str) -> Result<Option<Spec>> {
 fn none_of(name: &str) -> anyhow::Error {
     Failure::new(
         format!("there is no volume {name}"),
-        "cenote volume list shows those there are",
+        "cenote volume list shows all volumes",
     )
     .into()
 }
@@ -509,8 +515,8 @@ pub fn check_name_of(kind: &str, name: &str) -> Result<()> {
         return Ok(());
     }
     Err(Failure::usage(
-        format!("{name:?} is no name for a {kind}"),
-        "1 to 64 letters, digits, '-', '_' and '.', beginning with a letter or digit",
+        format!("{name:?} is not a valid {kind} name"),
+        "use 1 to 64 letters, digits, '-', '_' and '.', starting with a letter or digit",
     )
     .into())
 }

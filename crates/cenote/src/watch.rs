@@ -10,7 +10,7 @@ use cenote_cli::span;
 /// Whether a status is shown once, or again and again.
 #[derive(clap::Args, Clone, Copy, Debug)]
 pub struct Watch {
-    /// Show it again and again, so often, until Ctrl-C [default where only --watch is given: 2s]
+    /// Repeat at this interval until Ctrl-C [default without a value: 2s]
     #[arg(long, value_name = "DURATION", num_args = 0..=1, require_equals = true)]
     #[arg(default_missing_value = "2s", value_parser = span::within("100ms", "1h"))]
     watch: Option<Duration>,

@@ -49,7 +49,7 @@ fn a_server_in_the_background_serves_when_the_command_returns() {
     assert!(
         again
             .stderr
-            .contains(&format!("process {pid} serves it already")),
+            .contains(&format!("process {pid} already serves it")),
         "{again:?}"
     );
     assert!(runs(pid), "the first one serves on");
@@ -88,13 +88,10 @@ fn a_server_in_the_background_serves_when_the_command_returns() {
     let reset = folder.run(&["volume", "reset", "v0"]).expect(0);
     assert_eq!(
         reset.stdout,
-        "v0: 3 slabs given back to 3 hosts; it holds nothing now\n"
+        "v0: 3 slabs returned to 3 hosts; it is now empty\n"
     );
     let deleted = folder.run(&["volume", "delete", "v0"]).expect(0);
-    assert_eq!(
-        deleted.stdout,
-        "v0: it held nothing; the volume is deleted\n"
-    );
+    assert_eq!(deleted.stdout, "v0: it was empty; the volume is deleted\n");
 }
 
 #[test]
@@ -107,7 +104,7 @@ fn what_keeps_a_server_from_starting_is_said_by_the_command() {
     assert!(unknown.stderr.contains("error: "), "{unknown:?}");
     assert_eq!(unknown.stdout, "");
     let nowhere = folder.run(&["nbd", "--volume", "v0", "--size", "8M", "--background"]);
-    assert!(nowhere.expect(2).stderr.contains("nowhere to listen"));
+    assert!(nowhere.expect(2).stderr.contains("no address to listen on"));
     // A server that was killed is no server.
     serve(&folder, &NEW).expect(0);
     let killed = pid(&folder);

@@ -177,7 +177,7 @@ fn a_second_manager_is_refused_and_the_next_one_goes_on() {
     create(&folder, "1");
     let first = manager(&folder);
     let second = folder.run(&["cache", "manage", "c0"]).expect(1);
-    let said = format!("cache c0 has a manager already, process {first}");
+    let said = format!("cache c0 already has a manager, process {first}");
     assert!(second.stderr.contains(&said), "{second:#?}");
     folder.run(&["cache", "start", "c0"]).expect(1);
     assert!(runs(first));

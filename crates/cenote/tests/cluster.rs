@@ -101,7 +101,7 @@ fn a_killed_host_is_seen_and_the_cluster_goes_down_and_up_again() {
     assert_eq!(status["hosts_up"], 2);
     assert_eq!(status["hosts"][1]["state"], "ended");
     let down = folder.run(&["down"]).expect(0);
-    assert!(down.stdout.contains("1 were gone before"), "{down:#?}");
+    assert!(down.stdout.contains("1 had already ended"), "{down:#?}");
     up(&folder, "3", "shm").expect(0);
 }
 
@@ -119,7 +119,7 @@ fn a_host_that_ended_is_started_again_where_it_was_by_the_same_command() {
             .expect(1);
         assert!(other.stderr.contains("another cluster"), "{other:#?}");
         let mended = up(&folder, "3", transport).expect(0);
-        let said = "2 of 3 hosts had ended and were started again, empty: h00, h02";
+        let said = "2 of 3 hosts had died and were restarted empty: h00, h02";
         assert!(mended.stdout.contains(said), "{mended:#?}");
         assert_eq!(folder.pid("h01"), pids[1], "who runs is let be");
         let status = folder.run(&["status", "--json"]).expect(0).json();

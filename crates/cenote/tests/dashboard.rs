@@ -117,8 +117,8 @@ fn a_page_is_told_what_is_and_what_changes() {
         events.any(|event| event["text"] == text)
     };
     events.until("events", |events| {
-        is_told(events, "host h02 is down: its process has ended")
-            && is_told(events, "volume v0 is new")
+        is_told(events, "host h02 is down: its process has exited")
+            && is_told(events, "volume v0 was created")
     });
     // Who comes later is told the same at once.
     let late = Events::open(&at).until("hosts", |_| true);

@@ -180,7 +180,7 @@ fn a_journal_that_has_no_room_is_told_everywhere_until_it_has_some() {
         }
         let shown = disk.run(&["volume", "status", "v0"]).expect(3);
         assert!(
-            shown.stdout.contains("its journal cannot be written"),
+            shown.stdout.contains("the journal has not been writable"),
             "{shown:#?}"
         );
         assert!(shown.stdout.contains("No space left"), "{shown:#?}");
@@ -190,7 +190,10 @@ fn a_journal_that_has_no_room_is_told_everywhere_until_it_has_some() {
             .expect(0);
         let all = disk.run(&["status"]).expect(3);
         assert!(all.stdout.contains("4 of 4 hosts up"), "{all:#?}");
-        assert!(all.stdout.contains("journal cannot be written"), "{all:#?}");
+        assert!(
+            all.stdout.contains("journal has not been writable"),
+            "{all:#?}"
+        );
         assert_eq!(served.metric(FAILING), "1");
 
         disk.make_room();

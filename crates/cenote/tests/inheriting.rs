@@ -478,5 +478,5 @@ fn without_a_service_manager_to_keep_slabs_they_are_given_up_and_that_is_said() 
     let mut said = String::new();
     let stderr = host.0.stderr.take().expect("stderr is piped");
     std::io::Read::read_to_string(&mut { stderr }, &mut said).unwrap();
-    assert!(said.contains("lent memory is given up"), "{said}");
+    assert!(said.contains("lent memory is freed"), "{said}");
 }

@@ -327,7 +327,7 @@ fn a_group_that_is_ended_while_nodes_run_elsewhere_begins_again_by_command() {
         .well
         .run(&["reset-lost", "--etcd", &gated.url])
         .expect(0);
-    assert!(reset.stdout.contains("starts from scratch"), "{reset:#?}");
+    assert!(reset.stdout.contains("restarts empty"), "{reset:#?}");
     let status = gated.until("it is whole again", is_whole);
     assert!(view(&status) > before, "{status:#}");
     assert!(!has("seed"), "etcd has lost nothing");
@@ -411,7 +411,7 @@ fn an_etcd_of_the_clusters_own_asks_for_its_password_and_is_brought_back_with_it
     let gone = well.run(&["status"]).expect(1);
     assert!(gone.stderr.contains("etcd does not answer"), "{gone:#?}");
     let again = well.run(&["up"]).expect(0);
-    assert!(again.stdout.contains("runs again"), "{again:#?}");
+    assert!(again.stdout.contains("was restarted"), "{again:#?}");
     well.until_whole();
     signal(well.pid("nodes/n01"), "KILL");
     well.until("others have its places", |status| {

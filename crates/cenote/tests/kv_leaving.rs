@@ -70,7 +70,10 @@ fn what_a_drained_node_has_goes_to_a_spare_and_nothing_is_missing_meanwhile() {
     let written = load.during(|| {
         // With nobody there to take them it gives its places up, and says so.
         let drained = well.run(&["drain", "n01", "--wait"]).expect(3);
-        assert!(drained.stdout.contains("nobody could take"), "{drained:#?}");
+        assert!(
+            drained.stdout.contains("no node could take"),
+            "{drained:#?}"
+        );
         well.until("it has nothing", |status| places(status, "n01") == 0);
         well.run(&["join", "--name", "spare"]).expect(0);
         well.until_whole();

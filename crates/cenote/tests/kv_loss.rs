@@ -193,7 +193,7 @@ fn what_is_lost_with_more_nodes_than_a_group_bears_is_told() {
         assert_eq!(value.as_deref(), Some(&b"z"[..]));
     }
     let again = well.run(&["reset-lost"]).expect(0);
-    assert_eq!(again.stdout, "nothing is lost: nothing was changed\n");
+    assert_eq!(again.stdout, "nothing is lost; nothing was changed\n");
 }
 
 /// The binary, with lanes that panic as soon as there is a file.

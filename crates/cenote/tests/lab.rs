@@ -52,7 +52,7 @@ fn a_simulation_says_how_fast_it_was() {
         ended.stdout.contains("per second of real time)"),
         "{ended:#?}"
     );
-    assert!(ended.stdout.contains("every promise kept"), "{ended:#?}");
+    assert!(ended.stdout.contains("all guarantees hold"), "{ended:#?}");
 }
 
 #[test]
@@ -370,7 +370,7 @@ fn a_group_of_key_value_nodes_is_simulated_by_seed() {
         "{first}"
     );
     let text = run(&["lab", "kv", "--scheme", "replicated", "--steps", "500"]).expect(0);
-    assert!(text.stdout.contains("every promise kept"), "{text:#?}");
+    assert!(text.stdout.contains("all guarantees hold"), "{text:#?}");
     run(&["lab", "kv", "--k", "17"]).expect(2);
     run(&["lab", "kv", "--plant", "nothing"]).expect(1);
 }

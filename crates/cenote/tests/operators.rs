@@ -231,10 +231,7 @@ fn a_bundle_notes_what_does_not_answer() {
     assert_eq!(hosts["hosts_up"], 3, "{hosts:#}");
     let volumes = json(&root.join("status/volumes.json"));
     let why = volumes[0]["error"].as_str().expect("an error");
-    assert!(
-        why.contains("v0: the process that serves it does not answer"),
-        "{why}"
-    );
+    assert!(why.contains("v0: its server does not answer"), "{why}");
     let doctor = json(&root.join("doctor.json"));
     assert_eq!(doctor["state"], "warning", "{doctor:#}");
     let page = parts.iter().find(|part| {

@@ -58,14 +58,14 @@ fn a_plan_names_a_volume_that_can_be_made_and_draws_the_trade() {
     let rows: Vec<&str> = text.lines().skip(1).take(5).collect();
     assert!(rows[0].starts_with(&format!("*  {scheme} ")), "{text}");
     assert!(
-        rows[0].ends_with("a read takes the fewest splits of all that fit"),
+        rows[0].ends_with("fewest splits per read of all that fit"),
         "{text}"
     );
     // The nearest codes of fewer splits, and what keeps them out.
     for row in &rows[1..3] {
         assert!(row.starts_with('-'), "{text}");
         assert!(
-            row.contains("too high") || row.contains("more memory than 1.3"),
+            row.contains("too high") || row.contains("memory above 1.3"),
             "{text}"
         );
     }

@@ -96,7 +96,7 @@ fn no_command_uses_a_folder_that_others_may_write_to() {
         set_mode(shared, mode);
         for command in COMMANDS {
             let arguments = [command, &["--dir", inner.to_str().expect("UTF-8")][..]].concat();
-            expect_refused(run(&arguments), "others may write to it (mode 0777)");
+            expect_refused(run(&arguments), "writable by others (mode 0777)");
         }
         let left: Vec<_> = fs::read_dir(&inner).expect("a folder").collect();
         assert!(left.is_empty(), "nothing was made: {left:?}");
@@ -112,7 +112,7 @@ fn no_command_uses_a_folder_that_others_may_write_to() {
         "host", "--name", "h00", "--memory", "16M", "--listen", &listen,
     ];
     let ended = run(&[&arguments[..], &["--key", key.to_str().expect("UTF-8")]].concat());
-    expect_refused(ended, "others may write to it (mode 0777)");
+    expect_refused(ended, "writable by others (mode 0777)");
 }
 
 #[test]
@@ -130,7 +130,7 @@ fn a_folder_that_another_user_made_first_is_not_roots() {
     victim.describe(&well.join("hosts/h00"));
     for command in COMMANDS {
         let arguments = [command, &["--dir", well.to_str().expect("UTF-8")][..]].concat();
-        expect_refused(run(&arguments), "belongs to the user with number 65534");
+        expect_refused(run(&arguments), "belongs to uid 65534");
     }
     assert!(runs(victim.0.id()), "the process that was named lives");
 
@@ -147,16 +147,13 @@ fn a_folder_that_another_user_made_first_is_not_roots() {
         "--dir",
         link.to_str().expect("UTF-8"),
     ]);
-    expect_refused(ended, "belongs to the user with number 65534");
+    expect_refused(ended, "belongs to uid 65534");
     // In a folder of their own they are as free as anybody.
     let theirs = place.path().join("theirs");
     let theirs = theirs.to_str().expect("UTF-8");
     let up = ["up", "--hosts", "1", "--memory", "16M", "--dir", theirs];
     as_nobody(cenote(), &up).expect(0);
-    expect_refused(
-        run(&["down", "--dir", theirs]),
-        "belongs to the user with number 65534",
-    );
+    expect_refused(run(&["down", "--dir", theirs]), "belongs to uid 65534");
     as_nobody(cenote(), &["down", "--dir", theirs]).expect(0);
 }
 
@@ -176,17 +173,17 @@ fn what_another_user_can_have_written_into_a_host_s_folder_ends_no_process() {
         assert!(runs(folder.pid("h01")), "and so do the others");
     };
     set_mode(&host.join("pid"), 0o666);
-    still_lives("pid: others may write to it (mode 0666)");
+    still_lives("pid: writable by others (mode 0666)");
     set_mode(&host.join("pid"), 0o600);
     set_mode(&host, 0o777);
-    still_lives("h00: others may write to it (mode 0777)");
+    still_lives("h00: writable by others (mode 0777)");
     set_mode(&host, 0o700);
     if is_root() {
         chown(host.join("pid"), Some(NOBODY), None).expect("we are root");
-        still_lives("pid: belongs to the user with number 65534");
+        still_lives("pid: belongs to uid 65534");
         chown(host.join("pid"), Some(0), None).expect("we are root");
         chown(&host, Some(NOBODY), None).expect("we are root");
-        still_lives("h00: belongs to the user with number 65534");
+        still_lives("h00: belongs to uid 65534");
         chown(&host, Some(0), None).expect("we are root");
     }
     fs::rename(host.join("pid"), host.join("other")).expect("in one folder");

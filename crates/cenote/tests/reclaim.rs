@@ -170,7 +170,7 @@ fn swap_that_is_on_is_not_turned_on_again_and_it_is_said_what_to_do() {
     let again = folder.run(&on).expect(1);
     let pid = before["pid"].as_u64().expect("a number").to_string();
     assert!(again.stderr.contains(&pid), "{again:#?}");
-    let try_this = "try: cenote swap off first, or cenote swap status";
+    let try_this = "try: run cenote swap off first, or see cenote swap status";
     assert!(again.stderr.contains(try_this), "{again:#?}");
     assert!(!again.stderr.contains("doctor"), "{again:#?}");
     assert_eq!(swap_status(&folder)["device"], before["device"]);

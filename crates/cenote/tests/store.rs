@@ -64,7 +64,7 @@ impl Store {
 #[test]
 fn objects_are_put_read_listed_and_deleted_each_by_a_process_of_its_own() {
     let store = Store::new("384K");
-    store.fails("create", &["--size", "1M"], 1, "there is one already");
+    store.fails("create", &["--size", "1M"], 1, "already exists");
     let large = vec![7; 100_000];
     store.ok("put", &["b/large"], &large);
     store.ok("put", &["b/small"], b"one");
@@ -87,7 +87,7 @@ fn objects_are_put_read_listed_and_deleted_each_by_a_process_of_its_own() {
     store.ok("put", &["b/small", "--if-version", &now], b"two");
     assert_eq!(store.ok("get", &["b/small"], b""), b"two");
     store.ok("delete", &["b/small"], b"");
-    store.fails("get", &["b/small"], 1, "there is no \"b/small\"");
+    store.fails("get", &["b/small"], 1, "there is no object \"b/small\"");
     store.ok("put", &["b/small", "--if-absent"], b"three");
 
     let found = store.json("check", &[]);
@@ -108,7 +108,7 @@ fn objects_are_put_read_listed_and_deleted_each_by_a_process_of_its_own() {
     let rest = vec![1; 200_000];
     let full = store.run("put", &["c"], &rest);
     assert_eq!(full.status.code(), Some(1), "{full:?}");
-    assert!(String::from_utf8_lossy(&full.stderr).contains("no room left"));
+    assert!(String::from_utf8_lossy(&full.stderr).contains("the store is full"));
     assert_eq!(store.ok("get", &["b/small"], b""), b"three");
     // What was replaced makes room for what comes.
     for round in 0..6_u8 {
@@ -167,7 +167,7 @@ fn a_store_that_is_damaged_short_or_of_another_format_is_refused_and_not_changed
     );
     assert_eq!(store.ok("get", &["key"], b""), b"value");
     fs::remove_file(store.file()).expect("it is there");
-    store.fails("get", &["key"], 1, "there is none");
+    store.fails("get", &["key"], 1, "does not exist");
 }
 
 #[test]
@@ -466,11 +466,11 @@ fn a_store_without_one_of_its_files_is_refused() {
     assert_eq!(store.ok("get", &["key"], b""), b"value");
     // A file too many, and one in another's place.
     fs::copy(file("pool.2"), file("pool.3")).expect("it is there");
-    let said = "its file pool.3 is none of its 3 shards";
+    let said = "its file pool.3 is not one of its 3 shards";
     store.fails("get", &["key"], 1, said);
     fs::remove_file(file("pool.3")).expect("it is there");
     fs::copy(file("pool.2"), file("pool.1")).expect("it is there");
-    let said = "its file pool.1 is the one that goes by the name pool.2";
+    let said = "its file pool.1 should be named pool.2";
     store.fails("get", &["key"], 1, said);
 }
 

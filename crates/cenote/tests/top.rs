@@ -103,7 +103,7 @@ fn what_a_hosts_machine_needs_is_seen() {
 fn without_a_terminal_it_says_what_to_use() {
     let folder = cluster();
     let ended = folder.run(&["top"]).expect(1);
-    assert!(ended.stderr.contains("this is none"), "{ended:#?}");
+    assert!(ended.stderr.contains("top needs a terminal"), "{ended:#?}");
     assert!(ended.stderr.contains("cenote status"), "{ended:#?}");
     assert_eq!(ended.stdout, "");
     run(&["top", "--dir", "/nowhere"]).expect(1);
@@ -248,7 +248,7 @@ fn in_a_terminal_it_follows_hosts_obeys_keys_and_gives_the_terminal_back() {
     });
     terminal.press("\t");
     terminal.wait_frame("the volume is told in full", |frame| {
-        frame.contains("\nv0: no process owns it")
+        frame.contains("\nv0: not in use")
     });
     terminal.press("q");
     let (code, written) = terminal.end();

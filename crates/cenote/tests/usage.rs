@@ -128,7 +128,7 @@ fn a_key_is_private_random_and_never_overwritten() {
     let first = std::fs::read(path).unwrap();
 
     let again = run(&["key", "new", "--out", path]).expect(1);
-    assert!(again.stderr.contains("is there already"), "{again:#?}");
+    assert!(again.stderr.contains("already exists"), "{again:#?}");
     assert_eq!(std::fs::read(path).unwrap(), first);
 
     let other = folder.path().join("b.key");

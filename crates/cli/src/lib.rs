@@ -1,7 +1,7 @@
-//! What our programs share at the command line: how arguments are read ([`size`], [`span`], [`number`]),
-//! help is laid out ([`help`]), long work is told ([`progress`]) and results are set ([`table`]); and how a
-//! command ends ([`failure`], [`role`], [`signals`]). And what is told of it meanwhile: the log ([`log`])
-//! and spans for OpenTelemetry (`traces`, a feature).
+//! Command-line code shared by our programs: parsing of arguments ([`size`], [`span`], [`number`]),
+//! layout of help ([`help`]), progress ([`progress`]), tables ([`table`]), how commands end
+//! ([`failure`], [`role`], [`signals`]), the log ([`log`]) and OpenTelemetry spans (`traces`, a
+//! feature).
 //!
 //! Results go to stdout, everything else to stderr.
 

@@ -16,7 +16,7 @@ use crate::{failure, progress};
 /// What follows every command.
 #[derive(clap::Args, Clone, Copy, Debug)]
 pub struct Common {
-    /// How lines of the log look: text, or a JSON object each
+    /// Log format: text, or one JSON object per line
     #[arg(
         long,
         global = true,
@@ -26,7 +26,7 @@ pub struct Common {
     )]
     #[arg(env = "CENOTE_LOG_FORMAT", hide_env = true, hide_default_value = true)]
     pub log_format: Format,
-    /// No progress on standard error
+    /// Show no progress on stderr
     #[arg(short, long, global = true)]
     pub quiet: bool,
 }

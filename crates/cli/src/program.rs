@@ -27,7 +27,7 @@ pub fn cenote() -> Result<PathBuf> {
     let cenote = this.with_file_name("cenote");
     ensure!(
         cenote.is_file(),
-        "{}: no such program; it belongs beside {}",
+        "{}: no such program; it must be beside {}",
         cenote.display(),
         this.display()
     );

@@ -53,7 +53,7 @@ fn end_as_one(panic: &PanicHookInfo<'_>) -> ! {
     let name = thread.name().unwrap_or("without a name");
     let place = panic.location().map(ToString::to_string);
     let place = place.unwrap_or_default();
-    let line = format!("thread {name} panicked at {place}: this process ends\n");
+    let line = format!("thread {name} panicked at {place}: exiting\n");
     // There is nowhere left to say that nobody heard it; and `eprintln` would panic.
     drop(io::stderr().write_all(line.as_bytes()));
     std::process::abort();

@@ -101,8 +101,8 @@ pub enum SizeError {
 impl fmt::Display for SizeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Malformed => "write a whole number and K, M, G or T, as in 512M or 2GiB",
-            Self::Ambiguous => "powers of 1024 only: write MiB or M in place of MB",
+            Self::Malformed => "use a whole number and K, M, G or T, as in 512M or 2GiB",
+            Self::Ambiguous => "only powers of 1024 are supported: use MiB or M in place of MB",
             Self::TooLarge => "larger than 2^64 bytes",
         })
     }

@@ -95,7 +95,7 @@ pub struct SpanError;
 impl fmt::Display for SpanError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(
-            "write a number and ns, us, ms, s, m, h or d, as in 500ms or 2s; a century at most",
+            "use a number and ns, us, ms, s, m, h or d, as in 500ms or 2s; at most a century",
         )
     }
 }

@@ -68,7 +68,7 @@ impl Traces {
         let exporter = exporter.map_err(|error| {
             Failure::new(
                 format!("traces: {error}"),
-                "correct the variables OTEL_EXPORTER_OTLP_*",
+                "correct the OTEL_EXPORTER_OTLP_* variables",
             )
         })?;
         let batches = BatchConfigBuilder::default()

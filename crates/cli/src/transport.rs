@@ -3,11 +3,11 @@
 /// How clients reach the hosts of a local cluster.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, clap::ValueEnum)]
 pub enum Transport {
-    /// Clients map the hosts' memory: no system call per page
+    /// Clients map the hosts' memory; no system call per page
     Shm,
     /// Loopback TCP, one port per host
     Tcp,
-    /// The first RDMA device with an IP address
+    /// RDMA, over the first device with an IP address
     Rdma,
 }
 

@@ -60,19 +60,19 @@ impl Error {
 pub enum AccessError {
     /// More hosts are gone, or do not answer, than the scheme survives. Pages of hosts that are only
     /// silent are there again when these answer.
-    #[error("lost: more hosts are gone, or do not answer, than the scheme survives")]
+    #[error("lost: more hosts are gone or unreachable than the scheme tolerates")]
     Lost,
     /// What hosts hold disagrees, and nothing tells which of it is right.
-    #[error("corrupt: what hosts hold disagrees, and nothing tells which of it is right")]
+    #[error("corrupt: the splits disagree, and the right ones cannot be determined")]
     Corrupt,
     /// Too few hosts have memory left. May succeed later.
-    #[error("no space: too few hosts have memory left")]
+    #[error("no space: too few hosts have free memory")]
     NoSpace,
     /// The range passes the volume's end.
     #[error("out of range")]
     OutOfRange,
     /// The volume has ended.
-    #[error("the volume has ended")]
+    #[error("the volume is closed")]
     Closed,
 }
 

@@ -12,11 +12,11 @@
 //! # }
 //! ```
 //!
-//! With the feature `cache` there are clients of remote caches, `cache::Cache`, and with `store` those of
-//! objects that survive crashes, `store::Store`. Any thread may use them, and many requests be under way.
+//! With the feature `cache` there are clients of remote caches, `cache::Cache`, and with `store`
+//! clients of object stores, `store::Store`. Any thread may use them, with many requests in flight.
 //!
-//! It is what a program needs of `cenote-volume`, `cenote-cache` and `cenote-store`, which do the work,
-//! and of `cenote-fabric` and `cenote-pool`: no type of these is in this crate's interface, so they may
+//! It wraps `cenote-volume`, `cenote-cache` and `cenote-store`, which do the work, and
+//! `cenote-fabric` and `cenote-pool`: none of their types is in this crate's interface, so they may
 //! change behind it.
 //!
 //! Deliberately not here: volumes with names, which outlive their programs. `cenote nbd` and

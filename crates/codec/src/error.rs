@@ -15,13 +15,13 @@ pub enum CodeError {
         r: usize,
     },
     /// This CPU cannot run the kernel asked for.
-    #[error("kernel {} needs instructions that this CPU lacks", kernel.name())]
+    #[error("kernel {} needs instructions that this CPU does not have", kernel.name())]
     KernelUnsupported {
         /// The kernel asked for.
         kernel: Kernel,
     },
     /// Not enough splits to do what was asked.
-    #[error("{given} splits given where {needed} are needed")]
+    #[error("{given} splits given, {needed} needed")]
     TooFewSplits {
         /// Splits that would have been enough.
         needed: usize,
@@ -29,7 +29,7 @@ pub enum CodeError {
         given: usize,
     },
     /// More splits than the operation takes.
-    #[error("{given} splits given where exactly {needed} are taken")]
+    #[error("{given} splits given, exactly {needed} needed")]
     TooManySplits {
         /// Splits the operation takes.
         needed: usize,
@@ -51,7 +51,7 @@ pub enum CodeError {
         index: usize,
     },
     /// A buffer is not as long as the others say.
-    #[error("buffer of {given} bytes where {expected} are expected")]
+    #[error("buffer of {given} bytes, expected {expected}")]
     Length {
         /// Bytes that the other buffers call for.
         expected: usize,

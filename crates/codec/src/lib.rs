@@ -1,10 +1,9 @@
 //! Systematic Reed-Solomon over GF(2^8) for page splits, and CRC32C.
 //!
-//! A block of `k` equal data splits gets `r` parity splits; any `k` of the
-//! `k + r` give the block back. [`Code`] encodes, rebuilds in place, updates a
-//! parity from a change, compares more than `k` splits and finds wrong ones.
-//! The work is done by one of four kernels ([`Kernel`]), picked at run time,
-//! where two could be the fastest by a measurement, and all alike byte for byte.
+//! A block of `k` equal data splits gets `r` parity splits; any `k` of the `k + r` suffice to
+//! decode it. [`Code`] encodes, rebuilds in place, updates a parity from a change, compares more
+//! than `k` splits and finds wrong ones. One of four kernels ([`Kernel`]) does the work; it is
+//! picked at run time, by measurement if two could be the fastest. All give the same bytes.
 //!
 //! Invariants: parity row `i`, column `j` is the inverse of `(k + i) ^ j` over
 //! the polynomial 0x11d, which is ISA-L's `gf_gen_cauchy1_matrix`; stored bytes

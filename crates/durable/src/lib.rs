@@ -1,11 +1,11 @@
-//! Small state files that are whole whatever happens: a full disk, a kill, a crash of the machine.
+//! Small state files that stay complete through a full disk, a kill or a crash of the machine.
 //!
-//! A file is written beside under a name of its own, synced, and given its name; then the folder is
-//! synced, since the name is on the disk once that is. Whoever opens it finds all of the old bytes
-//! or all of the new ones, and an attempt that fails leaves nothing behind.
+//! A file is written under a temporary name, synced and renamed; then the folder is synced, which
+//! makes the name durable. A reader finds all of the old bytes or all of the new ones, and a failed
+//! attempt leaves nothing behind.
 //!
-//! Also here: room for files that are mapped, where a store to a page that the disk has no room for
-//! kills the process by SIGBUS.
+//! Also here: preallocation for mapped files, where a store to a page without disk space would kill
+//! the process by SIGBUS.
 
 #![forbid(unsafe_code)]
 

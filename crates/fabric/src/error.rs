@@ -10,9 +10,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 #[non_exhaustive]
 pub enum Error {
     /// The text is not an address.
-    #[error(
-        "{text:?} is not an address: write shm:/path/to/socket, tcp:HOST:PORT or rdma:HOST:PORT"
-    )]
+    #[error("{text:?} is not an address: use shm:/path/to/socket, tcp:HOST:PORT or rdma:HOST:PORT")]
     Address {
         /// What was given.
         text: String,
@@ -34,7 +32,7 @@ pub enum Error {
         source: std::io::Error,
     },
     /// The text is no way to protect traffic.
-    #[error("{text:?} is no protection: write encrypted, authenticated or plain")]
+    #[error("{text:?} is not a protection level: use encrypted, authenticated or plain")]
     Protection {
         /// What was given.
         text: String,
@@ -69,8 +67,8 @@ pub enum Error {
     Key(KeyError),
     /// The peer does not hold the cluster's key, or does not speak this protocol.
     #[error(
-        "{address}: the peer did not prove that it holds the cluster's key: most likely one of the two has \
-         another key, or what listens there is something else"
+        "{address}: the peer did not prove that it has the cluster's key: it may have another key, \
+         or another program listens there"
     )]
     Unauthenticated {
         /// The peer.
@@ -78,8 +76,8 @@ pub enum Error {
     },
     /// There is no version that the peer and this program both speak.
     #[error(
-        "{address}: the peer speaks {theirs} of the protocol, this program speaks {ours}; \
-         upgrade one version at a time"
+        "{address}: the peer speaks {theirs} of the protocol, this program {ours}; upgrade one \
+         version at a time"
     )]
     Version {
         /// The peer.
@@ -96,16 +94,16 @@ pub enum Error {
     #[error("no answer within {0:?}")]
     Timeout(std::time::Duration),
     /// A message is larger than the bound, or a bounded queue is full.
-    #[error("{0}: bound reached")]
+    #[error("{0}: limit reached")]
     Bound(&'static str),
     /// Bytes that the protocol does not allow.
     #[error("protocol: {0}")]
     Protocol(&'static str),
     /// The window was revoked, or never was.
-    #[error("the window does not stand any more")]
+    #[error("the window has been revoked")]
     StaleWindow,
     /// Another process serves this address.
-    #[error("{address}: address in use: another host serves it")]
+    #[error("{address}: address in use by another host")]
     AddressInUse {
         /// The address.
         address: Address,
@@ -125,13 +123,13 @@ pub enum Error {
 #[non_exhaustive]
 pub enum KeyError {
     /// Others than its owner may access the file.
-    #[error("others than its owner may access the file (mode {mode:04o})")]
+    #[error("the file is accessible to others (mode {mode:04o})")]
     Shared {
         /// Of the file.
         mode: u32,
     },
     /// The file belongs to neither this user nor root.
-    #[error("the file belongs to the user with number {owner}")]
+    #[error("the file belongs to uid {owner}")]
     Foreign {
         /// The file's owner.
         owner: u32,
@@ -140,7 +138,7 @@ pub enum KeyError {
     #[error("it is not 64 hexadecimal digits")]
     Malformed,
     /// None could be made.
-    #[error("the system gave no random bytes")]
+    #[error("cannot get random bytes")]
     NoRandomness,
 }
 

@@ -1,14 +1,14 @@
-//! FUSE requests: what they ask for, how they are replied to, and the two ways that they come.
+//! FUSE requests, their replies, and their two transports.
 //!
-//! [`request`] decodes them and [`reply`] encodes what they are answered, for either transport.
-//! [`Ring`] is the newer one (Linux 6.14): one thread's io_uring, with buffers that the kernel puts
-//! requests into and takes replies from. [`Device`] is `/dev/fuse`, over which FORGET and INTERRUPT
-//! come even then. Mounting and FUSE_INIT stay with the session of whoever mounts; the flag
-//! FUSE_OVER_IO_URING in the reply to INIT announces rings, and the kernel holds requests back until
-//! every processor's queue is registered.
+//! [`request`] decodes requests and [`reply`] encodes replies, for either transport. [`Ring`] is
+//! the newer one (Linux 6.14): one thread's io_uring, with buffers into which the kernel puts
+//! requests and from which it takes replies. [`Device`] is `/dev/fuse`, over which FORGET and
+//! INTERRUPT arrive even then. Mounting and FUSE_INIT are up to the caller's session; the flag
+//! FUSE_OVER_IO_URING in the reply to INIT announces rings, and the kernel holds requests back
+//! until every processor's queue is registered.
 //!
-//! Invariants: a buffer is the kernel's from the command that names it to its next completion, and
-//! nobody here touches it meanwhile; nothing on the path of a request allocates.
+//! Invariants: a buffer belongs to the kernel from the command that names it to its next
+//! completion, and nothing here touches it meanwhile; the request path does not allocate.
 
 mod abi;
 mod device;

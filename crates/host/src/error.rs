@@ -18,7 +18,7 @@ pub enum Error {
         rule: &'static str,
     },
     /// The machine does not have the memory that it was told to lend.
-    #[error("lend {asked_bytes} bytes: the machine has only {available_bytes} bytes available")]
+    #[error("cannot lend {asked_bytes} bytes: only {available_bytes} bytes are available")]
     OutOfMemory {
         /// What it was told to lend.
         asked_bytes: u64,
@@ -27,8 +27,8 @@ pub enum Error {
     },
     /// Memory was to be locked in any case, and may not be.
     #[error(
-        "lock {asked_bytes} bytes into memory: the limit is {limit_bytes} bytes; \
-         raise it (ulimit -l, LimitMEMLOCK=) or grant CAP_IPC_LOCK"
+        "cannot lock {asked_bytes} bytes of memory: the limit is {limit_bytes} bytes; raise it \
+         (ulimit -l, LimitMEMLOCK=) or grant CAP_IPC_LOCK"
     )]
     CannotLock {
         /// What it was told to lend.
@@ -37,7 +37,7 @@ pub enum Error {
         limit_bytes: u64,
     },
     /// What an earlier process handed over contradicts itself.
-    #[error("what the earlier process of this host handed over: {0}")]
+    #[error("handover from the host's previous process: {0}")]
     Inheritance(String),
     /// Listening failed; an address that is in use says so.
     #[error(transparent)]

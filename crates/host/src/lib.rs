@@ -1,12 +1,11 @@
 //! The daemon of a machine that lends memory.
 //!
-//! [`Daemon`] is one control thread around two pure or foreign parts: the ledger of
-//! `cenote-pool` decides who gets which slab, the listener of `cenote-fabric` serves the
-//! windows. Slow work runs on two threads that block while there is none: the keeper
-//! makes and gives back memory, the filler rebuilds lost splits from other hosts.
+//! [`Daemon`] is one control thread around two parts: the ledger of `cenote-pool` decides who gets
+//! which slab, and the listener of `cenote-fabric` serves the windows. Slow work runs on two
+//! threads that block when idle: the keeper populates and frees memory, the filler rebuilds lost
+//! splits from other hosts.
 //!
-//! Beside them stand the server threads for caches, as many as the configuration says: they carry
-//! out batches and run procedures.
+//! A configured number of server threads executes batches and procedures for caches.
 //!
 //! A page that a client reads or writes never passes through here.
 

@@ -1,8 +1,8 @@
-//! What makes nodes one cluster: the store they agree in, the links between them, who is alive.
+//! Nodes as one cluster: agreement in etcd, links between nodes, failure detection.
 //!
-//! [`etcd`] keeps the cluster's few documents ([`config`]), [`layout`] says who plays what,
-//! [`links`] carry frames between nodes and [`detector`] tells the living from the dead.
-//! Byte tables: `docs/protocols/kv-peers.md`. Paper: \[cocytus16\] section 3.2 and 4.
+//! [`etcd`] keeps the cluster's few documents ([`config`]), [`layout`] assigns roles to nodes,
+//! [`links`] carry frames between nodes and [`detector`] detects dead ones. Byte tables:
+//! `docs/protocols/kv-peers.md`. Paper: \[cocytus16\] section 3.2 and 4.
 
 #![forbid(unsafe_code)]
 

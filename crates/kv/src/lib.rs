@@ -1,5 +1,5 @@
-//! The items of a key-value store that speaks memcached's protocol and survives the loss of any M nodes of
-//! a group. Nothing here has I/O or a clock: what drives it brings both.
+//! The core of a key-value store that speaks memcached's protocol and survives the loss of any M
+//! nodes of a group. It has neither I/O nor a clock: its driver provides both.
 //!
 //! ```text
 //!   bytes of a client -- [protocol] --> requests -- [engine] --> items in [memory]
@@ -7,7 +7,7 @@
 //!                                                   [group]: the same item on several nodes
 //! ```
 //!
-//! `cenote-memcached` is the server of one process, `cenote-kv-cluster` what makes nodes one store.
+//! `cenote-memcached` is the single-process server, `cenote-kv-cluster` the cluster of nodes.
 //! Paper: \[cocytus16\].
 
 #![forbid(unsafe_code)]

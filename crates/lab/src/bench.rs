@@ -31,26 +31,26 @@ use cenote_cli::{child, program};
   cenote bench page --transport shm --json
   cenote bench nbd --rounds 5 --save nbd.jsonl
 
-A JSON line has the keys bench, case, metric, unit, ours, peer, theirs and ratio, which is
-ours / theirs; of apps, reclaim and swap also ratio_min, ratio_max and verdict. Rounds of ours and
-of the peer alternate; the figure is the median.")]
+A JSON line has the keys bench, case, metric, unit, ours, peer, theirs and ratio (ours / theirs);
+apps, reclaim and swap add ratio_min, ratio_max and verdict. Rounds of ours and of the peer alternate;
+the figure is the median.")]
 pub struct Args {
     #[command(subcommand)]
     bench: Bench,
-    /// JSON lines on standard output in place of a table
+    /// Print JSON lines in place of a table
     #[arg(long, global = true)]
     json: bool,
-    /// JSON lines to this file as well
+    /// Also write JSON lines to this file
     #[arg(long, global = true, value_name = "FILE")]
     save: Option<PathBuf>,
-    /// Rounds of which the median is taken [default: each benchmark's own]
+    /// Number of rounds, of which the median is taken [default: depends on the benchmark]
     #[arg(long, global = true, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1000))]
     rounds: Option<u16>,
 }
 
 #[derive(clap::Subcommand, Debug)]
 enum Bench {
-    /// Encode and decode a page, against memcpy, ISA-L and the best Rust crate
+    /// Encoding and decoding of a page, against memcpy, ISA-L and the best Rust crate
     #[command(
         after_help = "Examples:\n  cenote bench codec --rounds 9\n  cenote bench codec --json --save codec.jsonl"
     )]
@@ -58,33 +58,33 @@ enum Bench {
     /// READ, WRITE and messages of each backend, against memcpy and bare sockets
     #[command(after_help = "Example:\n  cenote bench fabric --transport tcp")]
     Fabric {
-        /// Only over this transport; may be given again [default: shm and tcp]
+        /// Transport to measure; may be repeated [default: shm and tcp]
         #[arg(long, value_enum)]
         transport: Vec<cenote_cli::transport::Transport>,
     },
     /// The process at the other end of what `fabric` measures
     #[command(hide = true)]
     FabricPeer {
-        /// What it serves: raw or messages
+        /// Protocol to serve: raw or messages
         role: fabric::peer::Role,
     },
-    /// Random reads and writes of pages, against a bare copy; under trouble, against copies and a
-    /// disk; protected, against the same without
+    /// Random page reads and writes, against a bare copy; with --trouble, against copies and a
+    /// disk; with --protected, against unprotected volumes
     #[command(
         after_help = "Examples:\n  cenote bench page --transport shm\n  cenote bench page --trouble all\n  cenote bench page --protected"
     )]
     Page {
-        /// Only over this transport; may be given again [default: shm and tcp; under trouble, tcp]
+        /// Transport to measure; may be repeated [default: shm and tcp; with --trouble, tcp]
         #[arg(long, value_enum)]
         transport: Vec<cenote_cli::transport::Transport>,
-        /// While this happens, may be given again; `all` is each in turn
+        /// Trouble to inject meanwhile, or all; may be repeated
         #[arg(long, value_enum, value_name = "TROUBLE")]
         trouble: Vec<page::Trouble>,
-        /// Only what checksums and seals add [default transport: shm]
+        /// Measure only the cost of checksums and seals [default transport: shm]
         #[arg(long, conflicts_with = "trouble")]
         protected: bool,
     },
-    /// A program's memory by page faults, without swap, against swap of ours, nbdkit and zram
+    /// A program's memory as a paged heap, against swap on our volumes, nbdkit and zram
     Pager(pager::Args),
     /// The process whose memory `pager` measures
     #[command(hide = true)]
@@ -92,35 +92,37 @@ enum Bench {
     /// fio over NBD, against nbdkit's memory plugin
     #[command(after_help = "Example:\n  cenote bench nbd --rounds 5")]
     Nbd,
-    /// Files of `cenote mount`, data and names, against a FUSE passthrough, tmpfs and ext4 on our device
+    /// Files of cenote mount, data and metadata, against a FUSE passthrough, tmpfs and ext4 on our
+    /// device
     Files(files::Args),
     /// What serves the files that ours are measured beside
     #[command(hide = true)]
     FilesServer(files::Server),
-    /// Pages that come back from swap of ours, by io_uring and by /dev/fuse, against nbdkit
+    /// Swap-in from our volumes, by io_uring and by /dev/fuse, against nbdkit
     Swap(swap::Args),
-    /// Unmodified programs that swap to ours, against nbdkit, a swap file and zram
+    /// Unmodified programs over our swap, against nbdkit, a swap file and zram
     Apps(apps::Args),
     /// The process whose PageRank `apps` measures
     #[command(hide = true)]
     AppsWorker(apps::Worker),
-    /// Hosts that die or want their memory back under a program; times to get and give a slab
+    /// A program while hosts die or take memory back; times to get and return a slab
     Reclaim(reclaim::Args),
-    /// A host that dies or rots, flows of others, a burst: throughput of a program over time, coded or copied
+    /// Throughput of a program over time, coded or copied, through a host's death, memory rot,
+    /// other traffic and a burst
     Events(events::Args),
-    /// YCSB's mixes on key-value stores, against memcached and Redis; nodes killed under them
+    /// Key-value stores under YCSB mixes, against memcached and Redis; also while nodes are killed
     Kv(kv::Args),
-    /// The log store over memory, disk and cache, against RocksDB and FASTER
+    /// The log store over memory, disk and remote cache, against RocksDB and FASTER
     #[command(after_help = "Example:\n  cenote bench log --size 3G --dir /mnt/nvme --duration 10s")]
     Log(log::Args),
-    /// Objects that survive crashes under YCSB's mixes, against Redis with its log and RocksDB
+    /// The object store under YCSB mixes, against Redis with its log and RocksDB
     Store(store::Args),
-    /// Procedures beside the data, native and WebAssembly, against verbs that fetch it
+    /// Procedures beside the data, native and WebAssembly, against verbs that fetch the data
     Proc(proc::Args),
-    /// Rebuilding lost slabs, against memcpy; latency of reads and writes meanwhile
+    /// Rebuilds of lost slabs, against memcpy; latency of reads and writes meanwhile
     #[command(after_help = "Example:\n  cenote bench regeneration --slab 1G --rounds 3")]
     Regeneration {
-        /// Size of the slab that is evicted and lost step by step, 1M to 4G
+        /// Size of the slab to evict and to lose, 1M to 4G
         #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = slab)]
         slab: Size,
     },

@@ -15,17 +15,17 @@ use cenote_cli::span;
   cenote demo
   cenote demo --transport tcp --duration 60s
 
-It starts twelve hosts, turns a volume rs:8+2 on their memory into swap space, lets memcached
-work in half the memory that it needs, kills two hosts in the middle, checks every value, and
-does the same with a swap file. It needs root and memcached, and cleans up after itself.")]
+It starts twelve hosts, uses an rs:8+2 volume on them as swap space, runs memcached in half the memory
+that it needs, kills two hosts halfway, checks every value, and repeats this with a swap file. It needs
+root and memcached, and cleans up after itself.")]
 pub struct Args {
-    /// How clients reach the hosts
+    /// Transport to the hosts
     #[arg(long, value_enum, default_value_t = cenote_cli::transport::Transport::Shm)]
     transport: cenote_cli::transport::Transport,
-    /// How long reads and writes run; the kill comes in the middle
+    /// Length of the load; the hosts are killed halfway
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = span::within("4s", "10m"))]
     duration: Duration,
-    /// Folder for its files, made and removed; on a real disk, for the swap file
+    /// Folder for temporary files, on a real disk, for the swap file
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
 }

@@ -10,7 +10,7 @@ mod man;
 use cenote_cli::Common;
 use cenote_cli::role::Role;
 
-/// Benchmarks, the demonstration and experiments; cenote bench, demo and lab are these
+/// Benchmarks, the demo and experiments, as run by cenote bench, demo and lab
 #[derive(Debug, clap::Parser)]
 #[command(name = "cenote", version, after_help = AFTER_HELP)]
 pub struct Cli {
@@ -28,16 +28,16 @@ Examples:
 
 #[derive(Debug, clap::Subcommand)]
 enum Command {
-    /// Show it: a program swaps to twelve hosts, two are killed, nothing is lost
+    /// Demo: memcached swaps to twelve hosts, two are killed, nothing is lost
     Demo(demo::Args),
-    /// Measure us beside a peer
+    /// Run benchmarks against other systems
     Bench(bench::Args),
-    /// Experiments: a whole cluster simulated under faults
+    /// Simulations: a whole cluster under faults, and the papers' experiments
     Lab(lab::Args),
-    /// Write shell completions for cenote-lab
+    /// Print shell completions for cenote-lab
     #[command(hide = true)]
     Completions { shell: clap_complete::Shell },
-    /// Write the manual pages of these commands; for those who make packages
+    /// Write the manual pages of these commands, for packagers
     #[command(hide = true)]
     Man(man::Args),
 }

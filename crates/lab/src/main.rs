@@ -1,7 +1,7 @@
-//! `cenote-lab`: benchmarks, the demonstration and experiments. `cenote bench`, `cenote demo` and
-//! `cenote lab` become this program.
+//! `cenote-lab`: benchmarks, the demo and experiments. `cenote bench`, `cenote demo` and `cenote
+//! lab` execute this program.
 //!
-//! This crate reads arguments and prints; what is measured and simulated is in the crates below it.
+//! This crate parses arguments and prints; measurements and simulations are in the crates below it.
 //! Results go to stdout, everything else to stderr.
 
 #![deny(unsafe_code)]

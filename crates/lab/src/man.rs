@@ -11,7 +11,7 @@ use clap::CommandFactory as _;
 #[command(after_help = "Example:
   cenote-lab man /usr/local/share/man/man1")]
 pub struct Args {
-    /// Folder for the pages, one for each command; what it has of them is overwritten
+    /// Folder for the pages, one for each command; existing pages are overwritten
     folder: PathBuf,
 }
 

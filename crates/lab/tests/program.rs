@@ -32,5 +32,5 @@ fn without_cenote_beside_it_a_benchmark_says_what_is_missing() {
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{said}");
     assert!(said.contains("/cenote: no such program"), "{said}");
-    assert!(said.contains("it belongs beside"), "{said}");
+    assert!(said.contains("it must be beside"), "{said}");
 }

@@ -1,8 +1,7 @@
-//! How durations are histogram, for whoever serves requests: volumes, nodes of the key-value store,
-//! stores.
+//! Latency histograms for servers: volumes, nodes of the key-value store, object stores.
 //!
-//! A [`Histogram`] is added to without a lock; a [`Latency`] is what one or several of them had at one
-//! moment, and what a histogram for Prometheus is made of. The clock is the caller's.
+//! A [`Histogram`] is updated without a lock; a [`Latency`] is a snapshot of one or several of
+//! them, from which Prometheus histograms are made. The caller provides the clock.
 
 #![forbid(unsafe_code)]
 

@@ -1,6 +1,5 @@
-//! What every measurement shares: words from a seed ([`random`]), YCSB's popularity of
-//! keys ([`zipf`]), medians and how far runs lie apart
-//! ([`statistics`]), tables as CSV and lines as SVG ([`figure`]).
+//! Tools shared by all measurements: seeded random numbers ([`random`]), YCSB's key popularity
+//! ([`zipf`]), medians and spread ([`statistics`]), tables as CSV and curves as SVG ([`figure`]).
 
 pub mod figure;
 pub mod random;

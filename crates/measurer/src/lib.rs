@@ -1,7 +1,7 @@
-//! Configurations of a cache measured on a real transport, and models of networks in files:
-//! `cenote cache model`, and what is computed of Redy's paper.
+//! Measures cache configurations on a real transport, and keeps network models in files: `cenote
+//! cache model`, and figures of Redy's paper.
 //!
-//! On a real transport clients are threads of this process, and the host is a process of its own
+//! On a real transport clients are threads of this process, and the host is a separate process
 //! ([`peer`]). Paper: \[redy21\] 5.2.
 
 pub mod files;

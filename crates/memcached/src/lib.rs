@@ -5,13 +5,14 @@
 //!   poll -> clients -> Core: its partitions (Backend), requests to and from other workers
 //! ```
 //!
-//! Each partition belongs to one worker; a request for another's goes there as text, and its reply
-//! comes back to its place among its client's replies. Nothing is locked on the way of a request.
-//! What a worker serves, and how other nodes are reached, is its [`Backend`]: a server alone has
+//! Each partition belongs to one worker; a request for another worker's partition is sent there as
+//! text, and its reply is put in order among the client's replies. The request path takes no lock.
+//! A worker's [`Backend`] is what it serves and how it reaches other nodes: a standalone server has
 //! [`Alone`].
 //!
-//! Bounds: input of a client by [`Limits`](cenote_kv::protocol::Limits), its replies by `replies.rs`, all
-//! clients together by `buffers.rs` and in fair shares (`turns.rs`), mailboxes by number. A client that does not read is not read from.
+//! Bounds: input of a client by [`Limits`](cenote_kv::protocol::Limits), its replies by
+//! `replies.rs`, all clients together by `buffers.rs` and in fair shares (`turns.rs`), mailboxes by
+//! number. The server stops reading from a client that does not read its replies.
 
 #![forbid(unsafe_code)]
 

@@ -1,15 +1,15 @@
-//! A paged heap: memory that looks like memory, of which only a part is in this machine.
+//! A paged heap: ordinary memory to the program, of which only a part is resident on this machine.
 //!
 //! A [`Region`] is a range of addresses. Its resident pages are bounded; a thread that touches
 //! another page waits in a page fault while a handler thread brings the page from a
 //! [`Volume`](cenote_volume::Volume). Each handler has a **shard** of the pages, with a userfaultfd
 //! and a worker of the volume; all that handlers share is the bound ([`Rooms`]). Cold pages are
 //! written ahead of need, so that a fault rarely waits for a write. A page that the volume lost
-//! raises SIGBUS in the thread that touches it; no other bytes ever take its place.
+//! raises SIGBUS in the thread that touches it; wrong bytes are never returned.
 //!
-//! [`Pages`] decides and does nothing by itself: it takes faults and ends of I/O and returns
-//! [`Action`]s, so that a simulation drives what the handler drives. [`Streams`] predicts which
-//! pages are touched next, [`Queues`] which page goes.
+//! [`Pages`] is a pure core: it takes faults and I/O completions and returns [`Action`]s, so that a
+//! simulation can drive the same code as the handler. [`Streams`] predicts which pages are touched
+//! next, [`Queues`] chooses pages to evict.
 //!
 //! Paper: \[hydra22\] section 6 (a VMM front end), and Al Maruf, Chowdhury: Effectively
 //! Prefetching Remote Memory with Leap, USENIX ATC 2020.

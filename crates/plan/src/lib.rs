@@ -1,4 +1,4 @@
-//! Which scheme and which groups of hosts a cluster should have: `cenote plan`.
+//! Chooses a scheme and groups of hosts for a cluster: `cenote plan`.
 //!
 //! ```text
 //!   hosts, racks, failures        scheme k+r, groups
@@ -12,8 +12,8 @@
 //!                        [choice] the best schemes        [tco] what lending saves
 //! ```
 //!
-//! Hosts and failures are models. Whatever is drawn comes from a seed, so the same options give the same
-//! plan on every machine. Paper: \[hydra22\] 5, 7.2, 7.4; what it leaves open: decision 21.
+//! Hosts and failures are models. All randomness comes from a seed, so the same options give the
+//! same plan on every machine. Paper: \[hydra22\] 5, 7.2, 7.4; what it leaves open: decision 21.
 
 pub mod balance;
 pub mod choice;

@@ -1,8 +1,8 @@
-//! The shared object that `cenote run` has programs load first, as bytes, and what it says to the
+//! The shared object that `cenote run` preloads into programs, as bytes, and its protocol with the
 //! process that serves their memory.
 //!
 //! The object itself is `library.rs`: no `std`, no dependencies, compiled by `build.rs`. Here are
-//! the parts that both sides have, and those that can be tested without a program.
+//! the parts that both sides share, and those that can be tested without a program.
 
 pub mod bits;
 pub mod stripes;

@@ -1,9 +1,9 @@
-//! What a procedure that runs beside a cache's data is, for whoever writes one.
+//! The SDK for writing procedures that run beside a cache's data.
 //!
 //! A [`Procedure`] is a step function over a [`Frame`]: the state comes in, a [`Verdict`] goes out.
-//! A step keeps nothing but its state, so that a request can wait, or go to another machine,
-//! between any two steps. One source serves both kinds: natively it is linked into a host, and
-//! [`export!`] makes a WebAssembly module of it.
+//! A step keeps nothing but its state, so that a request can wait or move to another machine
+//! between any two steps. The same source works both ways: linked natively into a host, or built as
+//! a WebAssembly module by [`export!`].
 //!
 //! Numbers are little-endian; addresses are bytes from the beginning of the cache.
 //! Paper: `[compucache]` LocalTranslator, DFlow, FFlow.

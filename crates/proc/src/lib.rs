@@ -1,13 +1,12 @@
 //! Stored procedures beside the data of a remote cache.
 //!
-//! A request names a procedure and brings a state. A server thread steps it on the bytes that are
-//! on its machine; where bytes are missing they are brought (DFlow), or the request goes to them
-//! (FFlow). What decides is [`executor`], pure; [`Procedures`] runs steps, of native procedures
-//! and of WebAssembly modules alike; [`message`] is what travels.
+//! A request names a procedure and carries a state. A server thread steps it on the bytes that are
+//! on its machine; missing bytes are fetched (DFlow), or the request moves to them (FFlow).
+//! [`executor`] is the pure core that decides; [`Procedures`] runs the steps of native procedures
+//! and WebAssembly modules; [`message`] is the protocol.
 //!
-//! Connections and server threads that wait on them belong to the host; [`service`] is what its
-//! calls carry, [`remote`] a client's end of them.
-//! Paper: `[compucache]`; docs/papers/compucache.md.
+//! Connections and server threads belong to the host; [`service`] is the content of its calls,
+//! [`remote`] the client's end. Paper: `[compucache]`; docs/papers/compucache.md.
 
 #![forbid(unsafe_code)]
 

@@ -1,10 +1,10 @@
-//! The real code under simulated networks, time and faults, and what checks it: `cenote lab sim`, `kv`,
-//! `cache` and `store`.
+//! Simulators that run the real code under simulated networks, time and faults, and check it:
+//! `cenote lab sim`, `kv`, `cache` and `store`.
 //!
-//! Each simulator draws a workload and faults from a seed, and keeps books of its own of what
-//! clients were promised. The same options give the same run on every machine. With the feature
-//! `injected-faults` faults are injected into the code; each has to break a promise that the
-//! simulator sees ([`verdict`]).
+//! Each simulator draws a workload and faults from a seed, and keeps its own model of what clients
+//! were promised. The same options give the same run on every machine. With the feature
+//! `injected-faults` bugs are injected into the code; each must cause a violation that the
+//! simulator detects ([`verdict`]).
 
 pub mod cache;
 pub mod cluster;

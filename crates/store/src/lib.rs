@@ -1,17 +1,19 @@
-//! Crash-consistent objects: clients write values, the store makes them durable behind their backs.
+//! A crash-consistent object store: clients write values, the store makes them durable in the
+//! background.
 //!
-//! A [`Pool`] is a log of versions and an index on one [`Medium`]. A client asks for space, writes its
-//! value into a [`Landing`] and is done. Later the store verifies the value, writes it to the log and
-//! sets the version's durability flag; a read of a version that is not durable yet makes it so first.
-//! What was read, or acknowledged as durable, is never lost by a crash; what was merely written may be.
+//! A [`Pool`] is a log of versions and an index on one [`Medium`]. A client asks for space, writes
+//! its value into a [`Landing`] and is done. Later the store verifies the value, writes it to the
+//! log and sets the version's durability flag; a read of a version that is not durable yet first
+//! makes it durable. Values that were read or acknowledged as durable survive a crash; values that
+//! were only written may be lost.
 //!
-//! The value is copied out of its landing before it is verified. In the paper it is verified where the
-//! client may still write, so that what was verified and what is made durable may differ.
+//! The value is copied out of its landing before it is verified. In the paper it is verified in
+//! memory that the client can still write, so the verified bytes and the durable ones may differ.
 //!
-//! A [`Server`] serves some pools to [`client::Client`]s, which write and read one-sided; which steps that
-//! takes is a [`schemes::Scheme`], of which there are seven. A folder of pools on ordinary files is what
-//! `cenote store` works with.
-//! Paper: eFactory, ICPP 2021; `docs/papers/efactory.md`. Bytes: `docs/formats/store.md`.
+//! A [`Server`] serves pools to [`client::Client`]s, which write and read one-sided; the steps of
+//! that are a [`schemes::Scheme`], of which there are seven. A folder of pools on ordinary files is
+//! what `cenote store` works with. Paper: eFactory, ICPP 2021; `docs/papers/efactory.md`. Bytes:
+//! `docs/formats/store.md`.
 
 #![deny(unsafe_code)]
 

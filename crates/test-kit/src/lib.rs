@@ -1,13 +1,13 @@
-//! What the tests of several crates share: no program has a line of it.
+//! Code shared by the tests of several crates; no program contains it.
 //!
 //! - feature `fabric`: `conformance` is the suite that every transport of the fabric passes, `guard`
-//!   holds back what goes between real ends, `verb` waits for the end of one verb;
-//! - `host`: `host_config`, what a host of a test is;
+//!   delays traffic between real endpoints, `verb` waits for the end of one verb;
+//! - `host`: `host_config`, the configuration of a test host;
 //! - `cluster`: hosts and volumes on threads of the test;
 //! - `loom`: `atomics` stand in for those of `std` where a model checker runs a file of ours.
 //!
-//! [`porcupine`] and [`memcached_clients`] are other people's programs. What the tests of one crate
-//! use alone is in its `tests/support`.
+//! [`porcupine`] and [`memcached_clients`] run third-party programs. Helpers of a single crate's
+//! tests are in its `tests/support`.
 
 #[cfg(feature = "loom")]
 pub mod atomics;

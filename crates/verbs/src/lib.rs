@@ -1,16 +1,16 @@
 //! Verbs of RDMA devices: a safe interface over libibverbs, with no transport above it.
 //!
-//! A `Device` is opened, memory is `Registered` with it, and a `Pair` carries requests, whose ends
-//! come out of `Completions`. Each value keeps what it was made from, so nothing is used after it
-//! is gone, in whatever order they are dropped.
+//! A `Device` is opened, memory is `Registered` with it, and a `Pair` carries requests, whose
+//! completions come out of `Completions`. Each value keeps those that it depends on alive, so they
+//! can be dropped in any order.
 //!
-//! Nothing here is `unsafe` to call. A device reaches memory by a key alone, which a registration
-//! has for as long as it lives, and the registration owns the memory. A request that outlives its
+//! Nothing here is `unsafe` to call. A device accesses memory only by a key, which is valid as long
+//! as its registration, and the registration owns the memory. A request that outlives its
 //! registration is refused by the device; if the key was given out again it may change bytes of
-//! another registration, never other memory. What a device may write is never a Rust reference:
-//! it is copied out. The one thing to promise is `Memory`, for memory of another crate.
+//! another registration, never other memory. What a device may write is never a Rust reference: it
+//! is copied out. The only unsafe contract is `Memory`, for memory of another crate.
 //!
-//! What is sent to whom, who waits for what and which keys peers hold is the user's.
+//! The user decides what is sent to whom, who waits for what, and which keys peers have.
 
 // Without the feature nothing of libibverbs is needed to build the workspace.
 #![cfg(feature = "rdma")]

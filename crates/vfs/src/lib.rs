@@ -1,13 +1,13 @@
-//! A POSIX file system on a volume, shown over FUSE.
+//! A POSIX file system on a volume, served over FUSE.
 //!
 //! [`Files`] is the file system itself: inodes, names, extents and space, with no FUSE and no
 //! volume in it. It keeps metadata in redb (`database`), changed in memory first and committed in
-//! batches (`table`), and bytes in extents of a [`medium::Medium`]. [`mount`] shows it to the
-//! kernel; [`volume`] is the medium that a volume is.
+//! batches (`table`), and bytes in extents of a [`medium::Medium`]. [`mount`] serves it to the
+//! kernel; [`volume`] implements the medium on a volume.
 //!
-//! Promise: a crash at any point leaves a file system that mounts, with all that was fsynced, and
-//! otherwise as it was after some request. Data is on the medium before the metadata that points at
-//! it; freed blocks are given again once the commit that freed them is durable.
+//! Guarantee: a crash at any point leaves a file system that mounts, with all fsynced data, and
+//! otherwise in its state after some request. Data is on the medium before the metadata that points
+//! to it; freed blocks are reused once the commit that freed them is durable.
 //!
 //! Decision 121.
 

@@ -14,7 +14,8 @@ use crate::marks::MarksError;
 pub enum VolumeError {
     /// Too few hosts answer.
     #[error(
-        "{scheme} needs {needed} hosts in different failure domains, {answered} answered; start more hosts or choose another scheme{complaint}"
+        "{scheme} needs {needed} hosts in different failure domains, but {answered} answered; \
+         start more hosts or choose another scheme{complaint}"
     )]
     TooFewHosts {
         /// The scheme asked for.
@@ -28,7 +29,7 @@ pub enum VolumeError {
     },
     /// The size is zero, not whole pages, or past what the volume was laid out for.
     #[error(
-        "size {size_bytes} bytes: it must be a positive multiple of 4096, at most {size_bytes_max}"
+        "size {size_bytes}: must be a positive multiple of 4096 bytes, at most {size_bytes_max}"
     )]
     Size {
         /// The size asked for.
@@ -38,7 +39,8 @@ pub enum VolumeError {
     },
     /// An open volume does not shrink: pages beyond the new end may be on their way.
     #[error(
-        "size {size_bytes} bytes: the volume has {size_bytes_now} bytes, and an open volume only grows"
+        "size {size_bytes} bytes: the volume has {size_bytes_now} bytes, and an open volume can \
+         only grow"
     )]
     Shrink {
         /// The size asked for.
@@ -58,7 +60,8 @@ pub enum VolumeError {
     },
     /// Pages cannot be cut so while the volume is open.
     #[error(
-        "{to} cuts pages otherwise than {from}: that does not change of a volume in use that is on its way from one K to another, or that is too large for slabs so small"
+        "{to} has another K than {from}: K cannot change while another change of K is in progress, \
+         or if the volume is too large for its slabs"
     )]
     Cut {
         /// The scheme that it has.
@@ -68,7 +71,8 @@ pub enum VolumeError {
     },
     /// The cluster is too small for more parities.
     #[error(
-        "{scheme} needs hosts in {needed} different failure domains, and the cluster file has {domains} that lend: add hosts, or take a scheme with fewer splits"
+        "{scheme} needs hosts in {needed} failure domains, but the cluster file has {domains} that \
+         lend: add hosts, or choose a scheme with fewer splits"
     )]
     TooFewDomains {
         /// The scheme asked for.
@@ -80,31 +84,28 @@ pub enum VolumeError {
     },
     /// Hosts that an earlier owner's slabs are on do not answer, and without them data is lost.
     #[error(
-        "hosts {hosts} do not answer, and hold slabs of this volume without which it cannot be read; start them, and try again"
+        "hosts {hosts} do not answer and have slabs that the volume needs; start them and try again"
     )]
     Unreachable {
         /// Their names.
         hosts: String,
     },
     /// Hosts that an earlier owner's slabs are on are none of those given, and without them data is lost.
-    #[error(
-        "hosts {hosts} are not listed, and hold slabs of this volume without which it cannot be read"
-    )]
+    #[error("hosts {hosts} are not listed and have slabs that the volume needs")]
     Unlisted {
         /// Their names.
         hosts: String,
     },
     /// Another owner has taken the volume over.
-    #[error(
-        "the volume has been taken over by another owner since; only that one's journal is current"
-    )]
+    #[error("another owner has taken the volume over; only its journal is current")]
     Superseded,
     /// What the earlier owner left describes another volume, or one of another scheme.
-    #[error("what the volume's last owner left is of another volume or scheme")]
+    #[error("the last owner's state belongs to another volume or scheme")]
     Foreign,
     /// The earlier owner left more than the volume has room for by now.
     #[error(
-        "what the volume's last owner left is beyond its size of {size_bytes} bytes: make it larger again"
+        "the last owner's state extends beyond the volume's size of {size_bytes} bytes: enlarge \
+         the volume again"
     )]
     Beyond {
         /// The size that it was opened with.
@@ -121,7 +122,8 @@ pub enum VolumeError {
     Tags(#[from] TagsError),
     /// Mapping ran out of hosts with memory.
     #[error(
-        "no space: {mapped} of {wanted} extents could be mapped; add hosts or memory, or make the volume smaller"
+        "no space: {mapped} of {wanted} extents mapped; add hosts or memory, or make the volume \
+         smaller"
     )]
     NoSpace {
         /// Extents mapped.

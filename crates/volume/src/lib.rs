@@ -1,16 +1,16 @@
 //! Resilient remote memory for one client.
 //!
-//! A [`Volume`] is a linear range of pages. It is cut into extents; each extent is a stripe
-//! of k+r slabs on as many hosts, and each page is k splits in k of them plus r parities
-//! (or copies). Threads read and write through [`Worker`]s of their own; a control thread
-//! maps extents, notices dead hosts and rebuilds what they held.
+//! A [`Volume`] is a linear range of pages, divided into extents. Each extent is a stripe of k+r
+//! slabs on as many hosts, and each page has k splits in k of them plus r parities (or copies).
+//! Threads read and write through their own [`Worker`]s; a control thread maps extents, detects
+//! dead hosts and rebuilds their slabs.
 //!
-//! Promise: an acknowledged byte is readable while no stripe has lost more than r slabs.
-//! After more, its pages are errors, never other bytes. The promise ends with the owner, or
-//! with its machine where it leaves what it knows to the next ([`Kept`]).
+//! Guarantee: acknowledged data is readable as long as its stripe has not lost more than r slabs.
+//! After that, its pages return errors, never wrong bytes. The guarantee ends with the owner, or
+//! with its machine if the owner keeps its state for the next one ([`Kept`]).
 //!
-//! Not here: protocols (`block`), and what a host decides about its memory (`host`, `pool`).
-//! Papers: \[hydra22\], \[infiniswap17\]; `docs/papers/`.
+//! Not here: protocols (`block`), and a host's decisions about its memory (`host`, `pool`). Papers:
+//! \[hydra22\], \[infiniswap17\]; `docs/papers/`.
 
 mod backing;
 mod claims;

@@ -1,8 +1,8 @@
 //! Messages as bytes, each declared once.
 //!
-//! [`messages!`] takes types together with the order, the numbers and the bounds that their parts have
-//! on the wire. It makes the types, what writes them and what reads them, so that the two cannot differ
-//! and a message's layout is read in one place:
+//! [`messages!`] takes types with the order, numbers and bounds of their fields on the wire. It
+//! generates the types, their writers and their readers, so that these cannot differ and a
+//! message's layout is in one place:
 //!
 //! ```
 //! use cenote_wire::{Reader, Text, Writer, messages};
@@ -31,10 +31,10 @@
 //! assert!(Reader::new(&[3]).whole::<Question>().is_err());
 //! ```
 //!
-//! Numbers are little-endian. Whatever is read may be hostile: nothing is read past the end, and a
-//! number of bytes or items is compared with its bound and with what is there before it is believed.
-//! What no declaration says is written by hand as a [`Field`] or a [`Layout`], in its place among the
-//! others.
+//! Numbers are little-endian. Input may be hostile: nothing is read past the end, and a count of
+//! bytes or items is checked against its bound and the available input before it is used. Layouts
+//! that cannot be declared are written by hand as a [`Field`] or a [`Layout`], in their place among
+//! the others.
 
 #![forbid(unsafe_code)]
 

@@ -177,7 +177,7 @@ pub enum NbdError {
     ExportName(String),
     /// An address of the network, without leave to be reached from it.
     #[error(
-        "listen on {0}: not a loopback address, and whoever reaches it may read and write; \
+        "listen on {0}: not a loopback address, and anyone who reaches it can read and write; \
          allow remote clients explicitly"
     )]
     NotLoopback(SocketAddr),

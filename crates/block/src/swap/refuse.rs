@@ -13,7 +13,7 @@ pub enum Refusal {
     /// Memory may not be locked, so the server could need a page that only it can bring back.
     #[error(
         "memory cannot be locked ({source}; the limit is {limit_bytes} bytes): raise \
-         RLIMIT_MEMLOCK or give CAP_IPC_LOCK"
+         RLIMIT_MEMLOCK or grant CAP_IPC_LOCK"
     )]
     LockedMemory {
         /// What the system answered.
@@ -23,8 +23,8 @@ pub enum Refusal {
     },
     /// The server would wait for memory that only it can free.
     #[error(
-        "this process is inside the memory cgroup {} (limit {limit_bytes} bytes), which would \
-         swap through it: start it outside", path.display()
+        "this process is inside the memory cgroup {} (limit {limit_bytes} bytes), which would swap \
+         through it: start it outside the cgroup", path.display()
     )]
     LimitedCgroup {
         /// The cgroup with the limit.
@@ -33,7 +33,7 @@ pub enum Refusal {
         limit_bytes: u64,
     },
     /// The device would pass the end of the disk.
-    #[error("the device would have {wanted_bytes} bytes, the disk has {disk_bytes}")]
+    #[error("the device needs {wanted_bytes} bytes, the disk has {disk_bytes}")]
     LargerThanDisk {
         /// Bytes asked for.
         wanted_bytes: u64,
@@ -41,7 +41,7 @@ pub enum Refusal {
         disk_bytes: u64,
     },
     /// Not whole pages, or fewer than the ten that a swap area needs.
-    #[error("{size_bytes} bytes make no swap area: it needs whole pages of 4096 bytes, 10 or more")]
+    #[error("{size_bytes} bytes: a swap area needs whole pages of 4096 bytes, at least 10")]
     BadSize {
         /// Bytes asked for.
         size_bytes: u64,

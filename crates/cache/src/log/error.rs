@@ -9,7 +9,7 @@ use std::path::PathBuf;
 pub enum Error {
     /// No room until pages that are on their way to tiers have arrived, or until operations that
     /// wait for tiers have ended. Poll, and try again.
-    #[error("no room until tiers have answered; poll and try again")]
+    #[error("no room until writes to tiers complete; poll and retry")]
     Busy,
     /// The slowest tier, which holds the whole log, refuses writes. Each poll tries again; reads
     /// are served meanwhile.
@@ -21,19 +21,19 @@ pub enum Error {
         source: io::Error,
     },
     /// Memory is full and there is no tier to write to: there never was one, or all are lost.
-    #[error("memory is full and no tier is left to write to")]
+    #[error("memory is full, and no tier is available for writes")]
     NoTier,
     /// No tier that keeps what it has over a crash is left.
-    #[error("no durable tier is left")]
+    #[error("no durable tier is available")]
     NotDurable,
     /// A tier failed, and no other has the address.
-    #[error("address {address:#x} is on no tier that is left")]
+    #[error("address {address:#x} is on no available tier")]
     Lost {
         /// First byte of the record.
         address: u64,
     },
     /// No tier that has the address returns what was written there.
-    #[error("address {address:#x}: no tier has a record with the right checksum")]
+    #[error("address {address:#x}: no tier has a record with a valid checksum")]
     Corrupt {
         /// First byte of the record or page.
         address: u64,
@@ -54,7 +54,7 @@ pub enum Error {
     #[error("all sessions are taken (settings sessions)")]
     SessionsTaken,
     /// The log reached 2^48 bytes.
-    #[error("the log is at its end of 2^48 bytes")]
+    #[error("the log has reached its limit of 2^48 bytes")]
     LogEnd,
     /// A setting is out of its range.
     #[error("settings: {0}")]

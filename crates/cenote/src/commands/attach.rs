@@ -29,7 +29,7 @@ pub fn attach(which: &Which, name: &str, limit: Duration, hold: bool, json: bool
     volumes.load(name)?;
     let Some(left) = volumes.left(name)? else {
         return Err(Failure::new(
-            format!("volume {name} holds nothing: there is nothing to take over"),
+            format!("volume {name} is empty: there is nothing to take over"),
             format!("cenote nbd --volume {name} serves it"),
         )
         .into());
@@ -80,13 +80,13 @@ fn print(
         return Ok(());
     }
     println!(
-        "{name}: taken over, {left} slabs were left; {}",
+        "{name}: taken over with {left} slabs; {}",
         super::volume::health(&value)
     );
     if status.torn_pages > 0 {
         println!(
-            "{} pages are errors until they are written whole: more hosts were lost than the volume \
-             survives",
+            "{} pages return errors until they are completely overwritten: more hosts were lost \
+             than the scheme tolerates",
             status.torn_pages
         );
     }
@@ -103,22 +103,22 @@ pub fn release(which: &Which, name: &str) -> Result<String> {
     volumes.load(name)?;
     drop(volumes.own(name)?);
     let given_back = match volumes.left(name) {
-        Ok(None) => Ok("it held nothing".to_owned()),
+        Ok(None) => Ok("it was empty".to_owned()),
         Ok(Some(left)) => which
             .load()
             .and_then(|loaded: Loaded| Serving::open_to_give_back(&loaded, volumes.clone(), name))
             .map(|_| {
                 let hosts = left.hosts.len();
-                format!("{} slabs given back to {hosts} hosts", left.slabs)
+                format!("{} slabs returned to {hosts} hosts", left.slabs)
             }),
         Err(damaged) => Err(damaged),
     };
     let said = given_back.unwrap_or_else(|error| {
         eprintln!(
-            "warning: {error:#}; hosts keep what they hold of volume {name} until they need the \
-             memory, or for a day"
+            "warning: {error:#}; hosts keep their slabs of volume {name} for a day or until they \
+             need the memory"
         );
-        "not all that hosts hold of it is given back".to_owned()
+        "some slabs could not be returned".to_owned()
     });
     volumes.forget_content(name)?;
     Ok(said)

@@ -29,9 +29,9 @@ use anyhow::Result;
   cenote cache bench c0 --record 64 --reads 95 --dir ~/.cenote/well
   cenote cache delete c0 --dir ~/.cenote/well
 
-A remote cache is asked for by what it has to do. A network is measured once, ahead; from that the
-cheapest configuration is chosen that does it: client threads (c), server threads (s; 0 for one-sided
-verbs), requests in a message (b), messages under way on a connection (q).")]
+A remote cache is created for an SLO. cache model measures the network once; from that model the
+cheapest configuration that meets the SLO is chosen: client threads (c), server threads (s; 0 for
+one-sided verbs), requests in a message (b), messages in flight on a connection (q).")]
 pub struct Args {
     #[command(subcommand)]
     command: Command,
@@ -39,18 +39,19 @@ pub struct Args {
 
 #[derive(clap::Subcommand, Debug)]
 enum Command {
-    /// Measure configurations of a network, into a file
+    /// Measure configurations of a network and save the model to a file
     #[command(after_help = "Examples:
   cenote cache model --transport sim --record 16
   cenote cache model --transport sim --distance 5us --record 16 --record 64 --record 1K --out far.model
   cenote cache model --transport sim --record 16 --full-grid --json
 
-Powers of two of each parameter are measured. Along each, it ends once a step raises throughput
-by less than 1 %, unless --full-grid is given. A file that is there is gone on with: what it has is not measured again,
-and other sizes of records and other distances are added to it. It is saved each second, whole.
-Figures of sim are simulated, on a network of 100 Gbit/s; docs/papers/redy.md says what is assumed.")]
+Each parameter is measured at powers of two, until a step raises throughput by less than 1 %; with
+--full-grid, at all of them. An existing file is resumed: configurations that it has are not
+measured again, and other record sizes and distances are added. The file is saved each second.
+Figures of sim are simulated, on a network of 100 Gbit/s; docs/papers/redy.md states the
+assumptions.")]
     Model(model::Args),
-    /// Find the cheapest configuration that does what is asked
+    /// Find the cheapest configuration that meets an SLO
     #[command(
         override_usage = "cenote cache search [OPTIONS] --model <FILE> --throughput <N> \\
                            --latency <DURATION> --record <SIZE>"
@@ -59,8 +60,8 @@ Figures of sim are simulated, on a network of 100 Gbit/s; docs/papers/redy.md sa
   cenote cache search --model sim.model --throughput 200000 --latency 100us --record 16
   cenote cache search --model sim.model --throughput 5e6 --latency 20us --latency-of p99 --record 64 --json
 
-Cheapest is: the fewest server threads, then client threads, then requests in a message, then messages under
-way. Exit code 3: nothing does it; what can be had is said.")]
+The cheapest has the fewest server threads, then the fewest client threads, requests in a message and
+messages in flight. Exit code 3: no configuration meets the SLO; the nearest one is printed.")]
     Search(search::Args),
     /// Choose the cheapest machines for a cache
     #[command(after_help = "Examples:
@@ -68,82 +69,86 @@ way. Exit code 3: nothing does it; what can be had is said.")]
   cenote cache plan --catalogue machines.toml --size 64G --spot --json
   cenote cache plan --catalogue machines.toml --size 64G --model sim.model --throughput 2e6 --latency 50us --record 16
 
-The catalogue is TOML, docs/guides/cache.md has an example. With a model, for each distance that was
-measured the configuration that does it decides how many server threads are needed; the cheapest of these
-plans is taken. Exit code 3: nothing does it, or the machines are too few.")]
+The catalogue is a TOML file; docs/guides/cache.md has an example. With a model, the configuration that
+meets the SLO at each measured distance gives the number of server threads, and the cheapest of these
+plans is chosen. Exit code 3: nothing meets the SLO, or there are too few machines.")]
     Plan(plan::Args),
-    /// Make a cache in the memory of a cluster's hosts
+    /// Create a cache in the memory of a cluster's hosts
     #[command(after_help = "Examples:
   cenote cache create c0 --size 4G --dir ~/.cenote/well
   cenote cache create c0 --size 4G --copies 2 --duration 12h --dir ~/.cenote/well
   cenote cache create c0 --size 64G --catalogue machines.toml --spot --dir ~/.cenote/well
   cenote cache create c0 --size 4G --model shm.model --throughput 200000 --latency 100us --record 16 --dir ~/.cenote/well
 
-With a model, the cheapest configuration is chosen that does what is asked; see cenote cache search. A process
-in the background, the cache's manager, decides which host has each region, and moves regions off hosts that
-are taken back; cenote down ends it, and cenote cache start brings it back. Without --catalogue it uses the hosts
-of the cluster file as that is now. With it the manager gets the cheapest machines, others where one dies or is taken
-back, and cheaper ones where that pays for the move; it gives them back when the cache shrinks or ends. Exit code 3: nothing does what is
-asked, or some region has no memory yet.")]
+With a model, the cheapest configuration that meets the SLO is chosen; see cenote cache search. A
+background process, the cache's manager, places regions on hosts and moves them off hosts that are
+taken back; cenote down stops it, and cenote cache start starts it again. Without --catalogue it uses
+the hosts that the cluster file lists, and follows changes of that file. With --catalogue the manager
+acquires the cheapest machines, replaces those that die or are taken back, moves to cheaper ones where
+that pays for the move, and releases machines when the cache shrinks or ends. Exit code 3: nothing
+meets the SLO, or some region has no memory yet.")]
     Create(Box<create::Args>),
-    /// Show regions, hosts, moves, losses and clients of a cache, or a line for each cache
+    /// Show regions, hosts, moves, losses and clients of a cache; without a name, one line for each
+    /// cache
     #[command(after_help = "Examples:
   cenote cache status --dir ~/.cenote/well
   cenote cache status c0 --dir ~/.cenote/well --json
 
-Exit code 3: not every region has all its copies on hosts that stay, or the journal cannot be written.")]
+Exit code 3: a region lacks copies, a copy is on a host that is leaving, or the journal cannot be
+written.")]
     Status(state::Args),
-    /// Give a cache another size, or another configuration, while it is in use
+    /// Change the size or the configuration of a cache in use
     #[command(after_help = "Examples:
   cenote cache reshape c0 --size 8G --dir ~/.cenote/well
   cenote cache reshape c0 --model shm.model --throughput 1e6 --latency 200us --record 16 --dir ~/.cenote/well
 
-What is cut off is lost, and what is new holds zeros. Clients that come from then on use the new
+Data beyond a smaller size is lost; added space reads as zeros. Clients that join later use the new
 configuration.")]
     Reshape(change::ReshapeArgs),
-    /// Say when a cache ends
+    /// Set when a cache expires
     #[command(after_help = "Examples:
   cenote cache renew c0 --duration 12h --dir ~/.cenote/well
   cenote cache renew c0 --dir ~/.cenote/well")]
     Renew(change::RenewArgs),
-    /// Copy a cache to a file while it is in use; regions that are lost later come back from it
+    /// Save a cache in use to a file; regions lost later are restored from it
     #[command(after_help = "Examples:
   cenote cache checkpoint c0 --dir ~/.cenote/well
   cenote cache checkpoint c0 /backup/c0.checkpoint --json --dir ~/.cenote/well
 
-Writes of one region after the other wait while it is copied; reads go on. Each region is there as it was at one
-moment. A region that goes with its machine comes back from the last checkpoint; cenote cache status says of when.")]
+Regions are copied one at a time; writes to the region being copied wait, reads continue. The copy of
+each region is from one point in time. A region lost with its machine is restored from the last
+checkpoint; cenote cache status shows its age.")]
     Checkpoint(checkpoint::Args),
-    /// Give all memory of a cache back, and forget it
+    /// Delete a cache and free its memory
     #[command(after_help = "Example:\n  cenote cache delete c0 --dir ~/.cenote/well")]
     Delete(change::DeleteArgs),
-    /// Measure a cache that runs: reads and writes of records at random
+    /// Benchmark a running cache with random reads and writes
     #[command(after_help = "Examples:
   cenote cache bench c0 --dir ~/.cenote/well
   cenote cache bench c0 --record 64 --reads 50 --threads 2 --under-way 32 --duration 10s --json --dir ~/.cenote/well
 
 Exit code 1: a request failed.")]
     Bench(bench::Args),
-    /// Start the manager of a cache that has none
+    /// Start the manager of a cache
     #[command(after_help = "Example:\n  cenote cache start c0 --dir ~/.cenote/well")]
     Start(create::Named),
-    /// End the manager of a cache; hosts keep what it holds, and the next one goes on
+    /// Stop the manager of a cache; hosts keep the data for the next manager
     #[command(after_help = "Example:\n  cenote cache stop c0 --dir ~/.cenote/well")]
     Stop(create::Named),
-    /// Be the manager of a cache, in the foreground, as a service manager starts it
+    /// Run the manager of a cache in the foreground, for service managers
     #[command(after_help = "Example:\n  cenote cache manage c0 --dir ~/.cenote/well")]
     Manage(manage::Args),
-    /// Start or end a host of a cache's catalogue on this machine; its manager runs this
+    /// Start or stop a host of a cache's catalogue on this machine; run by the cache's manager
     #[command(
         hide = true,
         after_help = "Example:
   CENOTE_ORDER=ID-1-1 cenote cache machine release c0 --dir ~/.cenote/well"
     )]
     Machine(machine::Args),
-    /// The host that model measures
+    /// The host that cache model measures
     #[command(hide = true)]
     Measured(cenote_measurer::peer::Args),
-    /// Procedures that run beside the data: put one on hosts, list them, take one away
+    /// Procedures that run beside the data: put, list, remove, run
     Proc(proc::Args),
 }
 

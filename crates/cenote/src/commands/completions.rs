@@ -11,7 +11,7 @@ use clap_complete::Shell;
   cenote completions bash > /etc/bash_completion.d/cenote
   cenote completions zsh > ~/.zfunc/_cenote")]
 pub struct Args {
-    /// The shell to write for
+    /// Shell
     shell: Shell,
 }
 

@@ -33,43 +33,44 @@ use crate::{hints, listen_addresses, service};
       --tls-cert pool.pem --tls-key pool.key --token-file dashboard.token
 
 The page shows hosts, volumes, key-value groups, caches and stores, and the rates and latencies of the
-last hour, which are kept in memory alone. It is read-only without --token-file. With it, whoever
-enters the token (cat dashboard.token) may drain hosts, look through volumes and limit repairs.
-Beyond loopback it asks for TLS, and for the token to show anything. docs/guides/dashboard.md.")]
+last hour, which are kept in memory only. It is read-only without --token-file. With it, whoever
+enters the token (cat dashboard.token) can drain hosts, scrub volumes and limit repair rates. An
+address beyond loopback needs TLS and a token, and the page shows nothing without the token. See
+docs/guides/dashboard.md.")]
 pub struct Args {
     #[command(flatten)]
     which: Which,
-    /// Where browsers connect
+    /// Address to listen on
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:7780")]
     listen: HostPort,
-    /// A name by which browsers reach it, besides that of --listen; may be given several times
+    /// Additional host name that browsers use for this server; may be repeated
     #[arg(long, value_name = "NAME")]
     name: Vec<String>,
-    /// File with the token that orders take, as cenote key new makes it
+    /// File with the token that permits changes, made by cenote key new
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
-    /// This server's certificate, and those that lead to its authority, as PEM: https only then
+    /// PEM file with this server's certificate chain; enables https
     #[arg(long, value_name = "FILE", requires = "tls_key")]
     tls_cert: Option<PathBuf>,
-    /// The key of --tls-cert, as PEM
+    /// PEM file with the private key of --tls-cert
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     tls_key: Option<PathBuf>,
-    /// How often each part is asked
+    /// How often to poll each part
     #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = span::within("500ms", "1m"))]
     interval: Duration,
-    /// How long a host, the owner of a volume, a node or a store may take to answer
+    /// Timeout for answers of a host, volume owner, node or store
     #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = span::within("100ms", "60s"))]
     timeout: Duration,
-    /// A store that is served, tcp:HOST:PORT or shm:PATH; may be given several times
+    /// Address of an object store, tcp:HOST:PORT or shm:PATH; may be repeated
     #[arg(long, value_name = "ADDRESS")]
     store: Vec<Address>,
-    /// Folder of the key-value store, as given to cenote kv up [default: that of the cluster]
+    /// Folder of the key-value store, as given to cenote kv up [default: the cluster's folder]
     #[arg(long, value_name = "DIR", conflicts_with = "etcd")]
     kv: Option<PathBuf>,
-    /// The key-value store at these addresses of etcd, with commas
+    /// Comma-separated etcd addresses of the key-value store
     #[arg(long, value_name = "URLS", requires = "kv_key")]
     etcd: Option<String>,
-    /// File with the key of the key-value store at --etcd
+    /// File with the cluster key of the key-value store at --etcd
     #[arg(long, value_name = "FILE", requires = "etcd")]
     kv_key: Option<PathBuf>,
     /// Name of the key-value store at --etcd [default: kv]
@@ -160,7 +161,7 @@ impl Args {
             return Ok(None);
         };
         let config = tls::configuration(chain, key, None, Verify::None).map_err(|error| {
-            let remedy = "PEM files: --tls-cert and the --tls-key that belongs to it";
+            let remedy = "give PEM files: --tls-cert and the matching --tls-key";
             Failure::new(format!("TLS: {error}"), remedy)
         })?;
         Ok(Some(Arc::new(config)))
@@ -170,15 +171,15 @@ impl Args {
     fn access(&self, at: SocketAddr, loaded: Option<&Loaded>, is_tls: bool) -> Result<Access> {
         let is_remote = !at.ip().is_loopback();
         if is_remote && (!is_tls || self.token_file.is_none()) {
-            let what = format!("--listen {}: other machines could read it", self.listen);
-            let remedy = "--tls-cert, --tls-key and --token-file; or a loopback address";
+            let what = format!("--listen {}: reachable from other machines", self.listen);
+            let remedy = "add --tls-cert, --tls-key and --token-file, or use a loopback address";
             return Err(Failure::usage(what, remedy).into());
         }
         let token = self.token_file.as_ref().map(|path| {
             let key = load_key(path)?.to_hex();
             if loaded.is_some_and(|loaded| loaded.key.to_hex() == key) {
                 let what = format!("--token-file {}: this is the cluster's key", path.display());
-                let remedy = "another: cenote key new --out dashboard.token";
+                let remedy = "make another: cenote key new --out dashboard.token";
                 return Err(Failure::usage(what, remedy).into());
             }
             anyhow::Ok(Token::new(key))

@@ -33,30 +33,31 @@ pub use self::machine::is_silent;
   cenote doctor --fix --json | jq '.mended'
   cenote doctor --json | jq '.findings[] | select(.state != \"ok\")'
 
---fix does what cannot lose data and nobody else notices: switches of the kernel that speed us up, modules,
-limits of this shell, mounts whose server has ended, notes of processes that have ended. Settings of the
-whole machine below /proc/sys wait for --sysctl. All of it lasts until the machine starts again.
+--fix changes only what cannot lose data or affect other programs: kernel switches that speed up
+cenote, kernel modules, limits of this shell, mounts whose server has died, and pid files of dead
+processes. Machine-wide settings below /proc/sys are changed only with --sysctl. Changes last until
+the next reboot.
 
-Exit code 1: there is an error, after what was mended.")]
+Exit code 1: errors remain after the fixes.")]
 pub struct Args {
     #[command(flatten)]
     which: Which,
-    /// Look at a store in this folder as well; may be given again
+    /// Also check the object store in this folder; may be repeated
     #[arg(long, value_name = "DIR")]
     store: Vec<PathBuf>,
-    /// Look at this alone, as the report calls it; may be given again
+    /// Check only this subject, named as in the report; may be repeated
     #[arg(long, value_name = "SUBJECT")]
     only: Vec<String>,
-    /// Mend what can be mended safely, and say what was done
+    /// Fix what can be fixed safely, and report the fixes
     #[arg(long)]
     fix: bool,
-    /// Change settings of the whole machine too
+    /// Also change machine-wide settings
     #[arg(long, requires = "fix")]
     sysctl: bool,
-    /// How long a host, an owner or a node may take to answer
+    /// Timeout for answers of a host, volume owner or node
     #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = span::within("1ms", "60s"))]
     timeout: Duration,
-    /// One JSON object on standard output
+    /// Print one JSON object
     #[arg(long)]
     json: bool,
     /// Look at this mount alone: a process that may never end
@@ -125,11 +126,11 @@ fn store(dir: &Path) -> Finding {
     let shown = dir.display();
     match folder::is_served(dir) {
         Ok(true) => Finding::ok("store", format!("{shown}: served")),
-        Ok(false) => Finding::ok("store", format!("{shown}: nobody serves it")),
+        Ok(false) => Finding::ok("store", format!("{shown}: not served")),
         Err(error) => Finding::warning(
             "store",
             format!("{shown}: {}", chain(&error)),
-            "cenote store check says what is in it",
+            "cenote store check verifies it",
         ),
     }
 }

@@ -26,18 +26,18 @@ const KILL_LIMIT: Duration = Duration::from_secs(30);
 #[command(after_help = "Example:
   cenote down --dir ~/.cenote/well
 
-Memory that volumes hold on these hosts is gone afterwards. The key, the logs and the
-descriptions of volumes stay in the folder. Machines that were got for caches are not given
-back: while there are some it refuses.")]
+Data that volumes hold on these hosts is lost. The key, the logs and the descriptions of volumes stay
+in the folder. Machines that caches have acquired are not released; while there are any, down
+refuses.")]
 pub struct Args {
-    /// Folder of the cluster
+    /// Cluster folder
     #[arg(long, value_name = "DIR", env = "CENOTE_DIR")]
     dir: PathBuf,
-    /// End the hosts also while a volume is in use: its pages are lost; and while caches have
-    /// machines that were got for them: these go on, and cost
+    /// Stop the hosts even if volumes are in use, whose pages are lost, or caches have acquired
+    /// machines, which keep running at your cost
     #[arg(long)]
     force: bool,
-    /// How long hosts have to end by themselves before they are killed
+    /// Time for hosts to exit before they are killed
     #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = span::any)]
     timeout: Duration,
 }
@@ -49,10 +49,7 @@ pub fn run(args: &Args) -> Result<u8> {
     let machines = machines_of_caches(&dir)?;
     if args.force {
         if !machines.is_empty() {
-            eprintln!(
-                "left running, and nobody gives them back: {}",
-                machines.join(", ")
-            );
+            eprintln!("left running, and not released: {}", machines.join(", "));
         }
     } else {
         refuse_in_use(&volumes)?;
@@ -86,7 +83,9 @@ pub fn run(args: &Args) -> Result<u8> {
         (0, ..) => println!("already down: {}", dir.root().display()),
         (_, 0, 0) => println!("down: {ended} hosts ended"),
         (_, gone, killed) => {
-            println!("down: {ended} hosts ended, {killed} of them killed, {gone} were gone before");
+            println!(
+                "down: {ended} hosts ended, {killed} of them killed; {gone} had already ended"
+            );
         }
     }
     Ok(DONE)
@@ -99,7 +98,7 @@ fn refuse_in_use(volumes: &Volumes) -> Result<()> {
     }
     Err(Failure::new(
         format!("volumes in use: {}", used.join(", ")),
-        "end their nbd server or swap first, or cenote down --force to lose their pages",
+        "stop their nbd server or swap first, or use cenote down --force and lose their pages",
     )
     .into())
 }
@@ -124,11 +123,11 @@ fn refuse_machines(machines: &[String]) -> Result<()> {
     }
     Err(Failure::new(
         format!(
-            "machines were got that nobody would give back: {}",
+            "caches have acquired machines that would not be released: {}",
             machines.join(", ")
         ),
-        "cenote cache delete NAME gives them back; cenote down --force leaves them running, and \
-         their price, to you",
+        "cenote cache delete NAME releases them; cenote down --force leaves them running, at your \
+         cost",
     )
     .into())
 }
@@ -153,7 +152,7 @@ pub fn end(running: &[(&str, Process)], signal: i32, limit: Duration) -> Result<
     let deadline = Instant::now() + KILL_LIMIT;
     for (name, process) in &left {
         if !process.wait(deadline)? {
-            bail!("{name} was killed and is still there after {KILL_LIMIT:?}");
+            bail!("{name} was killed but is still running after {KILL_LIMIT:?}");
         }
     }
     Ok(left.len())

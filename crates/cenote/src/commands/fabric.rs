@@ -20,10 +20,10 @@ pub struct Args {
 
 #[derive(clap::Subcommand, Debug)]
 enum Action {
-    /// List the fabrics: usable or not, and the reason
+    /// List the transports, whether each is usable, and why
     #[command(after_help = "Example:\n  cenote fabric list --json")]
     List {
-        /// One JSON array on standard output
+        /// Print one JSON array
         #[arg(long)]
         json: bool,
     },

@@ -42,10 +42,10 @@ use settings::Settings;
   cenote host --config /etc/cenote/host.toml --headroom 25%
   cenote host drain h00 --cluster /etc/cenote/cluster.toml
 
-It runs until SIGTERM or SIGINT. Clients lose the memory it lends: they rebuild it elsewhere,
-unless the host is drained first, or has a --grace period in which they take their bytes away. With --headroom it asks for slabs back while others on the machine
-need the memory, those that are used least. SIGHUP puts the program that is installed now in its place,
-and lent memory stays as it is. On several machines: docs/deploy.md."
+It runs until SIGTERM or SIGINT. Clients then lose the memory it lends and rebuild it elsewhere, unless
+the host is drained first or has a --grace period in which they move their data. With --headroom it
+asks clients to return their least used slabs when other programs need the memory. SIGHUP upgrades the
+host to the installed binary; lent memory stays as it is. For several machines see docs/deploy.md."
 )]
 pub struct Args {
     #[command(subcommand)]
@@ -57,11 +57,11 @@ pub struct Args {
 /// What an operator tells a host that runs.
 #[derive(clap::Subcommand, Debug)]
 enum Order {
-    /// Have a host give all its memory back without loss
+    /// Move all data off a host without loss
     Drain(drain::Args),
-    /// Tell a host that its machine is taken back, and when: its clients move what they have there
+    /// Announce that a host's machine is going away; its clients move their data
     Notice(notice::Args),
-    /// Put the program that is installed now in a host's place; its slabs stay
+    /// Upgrade a running host to the installed binary; its slabs stay
     Upgrade(upgrade::Args),
 }
 
@@ -144,7 +144,7 @@ fn lend(settings: &Settings) -> Result<u8> {
     let lost = |error: &anyhow::Error| {
         tracing::error!(
             error = format!("{error:#}"),
-            "slabs of the process before are lost"
+            "the previous process's slabs are lost"
         );
     };
     let inheritance = succession::inheritance()
@@ -198,7 +198,7 @@ fn lend(settings: &Settings) -> Result<u8> {
                 let Err(error) = succession::exec(&program, &daemon);
                 tracing::error!(
                     error = format!("{error:#}"),
-                    "not upgraded; the host goes on"
+                    "not upgraded; the host continues"
                 );
                 service::tell("READY=1");
             }
@@ -219,7 +219,7 @@ fn leave(mut daemon: Daemon) -> u8 {
             DONE
         }
         Err(error) => {
-            tracing::error!(error = format!("{error:#}"), "lent memory is given up");
+            tracing::error!(error = format!("{error:#}"), "lent memory is freed");
             daemon.shut_down();
             FAILED
         }

@@ -18,26 +18,25 @@ pub struct Args {
 
 #[derive(clap::Subcommand, Debug)]
 enum Action {
-    /// Write a new random key to a file that only you can read
+    /// Generate a cluster key, in a file that only you can read
     ///
-    /// Every host and client of a cluster holds the same key. Copy it to the other
-    /// machines by a channel you trust, and keep its mode 0600: a key that others
-    /// can read is refused.
+    /// All hosts and clients of a cluster share one key. Copy it to the other machines over a
+    /// channel you trust, and keep its mode at 0600: a key that others can read is refused.
     #[command(after_help = "Example:\n  cenote key new --out cluster.key")]
     New {
-        /// File to make; one that is there is never overwritten
+        /// File to create; an existing one is never overwritten
         #[arg(long, value_name = "FILE", default_value = "cluster.key")]
         out: PathBuf,
     },
-    /// Write a new random key that a volume's pages are sealed with
+    /// Generate a key that encrypts a volume's pages
     ///
-    /// It stays with the clients that serve the volume; hosts never see it. Without it what the
-    /// volume holds cannot be read by anybody.
+    /// The key stays with the clients that serve the volume; hosts never see it. Without the key
+    /// nobody can read the volume.
     #[command(
         after_help = "Example:\n  cenote key seal --out v0.key\n  cenote volume create v0 --size 2G --seal v0.key --dir ~/.cenote/well"
     )]
     Seal {
-        /// File to make; one that is there is never overwritten
+        /// File to create; an existing one is never overwritten
         #[arg(long, value_name = "FILE")]
         out: PathBuf,
     },
@@ -47,8 +46,8 @@ pub fn run(args: &Args) -> Result<u8> {
     let (Action::New { out } | Action::Seal { out }) = &args.action;
     if out.exists() {
         return Err(Failure::new(
-            format!("{} is there already and stays as it is", out.display()),
-            "another name by --out, or remove the file if nothing uses it",
+            format!("{} already exists and is not changed", out.display()),
+            "use another --out, or remove the file if nothing uses it",
         )
         .into());
     }

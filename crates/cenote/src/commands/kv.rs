@@ -22,8 +22,8 @@ use anyhow::Result;
   cenote kv join --name n02 --dir ~/.cenote/well
   cenote kv down --dir ~/.cenote/well
 
-A store for clients of memcached, in the memory of several nodes. Values are erasure coded: any M
-nodes of groups of K+M may die and no acknowledged write is lost.")]
+A store for memcached clients, in the memory of several nodes. Values are erasure-coded: any M nodes of
+a K+M group may die without losing an acknowledged write.")]
 pub struct Args {
     #[command(subcommand)]
     command: Command,
@@ -31,19 +31,19 @@ pub struct Args {
 
 #[derive(clap::Subcommand, Debug)]
 enum Command {
-    /// Start a cluster on this machine: etcd, and each node a process of its own
+    /// Start a cluster on this machine: etcd, and one process for each node
     Up(up::Args),
-    /// Start one more node on this machine, in the background
+    /// Start another node on this machine, in the background
     Join(join::Args),
-    /// Run one node, in the foreground
+    /// Run one node in the foreground
     Node(node::Args),
-    /// Show the nodes, the groups and the memory
+    /// Show nodes, groups and memory
     Status(status::Args),
-    /// Move a node's partitions away, to other nodes
+    /// Move a node's partitions to other nodes
     Drain(drain::Args),
-    /// Give up what is gone for good, and begin it again, empty
+    /// Declare lost partitions gone, and restart them empty
     ResetLost(reset_lost::Args),
-    /// End the nodes of this machine, and etcd where `kv up` started it
+    /// Stop the nodes of this machine, and etcd if kv up started it
     Down(down::Args),
 }
 

@@ -13,7 +13,7 @@ use cenote_cli::{Common, program};
 #[derive(clap::Args, Debug)]
 #[command(disable_help_flag = true)]
 pub struct Args {
-    /// As its own --help says
+    /// Arguments of the command; see its own --help
     #[arg(
         trailing_var_arg = true,
         allow_hyphen_values = true,
@@ -30,10 +30,10 @@ pub fn run(command: &[&str], args: &Args, common: Common) -> Result<u8> {
     let path = program::this()?.with_file_name(program::LAB);
     if !path.is_file() {
         let what = format!(
-            "{}: no such program, and it has that command",
+            "{}: no such program; it provides this command",
             path.display()
         );
-        return Err(Failure::new(what, "make build makes it, beside cenote").into());
+        return Err(Failure::new(what, "make build, which builds it beside cenote").into());
     }
     let mut lab = Command::new(&path);
     // Its help names the command as it was given.

@@ -32,36 +32,38 @@ use crate::{background, fuse_rings, service};
   cenote mount /mnt/well --dir ~/.cenote/well --volume files --background
   umount /mnt/well
 
-It prints one line when the files are there, and runs until DIR is unmounted, or SIGTERM or SIGINT.
-A volume with a name keeps its files then, and when this process is killed: mount it again. Without
---volume the files end with the mount. What was fsynced survives as many host losses as the scheme
-does and the end of this process, in any order, not the end of this machine. Of what was not fsynced a
-killed process takes the kernel's unwritten cache, and names of the last second.
+It prints one line when the files are accessible, and runs until DIR is unmounted, or SIGTERM or SIGINT.
+A named volume keeps its files after that, also when this process is killed: mount it again. Without
+--volume the files are deleted with the mount. Fsynced data survives as many host losses as the scheme
+tolerates and the end of this process, in any order, but not the end of this machine. If the process
+is killed, data that was not fsynced may be lost: the kernel's dirty pages, and names created in the
+last second.
 
 After a kill DIR answers \"Transport endpoint is not connected\": mount again, or umount -l DIR.
-The kernel's requests come over io_uring where it allows that (cenote doctor), else over /dev/fuse;
-CENOTE_FUSE_URING=off in the environment keeps to /dev/fuse. The line says which. docs/guides/files.md.")]
+Requests of the kernel arrive over io_uring if it allows that (cenote doctor), else over /dev/fuse;
+CENOTE_FUSE_URING=off in the environment forces /dev/fuse. The line says which. See
+docs/guides/files.md.")]
 pub struct Args {
-    /// An empty directory, in which the files appear
+    /// Mount point, use an empty directory
     #[arg(value_name = "DIR")]
     point: PathBuf,
     #[command(flatten)]
     which: Which,
     #[command(flatten)]
     volume: WhichVolume,
-    /// Return when the files are there, and serve them in the background until umount DIR
+    /// Return when the files are accessible, and serve in the background until umount DIR
     #[arg(long)]
     background: bool,
-    /// Let other users look in; permissions then decide, as on any file system
+    /// Allow access by other users, subject to file permissions
     #[arg(long)]
     allow_other: bool,
-    /// Serve Prometheus metrics here
+    /// Serve Prometheus metrics at this address
     #[arg(long, value_name = "HOST:PORT")]
     metrics: Option<HostPort>,
-    /// Let other machines reach --metrics
+    /// Allow other machines to reach --metrics
     #[arg(long, requires = "metrics")]
     allow_remote: bool,
-    /// Threads that serve requests: as many reads, writes and fsyncs are under way at a time. Over
+    /// Threads that serve requests, which bounds the reads, writes and fsyncs in flight. Over
     /// io_uring each processor has at least one
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u8).range(1..=32))]
     threads: u8,
@@ -84,11 +86,10 @@ pub fn run(args: &Args) -> Result<u8> {
     if doctor::is_silent(&args.point) {
         return Err(Failure::new(
             format!(
-                "{} is a mount point already, and the process that serves it does not answer; it may \
-                 be stopped",
+                "{} is already a mount point, and its server does not answer; it may be stopped",
                 args.point.display()
             ),
-            "have it go on (kill -CONT), or end it, which fails what waits there",
+            "resume the server (kill -CONT), or kill it, which fails waiting requests",
         )
         .into());
     }
@@ -107,15 +108,15 @@ fn check(args: &Args) -> Result<()> {
         && size.bytes() < SIZE_BYTES_MIN
     {
         let least = Size(SIZE_BYTES_MIN);
-        let what = format!("{size} are too few for a file system, which takes {least}");
-        return Err(Failure::usage(what, "a larger --size").into());
+        let what = format!("{size} is too small for a file system, which needs {least}");
+        return Err(Failure::usage(what, "use a larger --size").into());
     }
     let device = File::options().read(true).write(true).open("/dev/fuse");
     device.map_err(|error| {
-        let what = format!("/dev/fuse: {error}: this machine, or this user, has no FUSE");
+        let what = format!("/dev/fuse: {error}: FUSE is not available to this user");
         Failure::new(
             what,
-            "modprobe fuse, as root; in a container --device /dev/fuse",
+            "run modprobe fuse as root; in a container, use --device /dev/fuse",
         )
     })?;
     Ok(())
@@ -127,7 +128,7 @@ fn serve(args: &Args, loaded: &Loaded, point: &MountPoint) -> Result<u8> {
     // Nobody is told of an end that came before.
     signals::on_stop(move || tell.send(()).unwrap_or(()))?;
     if let Err(error) = mount::join_the_io_path() {
-        tracing::info!(%error, "memory that this process asks for may wait for what it serves");
+        tracing::info!(%error, "memory allocations of this process may wait for its own mount");
     }
     let span = tracing::info_span!("mount", cenote.directory = %point.path().display()).entered();
     let serving = Serving::open(loaded, &args.volume, End::Keep)?;
@@ -150,7 +151,8 @@ fn serve(args: &Args, loaded: &Loaded, point: &MountPoint) -> Result<u8> {
     let mounted = Mount::start(files, point, &options, move || ended.send(()).unwrap_or(()));
     let mut mounted = mounted.map_err(|error| {
         let what = format!("mount at {}: {error}", point.path().display());
-        let mend = "as root, or as the owner of DIR with fusermount3 installed; cenote doctor";
+        let mend = "run as root, or as the owner of DIR with fusermount3 installed; see cenote \
+                    doctor";
         Failure::new(what, mend)
     })?;
     if let Some(address) = &args.metrics {
@@ -173,14 +175,15 @@ fn serve(args: &Args, loaded: &Loaded, point: &MountPoint) -> Result<u8> {
     outcome.map_err(|error| {
         Failure::new(
             format!("end the mount: {error}"),
-            "mount the volume again: what was fsynced is there",
+            "mount the volume again: fsynced data is safe",
         )
     })?;
     match name {
         Some(name) => eprintln!(
-            "unmounted; hosts keep the files of volume {name}: mount it again, or cenote volume delete {name}"
+            "unmounted; hosts keep the files of volume {name}: mount it again, or run cenote \
+             volume delete {name}"
         ),
-        None => eprintln!("unmounted; the files are gone"),
+        None => eprintln!("unmounted; the files were deleted"),
     }
     Ok(DONE)
 }
@@ -224,7 +227,7 @@ fn refused(error: &PointError) -> Failure {
     let mend = match error {
         PointError::Os { path, .. } => format!("mkdir -p {}", quoted(path)),
         PointError::NotDirectory(_) | PointError::NotEmpty(_) => "an empty directory".to_owned(),
-        PointError::Mounted(path) => format!("umount {}, or another directory", quoted(path)),
+        PointError::Mounted(path) => format!("umount {}, or use another directory", quoted(path)),
         PointError::Stale(path) => format!("umount -l {}", quoted(path)),
         _ => String::new(),
     };
@@ -233,9 +236,11 @@ fn refused(error: &PointError) -> Failure {
 
 fn not_opened(error: OpenError, name: &str, loaded: &Loaded) -> Failure {
     let mend = match error {
-        OpenError::TooSmall { .. } => "a larger --size".to_owned(),
+        OpenError::TooSmall { .. } => "use a larger --size".to_owned(),
         OpenError::Other | OpenError::Damaged => {
-            format!("another volume; cenote volume reset {name} gives up what this one holds")
+            format!(
+                "use another volume; cenote volume reset {name} discards the content of this one"
+            )
         }
         _ => format!("cenote status --cluster {}", quoted(&loaded.file)),
     };

@@ -29,38 +29,39 @@ use crate::{background, listen_addresses, service};
   nbdinfo \"nbd+unix:///?socket=$HOME/.cenote/well/nbd\"
   nbdcopy -- [ cenote nbd --dir ~/.cenote/well --volume v0 ] copy.img
 
-It prints one line when it is ready and runs until SIGTERM or SIGINT. With --background it returns
-then; the line also says which process serves, and where its log is: beside the cluster file, in
-servers/VOLUME/{pid,log}. What kept it from serving is said here, and is the exit code. A volume with a name keeps
-its content then, and when the server is killed: start it again, and clients that reconnect go on.
-Without --volume the content ends with the server. FLUSH and FUA promise what every acknowledgement
-does: as many host losses as the scheme survives and the end of the server, in any order, not a power
-cut. A page that was being written when the server was killed is as before or as written, never an
-error. For that up to 64 MiB of pages under way are kept on the disk beside the volume's file (1 MiB
-per worker); of a sealed volume they are encrypted.
+It prints one line when it is ready, and runs until SIGTERM or SIGINT. With --background it returns when
+it is ready; the line also has the pid and the log of the server, which are in servers/VOLUME/{pid,log}
+beside the cluster file. A failure to start is reported here, with an exit code. A named volume keeps
+its content after that, also when the server is killed: start it again, and clients that reconnect
+continue. Without --volume the content is deleted with the server. FLUSH and FUA promise what every
+acknowledgement promises: the data survives as many host losses as the scheme tolerates and the end of
+the server, in any order, but not a power failure. After a kill, a page that was being written is old
+or new, never an error. For this, up to 64 MiB of pages in flight (1 MiB for each worker) are kept on
+disk beside the volume's file; those of a sealed volume are encrypted.
 
-Sockets that a service manager or an NBD client passes (LISTEN_FDS) are listened on, too, and need
-neither --socket nor --listen; the line goes to standard error then.
+Sockets passed by a service manager or an NBD client (LISTEN_FDS) are served as well, and need neither
+--socket nor --listen; the line then goes to stderr.
 
-With --tls-cert nothing is said over TCP but by TLS; clients of the unix socket may ask for it. With
---tls-ca a client has to have a certificate that this authority has signed. docs/guides/nbd.md.")]
+With --tls-cert, TCP connections must use TLS; clients of the unix socket may. With --tls-ca, clients
+must present a certificate signed by that CA. See docs/guides/nbd.md.")]
 pub struct Args {
     #[command(flatten)]
     which: Which,
     #[command(flatten)]
     volume: WhichVolume,
-    /// Listen on a unix socket
+    /// Listen on this unix socket
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
-    /// Listen on TCP; loopback only unless --allow-remote
+    /// Listen on this TCP address; loopback only unless --allow-remote
     #[arg(long, value_name = "HOST:PORT")]
     listen: Option<HostPort>,
-    /// Let other machines reach --listen and --metrics: whoever does reads and writes
+    /// Allow other machines to reach --listen and --metrics; without --tls-ca, whoever connects can
+    /// read and write
     #[arg(long)]
     allow_remote: bool,
     #[command(flatten)]
     tls: Tls,
-    /// Serve Prometheus metrics here
+    /// Serve Prometheus metrics at this address
     #[arg(long, value_name = "HOST:PORT")]
     metrics: Option<HostPort>,
     /// Return when clients can connect, and serve in the background
@@ -74,16 +75,16 @@ pub struct Args {
 /// Certificates, as `--tls-*` names them.
 #[derive(clap::Args, Debug)]
 struct Tls {
-    /// This server's certificate, and those that lead to its authority, as PEM: TCP is TLS only then
+    /// PEM file with this server's certificate chain; TCP connections must then use TLS
     #[arg(long, value_name = "FILE", requires = "tls_key")]
     tls_cert: Option<PathBuf>,
-    /// The key of --tls-cert, as PEM
+    /// PEM file with the private key of --tls-cert
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     tls_key: Option<PathBuf>,
-    /// Certificates of the authority that signs those of clients, as PEM
+    /// PEM file of the CA that signs client certificates
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     tls_ca: Option<PathBuf>,
-    /// Whether a client without a certificate is turned away; one that shows a wrong one always is
+    /// Whether clients need a certificate; an invalid one is always refused
     #[arg(
         long,
         value_name = "WHETHER",
@@ -114,7 +115,7 @@ impl Tls {
         let config = config.map_err(|error| {
             Failure::new(
                 format!("TLS: {error}"),
-                "PEM files: --tls-cert and the --tls-key that belongs to it, and --tls-ca of the clients",
+                "give PEM files: --tls-cert, the matching --tls-key, and --tls-ca for clients",
             )
         })?;
         Ok(Some(Arc::new(config)))
@@ -126,19 +127,20 @@ impl Tls {
             return None;
         };
         let who = match tcp.ip().is_loopback() {
-            true => "every user and program of this machine",
-            false => "whoever reaches it",
+            true => "every user and program on this machine",
+            false => "anyone who can reach it",
         };
         if self.tls_cert.is_none() {
             return Some(format!(
-                "NBD at {tcp} has neither password nor TLS: {who} reads and writes the volume. \
-                 --socket keeps it to one user, --tls-cert and --tls-ca to those with a certificate"
+                "NBD at {tcp} has neither password nor TLS: {who} can read and write the volume. \
+                 --socket restricts it to one user, --tls-cert and --tls-ca to clients with a \
+                 certificate"
             ));
         }
         (self.tls_ca.is_none() || self.tls_verify == Verified::Optional).then(|| {
             format!(
-                "NBD at {tcp} is enciphered, and asks no client who it is: {who} reads and writes the \
-                 volume. --tls-ca keeps it to those with a certificate"
+                "NBD at {tcp} is encrypted but does not authenticate clients: {who} can read and \
+                 write the volume. --tls-ca restricts it to clients with a certificate"
             )
         })
     }
@@ -212,13 +214,14 @@ pub fn run(args: &Args) -> Result<u8> {
     drop(serving);
     match name {
         Some(name) if lost_bytes > 0 => eprintln!(
-            "stopped; {lost_bytes} bytes of volume {name} are lost, unless hosts that are gone come back \
-             with their memory: more are gone than its scheme bears; hosts keep the rest"
+            "stopped; {lost_bytes} bytes of volume {name} are lost unless missing hosts return \
+             with their memory: more are missing than its scheme tolerates; hosts keep the rest"
         ),
         Some(name) => eprintln!(
-            "stopped; hosts keep what volume {name} holds: serve it again, or cenote volume delete {name}"
+            "stopped; hosts keep the content of volume {name}: serve it again, or run cenote \
+             volume delete {name}"
         ),
-        None => eprintln!("stopped; the volume's content is gone"),
+        None => eprintln!("stopped; the volume's content was deleted"),
     }
     Ok(DONE)
 }
@@ -268,8 +271,8 @@ fn passed_sockets(args: &Args) -> Result<Vec<OwnedFd>> {
     let passed: Vec<_> = service::stored().into_iter().map(|(_, fd)| fd).collect();
     if passed.is_empty() && args.socket.is_none() && args.listen.is_none() {
         return Err(Failure::usage(
-            "nowhere to listen: no --socket, no --listen, and no socket was passed (LISTEN_FDS)",
-            "--socket PATH, or --listen 127.0.0.1:10809",
+            "no address to listen on: no --socket, no --listen, and no socket passed by LISTEN_FDS",
+            "use --socket PATH, or --listen 127.0.0.1:10809",
         )
         .into());
     }

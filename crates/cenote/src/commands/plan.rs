@@ -25,57 +25,58 @@ use cenote_plan::odds::Failing;
   cenote plan --hosts 1000 --racks 25 --failed-racks 2 --loss 1e-3 --overhead 2 --svg plan.svg
   cenote plan tco
 
-Of the codes within the wish the one with the fewest data splits is chosen, then the one whose writes
-touch the fewest. Shown are five, with what speaks for each or against it; --json has all that no
-other is better than. LOSS is the odds that data goes when so many hosts or racks fail at once: by
-Hydra's formula for CodingSets, and where fewer than 10 hosts fail on average, binomial: each host
-fails by itself. Which of the two stands below the table. Odds of racks are exact. LOAD is the
-fullest host by the mean, simulated. Exit code 1: nothing fits."
+Among the schemes that meet --loss and --overhead, the one with the fewest data splits is chosen, then
+the one whose writes touch the fewest hosts. The table shows five, each with the reason for or against
+it; --json has the whole Pareto front. LOSS is the probability that data is lost when that many hosts
+or racks fail at once, by Hydra's formula for CodingSets; where fewer than 10 hosts fail on average, a
+binomial model is used, in which hosts fail independently. The line below the table says which one was
+used. Rack probabilities are exact. LOAD is the load of the fullest host relative to the mean,
+simulated. Exit code 1: no scheme fits."
 )]
 pub struct Args {
     #[command(subcommand)]
     other: Option<Other>,
-    /// Hosts of the cluster
+    /// Number of hosts in the cluster
     #[arg(long, value_name = "N", required = true)]
     hosts: Option<usize>,
-    /// Most odds that data is lost when hosts fail at once
+    /// Maximum probability of data loss when hosts fail at once
     #[arg(long, value_name = "SHARE", required = true, value_parser = share)]
     loss: Option<f64>,
-    /// Most memory for a byte: 1.25 is a quarter more than its own
+    /// Maximum memory overhead: 1.25 bytes of memory for each byte of data
     #[arg(long, value_name = "RATIO", required = true, value_parser = amount)]
     overhead: Option<f64>,
-    /// Share of the hosts that fails at once
+    /// Share of the hosts that fail at once
     #[arg(long, value_name = "SHARE", default_value_t = Case::PAPER.failed, value_parser = share)]
     failed: f64,
-    /// Slabs that are used on each host
+    /// Slabs in use on each host
     #[arg(long, value_name = "N", default_value_t = Case::PAPER.slabs_per_host, value_parser = clap::value_parser!(u32).range(1..=1000))]
     slabs_per_host: u32,
-    /// Racks that the hosts are in [default: each host fails alone]
+    /// Number of racks [default: each host fails on its own]
     #[arg(long, value_name = "N")]
     racks: Option<usize>,
-    /// Racks that fail at once; the odds are the worse of these and of --failed
+    /// Racks that fail at once; the worse of this and --failed counts
     #[arg(long, value_name = "N", default_value_t = 1, requires = "racks")]
     failed_racks: usize,
     /// Random seed
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// One JSON object on standard output
+    /// Print one JSON object
     #[arg(long)]
     json: bool,
-    /// Draw the odds by the memory, too
+    /// Write a plot of loss probability over memory overhead
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
 }
 
 #[derive(clap::Subcommand, Debug)]
 enum Other {
-    /// What memory that is leased a second time saves of a machine's price
+    /// Estimate savings in machine cost from leasing idle memory
     #[command(after_help = "Examples:
   cenote plan tco
   cenote plan tco --k 4 --r 2 --share 0.2 --json
   cenote plan tco --machine-usd 900 --percent-usd 3
 
-Without prices: those of table 5 of Hydra's paper, of three clouds. Savings are in percent of the
+Default prices are those of three clouds in table 5 of Hydra's paper. Savings are in percent of the
 machine's price over all months.")]
     Tco(tco::Args),
 }
@@ -95,7 +96,7 @@ pub fn run(args: &Args) -> Result<u8> {
         loss,
         overhead,
     };
-    let bar = progress::steps(CANDIDATES_MAX as u64, "codes weighed");
+    let bar = progress::steps(CANDIDATES_MAX as u64, "schemes evaluated");
     let plan = plan(&wish, args.seed, || bar.inc(1))?;
     bar.finish_and_clear();
     if let Some(path) = &args.svg {
@@ -118,7 +119,7 @@ pub fn run(args: &Args) -> Result<u8> {
 fn nothing_fits(plan: &Plan) -> Failure {
     let wish = &plan.wish;
     let what = format!(
-        "nothing keeps the odds of loss to {:e} with {} bytes for a byte",
+        "no scheme has a loss probability of at most {:e} and an overhead of at most {}",
         wish.loss, wish.overhead
     );
     let named =
@@ -129,7 +130,7 @@ fn nothing_fits(plan: &Plan) -> Failure {
     let loss = loss.map(|one| named(one, format!("--loss {:.1e}", one.loss)));
     let ways: Vec<String> = memory.into_iter().chain(loss).collect();
     match ways.is_empty() {
-        true => Failure::new(what, "more hosts, or fewer that fail at once"),
+        true => Failure::new(what, "use more hosts, or fewer that fail at once"),
         false => Failure::new(what, format!("these would: {}", ways.join("; "))),
     }
 }
@@ -162,7 +163,7 @@ fn print(out: &mut impl Write, plan: &Plan) -> Result<()> {
         ]);
     }
     table.write(out)?;
-    writeln!(out, "* the choice, + fits, - does not")?;
+    writeln!(out, "* chosen, + fits, - does not fit")?;
     let wish = &plan.wish;
     match plan.failing {
         Failing::Share => writeln!(
@@ -213,23 +214,20 @@ fn excess(plan: &Plan, one: &Candidate) -> f64 {
 fn why(plan: &Plan, one: &Candidate) -> String {
     let wish = &plan.wish;
     let odds =
-        (one.loss > wish.loss).then(|| format!("odds {:.0} times too high", one.loss / wish.loss));
-    let memory =
-        (one.overhead > wish.overhead).then(|| format!("more memory than {}", wish.overhead));
+        (one.loss > wish.loss).then(|| format!("loss {:.0} times too high", one.loss / wish.loss));
+    let memory = (one.overhead > wish.overhead).then(|| format!("memory above {}", wish.overhead));
     let misses: Vec<String> = odds.into_iter().chain(memory).collect();
     if !misses.is_empty() {
         return misses.join(", ");
     }
     match &plan.choice {
-        Some(choice) if choice == one => {
-            "a read takes the fewest splits of all that fit".to_owned()
-        }
+        Some(choice) if choice == one => "fewest splits per read of all that fit".to_owned(),
         Some(choice) if one.k > choice.k => {
-            format!("a read takes {} splits, not {}", one.k, choice.k)
+            format!("a read needs {} splits, not {}", one.k, choice.k)
         }
         Some(choice) if one.splits_written > choice.splits_written => {
             format!(
-                "a write takes {} splits, not {}",
+                "a write needs {} splits, not {}",
                 one.splits_written, choice.splits_written
             )
         }

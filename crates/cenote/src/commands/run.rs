@@ -26,35 +26,36 @@ use crate::volume_server::{End, Serving, WhichVolume};
   cenote run --dir ~/.cenote/well --local 1G --size 16G --verbose -- redis-server --save 60 1
   cenote run --dir ~/.cenote/well --local 64M --size 2G -- sort -S 1G big.txt -o sorted.txt
 
-The program's mappings of 128K and more and its heap are kept in the cluster's memory, of which at most
---local is on this machine; page faults bring the rest. Code, stacks, files, shared memory and what does
-not fit into --size stay ordinary memory. Children are served, too, as copies after fork. It needs root,
-or CAP_SYS_PTRACE and access to /dev/userfaultfd, and Linux 6.6.
+The program's heap and its mappings of 128K and more live in the cluster's memory; at most --local of
+them is resident on this machine, and page faults fetch the rest. Code, stacks, files, shared memory and
+allocations beyond --size stay in ordinary memory. Child processes are included, with copies after a
+fork. Needs Linux 6.6, and root, or CAP_SYS_PTRACE and access to /dev/userfaultfd.
 
-Signals are passed on to the program, and its exit code is this command's; 128 and the signal's number if
-one ended it. It ends when every program that has memory in the cluster has ended. When more hosts are lost
-than the scheme survives, a program that needs what they had gets SIGBUS, and never other bytes.
+Signals are forwarded to the program. The exit code is the program's, or 128 plus the signal number if a
+signal killed it. The command exits when every process with memory in the cluster has exited. If more
+hosts are lost than the scheme tolerates, a process that touches lost pages gets SIGBUS, never wrong
+bytes.
 
-With O_DIRECT files do not open, and io_uring is not there. See docs/guides/heap.md.")]
+O_DIRECT and io_uring are unavailable to the program. See docs/guides/heap.md.")]
 pub struct Args {
     #[command(flatten)]
     which: Which,
     #[command(flatten)]
     volume: WhichVolume,
-    /// Most of the programs' memory that is on this machine, beside what stays ordinary
+    /// Maximum resident memory on this machine, not counting ordinary memory
     #[arg(long, value_name = "SIZE")]
     local: Size,
-    /// Threads that answer page faults, 1 to 8; fewer if --local is less than 4M for each [default:
-    /// one for every two cores, 4 at most]
+    /// Threads that handle page faults, 1 to 8; fewer if --local is less than 4M for each [default:
+    /// one per two cores, at most 4]
     #[arg(long, value_name = "N")]
     handlers: Option<Handlers>,
-    /// Say at the end what happened, on standard error
+    /// Print statistics to stderr at exit
     #[arg(long)]
     verbose: bool,
-    /// The same as one JSON object
+    /// Print the statistics as one JSON object
     #[arg(long)]
     json: bool,
-    /// The program and its arguments, after --
+    /// Program and its arguments, after --
     #[arg(
         value_name = "PROGRAM",
         required = true,
@@ -105,29 +106,22 @@ pub fn run(args: &Args) -> Result<u8> {
 
 fn check(args: &Args) -> Result<()> {
     if LIBRARY.is_empty() {
-        let what = "programs can be run with memory of the cluster on x86-64 with glibc alone";
+        let what = "cenote run needs x86-64 with glibc";
         return Err(Failure::new(what, "cenote swap").into());
     }
     if args.local.bytes() < SERVED_RESIDENT_MIN_BYTES {
         let least = Size(SERVED_RESIDENT_MIN_BYTES);
-        let what = format!(
-            "--local {}: at least {least} are on this machine",
-            args.local
-        );
+        let what = format!("--local {}: must be at least {least}", args.local);
         return Err(Failure::usage(what, format!("--local {least}")).into());
     }
-    cenote_pager::works().map_err(|error| {
-        Failure::new(
-            error.to_string(),
-            "cenote swap does it by the kernel's own means",
-        )
-    })?;
+    cenote_pager::works()
+        .map_err(|error| Failure::new(error.to_string(), "use cenote swap in its place"))?;
     Ok(())
 }
 
 fn start(args: &Args, library: &Path, settings: &OsStr) -> Result<Child> {
     let [name, arguments @ ..] = args.program.as_slice() else {
-        return Err(Failure::usage("no program", "-- PROGRAM ARGS").into());
+        return Err(Failure::usage("no program given", "-- PROGRAM ARGS").into());
     };
     let mut preload = OsString::from(library);
     if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
@@ -142,7 +136,7 @@ fn start(args: &Args, library: &Path, settings: &OsStr) -> Result<Child> {
     confine(&mut command);
     command.spawn().map_err(|error| {
         let what = format!("start {}: {error}", name.display());
-        Failure::new(what, "-- and a program that is there").into()
+        Failure::new(what, "name an existing program after --").into()
     })
 }
 

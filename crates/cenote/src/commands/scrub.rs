@@ -40,7 +40,8 @@ pub fn scrub(which: &Which, name: &str, json: bool) -> Result<u8> {
         println!("{}", serde_json::to_string_pretty(&object)?);
     } else {
         println!(
-            "{name}: {} pages in {} ms, {} wrong splits of which {} written again, {} pages corrupt, {} unreadable",
+            "{name}: {} pages in {} ms, {} wrong splits, {} repaired, {} pages corrupt, {} \
+             unreadable",
             number("pages"),
             number("took_ms"),
             number("wrong_splits"),

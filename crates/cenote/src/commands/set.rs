@@ -18,8 +18,8 @@ use crate::volumes::{Question, Spec, Volumes};
 #[derive(clap::Args, Debug)]
 #[group(id = "change", required = true, multiple = true, args = ["scheme", "mode", "delta"])]
 pub struct Wish {
-    /// The scheme: rs:8+3 of an rs:8+2, mirror:3 of a mirror:2. With another K, as rs:4+2 of an rs:8+2, all
-    /// pages are restriped
+    /// New scheme: from rs:8+2 to rs:8+3, say, or from mirror:2 to mirror:3. Another K, as from
+    /// rs:8+2 to rs:4+2, restripes all pages
     #[arg(long, value_name = "SCHEME")]
     pub scheme: Option<String>,
     #[command(flatten)]
@@ -97,10 +97,10 @@ fn describe(volumes: &Volumes, name: &str, wanted: Resilience) -> Result<()> {
         && !cuts.contains(&wanted.scheme().k())
     {
         return Err(Failure::new(
+            format!("volume {name} is being restriped between K {one} and {other}"),
             format!(
-                "volume {name} holds pages cut in {one} and in {other}, and is on its way between the two"
+                "use a scheme with K {one} or {other}, or serve it until the change is complete"
             ),
-            format!("take a scheme with K {one} or {other}, or serve it until the change is over"),
         )
         .into());
     }
@@ -114,7 +114,7 @@ fn follow(volumes: &Volumes, name: &str) -> Result<Value> {
     let mut total = None;
     loop {
         let change = change_of(volumes, name)
-            .context("the change is noted, and the volume's next owner goes on with it")?;
+            .context("the change is recorded, and the volume's next owner continues it")?;
         if change.is_null() {
             bar.finish_and_clear();
             return Ok(change);

@@ -24,14 +24,14 @@ use crate::watch::Watch;
   cenote status --dir ~/.cenote/well --watch=5s
   cenote status --cluster ~/.cenote/well/cluster.toml --json | jq .free_bytes
 
-Exit code 3: some host does not answer, or some volume is not whole or cannot write its journal.")]
+Exit code 3: a host does not answer, or a volume is degraded or cannot write its journal.")]
 pub struct Args {
     #[command(flatten)]
     which: Which,
-    /// One JSON object on standard output
+    /// Print one JSON object
     #[arg(long)]
     json: bool,
-    /// How long a host, or a volume's owner, may take to answer
+    /// Timeout for answers of a host or volume owner
     #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = span::within("1ms", "60s"))]
     timeout: Duration,
     #[command(flatten)]
@@ -179,7 +179,7 @@ fn print_pressure(out: &mut impl Write, report: &Report) -> Result<()> {
         "ASKED BACK",
         "EVICTED",
         "TAKEN",
-        "COME HOME",
+        "RECLAIM",
     ]);
     let mut any = false;
     for host in &report.hosts {
@@ -307,8 +307,8 @@ fn print(out: &mut impl Write, report: &Report) -> Result<()> {
         if wrong + displaced > 0 {
             writeln!(
                 out,
-                "{}: {wrong} connections with another key, {displaced} pushed out before they proved \
-                 one; its log says from where",
+                "{}: {wrong} connections with another key, {displaced} closed before \
+                 authentication; see its log for the addresses",
                 host.name
             )?;
         }

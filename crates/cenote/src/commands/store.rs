@@ -35,9 +35,9 @@ use folder::Opened;
   cenote store get tcp:10.0.0.7:7100 greeting --key cluster.key
   cenote store put tcp:10.0.0.7:7100,tcp:10.0.0.8:7100 greeting hello.txt --copies 2 --key cluster.key
 
-What put, delete and get said is there after a crash, of the process or of the machine. A store has the
-size that it was made with: objects may take less than half of it, so that versions that were
-replaced can be cleaned away. docs/guides/store.md says what is promised.")]
+What put, delete or get has reported survives a crash of the process or of the machine. The size of a
+store is fixed at creation; objects may use less than half of it, so that old versions can be cleaned.
+docs/guides/store.md lists the guarantees.")]
 pub struct Args {
     #[command(subcommand)]
     action: Action,
@@ -45,17 +45,17 @@ pub struct Args {
 
 #[derive(clap::Subcommand, Debug)]
 enum Action {
-    /// Make a store
+    /// Create a store
     #[command(after_help = "Example:
   cenote store create /var/lib/objects --size 1G --keys 100000")]
     Create(Create),
-    /// Serve a store to clients that hold the cluster's key, until SIGTERM
+    /// Serve a store to clients that have the cluster's key, until SIGTERM
     #[command(after_help = "Examples:
   cenote store serve /var/lib/objects --listen tcp:10.0.0.7:7100 --key cluster.key
   cenote store serve /dev/shm/objects --medium pm --pm-delay 100ns --listen shm:/run/objects.sock \\
       --key cluster.key --scheme saw")]
     Serve(serve::Args),
-    /// Store an object; it is durable when this ends
+    /// Store an object durably
     #[command(after_help = "Examples:
   cenote store put /var/lib/objects greeting hello.txt
   date | cenote store put /var/lib/objects now
@@ -69,27 +69,27 @@ enum Action {
     #[command(after_help = "Example:
   cenote store list /var/lib/objects --prefix user/")]
     List(List),
-    /// Delete an object; it is gone for good when this ends
+    /// Delete an object durably
     #[command(after_help = "Example:
   cenote store delete /var/lib/objects greeting")]
     Delete(Delete),
-    /// Bring objects with copies from one served store to another that lacks them
+    /// Copy missing objects from one served store to another
     #[command(
-        after_help = "Copies are in all stores that are named, in the same order by everybody. When one of
-them is lost, name the others. To have another in its place, name it in front of the last, so that it
-gets what is changed, and bring it what was there before:
+        after_help = "Objects with copies are in every store of the address list, which all
+clients must give in the same order. When a store is lost, leave it out of the list. To replace it, insert the new store before the
+last, so that it gets new changes, and copy the existing objects to it:
 
 Example:
   cenote store copy tcp:10.0.0.7:7100 tcp:10.0.0.9:7100 --key cluster.key
 
-After that it may be named last, and be read."
+After that it may be listed last, and be read."
     )]
     Copy(CopyTo),
-    /// Say what is in a store and whether it is whole; nothing is changed
+    /// Verify a store, without changing it
     #[command(after_help = "Example:
   cenote store check /var/lib/objects --json")]
     Check(Check),
-    /// Measure stores beside Redis and RocksDB; the same as cenote bench store
+    /// Benchmark stores against Redis and RocksDB; the same as cenote bench store
     #[command(
         after_help = "Example:\n  cenote store bench --value 1K --clients 32 --dir /mnt/nvme"
     )]
@@ -98,15 +98,15 @@ After that it may be named last, and be read."
 
 #[derive(clap::Args, Debug)]
 struct Create {
-    /// Folder of the store, made where there is none
+    /// Folder of the store; created if missing
     dir: PathBuf,
-    /// Bytes of the file: more than twice what all objects take together
+    /// File size; more than twice the total size of all objects
     #[arg(long, value_name = "SIZE")]
     size: Size,
-    /// Keys that it has room for, those included that were deleted [default: one for each 4 KiB]
+    /// Maximum number of keys, including deleted ones [default: one for each 4 KiB]
     #[arg(long, value_name = "N")]
     keys: Option<u64>,
-    /// Parts that are served and recovered side by side, a file each
+    /// Shards, served and recovered in parallel, with one file each
     #[arg(long, value_name = "N", default_value_t = 1,
         value_parser = clap::value_parser!(u8).range(1..=64))]
     shards: u8,
@@ -116,7 +116,7 @@ struct Create {
 struct Put {
     #[command(flatten)]
     named: Named,
-    /// Its bytes, at most 1 MiB [default: standard input]
+    /// File with the object's bytes, at most 1 MiB [default: stdin]
     file: Option<PathBuf>,
     #[command(flatten)]
     only: Only,
@@ -134,10 +134,10 @@ struct Delete {
 struct Named {
     #[command(flatten)]
     store: At,
-    /// The object's name, 1 to 250 bytes
+    /// Name of the object, 1 to 250 bytes
     #[arg(value_name = "NAME")]
     key: String,
-    /// One JSON object on standard output; of get, in place of the bytes
+    /// Print one JSON object; for get, in place of the bytes
     #[arg(long)]
     json: bool,
 }
@@ -145,10 +145,10 @@ struct Named {
 /// When a change is made.
 #[derive(clap::Args, Debug)]
 struct Only {
-    /// Only if there is no such object
+    /// Only if the object does not exist
     #[arg(long, conflicts_with = "if_version")]
     if_absent: bool,
-    /// Only if this is its version, as put and get --json say
+    /// Only if this is the object's version, as printed by put and get --json
     #[arg(long, value_name = "N")]
     if_version: Option<u64>,
 }
@@ -156,29 +156,29 @@ struct Only {
 /// Where a store is.
 #[derive(clap::Args, Debug)]
 struct At {
-    /// Folder of the store, or the address of one that is served; more addresses, with commas between,
-    /// for stores that have a copy each
+    /// Folder of the store, or address of a served one; for copies, comma-separated addresses of
+    /// several stores
     #[arg(value_name = "STORE")]
     store: PathBuf,
-    /// The cluster's key, for one that is served
+    /// File with the cluster's key, for a served store
     #[arg(long = "key", value_name = "FILE")]
     cluster_key: Option<PathBuf>,
-    /// Copies of the object, acknowledged by all: so many addresses have to be given. With 1, the one
-    /// store that is left of several
+    /// Number of copies, all of which acknowledge; that many addresses must be given. 1 uses the
+    /// last store left of several
     #[arg(long, value_name = "N")]
     copies: Option<usize>,
 }
 
 #[derive(clap::Args, Debug)]
 struct CopyTo {
-    /// Address of the store that has them
+    /// Address of the source store
     from: String,
-    /// Address of the store that lacks some
+    /// Address of the target store
     to: String,
-    /// The cluster's key
+    /// File with the cluster's key
     #[arg(long = "key", value_name = "FILE")]
     cluster_key: PathBuf,
-    /// One JSON object on standard output
+    /// Print one JSON object
     #[arg(long)]
     json: bool,
 }
@@ -187,10 +187,10 @@ struct CopyTo {
 struct List {
     #[command(flatten)]
     store: At,
-    /// Only keys that begin so
+    /// Only keys with this prefix
     #[arg(long, value_name = "TEXT", default_value = "")]
     prefix: String,
-    /// One JSON array on standard output
+    /// Print one JSON array
     #[arg(long)]
     json: bool,
 }
@@ -199,7 +199,7 @@ struct List {
 struct Check {
     /// Folder of the store
     dir: PathBuf,
-    /// One JSON object on standard output
+    /// Print one JSON object
     #[arg(long)]
     json: bool,
 }
@@ -236,8 +236,8 @@ impl At {
         };
         let given = addresses.len();
         if let Some(copies) = self.copies.filter(|copies| *copies != given) {
-            let what = format!("--copies {copies}: {given} stores are given");
-            let remedy = "the addresses of all stores that have a copy, with commas between";
+            let what = format!("--copies {copies}: {given} stores given");
+            let remedy = "give the comma-separated addresses of all stores with a copy";
             return Err(Failure::usage(what, remedy).into());
         }
         match (is_address, &self.cluster_key) {
@@ -246,8 +246,8 @@ impl At {
                 remote::Remote::connect(&addresses, key, has_copies).map(Some)
             }
             (true, None) => {
-                let what = format!("store {text}: it is served, and asks for the cluster's key");
-                Err(Failure::usage(what, "--key FILE, as cenote key new made it").into())
+                let what = format!("store {text}: needs the cluster's key");
+                Err(Failure::usage(what, "use --key FILE, made by cenote key new").into())
             }
             (false, _) => Ok(None),
         }
@@ -338,7 +338,7 @@ fn get(args: &Named) -> Result<u8> {
     };
     let Some(found) = found else {
         let store = args.store.store.display();
-        let what = format!("store {store}: there is no {:?}", args.key);
+        let what = format!("store {store}: there is no object {:?}", args.key);
         let remedy = format!("cenote store list {store}");
         return Err(Failure::new(what, remedy).into());
     };
@@ -406,7 +406,7 @@ fn check(args: &Check) -> Result<u8> {
     say(&format!("{objects} objects in {versions} versions"))?;
     if found.invalid > 0 {
         say(&format!(
-            "{} versions whose values never came: left out",
+            "{} versions without a value: skipped",
             found.invalid
         ))?;
     }

@@ -35,26 +35,28 @@ use crate::place::{ClusterDir, Which};
   cenote support-bundle --out report.tar.gz
   tar tzf report.tar.gz
 
-In it: version and build; what doctor finds; status of hosts, volumes, caches, swap and key-value nodes
-as JSON; pages of metrics; the ends of logs; configuration; what matters of the kernel. Left out: keys,
-tokens, passwords, files of users, and whatever looks like one. Look through it before you send it
-all the same. What did not answer is named in manifest.json.")]
+The archive contains version and build; findings of cenote doctor; status of hosts, volumes, caches, swap
+and key-value nodes as JSON; metrics; the ends of logs; configuration; and relevant kernel settings.
+Keys, tokens, passwords, user files, and whatever looks like a secret are left out. Still, look through
+it before you send it. manifest.json names the parts that did not answer.")]
 pub struct Args {
     #[command(flatten)]
     which: Which,
-    /// The archive [default: cenote-support-SECONDS.tar.gz, seconds since 1970, in this folder]
+    /// Archive to write [default: cenote-support-SECONDS.tar.gz in the current folder, with Unix
+    /// time]
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
-    /// How long each part may take; all are asked at once
+    /// Timeout of each part; all are collected in parallel
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = span::within("100ms", "10m"))]
     timeout: Duration,
-    /// How much of the end of each log
+    /// Bytes to take from the end of each log
     #[arg(long, value_name = "SIZE", default_value = "256K")]
     log_bytes: Size,
-    /// A page of metrics besides those that logs in the cluster's folder name; may be given again
+    /// Additional metrics address, besides those found in the cluster folder's logs; may be
+    /// repeated
     #[arg(long, value_name = "HOST:PORT")]
     metrics: Vec<HostPort>,
-    /// One JSON object on standard output
+    /// Print one JSON object
     #[arg(long)]
     json: bool,
 }
@@ -85,7 +87,7 @@ pub fn run(args: &Args) -> Result<u8> {
     let mut archive = Archive::create(&path, &root, made_at_s).map_err(|error| {
         Failure::new(
             format!("write {}: {error}", path.display()),
-            "--out FILE, of a file that is not there",
+            "use --out with a file that does not exist",
         )
     })?;
     let parts = gather(args, dir.as_ref(), chosen)?;
@@ -291,7 +293,7 @@ fn tell(args: &Args, path: &Path, bytes: u64, lines: &[Line]) -> Result<()> {
     for line in missing() {
         let why = line.error.as_deref().unwrap_or_default();
         let said = line.said.lines().next().unwrap_or_default();
-        writeln!(out, "  not there: {}: {why}: {said}", line.name)?;
+        writeln!(out, "  missing: {}: {why}: {said}", line.name)?;
     }
     writeln!(
         out,

@@ -39,17 +39,17 @@ use crate::watch::Watch;
   cenote swap status --dir ~/.cenote/well
   cenote swap off --dir ~/.cenote/well
 
-It needs root. Keep it out of the memory limit of the programs that swap: `on` refuses that,
-and hosts on this machine whose memory is not locked, because both can deadlock.
+Needs root. Run it outside the memory cgroup of the programs that swap: swap on refuses to start inside
+one, and with hosts on this machine whose memory is not locked, because both can deadlock.
 
-With --backing every page goes to the disk too, after the hosts' acknowledgement: then all of them may
-take their memory back, and `plain` is enough. Put it on a disk with nothing else to do.
+With --backing every page is also written to disk, after the hosts have acknowledged it. Then all hosts
+may take their memory back, and scheme plain is enough. Use an otherwise idle disk.
 
-Without the kernel's nbd it is a FUSE file under a loop device. Its requests come over io_uring where
-the kernel allows that (cenote doctor), else over /dev/fuse; CENOTE_FUSE_URING=off in the environment
-keeps to /dev/fuse.
+Without the kernel's nbd the device is a FUSE file under a loop device. Its requests arrive over
+io_uring if the kernel allows that (cenote doctor), else over /dev/fuse; CENOTE_FUSE_URING=off in the
+environment forces /dev/fuse.
 
-Exit code 3 of `off`: swap is off, and some pages could not be read back.")]
+Exit code 3 of swap off: swap is off, but some pages could not be read back.")]
 pub struct Args {
     #[command(subcommand)]
     action: Action,
@@ -57,23 +57,23 @@ pub struct Args {
 
 #[derive(clap::Subcommand, Debug)]
 enum Action {
-    /// Make a volume and swap to it
+    /// Create a volume and swap to it
     #[command(
         after_help = "Example:\n  cenote swap on --dir ~/.cenote/well --size 2G --scheme rs:8+2 --priority 10"
     )]
     On(On),
-    /// Bring every page back, and end it
+    /// Bring every page back, and turn swap off
     #[command(after_help = "Example:\n  cenote swap off --dir ~/.cenote/well")]
     Off {
         #[command(flatten)]
         which: Which,
     },
-    /// Show the device, what is swapped out and what went wrong
+    /// Show the device, the swapped-out memory and errors
     #[command(after_help = "Example:\n  cenote swap status --dir ~/.cenote/well --json")]
     Status {
         #[command(flatten)]
         which: Which,
-        /// One JSON object on standard output
+        /// Print one JSON object
         #[arg(long)]
         json: bool,
         #[command(flatten)]
@@ -90,24 +90,24 @@ struct On {
     which: Which,
     #[command(flatten)]
     volume: WhichVolume,
-    /// Swap priority; higher is used first [default: the kernel's, after those that are on]
+    /// Swap priority; higher is used first [default: the kernel's, below swap that is already on]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(0..=32767))]
     priority: Option<u16>,
-    /// When to give the memory of freed pages back to the hosts: all of it once, at the start, or
-    /// whenever a cluster of pages is freed
+    /// When to return the memory of freed swap pages to the hosts: once at the start, or whenever a
+    /// cluster of pages is freed
     #[arg(long, value_name = "WHEN", default_value = "never")]
     discard: When,
     /// Threads that serve pages
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=32))]
     threads: u8,
-    /// Whether pages come back by themselves when a host on this machine says that it has memory
-    /// to spare for all of them
+    /// Bring pages back automatically when a host on this machine reports enough spare memory for
+    /// all of them
     #[arg(long, value_enum, value_name = "WHEN", default_value = "on")]
     reclaim: Switch,
-    /// Serve Prometheus metrics here
+    /// Serve Prometheus metrics at this address
     #[arg(long, value_name = "HOST:PORT")]
     metrics: Option<HostPort>,
-    /// Let other machines reach --metrics
+    /// Allow other machines to reach --metrics
     #[arg(long, requires = "metrics")]
     allow_remote: bool,
 }
@@ -182,7 +182,7 @@ fn turn_on(on: &On) -> Result<u8> {
         return Err(failure(Error::Running { dir, pid }).into());
     }
     if !Capabilities::of_this_process().has(CAP_SYS_ADMIN) {
-        let what = "swap on: this user may not turn swap on (CAP_SYS_ADMIN)";
+        let what = "swap on: this user is not allowed to turn swap on (CAP_SYS_ADMIN)";
         return Err(Failure::new(what, "run it as root").into());
     }
     let bar = progress::line();
@@ -258,7 +258,7 @@ fn turn_off(which: &Which) -> Result<u8> {
         Ok(status) => Identity::of(status.pid).and_then(|identity| identity.open())?,
         Err(error) => {
             if let Error::Silent { .. } = error {
-                eprintln!("warning: {error}; it is waited for, as it may be bringing pages back");
+                eprintln!("warning: {error}; waiting, since it may be bringing pages back");
             }
             None
         }
@@ -275,7 +275,7 @@ fn turn_off(which: &Which) -> Result<u8> {
     if let Some(server) = server
         && !server.wait(Instant::now() + END_LIMIT)?
     {
-        eprintln!("warning: swap is off; its server is still giving its memory back");
+        eprintln!("warning: swap is off; its server is still returning its memory");
     }
     println!(
         "swap off: {} brought back",
@@ -283,7 +283,7 @@ fn turn_off(which: &Which) -> Result<u8> {
     );
     if report.unreadable_pages > 0 {
         eprintln!(
-            "warning: {} pages could not be read; the programs they belong to lost them",
+            "warning: {} pages could not be read and are lost to their programs",
             report.unreadable_pages
         );
     }
@@ -334,7 +334,7 @@ fn status(which: &Which, json: bool, out: &mut impl Write) -> Result<u8> {
             status.pid
         )?;
         if !status.transport.is_empty() {
-            writeln!(out, "requests come over {}", status.transport)?;
+            writeln!(out, "requests arrive over {}", status.transport)?;
         }
         writeln!(
             out,
@@ -345,7 +345,7 @@ fn status(which: &Which, json: bool, out: &mut impl Write) -> Result<u8> {
         if status.reclaims + status.reclaims_cut > 0 {
             writeln!(
                 out,
-                "{} reclaimed, {} times in full, {} times cut short",
+                "{} reclaimed; {} complete reclaims, {} cut short",
                 Size(status.reclaimed_bytes).rounded(),
                 status.reclaims,
                 status.reclaims_cut
@@ -363,12 +363,13 @@ fn status(which: &Which, json: bool, out: &mut impl Write) -> Result<u8> {
 fn failure(error: Error) -> Failure {
     let remedy = match &error {
         Error::NotRunning { .. } => "cenote swap on",
-        Error::Running { .. } => "cenote swap off first, or cenote swap status",
+        Error::Running { .. } => "run cenote swap off first, or see cenote swap status",
         Error::Silent { .. } => {
-            "wait where swap off is under way; else see whether the process is stopped that swap.lock names"
+            "wait if swap off is running; else check whether the process named in swap.lock is \
+             stopped"
         }
-        Error::StillOn { .. } => "free memory, then cenote swap off again",
-        _ => "cenote doctor says what this machine lacks",
+        Error::StillOn { .. } => "free memory, then run cenote swap off again",
+        _ => "cenote doctor checks what is missing",
     };
     Failure::new(error.to_string(), remedy)
 }

@@ -34,22 +34,22 @@ use crate::sample::{Hosts, Nodes, Sampler, Volumes};
   cenote top --cluster /var/lib/cenote/cluster.toml --interval 5s
   cenote top --dir ~/.cenote/well --once
 
-Keys: q ends it; tab goes from hosts to volumes to key-value nodes; up and down choose a line, which is told in
-full below; left and right choose the column to sort by, r turns the order round.
+Keys: q quits; tab switches between hosts, volumes and key-value nodes; up and down select a row, whose
+details are shown below; left and right select the sort column, and r reverses the order.
 
-Rates and latencies are of the last interval, and so is the time that is left, at its rate. Of latencies
-99 of 100 requests of one page stay below the figure. A folder of cenote kv shows its nodes. EVICTED counts slabs that clients gave back because their host
-asked. Volumes are those of this cluster folder: other machines see their own.")]
+Rates, latencies and remaining times are those of the last interval. Latencies are the 99th percentile
+of single-page requests. For a folder of cenote kv, its nodes are shown. EVICTED counts slabs that
+clients returned at their host's request. Only volumes of this cluster folder are shown.")]
 pub struct Args {
     #[command(flatten)]
     which: Which,
-    /// How often to ask
+    /// Refresh interval
     #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = span::within("100ms", "1h"))]
     interval: Duration,
-    /// How long a host, or the owner of a volume, may take to answer
+    /// Timeout for answers of a host or volume owner
     #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = span::within("1ms", "60s"))]
     timeout: Duration,
-    /// Print one frame as text after one interval, and end; needs no terminal
+    /// Print one frame as text after one interval and exit; needs no terminal
     #[arg(long)]
     once: bool,
 }
@@ -74,8 +74,8 @@ pub fn run(args: &Args) -> Result<u8> {
     }
     if !std::io::stdout().is_terminal() || !std::io::stdin().is_terminal() {
         return Err(Failure::new(
-            "top draws on a terminal, and this is none",
-            "cenote status, or cenote top --once",
+            "top needs a terminal",
+            "use cenote status, or cenote top --once",
         )
         .into());
     }

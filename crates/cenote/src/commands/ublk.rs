@@ -25,31 +25,32 @@ use crate::volumes::Volumes;
   cenote ublk --dir ~/.cenote/well --volume v0 --threads 2 --metrics 127.0.0.1:9641
   cenote ublk --dir ~/.cenote/well --volume v0 --delete
 
-It prints one line with the device when it is ready, and runs until SIGTERM or SIGINT: unmount
-first. With --background it returns then, and the line says which process serves. A volume with a name keeps its content then. When the server is killed instead, its device
-stays and what is asked of it waits: start the server again and all goes on; or end the device by
---delete, and what waits gets errors. Without --volume the content ends with the server.")]
+It prints one line with the device when it is ready, and runs until SIGTERM or SIGINT; unmount first.
+With --background it returns when it is ready, and the line has the pid of the server. A named volume
+keeps its content after that. If the server is killed, its device stays and requests to it wait: start
+the server again and they continue, or remove the device with --delete and they fail. Without --volume
+the content is deleted with the server.")]
 pub struct Args {
     #[command(flatten)]
     which: Which,
     #[command(flatten)]
     volume: WhichVolume,
-    /// End the device that a killed server of this volume left behind: what waits on it fails
+    /// Remove the device that a killed server of this volume left behind; waiting requests fail
     #[arg(long, requires = "volume", conflicts_with = "size")]
     delete: bool,
-    /// Return when the device is there, and serve it in the background
+    /// Return when the device is ready, and serve it in the background
     #[arg(long, conflicts_with = "delete")]
     background: bool,
-    /// Let other machines reach --metrics
+    /// Allow other machines to reach --metrics
     #[arg(long)]
     allow_remote: bool,
-    /// Serve Prometheus metrics here
+    /// Serve Prometheus metrics at this address
     #[arg(long, value_name = "HOST:PORT")]
     metrics: Option<HostPort>,
-    /// Queues of the device, a thread each [default: one per core, at most 4]
+    /// Device queues, with one thread each [default: one per core, at most 4]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=32))]
     threads: Option<u16>,
-    /// Requests in flight of each queue
+    /// Maximum requests in flight on each queue
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=1024))]
     depth: u16,
 }
@@ -134,9 +135,10 @@ pub fn run(args: &Args) -> Result<u8> {
     drop(serving);
     match name {
         Some(name) => eprintln!(
-            "stopped; hosts keep what volume {name} holds: serve it again, or cenote volume delete {name}"
+            "stopped; hosts keep the content of volume {name}: serve it again, or run cenote \
+             volume delete {name}"
         ),
-        None => eprintln!("stopped; the volume's content is gone"),
+        None => eprintln!("stopped; the volume's content was deleted"),
     }
     Ok(DONE)
 }
@@ -148,10 +150,8 @@ fn identity(id: u128) -> u64 {
 
 fn explain(error: Error) -> anyhow::Error {
     let mend = match &error {
-        Error::NoDriver => "cenote nbd serves a volume without it",
-        Error::OtherSize { .. } => {
-            "cenote ublk --delete ends the device, and what waits on it fails"
-        }
+        Error::NoDriver => "use cenote nbd, which does not need it",
+        Error::OtherSize { .. } => "cenote ublk --delete removes the device; waiting requests fail",
         _ => "",
     };
     Failure::new(format!("{:#}", anyhow::Error::new(error)), mend).into()

@@ -58,13 +58,13 @@ const TAIL_LINES: usize = 20;
   cenote status --dir ~/.cenote/well
   cenote down --dir ~/.cenote/well
 
-Hosts of a cluster that have ended are started again, where they were and empty, by the same command.
+The same command restarts hosts that have died, empty and at their old addresses.
 
-With --headroom each host has a machine of its own: hosts/NAME/meminfo in the folder says how much
-memory that has and how much of it is available, and may be rewritten to put the host under
-pressure. Percentages are of --memory.")]
+With --headroom each host gets a simulated machine: hosts/NAME/meminfo in the folder states its total
+and available memory, and may be rewritten to put the host under pressure. Percentages are of
+--memory.")]
 pub struct Args {
-    /// How many hosts
+    /// Number of hosts
     #[arg(long, value_name = "N", default_value_t = 12, value_parser = clap::value_parser!(u32).range(1..=256))]
     hosts: u32,
     /// Memory that each host lends
@@ -76,18 +76,18 @@ pub struct Args {
     /// How clients reach the hosts
     #[arg(long, value_enum, default_value_t = Transport::Shm)]
     transport: Transport,
-    /// How pages travel over tcp: encrypted; authenticated, readable on the way but not changed unseen; or
-    /// plain, for networks that nobody else is on. Hosts take no less, and clients that do not choose
-    /// take the same [default: encrypted]
+    /// Protection of pages over tcp: encrypted; authenticated (readable, but not changed
+    /// unnoticed); or plain, for private networks. Hosts refuse less; it is also the clients'
+    /// default [default: encrypted]
     #[arg(long, value_name = "HOW")]
     page_traffic: Option<WireProtection>,
-    /// On SIGTERM hosts tell clients that they are taken back, and end when nobody holds anything or so much
-    /// later [default: 0s]
+    /// On SIGTERM hosts tell clients to move their data, and exit once they have or after this time
+    /// [default: 0s]
     #[arg(long, value_name = "DURATION")]
     grace: Option<Span>,
     #[command(flatten)]
     room: room::Lending,
-    /// Folder for the cluster's files; made where there is none
+    /// Folder for the cluster's files; created if missing
     #[arg(long, value_name = "DIR", env = "CENOTE_DIR")]
     dir: PathBuf,
 }
@@ -189,7 +189,7 @@ fn start_again(
     started.hosts.clear();
     let names: Vec<&str> = ended.iter().map(|entry| entry.name.as_str()).collect();
     println!(
-        "up: {} of {} hosts had ended and were started again, empty: {}",
+        "up: {} of {} hosts had died and were restarted empty: {}",
         ended.len(),
         args.hosts,
         names.join(", ")
@@ -204,10 +204,10 @@ fn check_socket_paths(dir: &ClusterDir, args: &Args) -> Result<()> {
     if args.transport == Transport::Shm && len > SOCKET_PATH_MAX {
         return Err(Failure::usage(
             format!(
-                "{}: {len} bytes, a socket's path has at most {SOCKET_PATH_MAX}",
+                "{}: {len} bytes, but a socket path has at most {SOCKET_PATH_MAX}",
                 longest.display()
             ),
-            "a folder with a shorter path",
+            "use a folder with a shorter path",
         )
         .into());
     }
@@ -232,7 +232,7 @@ fn find(dir: &ClusterDir, args: &Args) -> Result<Found> {
     let clear = || {
         if is_known {
             eprintln!(
-                "{}: the earlier cluster here runs no longer; starting again",
+                "{}: the earlier cluster here is no longer running; starting again",
                 dir.root().display()
             );
         }
@@ -247,7 +247,7 @@ fn find(dir: &ClusterDir, args: &Args) -> Result<Found> {
     }
     if !is_known {
         let what = format!(
-            "{}: {alive} hosts of an unfinished start run here",
+            "{}: {alive} hosts of an incomplete start are running here",
             dir.root().display()
         );
         return Err(Failure::new(what, down_first()).into());
@@ -314,14 +314,14 @@ fn rdma_address() -> Result<String> {
     }
     Err(Failure::new(
         format!("RDMA cannot be used here: {support}"),
-        "cenote fabric list says what can",
+        "cenote fabric list shows which transports can",
     )
     .into())
 }
 
 fn check_memory(args: &Args, hosts: u64) -> Result<()> {
     let Some(free) = cenote_host::memory_left_bytes() else {
-        tracing::warn!("the kernel does not say how much memory is free; going on");
+        tracing::warn!("the kernel does not report free memory; continuing");
         return Ok(());
     };
     let fits = args
@@ -335,11 +335,11 @@ fn check_memory(args: &Args, hosts: u64) -> Result<()> {
     let at_most = Size((free / hosts) >> 20 << 20);
     Err(Failure::new(
         format!(
-            "{hosts} hosts with {} each do not fit: {} are free on this machine",
+            "{hosts} hosts with {} each do not fit: {} free on this machine",
             args.memory,
             Size(free).rounded()
         ),
-        format!("--memory {at_most} or fewer --hosts"),
+        format!("use --memory {at_most} or fewer --hosts"),
     )
     .into())
 }

@@ -30,8 +30,8 @@ pub use state::{health, is_whole};
   cenote volume resize v0 --size 4G --dir ~/.cenote/well
   cenote volume delete v0 --dir ~/.cenote/well
 
-A volume takes memory when it is written to. What it holds outlives the process that serves it:
-hosts keep it for the next one, until they are in want of memory or a day is over.")]
+Memory is allocated when a volume is written. Its content outlives the process that serves it: hosts keep
+it for the next one, for a day or until they need the memory.")]
 pub struct Args {
     #[command(subcommand)]
     action: Action,
@@ -39,21 +39,22 @@ pub struct Args {
 
 #[derive(clap::Subcommand, Debug)]
 enum Action {
-    /// Describe a new volume
+    /// Create a volume
     #[command(
         after_help = "Example:\n  cenote volume create v0 --size 2G --scheme rs:8+2 --dir ~/.cenote/well"
     )]
     Create {
-        /// Letters, digits, '-', '_' and '.'
+        /// Name of the volume: letters, digits, '-', '_' and '.'
         name: String,
         /// Size of the volume
         #[arg(long, value_name = "SIZE")]
         size: Size,
-        /// plain, mirror:N (N copies) or rs:K+R (K splits of a page, any R of K+R may be lost)
+        /// Redundancy: plain, mirror:N (N copies) or rs:K+R (K data and R parity splits; any R may
+        /// be lost)
         #[arg(long, value_name = "SCHEME", default_value = "rs:8+2")]
         scheme: String,
-        /// Where its hosts come from: coding-sets:L, least-loaded, two-choices or random
-        /// [default: coding-sets:2 where there are hosts for two groups, else least-loaded]
+        /// Placement policy: coding-sets:L, least-loaded, two-choices or random [default:
+        /// coding-sets:2 if there are hosts for two groups, else least-loaded]
         #[arg(long, value_name = "PLACEMENT")]
         placement: Option<Placement>,
         #[command(flatten)]
@@ -63,15 +64,15 @@ enum Action {
         #[command(flatten)]
         which: Which,
     },
-    /// List the volumes
+    /// List volumes
     #[command(after_help = "Example:\n  cenote volume list --dir ~/.cenote/well")]
     List {
         #[command(flatten)]
         which: Which,
-        /// How long an owner may take to answer
+        /// Timeout for the owner's answer
         #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = span::within("1ms", "60s"))]
         timeout: Duration,
-        /// One JSON array on standard output
+        /// Print one JSON array
         #[arg(long)]
         json: bool,
         #[command(flatten)]
@@ -83,133 +84,133 @@ Examples:
   cenote volume status --dir ~/.cenote/well
   cenote volume status v0 --dir ~/.cenote/well --json
 
-Exit code 3: not every extent is whole, or the journal cannot be written.")]
+Exit code 3: an extent is degraded, or the journal cannot be written.")]
     Status {
-        /// Which volume [default: all of them, a line each]
+        /// Name of the volume [default: all, one line each]
         name: Option<String>,
         #[command(flatten)]
         which: Which,
-        /// How long an owner may take to answer
+        /// Timeout for the owner's answer
         #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = span::within("1ms", "60s"))]
         timeout: Duration,
-        /// One JSON object on standard output
+        /// Print one JSON object
         #[arg(long)]
         json: bool,
         #[command(flatten)]
         watch: Watch,
     },
-    /// Grow a volume, also while it is in use
+    /// Resize a volume; it may be in use
     #[command(after_help = "\
-A volume in use only grows, up to 8 times the size that it was opened with. One that is not in
-use grows to any size; it shrinks only when it holds nothing.
+A volume in use can only grow, up to 8 times the size that it was opened with. One that is not in use
+can grow to any size; it can shrink only when it is empty.
 
 Example:
   cenote volume resize v0 --size 4G --dir ~/.cenote/well")]
     Resize {
-        /// Which volume
+        /// Name of the volume
         name: String,
-        /// The new size; of a volume in use no less than now
+        /// New size; a volume in use cannot shrink
         #[arg(long, value_name = "SIZE")]
         size: Size,
         #[command(flatten)]
         which: Which,
     },
-    /// Change scheme, mode or delta of a volume, also while it is in use
+    /// Change scheme, mode or delta of a volume; it may be in use
     #[command(override_usage = "cenote volume set [OPTIONS] <NAME>")]
     #[command(after_help = "\
-Requests go on meanwhile. A mode and a delta hold from the next request on; parities are made, or
-given up, part by part of the volume, and each part survives the loss of as many hosts as it has
-parities by then. With another K all pages are restriped, part by part: hosts need room for one part
-twice, and while they have none the change waits. The old scheme, set again, takes it back. Should
-the volume's server end in the middle, the next one goes on; so does this command's change when the
-command is ended.
+Requests are served meanwhile. A new mode or delta applies from the next request on. Parities are added
+or dropped extent by extent, and each extent survives the loss of as many hosts as it has parities at
+that time. With another K all pages are restriped, extent by extent: hosts need room to hold one extent
+twice, and the change waits while they have none. Setting the old scheme reverts the change. The change
+continues if this command is interrupted; if the volume's server ends, the next one resumes it.
 
 Examples:
   cenote volume set v0 --scheme rs:8+3 --mode correction --dir ~/.cenote/well
   cenote volume set v0 --delta 1 --dir ~/.cenote/well --json")]
     Set {
-        /// Which volume
+        /// Name of the volume
         name: String,
         #[command(flatten)]
         wish: Wish,
-        /// Do not wait for the end of the change
+        /// Do not wait for the change to finish
         #[arg(long)]
         no_wait: bool,
         #[command(flatten)]
         which: Which,
-        /// One JSON object on standard output
+        /// Print one JSON object
         #[arg(long)]
         json: bool,
     },
-    /// Take over a volume whose server has ended, make it whole, and leave it to the next
+    /// Take over a volume whose server has ended, repair it, and release it
     #[command(after_help = "\
-Its slabs are asked back from their hosts, writes that were under way are done again, and what hosts
-have lost is rebuilt. `cenote nbd --volume` does the same before it serves; this is for
-looking, and with --hold for keeping hosts from taking the memory of a volume that nobody serves.
+Slabs are claimed from their hosts, writes in flight are repeated, and lost slabs are rebuilt. cenote
+nbd --volume does the same before it serves. Use this to inspect a volume or, with --hold, to keep
+hosts from taking the memory of a volume that nobody serves.
 
 Example:
   cenote volume attach v0 --dir ~/.cenote/well --json
 
-Exit code 3: not every extent is whole, or pages cannot be read.")]
+Exit code 3: an extent is degraded, or pages cannot be read.")]
     Attach {
-        /// Which volume
+        /// Name of the volume
         name: String,
-        /// How long to wait until it is whole
+        /// How long to wait until the volume is whole
         #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = span::any)]
         timeout: Duration,
-        /// Keep it until SIGTERM or SIGINT
+        /// Hold the volume until SIGTERM or SIGINT
         #[arg(long)]
         hold: bool,
         #[command(flatten)]
         which: Which,
-        /// One JSON object on standard output
+        /// Print one JSON object
         #[arg(long)]
         json: bool,
     },
-    /// End the server of a volume that was started with --background
+    /// Stop a volume's server that was started with --background
     #[command(after_help = "\
-What the volume holds stays: serve it again. A server in the foreground is ended by Ctrl-C or SIGTERM.
+Hosts keep the volume's content for the next server. A server in the foreground is stopped with Ctrl-C or
+SIGTERM.
 
 Example:
   cenote volume stop v0 --dir ~/.cenote/well")]
     Stop {
-        /// Which volume
+        /// Name of the volume
         name: String,
-        /// How long it may take
+        /// How long to wait for the server to exit
         #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = span::any)]
         timeout: Duration,
         #[command(flatten)]
         which: Which,
     },
-    /// Look at every page once: compare what hosts hold of it, and put right what is wrong
+    /// Verify every page against all its splits, and repair wrong ones
     #[command(after_help = "\
-Of a volume that nobody serves this process is the owner meanwhile.
+If nobody serves the volume, this process owns it meanwhile.
 
 Example:
   cenote volume scrub v0 --dir ~/.cenote/well --json
 
-Exit code 3: pages are wrong and cannot be put right, or cannot be read.")]
+Exit code 3: some pages are corrupt beyond repair, or cannot be read.")]
     Scrub {
-        /// Which volume
+        /// Name of the volume
         name: String,
         #[command(flatten)]
         which: Which,
-        /// One JSON object on standard output
+        /// Print one JSON object
         #[arg(long)]
         json: bool,
     },
-    /// Give up what a volume holds; it stays described
+    /// Discard a volume's content; the volume stays defined
     #[command(after_help = "Example:\n  cenote volume reset v0 --dir ~/.cenote/well")]
     Reset {
-        /// Which volume
+        /// Name of the volume
         name: String,
         #[command(flatten)]
         which: Which,
     },
-    /// Forget a volume that is not in use, and what it holds
+    /// Delete a volume that is not in use, and its content
     #[command(after_help = "Example:\n  cenote volume delete v0 --dir ~/.cenote/well")]
     Delete {
-        /// Which volume
+        /// Name of the volume
         name: String,
         #[command(flatten)]
         which: Which,
@@ -297,7 +298,7 @@ pub fn run(args: &Args) -> Result<u8> {
         Action::Scrub { name, which, json } => return scrub(which, name, *json),
         Action::Reset { name, which } => {
             let released = release(which, name)?;
-            println!("{name}: {released}; it holds nothing now");
+            println!("{name}: {released}; it is now empty");
         }
         Action::Delete { name, which } => {
             let released = release(which, name)?;
@@ -312,7 +313,7 @@ pub fn run(args: &Args) -> Result<u8> {
             let dir = which.directory()?;
             Volumes::new(&dir).load(name)?;
             let pid = background::stop(&dir, name, *timeout)?;
-            println!("{name}: process {pid} has ended; hosts keep what the volume holds");
+            println!("{name}: process {pid} has ended; hosts keep the volume's content");
         }
     }
     Ok(DONE)
@@ -324,7 +325,7 @@ pub fn check_size(size: Size) -> Result<Size> {
         return Ok(size);
     }
     Err(Failure::usage(
-        format!("--size {size}: a volume has whole pages of 4096 bytes, at least one"),
+        format!("--size {size}: must be a positive multiple of 4096 bytes"),
         "--size 2G",
     )
     .into())
@@ -355,8 +356,8 @@ fn set_size(volumes: &Volumes, name: &str, size: Size) -> Result<()> {
     let _owner = volumes.own(name)?;
     if volumes.left(name)?.is_some() && size.bytes() < volumes.load(name)?.size()?.bytes() {
         return Err(Failure::new(
-            format!("volume {name} holds data, and only grows"),
-            format!("cenote volume reset {name} gives its content up"),
+            format!("volume {name} has data and can only grow"),
+            format!("cenote volume reset {name} discards its content"),
         )
         .into());
     }

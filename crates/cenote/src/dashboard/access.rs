@@ -77,11 +77,11 @@ impl Denied {
     /// For people.
     pub fn why(self) -> &'static str {
         match self {
-            Self::Host => "this dashboard is not known by that name: --name adds one",
-            Self::Site => "a page of another site may not do this",
-            Self::NoToken => "the token of the dashboard is needed",
-            Self::WrongToken => "this is not the token of the dashboard",
-            Self::ReadOnly => "this dashboard is read-only: --token-file changes that",
+            Self::Host => "this dashboard does not have that host name: --name adds one",
+            Self::Site => "requests from other sites are not allowed",
+            Self::NoToken => "the dashboard's token is required",
+            Self::WrongToken => "wrong token",
+            Self::ReadOnly => "this dashboard is read-only: start it with --token-file",
         }
     }
 }

@@ -48,13 +48,13 @@ impl Actions {
     /// There is nothing of that name, it does not answer or refuses.
     pub fn carry_out(&self, order: &Order) -> Result<String> {
         let Some(loaded) = &self.loaded else {
-            bail!("there are no hosts and no volumes");
+            bail!("this dashboard has no hosts and no volumes");
         };
         let volumes = || Volumes::new(&loaded.dir);
         match order {
             Order::Drain { host } => {
                 drain(loaded, host, Drain::On)?;
-                Ok(format!("host {host}: drains"))
+                Ok(format!("host {host}: draining"))
             }
             Order::Lend { host } => {
                 drain(loaded, host, Drain::Off)?;
@@ -62,7 +62,7 @@ impl Actions {
             }
             Order::Scrub { volume } => {
                 volumes().ask_within(volume, Question::Scrub, LIMIT)?;
-                Ok(format!("volume {volume}: is looked through"))
+                Ok(format!("volume {volume}: scrub started"))
             }
             Order::Repair {
                 volume,
@@ -73,9 +73,9 @@ impl Actions {
                 };
                 volumes().ask_within(volume, question, LIMIT)?;
                 Ok(match bytes_per_s {
-                    0 => format!("volume {volume}: repairs have no limit"),
+                    0 => format!("volume {volume}: repair rate unlimited"),
                     _ => format!(
-                        "volume {volume}: repairs have a limit of {} a second",
+                        "volume {volume}: repair rate limited to {} per second",
                         Size(*bytes_per_s).rounded()
                     ),
                 })
@@ -94,7 +94,7 @@ fn drain(loaded: &Loaded, name: &str, how: Drain) -> Result<()> {
     let mut asker = Asker::connect(&host.address, &loaded.key, "cenote dashboard", LIMIT)?;
     let request = Request::Drain(how);
     if asker.version() < request.since() {
-        bail!("host {name} runs an earlier version, which cannot drain");
+        bail!("host {name} runs an older version that cannot drain");
     }
     if how != Drain::Off {
         let status = asker.ask(&Request::Status, LIMIT)?;

@@ -60,7 +60,7 @@ impl Log {
     /// Notes what changed.
     pub fn add(&mut self, at_ms: u64, changes: Vec<Change>) {
         let more = changes.len().saturating_sub(BURST_MAX);
-        let rest = (more > 0).then(|| plain(format!("and {more} changes more at that time")));
+        let rest = (more > 0).then(|| plain(format!("and {more} more changes at that time")));
         for change in changes.into_iter().take(BURST_MAX).chain(rest) {
             self.count += 1;
             if self.events.len() == EVENTS_MAX {
@@ -112,11 +112,11 @@ pub fn of_hosts(before: &[HostView], after: &[HostView]) -> Vec<Change> {
         match pair {
             (Some(old), Some(new)) => of_host(old, new, &mut changes),
             (None, Some(new)) => changes.push(plain(format!(
-                "host {} is in the cluster file now",
+                "host {} was added to the cluster file",
                 new.name
             ))),
             (Some(old), None) => changes.push(plain(format!(
-                "host {} is in the cluster file no more",
+                "host {} was removed from the cluster file",
                 old.name
             ))),
             (None, None) => {}
@@ -133,11 +133,14 @@ fn of_host(old: &HostView, new: &HostView, changes: &mut Vec<Change>) {
         (old, HostState::Up) if !old.answers() => tell(Grade::Good, "is up".to_owned()),
         (_, HostState::Up) => tell(Grade::Good, "lends again".to_owned()),
         (_, HostState::Draining) => {
-            tell(Grade::Plain, "drains: it gives its slabs back".to_owned());
+            tell(Grade::Plain, "is draining".to_owned());
         }
-        (_, HostState::Ended) => tell(Grade::Bad, "is down: its process has ended".to_owned()),
-        (_, HostState::Silent) => tell(Grade::Bad, "is silent: its process runs".to_owned()),
-        (_, HostState::Unreachable) => tell(Grade::Bad, "is down: nobody answers".to_owned()),
+        (_, HostState::Ended) => tell(Grade::Bad, "is down: its process has exited".to_owned()),
+        (_, HostState::Silent) => tell(
+            Grade::Bad,
+            "does not answer, but its process is running".to_owned(),
+        ),
+        (_, HostState::Unreachable) => tell(Grade::Bad, "is down: it does not answer".to_owned()),
     }
     let (Some(was), Some(is)) = (&old.figures, &new.figures) else {
         return;
@@ -152,13 +155,13 @@ fn of_host(old: &HostView, new: &HostView, changes: &mut Vec<Change>) {
     };
     match (level(was), level(is)) {
         (old, new) if old == new => {}
-        (_, Level::None) => tell(Grade::Good, "has memory enough again".to_owned()),
+        (_, Level::None) => tell(Grade::Good, "is no longer under memory pressure".to_owned()),
         (_, Level::Stalled) => tell(
             Grade::Warning,
-            "has programs that wait for memory".to_owned(),
+            "has programs that stall for memory".to_owned(),
         ),
-        (_, Level::Short) => tell(Grade::Warning, "is short of memory".to_owned()),
-        (_, Level::Floor) => tell(Grade::Bad, "has less memory left than its floor".to_owned()),
+        (_, Level::Short) => tell(Grade::Warning, "is under memory pressure".to_owned()),
+        (_, Level::Floor) => tell(Grade::Bad, "has less free memory than its floor".to_owned()),
     }
     if is.slabs_taken > was.slabs_taken {
         let slabs = is.slabs_taken - was.slabs_taken;
@@ -166,7 +169,7 @@ fn of_host(old: &HostView, new: &HostView, changes: &mut Vec<Change>) {
         tell(Grade::Bad, what);
     }
     if was.asked_back == 0 && is.asked_back > 0 {
-        let what = format!("asks clients for {} slabs", is.asked_back);
+        let what = format!("asks clients to return {} slabs", is.asked_back);
         tell(Grade::Warning, what);
     }
     if was.slabs_held > 0 && is.slabs_held == 0 && new.state == HostState::Draining {
@@ -180,7 +183,7 @@ pub fn of_volumes(before: &[VolumeView], after: &[VolumeView]) -> Vec<Change> {
     for pair in pairs(before, after, |volume| &volume.name) {
         match pair {
             (Some(old), Some(new)) => of_volume(old, new, &mut changes),
-            (None, Some(new)) => changes.push(plain(format!("volume {} is new", new.name))),
+            (None, Some(new)) => changes.push(plain(format!("volume {} was created", new.name))),
             (Some(old), None) => changes.push(plain(format!("volume {} was deleted", old.name))),
             (None, None) => {}
         }
@@ -202,7 +205,7 @@ fn of_volume(old: &VolumeView, new: &VolumeView, changes: &mut Vec<Change>) {
         (old, new) if old == new => {}
         (VolumeState::Idle, VolumeState::Healthy) => tell(Grade::Plain, "is served".to_owned()),
         (_, VolumeState::Healthy) => tell(Grade::Good, "is whole".to_owned()),
-        (_, VolumeState::Idle) => tell(Grade::Plain, "is served no more".to_owned()),
+        (_, VolumeState::Idle) => tell(Grade::Plain, "is no longer served".to_owned()),
         (_, VolumeState::Silent) => tell(Grade::Bad, "does not answer".to_owned()),
         (_, VolumeState::Regenerating) => {
             tell(Grade::Warning, format!("is being rebuilt: {}", broken()));
@@ -217,7 +220,7 @@ fn of_volume(old: &VolumeView, new: &VolumeView, changes: &mut Vec<Change>) {
     };
     if is.torn_pages > was.torn_pages {
         let pages = is.torn_pages - was.torn_pages;
-        let what = format!("lost {pages} pages: they are errors until they are written");
+        let what = format!("lost {pages} pages, which return errors until they are written");
         tell(Grade::Bad, what);
     }
     if is.wrong_splits > was.wrong_splits {
@@ -229,19 +232,19 @@ fn of_volume(old: &VolumeView, new: &VolumeView, changes: &mut Vec<Change>) {
     }
     match (&was.journal_error, &is.journal_error) {
         (None, Some(error)) => tell(Grade::Bad, format!("cannot write its journal: {error}")),
-        (Some(_), None) => tell(Grade::Good, "writes its journal again".to_owned()),
+        (Some(_), None) => tell(Grade::Good, "can write its journal again".to_owned()),
         _ => {}
     }
     match (&was.change, &is.change) {
         (None, Some(change)) => {
-            let what = format!("changes from {} to {}", change.from, change.to);
+            let what = format!("is changing from {} to {}", change.from, change.to);
             tell(Grade::Plain, what);
         }
         (Some(change), None) => tell(Grade::Good, format!("has changed to {}", change.to)),
         _ => {}
     }
     if is.scrub.passes > was.scrub.passes && was.scrub.is_running {
-        tell(Grade::Plain, "was looked through".to_owned());
+        tell(Grade::Plain, "was scrubbed".to_owned());
     }
 }
 
@@ -330,8 +333,11 @@ pub fn of_stores(before: &[StoreView], after: &[StoreView]) -> Vec<Change> {
 /// A part as a whole answers no more, or again.
 pub fn of_part(part: &str, before: Option<&str>, after: Option<&str>) -> Option<Change> {
     match (before, after) {
-        (None, Some(why)) => Some(change(Grade::Bad, format!("{part} cannot be asked: {why}"))),
-        (Some(_), None) => Some(change(Grade::Good, format!("{part} can be asked again"))),
+        (None, Some(why)) => Some(change(
+            Grade::Bad,
+            format!("{part} cannot be reached: {why}"),
+        )),
+        (Some(_), None) => Some(change(Grade::Good, format!("{part} can be reached again"))),
         _ => None,
     }
 }
@@ -351,7 +357,7 @@ mod tests {
         let down = [host("h00", HostState::Up), host("h01", HostState::Ended)];
         assert_eq!(of_hosts(&up, &up), []);
         let gone = of_hosts(&up, &down);
-        assert_eq!(texts(&gone), ["host h01 is down: its process has ended"]);
+        assert_eq!(texts(&gone), ["host h01 is down: its process has exited"]);
         assert_eq!(gone[0].grade, Grade::Bad);
         assert_eq!(of_hosts(&down, &down), []);
         let back = of_hosts(&down, &up);
@@ -360,11 +366,11 @@ mod tests {
             (vec!["host h01 is up"], Grade::Good)
         );
         let listed = of_hosts(&up[..1], &up);
-        assert_eq!(texts(&listed), ["host h01 is in the cluster file now"]);
+        assert_eq!(texts(&listed), ["host h01 was added to the cluster file"]);
         let unlisted = of_hosts(&up, &up[..1]);
         assert_eq!(
             texts(&unlisted),
-            ["host h01 is in the cluster file no more"]
+            ["host h01 was removed from the cluster file"]
         );
     }
 
@@ -402,21 +408,21 @@ mod tests {
         };
         let changes = of_hosts(&with(Level::None, 1, 0), &with(Level::Floor, 3, 2));
         let expected = [
-            "host h00 has less memory left than its floor",
+            "host h00 has less free memory than its floor",
             "host h00 took 2 slabs from clients that did not answer",
-            "host h00 asks clients for 2 slabs",
+            "host h00 asks clients to return 2 slabs",
         ];
         assert_eq!(texts(&changes), expected);
         let changes = of_hosts(&with(Level::Short, 3, 2), &with(Level::None, 3, 0));
-        assert_eq!(texts(&changes), ["host h00 has memory enough again"]);
+        assert_eq!(
+            texts(&changes),
+            ["host h00 is no longer under memory pressure"]
+        );
         let mut drains = host("h00", HostState::Draining);
         drains.figures.as_mut().unwrap().slabs_held = 2;
         let drained = host("h00", HostState::Draining);
         let changes = of_hosts(&[host("h00", HostState::Up)], std::slice::from_ref(&drains));
-        assert_eq!(
-            texts(&changes),
-            ["host h00 drains: it gives its slabs back"]
-        );
+        assert_eq!(texts(&changes), ["host h00 is draining"]);
         assert_eq!(
             texts(&of_hosts(&[drains], &[drained])),
             ["host h00 is drained"]
@@ -445,7 +451,7 @@ mod tests {
         );
         let lost = [volume("v", &["lost", "lost"])];
         assert_eq!(of_volumes(&whole, &lost)[0].grade, Grade::Bad);
-        assert_eq!(texts(&of_volumes(&[], &whole)), ["volume v is new"]);
+        assert_eq!(texts(&of_volumes(&[], &whole)), ["volume v was created"]);
         assert_eq!(texts(&of_volumes(&whole, &[])), ["volume v was deleted"]);
     }
 
@@ -457,13 +463,13 @@ mod tests {
         figures.torn_pages = 3;
         figures.journal_error = Some("no room".to_owned());
         let expected = [
-            "volume v lost 3 pages: they are errors until they are written",
+            "volume v lost 3 pages, which return errors until they are written",
             "volume v cannot write its journal: no room",
         ];
         assert_eq!(texts(&of_volumes(&before, &after)), expected);
         assert_eq!(
             texts(&of_volumes(&after, &before)),
-            ["volume v writes its journal again"]
+            ["volume v can write its journal again"]
         );
     }
 
@@ -510,7 +516,7 @@ mod tests {
             of_hosts(&many(HostState::Up), &many(HostState::Unreachable)),
         );
         assert_eq!(log.latest().len(), BURST_MAX + 1);
-        assert_eq!(log.latest()[0].text, "and 4046 changes more at that time");
+        assert_eq!(log.latest()[0].text, "and 4046 more changes at that time");
         for at_ms in 0..2 * EVENTS_MAX as u64 {
             log.add(at_ms, vec![plain("again".to_owned())]);
         }
@@ -527,7 +533,7 @@ mod tests {
         assert_eq!(of_part("hosts", None, None), None);
         assert_eq!(of_part("hosts", Some("a"), Some("b")), None);
         let gone = of_part("hosts", None, Some("no cluster file")).unwrap();
-        assert_eq!(gone.text, "hosts cannot be asked: no cluster file");
+        assert_eq!(gone.text, "hosts cannot be reached: no cluster file");
         assert_eq!(
             of_part("hosts", Some("a"), None).unwrap().grade,
             Grade::Good

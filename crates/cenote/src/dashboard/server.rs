@@ -139,7 +139,7 @@ pub fn serve(listener: TcpListener, config: Config) -> Result<()> {
         .spawn(move || {
             let ended = runtime.block_on(accept(listener, tls, site));
             if let Err(error) = ended {
-                tracing::error!(%error, "the dashboard is served no more");
+                tracing::error!(%error, "the dashboard is no longer served");
                 std::process::exit(i32::from(cenote_cli::failure::FAILED));
             }
         })
@@ -188,8 +188,10 @@ async fn converse(stream: TcpStream, peer: SocketAddr, tls: Option<TlsAcceptor>,
         None => http.serve_connection(TokioIo::new(stream), service).await,
         Some(tls) => match tokio::time::timeout(TALK_LIMIT, tls.accept(stream)).await {
             Ok(Ok(stream)) => http.serve_connection(TokioIo::new(stream), service).await,
-            Ok(Err(error)) => return tracing::debug!(%error, %peer, "no TLS with a browser"),
-            Err(_) => return tracing::debug!(%peer, "no TLS with a browser in time"),
+            Ok(Err(error)) => {
+                return tracing::debug!(%error, %peer, "TLS handshake with a browser failed");
+            }
+            Err(_) => return tracing::debug!(%peer, "TLS handshake with a browser timed out"),
         },
     };
     if let Err(error) = ended {
@@ -281,7 +283,7 @@ async fn route(
     };
     if let Err(denied) = checked {
         if denied == Denied::WrongToken {
-            tracing::warn!(%peer, "somebody has a wrong token");
+            tracing::warn!(%peer, "request with a wrong token");
             tokio::time::sleep(WRONG_TOKEN_PAUSE).await;
         }
         return Err(denied.into());
@@ -292,7 +294,7 @@ async fn route(
         (&Method::GET, path) if path.starts_with("/history") => history(path, &site.watcher),
         _ => Err(Refused::Status(
             StatusCode::NOT_FOUND,
-            "there is no such page".to_owned(),
+            "page not found".to_owned(),
         )),
     }
 }
@@ -313,7 +315,7 @@ fn history(path: &str, watcher: &Watcher) -> Result<Response<Body>, Refused> {
         None => None,
     };
     let text = hour.and_then(|hour| serde_json::to_string(&hour).ok());
-    let none = || Refused::Status(StatusCode::NOT_FOUND, "nothing is known of it".to_owned());
+    let none = || Refused::Status(StatusCode::NOT_FOUND, "no data".to_owned());
     text.map(|text| said(JSON, text)).ok_or_else(none)
 }
 

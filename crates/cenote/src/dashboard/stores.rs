@@ -66,7 +66,7 @@ impl Store {
         };
         let shards = client
             .figures(limit)
-            .context("its figures: it may be of an earlier version")?;
+            .context("its figures: it may run an older version")?;
         let mut figures = StoreFigures {
             scheme: client.scheme().name().to_owned(),
             shards: shards.len(),

@@ -396,13 +396,13 @@ mod tests {
         let tell = |before: &u32, after: &u32| vec![events::plain(format!("{before} {after}"))];
         assert_eq!(settle(&mut part, "it", 1, Ok(7), tell), []);
         let gone = settle(&mut part, "it", 2, Err(anyhow!("no")), tell);
-        assert_eq!(gone[0].text, "it cannot be asked: no");
+        assert_eq!(gone[0].text, "it cannot be reached: no");
         assert_eq!((part.answer, part.asked_ms), (Some(7), 1));
         assert_eq!(current(&part), None);
         let back = settle(&mut part, "it", 3, Ok(8), tell);
         let texts: Vec<&str> = back.iter().map(|change| &*change.text).collect();
         // What changed meanwhile is told then.
-        assert_eq!(texts, ["it can be asked again", "7 8"]);
+        assert_eq!(texts, ["it can be reached again", "7 8"]);
         assert_eq!((current(&part), part.asked_ms), (Some(&8), 3));
     }
 }

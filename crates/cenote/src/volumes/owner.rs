@@ -47,7 +47,7 @@ pub(super) fn ask(
     let text =
         exchange(&mut stream, question, limit).map_err(|error| unheard(name, question, &error))?;
     match serde_json::from_str(&text)
-        .with_context(|| format!("volume {name}: the owner's answer is not understood"))?
+        .with_context(|| format!("volume {name}: cannot parse the owner's answer"))?
     {
         Answer::Ok(value) => Ok(value),
         Answer::Error(why) => bail!("volume {name}: {why}"),
@@ -80,25 +80,25 @@ fn unheard(name: &str, question: &Question, error: &std::io::Error) -> Failure {
         true => "and ask again then",
         false => "then its status is known",
     };
-    let serve = format!("serve it again (cenote nbd --volume {name}, or volume attach), {again}");
+    let serve =
+        format!("serve it again (cenote nbd --volume {name}, or cenote volume attach), {again}");
     match error.kind() {
-        ErrorKind::NotFound | ErrorKind::ConnectionRefused => Failure::new(
-            format!("volume {name}: nobody serves it any more: whoever did has ended"),
-            serve,
-        ),
+        ErrorKind::NotFound | ErrorKind::ConnectionRefused => {
+            Failure::new(format!("volume {name}: its server has ended"), serve)
+        }
         ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => {
             let what = match is_asked_to_change {
-                true => "was asked, and it may have begun with it: what was asked is done or not",
-                false => "was asked",
+                true => "was executing the request, which may or may not have completed",
+                false => "was answering",
             };
             Failure::new(
-                format!("volume {name}: the process that serves it ended while it {what}"),
+                format!("volume {name}: its server ended while it {what}"),
                 serve,
             )
         }
         ErrorKind::WouldBlock | ErrorKind::TimedOut => Failure::new(
-            format!("volume {name}: the process that serves it does not answer"),
-            format!("ask again; if it stays so, end that process, and {serve}"),
+            format!("volume {name}: its server does not answer"),
+            format!("try again; if that fails, stop the server and {serve}"),
         ),
         _ => Failure::new(format!("volume {name}: ask its owner: {error}"), serve),
     }
@@ -170,7 +170,7 @@ fn converse(
         Ok(question) => {
             reply(question).map_or_else(|e| Answer::Error(format!("{e:#}")), Answer::Ok)
         }
-        Err(error) => Answer::Error(format!("not a request: {error}")),
+        Err(error) => Answer::Error(format!("invalid request: {error}")),
     };
     let mut text = serde_json::to_string(&answer)?;
     text.push('\n');

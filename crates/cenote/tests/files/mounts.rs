@@ -165,7 +165,7 @@ fn what_cannot_be_mounted_says_so() {
         "{second}"
     );
     let taken = at(place.point.path());
-    assert!(taken.contains("is a mount point already"), "{taken}");
+    assert!(taken.contains("is already a mount point"), "{taken}");
     fs::write(other.path().join("file"), "x").expect("a file");
     let full = at(other.path());
     assert!(full.contains("is not empty"), "{full}");
@@ -178,7 +178,7 @@ fn what_cannot_be_mounted_says_so() {
     let background = [&NEW[..], &["--background"]].concat();
     let there = place.run(&background).expect(1);
     assert!(
-        there.stderr.contains("volume v is there already"),
+        there.stderr.contains("volume v already exists"),
         "{there:?}"
     );
     let small = [
@@ -192,7 +192,7 @@ fn what_cannot_be_mounted_says_so() {
     ];
     let small = place.run(&small).expect(2);
     assert!(
-        small.stderr.contains("too few for a file system"),
+        small.stderr.contains("too small for a file system"),
         "{small:?}"
     );
 }

@@ -72,9 +72,9 @@ impl HttpClient for Client {
 fn tls(authorities: Option<&Path>) -> Result<TlsConfig, Failure> {
     let known = TRUSTED.map(Path::new);
     let found = authorities.or_else(|| known.into_iter().find(|path| path.exists()));
-    let remedy = "OTEL_EXPORTER_OTLP_CERTIFICATE=FILE, in PEM, of who signed the collector's";
+    let remedy = "set OTEL_EXPORTER_OTLP_CERTIFICATE to a PEM file of the collector's CA";
     let path = found.ok_or_else(|| {
-        let what = "the collector speaks TLS, and this machine has no file of certificates";
+        let what = "the collector uses TLS, but this machine has no CA file";
         Failure::new(what, remedy)
     })?;
     let faulty = |why: String| Failure::new(format!("{}: {why}", path.display()), remedy);
@@ -86,7 +86,7 @@ fn tls(authorities: Option<&Path>) -> Result<TlsConfig, Failure> {
         }
     }
     if trusted.is_empty() {
-        return Err(faulty("no certificate is in it".to_owned()));
+        return Err(faulty("it has no certificate".to_owned()));
     }
     Ok(TlsConfig::builder()
         .provider(TlsProvider::Rustls)

@@ -76,16 +76,18 @@ impl Settings {
             && protocol != "http/protobuf"
         {
             return Err(Failure::new(
-                format!("{name} is {protocol}: traces are sent as http/protobuf alone"),
-                format!("{name}=http/protobuf, and the collector's port for HTTP, as {EXAMPLE}"),
+                format!("{name} is {protocol}: only http/protobuf is supported"),
+                format!(
+                    "set {name}=http/protobuf and use the collector's HTTP port, as in {EXAMPLE}"
+                ),
             ));
         }
         let mut warnings = Vec::new();
         let mut number = |name: &str, text: &str, least: u64| {
             let number = text.trim().parse().ok().filter(|&number| number >= least);
             if number.is_none() {
-                let known = format!("{name} is {text}: a number from {least} on is expected");
-                warnings.push(format!("{known}; the usual one is used"));
+                let known = format!("{name} is {text}: expected a number of at least {least}");
+                warnings.push(format!("{known}; using the default"));
             }
             number
         };
@@ -126,8 +128,8 @@ fn checked<'a>(name: &str, text: &'a str) -> Result<&'a str, Failure> {
     match is_good {
         true => Ok(text),
         false => Err(Failure::new(
-            format!("{name} is `{text}`, which is not an address of a collector"),
-            format!("{name}={EXAMPLE}, or unset it to send no traces"),
+            format!("{name} is `{text}`, which is not a collector's address"),
+            format!("set {name}={EXAMPLE}, or unset it to send no traces"),
         )),
     }
 }
@@ -137,7 +139,7 @@ fn doubt(sampler: &str, ratio: Option<&str>) -> Option<String> {
     if !SAMPLERS.contains(&sampler) {
         let known = SAMPLERS.join(", ");
         return Some(format!(
-            "OTEL_TRACES_SAMPLER is {sampler}, none of {known}: every trace is sent"
+            "OTEL_TRACES_SAMPLER is {sampler}, not one of {known}: every trace is sent"
         ));
     }
     let is_ratio = |text: &str| {
@@ -145,8 +147,8 @@ fn doubt(sampler: &str, ratio: Option<&str>) -> Option<String> {
         ratio.is_ok_and(|ratio| (0.0..=1.0).contains(&ratio))
     };
     (sampler.ends_with("traceidratio") && !ratio.is_some_and(is_ratio)).then(|| {
-        "OTEL_TRACES_SAMPLER_ARG is no number from 0 to 1, which the sampler needs: \
-         every trace is sent"
+        "OTEL_TRACES_SAMPLER_ARG is not a number from 0 to 1, which the sampler needs: every trace \
+         is sent"
             .to_owned()
     })
 }

@@ -92,7 +92,7 @@ impl Losses {
                 dropped,
                 total,
                 reason,
-                "the collector of traces does not take spans"
+                "the trace collector does not accept spans"
             );
         }
     }

@@ -59,7 +59,7 @@ fn a_configuration_that_cannot_be_is_refused_with_its_reason() {
         ("67108864", "67108865", "a region of 67108865 bytes"),
         ("67108864", "4096", "a region of 4096 bytes"),
         ("536870912", "4096", "4096 bytes of memory"),
-        ("encrypted", "sealed", "no protection"),
+        ("encrypted", "sealed", "not a protection level"),
         ("\"key\":\"", "\"key\":\"0", "no fingerprint"),
         ("\"lanes\":2", "\"lanes\":0", "0 lanes"),
         ("\"lanes\":2", "\"lanes\":65", "65 lanes"),

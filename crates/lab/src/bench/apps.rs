@@ -16,31 +16,32 @@ use cenote_cli::span;
   cenote bench apps --slots rs --slots nbdkit --save apps.jsonl
   cenote bench apps --slots rs --slots mirror --only sys --quick
 
-Each program works in memory, then in 75% and in 50% of its peak over each kind of swap. A row
-says as well within which bounds the ratio of the rounds was; where these contain 1, ours is no
-different. The last example is coding beside two copies: rows at 75% and 50%, and beside memory, which
-is 100% and the same for both. A program that does not finish at a limit is said, and left out there. It needs root, no other swap, and the Debian packages that
-scripts/install-packages.sh lists for bench. It cleans up after itself.")]
+Each program runs in memory, then in 75% and 50% of its peak over each kind of swap. A row also has
+the range of the rounds' ratios; if it contains 1, there is no difference. The last example compares
+coding with two copies: rows at 75% and 50%, and against memory, which is 100% and the same for both. A
+program that does not finish at a limit is reported and left out there. It needs root, no other swap,
+and the Debian packages that scripts/install-packages.sh lists for bench. It cleans up after
+itself.")]
 pub struct Args {
-    /// Only this program; may be given again [default: all but memaslap]
+    /// Program to run; may be repeated [default: all but memaslap]
     #[arg(long, value_enum, value_name = "PROGRAM")]
     only: Vec<Program>,
-    /// Only this kind of swap; may be given again [default: all]
+    /// Kind of swap to measure; may be repeated [default: all]
     #[arg(long, value_enum, value_name = "SLOT")]
     slots: Vec<SwapKind>,
-    /// Memory that a program may keep, in per cent of its peak, the largest first
+    /// Memory limits in percent of a program's peak, largest first
     #[arg(long, value_name = "PERCENT", value_delimiter = ',', default_values_t = [75_u8, 50])]
     limits: Vec<u8>,
-    /// About what a program takes, in MiB
+    /// Approximate memory of a program, in MiB
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(64..=65536))]
     memory: Option<u64>,
-    /// How long a server is measured each time
+    /// Length of each measurement of a server
     #[arg(long, value_name = "DURATION", value_parser = span::within("1s", "10m"))]
     duration: Option<Duration>,
-    /// Smaller programs, one round: whether it works, not how well
+    /// Smoke test: smaller programs, one round
     #[arg(long)]
     quick: bool,
-    /// Folder for its files, made and removed; on a real disk, for the swap file
+    /// Folder for temporary files, on a real disk, for the swap file
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
 }
@@ -60,7 +61,7 @@ enum Program {
     Pagerank,
     /// coreutils sort
     Sort,
-    /// memcached under memaslap: a second opinion
+    /// memcached under memaslap, as a second opinion
     Memaslap,
 }
 
@@ -81,11 +82,11 @@ impl From<Program> for App {
 /// [`Slot`] as words of the command line.
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
 pub enum SwapKind {
-    /// Ours without redundancy, with a backing file
+    /// Ours, without redundancy, with a backing file
     Plain,
     /// Ours, rs:8+2
     Rs,
-    /// Two copies on the same hosts
+    /// Ours, two copies, on the same hosts
     Mirror,
     /// nbdkit's memory plugin
     Nbdkit,

@@ -15,30 +15,29 @@ use cenote_cli::transport::Transport;
   cenote bench events --only corruption --plots curves
   cenote bench events --transport tcp --volumes rs --volumes mirror
 
-memcached runs in half of its peak over each volume in turn; its throughput while something
-happens stands beside that of the other volumes in the same round. A dip is time with less than
-half of the throughput before. It needs root, no other swap, and memcached. It cleans up after
-itself.")]
+memcached runs in half of its peak memory over each volume in turn; its throughput during an event is
+compared with that of the other volumes in the same round. A dip is time below half of the throughput
+before the event. It needs root, no other swap, and memcached. It cleans up after itself.")]
 pub struct Args {
-    /// Only this event; may be given again [default: all]
+    /// Event to measure; may be repeated [default: all]
     #[arg(long, value_enum, value_name = "EVENT")]
     only: Vec<Event>,
-    /// Volumes, ours first; may be given again [default: rs, mirror, plain]
+    /// Kind of volume, ours first; may be repeated [default: rs, mirror, plain]
     #[arg(long, value_enum, value_name = "VOLUME")]
     volumes: Vec<VolumeKind>,
-    /// How the hosts are reached
+    /// Transport to the hosts
     #[arg(long, value_enum, default_value_t = Transport::Shm)]
     transport: Transport,
-    /// Memory that memcached may keep, in per cent of its peak
+    /// Memory limit in percent of memcached's peak
     #[arg(long, value_name = "PERCENT", default_value_t = 50, value_parser = clap::value_parser!(u8).range(10..=99))]
     limit: u8,
-    /// About what memcached takes, in MiB
+    /// Approximate memory of memcached, in MiB
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(64..=65536))]
     memory: Option<u64>,
-    /// Leave a curve (SVG) and a table (CSV) of each event in this folder
+    /// Write a curve (SVG) and a table (CSV) of each event to this folder
     #[arg(long, value_name = "DIR")]
     plots: Option<PathBuf>,
-    /// Folder for its files, made and removed; on a real disk
+    /// Folder for temporary files, on a real disk
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
 }
@@ -46,15 +45,15 @@ pub struct Args {
 /// [`Trouble`] as words of the command line.
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
 enum Event {
-    /// Nothing: what the load varies by itself
+    /// No event: the variation of the load itself
     Nothing,
     /// One host is killed
     Death,
-    /// Another client moves all that it can
+    /// Another client sends as much traffic as it can
     Flows,
-    /// Twice as many connections ask
+    /// Twice as many connections send requests
     Burst,
-    /// The memory of one host rots; rs:8+3 that corrects and mirror:2 with checksums, no disk
+    /// The memory of one host rots; rs:8+3 with correction and mirror:2 with checksums, no disk
     Corruption,
 }
 
@@ -77,7 +76,7 @@ enum VolumeKind {
     Rs,
     /// Two copies
     Mirror,
-    /// One copy, and a disk behind it
+    /// One copy, with a backing disk
     Plain,
 }
 

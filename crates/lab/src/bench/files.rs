@@ -17,27 +17,27 @@ use cenote_volume::Scheme;
   cenote bench files --files 20000 --rounds 5 --json
   cenote bench files --duration 0 --transport tcp
 
-The same load in five places: cenote mount (rs:8+2, 12 hosts), whose requests come over io_uring;
-another over /dev/fuse; a FUSE file system that only hands requests on to tmpfs, the most that
-/dev/fuse allows here; tmpfs; ext4 on a block device that is another volume of the same hosts. FUSE
-over io_uring is switched on in the kernel meanwhile; where there is none the first is over /dev/fuse.
-fio reads and writes past the kernel's cache; files are made, looked at and deleted by one thread,
-1000 in a folder, at first with the names in the kernel's cache and then without. In every row more
-is better. It needs root, /dev/fuse, fio, and mkfs.ext4.")]
+The same load in five places: cenote mount (rs:8+2, 12 hosts) over io_uring; cenote mount over
+/dev/fuse; a FUSE file system that passes requests through to tmpfs, which is the upper bound of
+/dev/fuse; tmpfs; and ext4 on a block device backed by another volume of the same hosts. FUSE over
+io_uring is switched on in the kernel meanwhile; if the kernel lacks it, the first uses /dev/fuse.
+fio bypasses the kernel's cache. One thread creates, stats and deletes files, 1000 in a folder, first
+with names in the kernel's cache and then without. In every row more is better. It needs root,
+/dev/fuse, fio, and mkfs.ext4.")]
 pub struct Args {
-    /// Hosts over this transport
+    /// Transport to the hosts
     #[arg(long, value_enum, default_value_t = Transport::Shm)]
     transport: Transport,
-    /// How many files are made; 0 measures data alone
+    /// Number of files to create; 0 measures data only
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(0..=2_000_000))]
     files: Option<u64>,
-    /// The file that fio reads and writes, in MiB
+    /// Size of fio's file, in MiB
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(8..=16384))]
     data: Option<u64>,
-    /// How long each run of fio takes; 0 measures names alone
+    /// Length of each fio run; 0 measures metadata only
     #[arg(long, value_name = "DURATION", value_parser = span::within("0s", "10m"))]
     duration: Option<Duration>,
-    /// Fewer files, less data, one round: whether it works, not how well
+    /// Smoke test: fewer files, less data, one round
     #[arg(long)]
     quick: bool,
 }

@@ -22,62 +22,62 @@ use cenote_cli::span;
     --server 'copies@3x=memcached:group:up-copies ;; down-copies ;; status-copies'
 
 A server is memcached, redis or cenote (cenote-memcached beside this program), each with *N for N
-processes over which the client spreads the keys; ours-K+M or ours-Nx for a cluster of five nodes
-that `kv up` starts (etcd has to be installed), with a code or N copies, whose clients ask owners at
-once, or with -any behind it any node, and with -blocked one in which changes wait while anything is
-recovered; or NAME[@K+M|@Nx]=PROTOCOL:HOW. PROTOCOL is
+processes over which the client spreads the keys; or ours-K+M or ours-Nx for a cluster of five nodes
+started by kv up (needs etcd), with a code or N copies. Its clients ask owners directly; with the
+suffix -any they ask any node, and with -blocked writes wait while anything is recovered. Or
+NAME[@K+M|@Nx]=PROTOCOL:HOW. PROTOCOL is
 memcached or redis. HOW is a command with {port} and {mib} in it; or //ADDRESS[/PID[+PID]],... of
-nodes that run already, any of which answers for all keys; or group:UP[;;DOWN[;;STATUS]], commands
-that start nodes, saying ADDRESS and `pid NUMBER` of each on a line, end them, and tell of them as
-`cenote kv status --json` does; {dir} is a new folder. K+M and Nx say what a group
-keeps of a value. The first server is ours, the others are its peers.
+running nodes, any of which answers for all keys; or group:UP[;;DOWN[;;STATUS]], commands that start
+nodes, printing ADDRESS and `pid NUMBER` of each on a line, stop them, and report on them as
+cenote kv status --json does; {dir} is a new folder. K+M and Nx say how a group stores a value. The
+first server is ours, the others are its peers.
 
-Keys, popularity and mixes are YCSB's (Zipf 0.99, scrambled). Every value that comes back is checked.
-throughput_per_cpu is requests by processor time of the servers: on a machine that the client shares
-with them, the fairest of the figures. With --recovery a node is killed at each given time while the
-load runs, for each mix; --files leaves tables (CSV, JSON lines) and curves (SVG) by tenths of a
-second. Clusters of ours tell when recoveries began, served and ended; of each a node is killed without
-a load, too.")]
+Keys, popularity and mixes are YCSB's (Zipf 0.99, scrambled). Every value read is checked.
+throughput_per_cpu is requests per second of the servers' processor time, which is the fairest figure
+when client and servers share a machine. With --recovery, for each mix, a node is killed under load at
+each given time; --files writes tables (CSV, JSON lines) and curves (SVG) in steps of a tenth of a
+second. Our clusters report when recoveries started, began to serve and ended; each also has a node
+killed without load.")]
 pub struct Args {
-    /// A store; given again, its peers [default: cenote, memcached, redis; to recover, ours-3+2,
-    /// ours-3+2-blocked, ours-3x]
+    /// Server to measure; repeat for its peers [default: cenote, memcached, redis; with --recovery,
+    /// ours-3+2, ours-3+2-blocked, ours-3x]
     #[arg(long = "server", value_name = "SERVER")]
     servers: Vec<Server>,
-    /// Shares of reads and writes; may be given again [default: 50:50, 95:5, 100:0]
+    /// Percentages of reads and writes; may be repeated [default: 50:50, 95:5, 100:0]
     #[arg(long = "mix", value_name = "READS:WRITES", value_parser = mix)]
     mixes: Vec<Mix>,
-    /// Length of values: bytes, as in 512 or 4K, or zipf for 10 B to 1 KiB; may be given again
-    /// [default: 1K, 4K, 16K and zipf; to recover, 1K]
+    /// Value size: bytes, as in 512 or 4K, or zipf for 10 B to 1 KiB; may be repeated [default: 1K,
+    /// 4K, 16K and zipf; with --recovery, 1K]
     #[arg(long = "size", value_name = "BYTES", value_parser = size)]
     sizes: Vec<Sizes>,
-    /// Requests that a client has under way; may be given again [default: 1 and 16; to recover, 1]
+    /// Requests in flight per client; may be repeated [default: 1 and 16; with --recovery, 1]
     #[arg(long = "depth", value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     depths: Vec<u16>,
-    /// Clients, each a closed loop
+    /// Number of closed-loop clients
     #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..=4096))]
     clients: u16,
-    /// Threads of the load
+    /// Threads of the load generator
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
     threads: u16,
-    /// Values that each store gets, in MiB
+    /// Total size of the values, in MiB
     #[arg(long, value_name = "MIB", default_value_t = 128, value_parser = clap::value_parser!(u64).range(1..=65536))]
     memory: u64,
-    /// Length of a measurement [default: 1s; to recover, 16s]
+    /// Length of a measurement [default: 1s; with --recovery, 16s]
     #[arg(long, value_name = "DURATION", value_parser = span::within("100ms", "1h"))]
     duration: Option<Duration>,
-    /// Few cases, one round: whether it works, not how well
+    /// Smoke test: few cases, one round
     #[arg(long)]
     quick: bool,
-    /// Compare the codes 3+2, 2+3 and 4+1, each on five nodes
+    /// Compare the codes 3+2, 2+3 and 4+1 on five nodes
     #[arg(long, conflicts_with_all = ["servers", "recovery"])]
     codes: bool,
-    /// Kill nodes under the load
+    /// Kill nodes under load
     #[arg(long)]
     recovery: bool,
-    /// When one is killed, after the load began; may be given again [default: 6s and 10s]
+    /// Time of a kill after the start of the load; may be repeated [default: 6s and 10s]
     #[arg(long, value_name = "DURATION", requires = "recovery", value_parser = span::within("100ms", "1h"))]
     kill_at: Vec<Duration>,
-    /// Leave tables and curves in this folder, in one for each mix
+    /// Write tables and curves to this folder, in a subfolder for each mix
     #[arg(long, value_name = "DIR", requires = "recovery")]
     files: Option<PathBuf>,
 }
@@ -87,7 +87,8 @@ pub(super) fn mix(text: &str) -> Result<Mix> {
         let (gets, sets): (u8, u8) = (gets.parse().ok()?, sets.parse().ok()?);
         (gets.checked_add(sets)? == 100).then_some(gets)
     });
-    let get_percent = shares.ok_or_else(|| anyhow!("two shares of 100, as in 95:5"))?;
+    let get_percent =
+        shares.ok_or_else(|| anyhow!("use two percentages that add up to 100, as in 95:5"))?;
     Ok(Mix { get_percent })
 }
 

@@ -12,17 +12,17 @@ use cenote_cli::span;
 /// `bench log`.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// Bytes of the log, of which a sixth fits into memory
+    /// Size of the log, of which a sixth fits in memory
     #[arg(long, value_name = "SIZE", default_value = "384M")]
     size: Size,
-    /// Folder for logs and clusters, on the disk that is to be measured; made, and removed
+    /// Folder for temporary files, on the disk to measure
     #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
     dir: PathBuf,
-    /// Length of a round
+    /// Length of each round
     #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = span::whole_seconds("1s", "1h"))]
     duration: Duration,
-    /// Folder with the peers rocksdb and faster, which scripts/build-for-bench.sh builds [default:
-    /// bench-peers beside the folder of this program]
+    /// Folder with the peers rocksdb and faster, built by scripts/build-for-bench.sh [default:
+    /// bench-peers beside this program's folder]
     #[arg(long, value_name = "DIR")]
     peers: Option<PathBuf>,
 }

@@ -11,19 +11,19 @@ use cenote_cli::transport::Transport;
 pub enum Trouble {
     /// Each in turn
     All,
-    /// Nothing: what the others are compared with
+    /// No trouble: the baseline
     Quiet,
-    /// One host stands still for 20 ms, over and over
+    /// One host stalls for 20 ms, repeatedly
     Straggler,
-    /// Another client moves all that it can
+    /// Another client sends as much traffic as it can
     Flows,
-    /// 32 requests at a time
+    /// Bursts of 32 requests
     Burst,
-    /// A host is dead, and nobody takes its place
+    /// One host is dead and not replaced
     OneDead,
-    /// Two hosts are
+    /// Two hosts are dead and not replaced
     TwoDead,
-    /// The memory of one host rots, over and over; rs:8+3 that corrects, in place of rs:8+2
+    /// The memory of one host rots, repeatedly; rs:8+3 with correction, in place of rs:8+2
     Corrupted,
 }
 

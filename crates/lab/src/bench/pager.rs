@@ -17,25 +17,25 @@ use super::apps::SwapKind;
   cenote bench pager --quick
   cenote bench pager --transport shm --slots rs --resident 50 --rounds 5 --json
 
-The same program touches its pages over a region of the paged heap and over each kind of swap. It needs
+The same program touches pages of a paged heap and of memory that swaps to each kind of swap. It needs
 root, no other swap, and the Debian packages that scripts/install-packages.sh lists for bench.")]
 pub struct Args {
-    /// Hosts over this transport; may be given again [default: shm and tcp]
+    /// Transport to the hosts; may be repeated [default: shm and tcp]
     #[arg(long, value_enum)]
     transport: Vec<Transport>,
-    /// Beside this kind of swap; may be given again [default: rs, nbdkit and zram]
+    /// Kind of swap to compare with; may be repeated [default: rs, nbdkit and zram]
     #[arg(long, value_enum, value_name = "SLOT")]
     slots: Vec<SwapKind>,
-    /// Fault handlers of the region; several are measured in turn [default: as a region has]
+    /// Fault handlers of the heap; several numbers are measured in turn [default: the heap's own]
     #[arg(long, value_name = "N", value_delimiter = ',')]
     handlers: Vec<Handlers>,
-    /// How much of the memory is resident, in per cent, the largest first
+    /// Resident share of the memory in percent, largest first
     #[arg(long, value_name = "PERCENT", value_delimiter = ',', default_values_t = [50_u8, 25])]
     resident: Vec<u8>,
     /// Memory of the program, in MiB
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(64..=65536))]
     memory: Option<u64>,
-    /// Less memory, one round: whether it works, not how well
+    /// Smoke test: less memory, one round
     #[arg(long)]
     quick: bool,
 }

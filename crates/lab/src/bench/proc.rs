@@ -31,32 +31,32 @@ use site::{CACHE, GUESTS, Idle, Site};
   cenote bench proc --empty --transport shm
   cenote bench proc --filter --transport tcp --out docs/papers/compucache
 
-A list of nodes at random places is followed: by one verb for each node, by a procedure of the host's
-program (native) and by one in WebAssembly (wasm). One request is under way. A JSON line for each
-variant has the keys variant, transport, hops, ops_per_second and p50_us.")]
+A linked list of randomly placed nodes is followed by one verb for each node, by a native procedure of
+the host (native) and by one in WebAssembly (wasm), with one request in flight. Each variant has a JSON
+line with the keys variant, transport, hops, ops_per_second and p50_us.")]
 pub struct Args {
-    /// Links to follow, 1 to 64; may be given again
+    /// Links to follow, 1 to 64; may be repeated
     #[arg(long, value_name = "N", default_values_t = [16_u32], value_parser = clap::value_parser!(u32).range(1..=64))]
     hops: Vec<u32>,
-    /// Only over this transport; may be given again [default: shm and tcp]
+    /// Transport to measure; may be repeated [default: shm and tcp]
     #[arg(long, value_enum)]
     transport: Vec<Transport>,
-    /// Only this variant; may be given again [default: all]
+    /// Variant to measure; may be repeated [default: all]
     #[arg(long, value_enum, value_name = "VARIANT")]
     variant: Vec<Variant>,
-    /// KiB that the list is spread over
+    /// Memory that the list is spread over, in KiB
     #[arg(long, value_name = "KIB", default_value_t = 65536, value_parser = clap::value_parser!(u32).range(64..=1_048_576))]
     memory: u32,
-    /// Empty procedures in batches, in place of a list
+    /// Measure empty procedures in batches, in place of a list
     #[arg(long, conflicts_with = "filter")]
     empty: bool,
-    /// One of two server threads gets all requests, with and without help of the other: p99 as well
+    /// Send all requests to one of two server threads, with and without work stealing; adds p99
     #[arg(long, conflicts_with_all = ["filter", "empty"])]
     uneven: bool,
-    /// Filter records at selectivities of 0.1 to 100 %, in place of a list
+    /// Measure a filter at selectivities of 0.1 to 100 %, in place of a list
     #[arg(long)]
     filter: bool,
-    /// Folder for a table and a picture of what --filter measures
+    /// Folder for a table and a plot of the --filter results
     #[arg(long, value_name = "DIR", requires = "filter")]
     out: Option<PathBuf>,
 }
@@ -64,13 +64,13 @@ pub struct Args {
 /// How a list is followed.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, clap::ValueEnum)]
 enum Variant {
-    /// By one verb for each node
+    /// One verb for each node
     OneSided,
-    /// By a procedure of the host's program
+    /// A native procedure of the host
     Native,
-    /// By a procedure in WebAssembly
+    /// A WebAssembly procedure
     Wasm,
-    /// In this process: what the memory itself costs
+    /// In this process: the cost of the memory itself
     Local,
 }
 

@@ -13,17 +13,16 @@ use cenote_bench::reclaim::{self, Options, Part};
   cenote bench reclaim --only slabs --rounds 9
   cenote bench reclaim --only loss --save reclaim.jsonl
 
-The peer of most rows is what the Infiniswap paper reports of the same on its machines, with
-another program: section 7.3. It needs root, no other swap, and memcached. It cleans up after
-itself.")]
+The peer of most rows is the figure of the Infiniswap paper, section 7.3, measured on its machines with
+another program. It needs root, no other swap, and memcached. It cleans up after itself.")]
 pub struct Args {
-    /// Only this part; may be given again [default: all]
+    /// Part to run; may be repeated [default: all]
     #[arg(long, value_enum, value_name = "PART")]
     only: Vec<What>,
-    /// About what memcached takes, in MiB
+    /// Approximate memory of memcached, in MiB
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(64..=65536))]
     memory: Option<u64>,
-    /// Folder for its files, made and removed; on a real disk
+    /// Folder for temporary files, on a real disk
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
 }
@@ -31,11 +30,11 @@ pub struct Args {
 /// [`Part`] as words of the command line.
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
 enum What {
-    /// Times to get a slab and to give one back
+    /// Times to get and to return a slab
     Slabs,
-    /// A host of six is killed under memcached
+    /// One of six hosts is killed under memcached
     Loss,
-    /// Hosts take slabs back: under a program that pages, and beside one that does not
+    /// Hosts take slabs back: under a program that pages, and under one that does not
     Pressure,
 }
 

@@ -21,43 +21,43 @@ use super::kv::{choose, mix};
   cenote bench store --scheme efactory --scheme saw --scheme imm --value 1K
   cenote bench store --dir /mnt/nvme --duration 5s --rounds 5 --json --save store.jsonl
 
-Keys, popularity and mixes are YCSB's (Zipf 0.99, scrambled). Every value that is read is checked.
-A client is a closed loop with one request under way. Ours is cenote store serve in a process of its own,
-its clients served by one thread, tcp not encrypted: efactory puts as Redis everysec does,
-efactory-durable as always. redis-server and RocksDB (librocksdb-dev) are
-measured where they are installed: Redis with appendonly and appendfsync everysec or always, over a
-Unix socket (shm) and over loopback (tcp), its connections served by one thread; RocksDB within this
-process, with sync=false or sync=true, on a thread for each client. All have their files in --dir.
+Keys, popularity and mixes are YCSB's (Zipf 0.99, scrambled). Every value read is checked. A client is a
+closed loop with one request in flight. Ours is cenote store serve in a separate process, with one
+thread that serves clients and tcp not encrypted; efactory puts with the durability of Redis everysec,
+efactory-durable with that of always. redis-server and RocksDB (librocksdb-dev) are measured if they
+are installed: Redis with appendonly and appendfsync everysec or always, over a Unix socket (shm) and
+loopback (tcp), with one thread; RocksDB in this process, with sync=false or sync=true and one thread
+for each client. All have their files in --dir.
 
 A JSON line has the keys scheme, mix, value_bytes, clients, transport, ops_per_second, p50_us and
-p99_us (of GETs and PUTs together), server_cpu_us_per_op (of RocksDB with the load), and
-write_amplification: bytes that went to the disk for each byte of a value that was put.")]
+p99_us (GETs and PUTs together), server_cpu_us_per_op (for RocksDB including the load), and
+write_amplification: bytes written to disk for each byte of a stored value.")]
 pub struct Args {
-    /// Shares of GETs and PUTs; may be given again [default: 100:0, 95:5, 50:50, 0:100]
+    /// Percentages of GETs and PUTs; may be repeated [default: 100:0, 95:5, 50:50, 0:100]
     #[arg(long = "mix", value_name = "GETS:PUTS", value_parser = mix)]
     mixes: Vec<Mix>,
-    /// Length of values, as in 256 or 4K; may be given again [default: 64, 256, 1K, 4K, 64K]
+    /// Value size, as in 256 or 4K; may be repeated [default: 64, 256, 1K, 4K, 64K]
     #[arg(long = "value", value_name = "SIZE")]
     values: Vec<Size>,
-    /// Clients, each with one request under way; may be given again [default: 1 and 32]
+    /// Number of clients, each with one request in flight; may be repeated [default: 1 and 32]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     clients: Vec<u16>,
-    /// How servers are reached; may be given again [default: shm and tcp]
+    /// Transport to the servers; may be repeated [default: shm and tcp]
     #[arg(long = "transport", value_enum)]
     transports: Vec<Transport>,
-    /// Schemes of our server, as of cenote store serve; may be given again [default: efactory]
+    /// Scheme of our server, as for cenote store serve; may be repeated [default: efactory]
     #[arg(long = "scheme", value_name = "NAME")]
     schemes: Vec<String>,
-    /// A row of so many of our servers besides, each of which has every object
+    /// Also measure this many of our servers with a copy of every object each
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=8))]
     copies: u8,
-    /// Memory of each of our servers for values that are not on the disk yet
+    /// Memory of each of our servers for values not yet on disk
     #[arg(long, value_name = "SIZE", default_value = "16M")]
     landing: Size,
     /// Length of a measurement
     #[arg(long, value_name = "DURATION", default_value = "500ms", value_parser = span::within("100ms", "1h"))]
     duration: Duration,
-    /// Folder for the stores, on the disk that is to be measured; made, and removed
+    /// Folder for temporary stores, on the disk to measure
     #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
     dir: PathBuf,
 }
@@ -65,7 +65,7 @@ pub struct Args {
 /// How servers on this machine are reached.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, clap::ValueEnum)]
 enum Transport {
-    /// As near as they allow: shared memory, or a Unix socket
+    /// Shared memory, or a Unix socket
     Shm,
     /// Loopback TCP
     Tcp,

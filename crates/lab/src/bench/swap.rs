@@ -15,30 +15,30 @@ use cenote_cli::span;
   cenote bench swap --rounds 9 --save swap.jsonl
   cenote bench swap --threads 1 --resident 25 --json
 
-A program in a memory cgroup touches its pages, at random and in order. It swaps to a volume rs:8+2
-of twelve hosts over shared memory, whose requests come by FUSE over io_uring or over /dev/fuse, and
-to nbdkit's memory plugin in the same place. FUSE over io_uring is switched on in the kernel meanwhile.
+A program in a memory cgroup touches its pages at random and in order. It swaps to an rs:8+2 volume on
+twelve hosts over shared memory, by FUSE over io_uring or over /dev/fuse, and to nbdkit's memory plugin
+in the same place. FUSE over io_uring is switched on in the kernel meanwhile.
 It needs root, no other swap, nbdkit and nbdfuse (Debian package libnbd-bin), and a kernel with
 CONFIG_FUSE_IO_URING. It cleans up after itself.")]
 pub struct Args {
-    /// Threads of the program, as a list
+    /// Threads of the program; a comma-separated list
     #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [1_u8, 2],
           value_parser = clap::value_parser!(u8).range(1..=64))]
     threads: Vec<u8>,
-    /// How much of the memory is resident, in per cent
+    /// Resident share of the memory, in percent
     #[arg(long, value_name = "PERCENT", default_value_t = 50,
           value_parser = clap::value_parser!(u8).range(10..=99))]
     resident: u8,
     /// Memory of the program, in MiB
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(64..=65536))]
     memory: Option<u64>,
-    /// How long each measurement takes
+    /// Length of each measurement
     #[arg(long, value_name = "DURATION", value_parser = span::within("100ms", "10m"))]
     duration: Option<Duration>,
-    /// Less memory, one round: whether it works, not how well
+    /// Smoke test: less memory, one round
     #[arg(long)]
     quick: bool,
-    /// Folder for its files, made and removed
+    /// Folder for temporary files
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
 }

@@ -13,22 +13,22 @@ pub struct Args {
     /// Random seed; of the first run where there are many
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// Simulations, one seed after the other, until one fails
+    /// Number of seeds to simulate, one after the other, until one fails
     #[arg(long, value_name = "N", default_value_t = 1)]
     seeds: u64,
-    /// Virtual time under faults; then everything has to become whole
+    /// Virtual time under faults, after which everything must recover
     #[arg(long, value_name = "DURATION", default_value = "20s", value_parser = span::any)]
     duration: Duration,
-    /// Copies of each region, 1 or 2 [default: each seed draws]
+    /// Copies of each region, 1 or 2 [default: drawn from the seed]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=2))]
     copies: Option<u8>,
-    /// Requests go in batches to server threads, in place of one-sided verbs
+    /// Send requests in batches to server threads, in place of one-sided verbs
     #[arg(long)]
     batched: bool,
-    /// One JSON line per simulation in place of text
+    /// Print one JSON line per simulation
     #[arg(long)]
     json: bool,
-    /// Make a known mistake on purpose, to see it found (builds with feature `injected-faults` only)
+    /// Inject a known bug, to see it detected (only in builds with feature injected-faults)
     #[arg(long, value_name = "NAME", hide = !cfg!(feature = "injected-faults"))]
     plant: Option<String>,
 }
@@ -46,16 +46,17 @@ pub fn run(args: &Args) -> Result<u8> {
             writeln!(out)?;
         }
         if let Some(violation) = &report.violation {
-            eprintln!("What happened last:");
+            eprintln!("Last events:");
             report.log.iter().for_each(|line| eprintln!("  {line}"));
             eprintln!("Seed {seed}: {violation}");
-            eprintln!("To repeat it: {}", repeat(args, seed));
+            eprintln!("Reproduce with: {}", repeat(args, seed));
             return Ok(FAILED);
         }
     }
     if !args.json {
         println!(
-            "{} simulations from seed {}: {requests} requests, {faults} faults, {moves} regions moved: every promise kept",
+            "{} simulations from seed {}: {requests} requests, {faults} faults, {moves} regions \
+             moved: all guarantees hold",
             args.seeds, args.seed
         );
     }
@@ -71,7 +72,7 @@ fn options(args: &Args, seed: u64) -> Result<Options> {
             let injected = cache::injected(name).with_context(|| {
                 let known: Vec<&str> = cache::fault_names().collect();
                 format!(
-                    "no mistake is called {name:?}: there are {}",
+                    "there is no injected bug {name:?}; there are {}",
                     known.join(", ")
                 )
             })?;

@@ -22,43 +22,44 @@ pub struct Args {
 
 #[derive(clap::Subcommand, Debug)]
 enum Experiment {
-    /// PUT and GET of one client, by the length of values
+    /// PUT and GET latency of one client, by value size
     #[command(after_help = "Example:
   cenote lab efactory latency --out figures
 
-Medians; PUTs below those of RPC; and what of a GET is checksums and persistence.")]
+Prints medians, by how much PUTs are below those of RPC, and the share of checksums and
+persistence in a GET.")]
     Latency(Common),
-    /// Throughput of 100 % and 95 % GET, by the length of values
+    /// Throughput of 100 % and 95 % GET, by value size
     #[command(after_help = "Examples:
   cenote lab efactory read
   cenote lab efactory read --crc multiplication --clients 8")]
     Read(Common),
-    /// Throughput of 100 % PUT and 50 % GET, by the length of values
+    /// Throughput of 100 % PUT and 50 % GET, by value size
     #[command(after_help = "Examples:
   cenote lab efactory write
   cenote lab efactory write --cores 1 --lines 4
   cenote lab efactory write --json
 
-efactory has no bound on versions that wait to be durable, as in the slides, and is measured while
-they pile up; efactory-bounded is refused space while too many do, and is what lasts.")]
+efactory does not bound the versions that wait to become durable, as in the slides, and is measured
+while they pile up; efactory-bounded bounds them, and shows the sustained rate.")]
     Write(Common),
     /// Throughput of four mixes, by the number of clients
     #[command(after_help = "Example:
   cenote lab efactory scale --value-bytes 4096 --out figures")]
     Scale(Common),
-    /// What cleaning the log costs meanwhile, by mix and by the length of values
+    /// Cost of log cleaning, by mix and value size
     #[command(after_help = "Example:
   cenote lab efactory cleaning
 
-Twice: every GET calls the server while the log is cleaned, as in the paper; or only those whose
-entry was not moved yet, which they see when they have read it.")]
+Measured twice: all GETs call the server during cleaning, as in the paper; or only those that read an
+entry that has not been moved yet.")]
     Cleaning(Common),
-    /// How far durability falls behind at 100 % PUT, over time, with and without a bound
+    /// Durability lag at 100 % PUT over time, with and without a bound
     #[command(after_help = "Examples:
   cenote lab efactory lag
   cenote lab efactory lag --json
 
-With --json a line for each millisecond of efactory and efactory-bounded.")]
+--json prints a line for each millisecond of efactory and efactory-bounded.")]
     Lag(Common),
 }
 
@@ -67,42 +68,42 @@ struct Common {
     /// Random seed
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// Clients with one operation at a time each; latency has one, scale has 1 to 32
+    /// Number of clients, each with one operation at a time; latency uses 1, scale 1 to 32
     #[arg(long, value_name = "N", default_value_t = Options::default().clients,
         value_parser = clap::value_parser!(u32).range(1..=1024))]
     clients: u32,
-    /// Length of values, for scale
+    /// Value size, for scale
     #[arg(long, value_name = "BYTES", default_value_t = Options::default().value_bytes,
         value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
     value_bytes: u64,
-    /// Cores of the server that answer; one more is in the background
+    /// Server cores that handle requests; one more runs in the background
     #[arg(long, value_name = "N", default_value_t = Parameters::default().server_cores as u64,
         value_parser = clap::value_parser!(u64).range(1..=256))]
     cores: u64,
-    /// Lines of a flush that a core has on their way at once
+    /// Cache lines that a core can have in flight in a flush
     #[arg(long, value_name = "N", default_value_t = Parameters::default().lines_in_flight as u32,
         value_parser = clap::value_parser!(u32).range(1..=64))]
     lines: u32,
-    /// Keys of the store, but for cleaning
+    /// Number of keys, except for cleaning
     #[arg(long, value_name = "N", default_value_t = Parameters::default().keys,
         value_parser = clap::value_parser!(u32).range(2..=10_000_000))]
     keys: u32,
-    /// How checksums are computed
+    /// Checksum implementation
     #[arg(long, value_enum, default_value_t = Crc::Table)]
     crc: Crc,
-    /// One JSON line per point in place of text
+    /// Print one JSON line per point
     #[arg(long)]
     json: bool,
-    /// Write figures as SVG, and tables and parameters as CSV, into this folder
+    /// Write figures as SVG, and tables and parameters as CSV, to this folder
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq, clap::ValueEnum)]
 enum Crc {
-    /// From tables, 1 GB/s
+    /// Table-driven, 1 GB/s
     Table,
-    /// By carry-less multiplication, 20 GB/s, as this project does
+    /// Carry-less multiplication, 20 GB/s, as in this project
     Multiplication,
 }
 

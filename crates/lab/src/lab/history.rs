@@ -15,22 +15,22 @@ use cenote_fabric::HostPort;
 /// `lab history` and what follows it.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// A node, any of which answers for all keys; may be given again
+    /// Address of a node; may be repeated
     #[arg(long = "address", value_name = "HOST:PORT", required = true)]
     addresses: Vec<HostPort>,
-    /// The file of operations, one on each line
+    /// File to write, with one operation on each line
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
-    /// How long
+    /// Length of the recording
     #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = span::within("1s", "1h"))]
     duration: Duration,
-    /// How many ask at a time
+    /// Number of concurrent clients
     #[arg(long, value_name = "N", default_value_t = 12, value_parser = clap::value_parser!(u16).range(1..=256))]
     clients: u16,
-    /// Keys that they ask for
+    /// Number of keys
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=1000))]
     keys: u16,
-    /// Requests per second, about
+    /// Approximate requests per second
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     rate: u32,
     /// Seed of what is asked

@@ -16,33 +16,34 @@ pub struct Args {
 
 #[derive(clap::Subcommand, Debug)]
 enum Experiment {
-    /// What each part of the page path is worth, beside figures 9 to 12 and 19
+    /// Ablation of the page path, compared with figures 9 to 12 and 19
     #[command(after_help = "Examples:
   cenote lab hydra ablation
   cenote lab hydra ablation --costs ours --json
   cenote lab hydra ablation --transport tcp --rounds 9
 
-On sim every figure is simulated: the code of volumes and hosts over a model of the paper's network,
-the processor's work at a stated price. On tcp and shm hosts are started on this machine; there
-shm knows no late binding and no asynchronous encoding, since no verb is ever under way.")]
+On sim every figure is simulated: volumes and hosts run their real code over a model of the paper's
+network, with processor work at stated costs. On tcp and shm, hosts are started on this machine. shm
+has no late binding and no asynchronous encoding, since no verb is ever in flight.")]
     Ablation(ablation::Args),
-    /// How likely hosts that fail at once take data with them
+    /// Probability of data loss when hosts fail at once
     #[command(after_help = "Examples:
   cenote lab hydra loss
   cenote lab hydra loss --k 8 --r 2 --l 2 --slabs-per-host 16 --failed 0.01 --hosts 1000 --json
 
-By the paper's formula, and simulated with the placer that clients run: for stripes on random hosts
-(EC-Cache, two choices) and in CodingSets. The error is one standard deviation.")]
+Computed with the paper's formula and simulated with the placer that clients run, for stripes on random
+hosts (EC-Cache, two choices) and in CodingSets. The error is one standard deviation.")]
     Loss(loss::Args),
-    /// Figures 15 and 16: loss by every parameter and by racks, and how even the load is
+    /// Figures 15 and 16: data loss by parameter and by racks, and load balance
     #[command(after_help = "Examples:
   cenote lab hydra placement --figure loss
   cenote lab hydra placement --figure balance --hosts-max 1000000 --json
   cenote lab hydra placement --files docs/papers/hydra
 
-The placer is the code that clients run; hosts and failures are models. The load's metric is the
-most slabs on a host by the mean. coding-sets:L draws a group for each stripe; \"of two\" is what
-volumes do: the less loaded of two groups.")]
+The placer is the code that clients run; hosts and failures are models. Load imbalance is the slabs of
+the fullest host relative to the mean. coding-sets:L draws a group for each stripe; \"of two\" \
+takes the
+less loaded of two groups, as volumes do.")]
     Placement(placement::Args),
 }
 

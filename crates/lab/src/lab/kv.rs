@@ -11,47 +11,49 @@ pub struct Args {
     /// Random seed; of the first run where there are many
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// Simulations, one seed after the other, until one fails
+    /// Number of simulations, one seed after the other, until one fails
     #[arg(long, value_name = "N", default_value_t = 1)]
     runs: u64,
     /// Partitions of the group
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=16))]
     k: u8,
-    /// Parities: as many processes may be lost
+    /// Parities of the group; as many processes may be lost
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=4))]
     m: u8,
-    /// How values are kept: coded or replicated
+    /// Redundancy: coded or replicated
     #[arg(long, default_value = "coded", value_parser = scheme)]
     scheme: Scheme,
-    /// Changes wait while anything is recovered, as with `kv up --recovery blocked`
+    /// Block writes while anything is recovered, as kv up --recovery blocked
     #[arg(long)]
     blocked: bool,
-    /// Steps under faults; then everything has to become whole
+    /// Steps under faults, after which everything must recover
     #[arg(long, value_name = "N", default_value_t = 4000)]
     steps: u64,
-    /// Deaths and wrong suspicions at most
+    /// Maximum number of deaths and false suspicions
     #[arg(long, value_name = "N", default_value_t = 6)]
     faults: u64,
     /// Units of 4 KiB of each partition's memory
     #[arg(long, value_name = "N", default_value_t = 12, value_parser = clap::value_parser!(u64).range(2..=65536))]
     units: u64,
-    /// Percent of the chances to come back that a process takes
+    /// Probability, in percent, that a process restarts at each chance
     #[arg(long, value_name = "PERCENT", default_value_t = 100, value_parser = clap::value_parser!(u64).range(0..=100))]
     returns: u64,
-    /// What goes wrong most: mixed, deposed, recovery, moves, leaving or spreading [default: each seed draws one]
+    /// Kind of fault to favour: mixed, deposed, recovery, moves, leaving or spreading [default:
+    /// drawn from the seed]
     #[arg(long, value_parser = focus)]
     focus: Option<kv::Focus>,
-    /// Simulate whole nodes with etcd (registrations, views, failure detection), not a group alone
+    /// Simulate whole nodes with etcd (registrations, views, failure detection), not just a group
     #[arg(long, conflicts_with_all = ["scheme", "blocked", "steps", "faults", "units", "returns", "focus"])]
     whole_nodes: bool,
-    /// With --whole-nodes: groups, rotated over K+M nodes. With more than one, owners have to be spread evenly in the end
+    /// Number of groups with --whole-nodes, rotated over K+M nodes. With more than one, owners must
+    /// end up evenly spread
     #[arg(long, value_name = "N", default_value_t = 1, requires = "whole_nodes", value_parser = clap::value_parser!(u8).range(1..=16))]
     groups: u8,
-    /// One JSON line per simulation in place of text
+    /// Print one JSON line per simulation
     #[arg(long)]
     json: bool,
-    /// Make a known mistake on purpose, in a group of its own, to see it found (builds with
-    /// feature `injected-faults` only)
+    /// Inject a known bug into a group of its own, to see it detected (only in builds with feature
+    /// injected-faults)
     #[arg(long, value_name = "NAME", hide = !cfg!(feature = "injected-faults"))]
     plant: Option<String>,
 }
@@ -60,14 +62,14 @@ fn scheme(name: &str) -> Result<Scheme, String> {
     match name {
         "coded" => Ok(Scheme::Coded),
         "replicated" => Ok(Scheme::Replicated),
-        _ => Err("it is coded or replicated".to_owned()),
+        _ => Err("use coded or replicated".to_owned()),
     }
 }
 
 fn focus(name: &str) -> Result<kv::Focus, String> {
     let known = kv::Focus::ALL.iter().find(|(known, _)| *known == name);
     let known = known.map(|(_, focus)| *focus);
-    known.ok_or_else(|| "it is mixed, deposed, recovery, moves, leaving or spreading".to_owned())
+    known.ok_or_else(|| "use mixed, deposed, recovery, moves, leaving or spreading".to_owned())
 }
 
 pub fn run(args: &Args) -> Result<u8> {
@@ -90,7 +92,7 @@ pub fn run(args: &Args) -> Result<u8> {
     }
     if !args.json {
         println!(
-            "{} simulations from seed {}: {} operations, {} faults, {} views: every promise kept",
+            "{} simulations from seed {}: {} operations, {} faults, {} views: all guarantees hold",
             args.runs, args.seed, sum.operations, sum.faults, sum.views
         );
     }
@@ -98,10 +100,10 @@ pub fn run(args: &Args) -> Result<u8> {
 }
 
 fn failed(log: &[String], seed: u64, violation: &str, command: &str) -> u8 {
-    eprintln!("What happened last:");
+    eprintln!("Last events:");
     log.iter().for_each(|line| eprintln!("  {line}"));
     eprintln!("Seed {seed}: {violation}");
-    eprintln!("To repeat it: {command}");
+    eprintln!("Reproduce with: {command}");
     FAILED
 }
 
@@ -142,7 +144,8 @@ fn run_clusters(args: &Args) -> Result<u8> {
     }
     if !args.json {
         println!(
-            "{} simulations from seed {}: {operations} operations, {troubles} troubles: every promise kept",
+            "{} simulations from seed {}: {operations} operations, {troubles} troubles: all \
+             guarantees hold",
             args.runs, args.seed
         );
     }
@@ -153,7 +156,7 @@ fn run_clusters(args: &Args) -> Result<u8> {
 fn unknown(name: &str, known: impl Iterator<Item = &'static str>) -> anyhow::Error {
     let known: Vec<&str> = known.collect();
     anyhow::anyhow!(
-        "no mistake is called {name}: there are {}",
+        "there is no injected bug {name}; there are {}",
         known.join(", ")
     )
 }

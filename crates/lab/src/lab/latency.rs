@@ -14,20 +14,20 @@ pub struct Args {
     /// Random seed
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// Pages read and pages written, each, in each network
+    /// Pages to read, and pages to write, in each network
     #[arg(long, value_name = "N", default_value_t = 20_000, value_parser = clap::value_parser!(u32).range(1..))]
     operations: u32,
-    /// Redundancy; may be given several times [default: plain, mirror:2, rs:8+2]
+    /// Redundancy scheme; may be repeated [default: plain, mirror:2, rs:8+2]
     #[arg(long)]
     scheme: Vec<Scheme>,
-    /// What encoding a page costs
+    /// Cost of encoding a page
     #[arg(long, value_name = "DURATION", default_value_t = Span::from(Duration::from_nanos(ENCODE_NS)))]
     encode_time: Span,
-    /// Ours, two copies and a disk beside each other in one trouble at a time: flows of others, a slow
-    /// host, dead ones, wrong splits, bursts; the processor's work is charged as the paper has it
+    /// Compare ours, two copies and a disk under one trouble at a time: background flows, a slow
+    /// host, dead hosts, wrong splits, bursts; processor work has the paper's costs
     #[arg(long, conflicts_with_all = ["scheme", "encode_time"])]
     trouble: bool,
-    /// One JSON line per row in place of text
+    /// Print one JSON line per row
     #[arg(long)]
     json: bool,
 }

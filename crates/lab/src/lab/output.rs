@@ -11,13 +11,13 @@ use serde::Serialize;
 /// What every experiment may be asked for.
 #[derive(clap::Args, Debug)]
 pub struct Output {
-    /// JSON on standard output in place of text
+    /// Print JSON
     #[arg(long)]
     json: bool,
-    /// Write the figures as a table, too
+    /// Also write the figures as a CSV table
     #[arg(long, value_name = "FILE")]
     csv: Option<PathBuf>,
-    /// Draw them, too
+    /// Also plot the figures
     #[arg(long, visible_alias = "plot", value_name = "FILE")]
     svg: Option<PathBuf>,
 }

@@ -15,36 +15,38 @@ pub struct Args {
 
 #[derive(clap::Subcommand, Debug)]
 enum Experiment {
-    /// Random SLOs, and how the configurations that are chosen for them really do
+    /// Check whether chosen configurations meet random SLOs
     #[command(after_help = "Examples:
   cenote lab redy slo --samples 100 --seed 7
   cenote lab redy slo --samples 100 --seed 7 --compare --json
   cenote lab redy slo --model sim.model --latency-of p99
 
-SLOs are drawn that the model says can be met: any size of records between those that were measured, any throughput,
-a latency from the shortest at that throughput to eight times that. Each configuration that is chosen is run
-with another seed. Ratios are real by asked: a throughput of 1 or more and a latency of 1 or less are
-kept. Without --model one is measured first. Figures of sim are simulated. On other transports both ends are on
-this machine, with half of its processors each, and the host is a process of its own; nothing else should run.")]
+SLOs are drawn that can be met according to the model: any record size between the measured ones, any
+throughput, and a latency from the lowest at that throughput to eight times that. Each chosen
+configuration is run with another seed. Ratios are measured / requested: an SLO is kept with a
+throughput of 1 or more and a latency of 1 or less. Without --model one is measured first. Figures of
+sim are simulated. On other transports both ends are on this machine, with half of its processors each,
+and the host is a separate process; nothing else should run.")]
     Slo(slo::Args),
-    /// What each static optimisation is worth: switched on one after the other, 8-byte operations, one thread each
+    /// Ablation of the static optimisations, switched on one after the other; 8-byte operations,
+    /// one thread each
     #[command(after_help = "Examples:
   cenote lab redy ablation --transport tcp
   cenote lab redy ablation --transport shm --json
 
-Client and host are processes of this machine with one thread each. A row has all the switches of the rows above it.
-Medians of runs that are interleaved. A switch that a transport has no use for says why. Figures of sim are
-simulated.")]
+Client and host are processes of this machine with one thread each. A row has all the switches of the
+rows above it. Figures are medians of interleaved runs. If a switch does not apply to a transport, the
+row says why. Figures of sim are simulated.")]
     Ablation(ablation::Args),
-    /// Take hosts back while a cache is in use, and check every byte
+    /// Take hosts back while a cache is in use and check every byte
     #[command(after_help = "Examples:
   cenote lab redy migrate --regions 4 --region-bytes 256M
   cenote lab redy migrate --regions 4 --region-bytes 256M --transport tcp --naive --svg migration.svg
   cenote lab redy migrate --regions 6 --region-bytes 64M --reclaimed 3 --json
 
-Real hosts on this machine, and a client that reads and writes at a steady rate, 95 to 5. Each region is copied by
-the host that it moves to; reads of it go on, writes to it wait. Latencies count from when a request was due.
-Ends with 1 when a request failed, or a byte was not what it had to be.")]
+Real hosts on this machine, and a client that reads and writes at a steady rate, 95 to 5. Each region is
+copied by the host that it moves to; reads continue, writes to it wait. Latencies count from when a
+request was due. Exit code 1: a request failed, or a byte was wrong.")]
     Migrate(migrate::Args),
 }
 

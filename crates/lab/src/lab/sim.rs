@@ -17,56 +17,55 @@ pub struct Args {
     /// Virtual time to simulate
     #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = span::within("1s", "11000d"))]
     duration: Duration,
-    /// Real time after which no further virtual minute begins
+    /// Real time after which no further virtual minute starts
     #[arg(long, value_name = "DURATION", value_parser = span::any)]
     timeout: Option<Duration>,
-    /// Hosts of the cluster
+    /// Number of hosts
     #[arg(long, value_name = "N", default_value_t = 16)]
     hosts: usize,
-    /// Clients, each with a volume of its own
+    /// Number of clients, each with its own volume
     #[arg(long, value_name = "N", default_value_t = 3)]
     clients: usize,
     /// Threads of each client
     #[arg(long, value_name = "N", default_value_t = 2)]
     workers: usize,
-    /// Redundancy of every volume
-    /// [default: rs:4+2; plain with --backed]
+    /// Redundancy scheme of every volume [default: rs:4+2; plain with --backed]
     #[arg(long)]
     scheme: Option<Scheme>,
-    /// What every volume expects of its hosts: failure-recovery, detection, correction or ec-only
-    /// [default: each draws one that the scheme allows]
+    /// Resilience mode of every volume: failure-recovery, detection, correction or ec-only
+    /// [default: drawn from those that the scheme allows]
     #[arg(long)]
     mode: Option<Mode>,
     /// Clients keep a checksum of every page
     #[arg(long)]
     checksum: bool,
-    /// Pages leave clients encrypted
+    /// Clients encrypt pages
     #[arg(long, conflicts_with = "checksum")]
     seal: bool,
-    /// Splits rot in the memory of hosts, too, one of a page at a time; of volumes that notice
+    /// Corrupt splits in hosts' memory as well, one of a page at a time, of volumes that detect it
     #[arg(long)]
     rot: bool,
-    /// How hosts are chosen: coding-sets:L, least-loaded, two-choices or random
-    /// [default: least-loaded; two-choices with --backed]
+    /// Placement policy: coding-sets:L, least-loaded, two-choices or random [default: least-loaded;
+    /// two-choices with --backed]
     #[arg(long, value_name = "PLACEMENT")]
     placement: Option<Placement>,
-    /// A disk behind every volume, which fails now and then: any host may go at any time
+    /// Put a backing disk that sometimes fails behind every volume; any host may leave at any time
     #[arg(long)]
     backed: bool,
     /// Requests per virtual second and thread
     #[arg(long, value_name = "N", default_value_t = 200)]
     rate: u64,
-    /// Mean virtual time between two faults
+    /// Mean virtual time between faults
     #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = span::within("1ms", "10d"))]
     fault_pause: Duration,
-    /// One seed after the other, until one fails or you stop it
+    /// Simulate one seed after the other until one fails or you stop it
     #[arg(long)]
     swarm: bool,
-    /// One JSON line per simulation in place of text
+    /// Print one JSON line per simulation
     #[arg(long)]
     json: bool,
-    /// Make a known mistake on purpose, on a cluster of its own, to see it found (builds with
-    /// feature `injected-faults` only)
+    /// Inject a known bug into a cluster of its own, to see it detected (only in builds with
+    /// feature injected-faults)
     #[arg(long, value_name = "NAME", hide = !cfg!(feature = "injected-faults"))]
     plant: Option<String>,
 }
@@ -161,21 +160,21 @@ fn print(args: &Args, options: &Options, report: &Report) -> Result<()> {
             report.faults,
             report.trace_hash,
             if report.violations.is_empty() {
-                "every promise kept"
+                "all guarantees hold"
             } else {
-                "a promise was broken"
+                "a guarantee was violated"
             }
         )?;
     }
     for violation in &report.violations {
-        eprintln!("What happened last:");
+        eprintln!("Last events:");
         violation.log.iter().for_each(|line| eprintln!("  {line}"));
         eprintln!(
             "At {:.6} s: {}",
             violation.at_ns as f64 / 1e9,
             violation.what
         );
-        eprintln!("To repeat it: {}", options.command());
+        eprintln!("Reproduce with: {}", options.command());
     }
     Ok(())
 }

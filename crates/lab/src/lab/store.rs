@@ -16,12 +16,13 @@ pub struct Args {
 
 #[derive(clap::Subcommand, Debug)]
 enum Experiment {
-    /// Crash a store at every write-back and every fence of random workloads
+    /// Crash a store at every write-back and fence of random workloads
     #[command(after_help = "Examples:
   cenote lab store crash --rounds 1000
   cenote lab store crash --scheme efactory --seed 7 --rounds 1 --json")]
     Crash(Rounds),
-    /// Serve clients on a simulated network with torn reads, cut links, deaths and power failures
+    /// Serve clients over a simulated network with torn reads, broken links, crashes and power
+    /// failures
     #[command(after_help = "Examples:
   cenote lab store network --rounds 100
   cenote lab store network --scheme efactory --seed 7 --rounds 1 --json")]
@@ -30,16 +31,16 @@ enum Experiment {
 
 #[derive(clap::Args, Debug)]
 struct Rounds {
-    /// Workloads for each scheme; `crash` has some hundred crashes in each
+    /// Workloads for each scheme; in crash, each has some hundred crashes
     #[arg(long, value_name = "N", default_value_t = 20)]
     rounds: u64,
     /// Seed of the first workload
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// Schemes [default: all that promise anything]
+    /// Scheme; may be repeated [default: all with a guarantee]
     #[arg(long, value_name = "NAME")]
     scheme: Vec<String>,
-    /// One JSON list on standard output, an object for each scheme
+    /// Print a JSON list with an object for each scheme
     #[arg(long)]
     json: bool,
 }
@@ -64,7 +65,8 @@ pub fn run(args: &Args) -> Result<u8> {
                     ..
                 } = one.ran;
                 let counts = format!(
-                    "{done} commands done, {lost} cut off, {crashes} powers cut in {} workloads",
+                    "{done} commands done, {lost} interrupted, {crashes} power failures in {} \
+                     workloads",
                     one.rounds
                 );
                 (&one.scheme, counts, &one.violations)
@@ -93,7 +95,7 @@ fn each<T>(
     };
     if let Some(scheme) = schemes.iter().find(|one| !promises(&***one)) {
         bail!(
-            "--scheme {}: its reads promise nothing that could be checked",
+            "--scheme {}: its reads have no guarantee to check",
             scheme.name()
         );
     }

@@ -18,32 +18,32 @@ use crate::place::Which;
 
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// Which cache. Writes of the measurement change what it holds
+    /// Name of the cache. The benchmark overwrites its content
     name: String,
-    /// Bytes of a record [default: as it was asked for, else 16]
+    /// Record size [default: that of the cache's SLO, else 16]
     #[arg(long, value_name = "SIZE")]
     record: Option<Size>,
-    /// Of 100 requests so many read
+    /// Percentage of requests that read
     #[arg(long, value_name = "PERCENT", default_value_t = 95, value_parser = clap::value_parser!(u32).range(0..=100))]
     reads: u32,
-    /// Client threads [default: the configuration's]
+    /// Client threads [default: those of the configuration]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
     threads: Option<u32>,
-    /// Requests under way on each thread [default: the configuration's b times q]
+    /// Requests in flight on each thread [default: b times q of the configuration]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
     under_way: Option<u32>,
-    /// How long it counts
+    /// Length of the measurement
     #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = span::within("1s", "1h"))]
     duration: Duration,
-    /// Where its manager listens, for a client on another machine [default: its socket on this one]
+    /// Address of the cache's manager, from another machine [default: its socket on this machine]
     #[arg(long, value_name = "ADDRESS")]
     manager: Vec<Address>,
-    /// Random seed of which records are touched
+    /// Random seed
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
     #[command(flatten)]
     which: Which,
-    /// One JSON line on standard output
+    /// Print one JSON line
     #[arg(long)]
     json: bool,
 }

@@ -17,19 +17,19 @@ use crate::process::Identity;
 
 #[derive(clap::Args, Debug)]
 pub struct ReshapeArgs {
-    /// Which cache
+    /// Name of the cache
     name: String,
-    /// Bytes that it holds from now on. What is cut off is lost
+    /// New size. Data beyond a smaller size is lost
     #[arg(long, value_name = "SIZE")]
     size: Option<Size>,
     #[command(flatten)]
     wish: Wish,
-    /// How long to wait until every region has its memory
+    /// How long to wait until every region has memory
     #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = span::any)]
     timeout: Duration,
     #[command(flatten)]
     which: Which,
-    /// One JSON object on standard output
+    /// Print one JSON object
     #[arg(long)]
     json: bool,
 }
@@ -37,12 +37,10 @@ pub struct ReshapeArgs {
 /// `cache reshape`.
 pub fn reshape(args: &ReshapeArgs) -> Result<u8> {
     if args.size.is_none() && !args.wish.is_there() {
-        let what = "nothing is to change";
-        return Err(Failure::usage(
-            what,
-            "--size, --configuration, or --model and what is asked",
-        )
-        .into());
+        let what = "nothing to change";
+        return Err(
+            Failure::usage(what, "give --size, --configuration, or --model with an SLO").into(),
+        );
     }
     let loaded = args.which.load()?;
     let cache = CacheDir::open(&loaded.dir, &args.name)?;
@@ -79,9 +77,9 @@ pub fn reshape(args: &ReshapeArgs) -> Result<u8> {
 
 #[derive(clap::Args, Debug)]
 pub struct RenewArgs {
-    /// Which cache
+    /// Name of the cache
     name: String,
-    /// It ends so long from now, unless it is renewed: 90s, 12h, 7d [default: when it is deleted]
+    /// Time from now until the cache expires, as 90s, 12h or 7d [default: never]
     #[arg(long, value_name = "DURATION", value_parser = span::whole_seconds("1s", "36525d"))]
     duration: Option<Duration>,
     #[command(flatten)]
@@ -96,20 +94,20 @@ pub fn renew(args: &RenewArgs) -> Result<u8> {
     cache.ask(&loaded.key, &Question::Renew { seconds })?;
     match args.duration {
         Some(time) => println!(
-            "cache {} ends in {} unless it is renewed",
+            "cache {} expires in {} unless it is renewed",
             args.name,
             Span::from(time)
         ),
-        None => println!("cache {} ends when it is deleted", args.name),
+        None => println!("cache {} does not expire", args.name),
     }
     Ok(DONE)
 }
 
 #[derive(clap::Args, Debug)]
 pub struct DeleteArgs {
-    /// Which cache
+    /// Name of the cache
     name: String,
-    /// How long to wait until its memory is given back
+    /// How long to wait until its memory is freed
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = span::any)]
     timeout: Duration,
     #[command(flatten)]
@@ -135,7 +133,7 @@ pub fn delete(args: &DeleteArgs) -> Result<u8> {
         && !process.wait(deadline)?
     {
         bail!(
-            "cache {} is being deleted; its manager has not ended within {}",
+            "cache {} is being deleted; its manager did not exit within {}",
             args.name,
             Span::from(args.timeout)
         );
@@ -146,6 +144,6 @@ pub fn delete(args: &DeleteArgs) -> Result<u8> {
             args.name
         );
     }
-    println!("cache {} is deleted, and its memory given back", args.name);
+    println!("cache {} is deleted and its memory freed", args.name);
     Ok(DONE)
 }

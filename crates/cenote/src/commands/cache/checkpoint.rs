@@ -17,17 +17,17 @@ use crate::place::Which;
 
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// Which cache
+    /// Name of the cache
     name: String,
-    /// Copy it here as well, for people to keep
+    /// Also copy the checkpoint to this file
     #[arg(value_name = "FILE")]
     file: Option<PathBuf>,
-    /// How long to wait for it
+    /// How long to wait for the checkpoint
     #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = span::any)]
     timeout: Duration,
     #[command(flatten)]
     which: Which,
-    /// One JSON object on standard output
+    /// Print one JSON object
     #[arg(long)]
     json: bool,
 }
@@ -51,9 +51,9 @@ pub fn run(args: &Args) -> Result<u8> {
                 longest_hold_ms,
             }) => break (regions, len_bytes, longest_hold_ms),
             Some(Checkpoint::Failed(why)) => bail!("cache {}: no checkpoint: {why}", args.name),
-            None => bail!("cache {}: its manager is another one now", args.name),
+            None => bail!("cache {}: another manager has taken over", args.name),
             Some(Checkpoint::Running) if Instant::now() >= deadline => bail!(
-                "cache {}: no checkpoint within {}; it goes on",
+                "cache {}: no checkpoint within {}; it continues in the background",
                 args.name,
                 Span::from(args.timeout)
             ),

@@ -26,7 +26,7 @@ impl AtEtcd {
     }
 
     fn none_of_a_cache(&self) -> String {
-        format!("{} at etcd is none of a cache", self.key)
+        format!("{} at etcd is not a cache's key", self.key)
     }
 }
 
@@ -49,7 +49,7 @@ impl Agreement for AtEtcd {
                 epoch,
                 may_have_rival,
             }),
-            Ok(Swap::Changed(_)) => Err("another manager began at the same moment".to_owned()),
+            Ok(Swap::Changed(_)) => Err("another manager started at the same time".to_owned()),
             Err(error) => Err(error.to_string()),
         }
     }
@@ -77,7 +77,8 @@ fn next(stored: Option<(u64, &str)>, place: &str, last: u64) -> Result<u64, Stri
     let highest = match stored {
         Some((epoch, other)) if epoch > last && other != place => {
             return Err(format!(
-                "the journal here is that of manager {last}, and manager {epoch} has begun at {other}"
+                "the journal here is that of manager {last}, but manager {epoch} has started at \
+                 {other}"
             ));
         }
         Some((epoch, _)) => epoch.max(last),
@@ -85,7 +86,7 @@ fn next(stored: Option<(u64, &str)>, place: &str, last: u64) -> Result<u64, Stri
     };
     highest
         .checked_add(1)
-        .ok_or_else(|| "no epoch is left".to_owned())
+        .ok_or_else(|| "no epochs left".to_owned())
 }
 
 fn parse(value: &[u8]) -> Option<(u64, &str)> {
@@ -112,7 +113,7 @@ mod tests {
         );
         let refused = next(Some((5, "there")), "here", 3).unwrap_err();
         assert!(
-            refused.contains("manager 5 has begun at there"),
+            refused.contains("manager 5 has started at there"),
             "{refused}"
         );
         assert!(next(Some((u64::MAX, "here")), "here", 3).is_err());

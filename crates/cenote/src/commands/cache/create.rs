@@ -30,47 +30,49 @@ use crate::place::{Loaded, Which};
 
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// Letters, digits, '-', '_' and '.'
+    /// Name of the cache: letters, digits, '-', '_' and '.'
     name: String,
-    /// Bytes that the cache holds
+    /// Size of the cache
     #[arg(long, value_name = "SIZE")]
     size: Size,
-    /// Bytes of a region, the part of a cache that is on one machine; whole slabs of the hosts
+    /// Size of a region, the part of a cache on one machine; a multiple of the hosts' slab size
     #[arg(long, value_name = "SIZE", default_value_t = Size(64 << 20))]
     region: Size,
-    /// Copies of each region, on different failure domains: with 2 the death of a machine loses nothing
+    /// Copies of each region, in different failure domains; with 2 the cache survives the loss of a
+    /// machine
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=2))]
     copies: u8,
     #[command(flatten)]
     wish: Wish,
-    /// Machines that may be got for it, a TOML file, read again now and then: the cheapest are taken
+    /// TOML file of machine types that the cache may acquire; the cheapest are used. Reread
+    /// periodically
     #[arg(long, value_name = "FILE")]
     catalogue: Option<PathBuf>,
-    /// Also get machines that their owner may want back
+    /// Also use spot machines, which may be taken back
     #[arg(long, requires = "catalogue")]
     spot: bool,
-    /// Bytes of a slab of the machines that are got [default: 1M, or the region if that is less]
+    /// Slab size on acquired machines [default: 1M, or the region size if smaller]
     #[arg(long, value_name = "SIZE", requires = "catalogue")]
     slab: Option<Size>,
-    /// The cache ends after so long, as 90s, 12h or 7d, unless cenote cache renew says otherwise
-    /// [default: when it is deleted]
+    /// Time until the cache expires, as 90s, 12h or 7d; cenote cache renew extends it [default:
+    /// never]
     #[arg(long, value_name = "DURATION", value_parser = span::whole_seconds("1s", "36525d"))]
     duration: Option<Duration>,
-    /// Where clients of other machines reach its manager, tcp:HOST:PORT
+    /// Address where clients on other machines reach the manager, tcp:HOST:PORT
     #[arg(long, value_name = "ADDRESS")]
     listen: Vec<String>,
-    /// Addresses of an etcd, with commas, where its managers agree on who is next: for a folder that several
-    /// machines can reach
+    /// Comma-separated etcd addresses, where managers elect their leader; for a folder that several
+    /// machines share
     #[arg(long, value_name = "URLS")]
     etcd: Option<String>,
     #[command(flatten)]
     at_etcd: AtEtcd,
-    /// How long to wait until every region has its memory
+    /// How long to wait until every region has memory
     #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = span::any)]
     timeout: Duration,
     #[command(flatten)]
     which: Which,
-    /// One JSON object on standard output
+    /// Print one JSON object
     #[arg(long)]
     json: bool,
 }
@@ -78,26 +80,27 @@ pub struct Args {
 /// What a cache has to do, as arguments.
 #[derive(clap::Args, Debug)]
 pub struct Wish {
-    /// What `cache model` wrote: the cheapest configuration that does what is asked is chosen by it
+    /// Model file of cache model, from which the cheapest configuration that meets the SLO is
+    /// chosen
     #[arg(long, value_name = "FILE", requires_all = ["throughput", "latency", "record"])]
     model: Option<PathBuf>,
-    /// Least requests per second, of all client threads together
+    /// Minimum throughput in requests per second, over all client threads
     #[arg(long, value_name = "N", value_parser = amount, requires = "model")]
     throughput: Option<f64>,
-    /// Most time of a request
+    /// Maximum latency of a request
     #[arg(long, value_name = "DURATION", requires = "model")]
     latency: Option<Span>,
-    /// Bytes of a record
+    /// Record size
     #[arg(long, value_name = "SIZE", requires = "model")]
     record: Option<Size>,
-    /// Which latency: mean, p50 or p99
+    /// Latency that --latency bounds: mean, p50 or p99
     #[arg(long, value_name = "WHICH", default_value_t)]
     latency_of: LatencyOf,
-    /// How it is accessed, without a model: client threads, server threads (0: one-sided verbs), requests in
-    /// a message and messages under way, as in 2,1,8,16
+    /// Configuration to use without a model: client threads, server threads (0: one-sided verbs),
+    /// requests in a message, messages in flight, as in 2,1,8,16
     #[arg(long, value_name = "C,S,B,Q", conflicts_with = "model", value_parser = parameters)]
     configuration: Option<Parameters>,
-    /// What carries requests [default: as the hosts' addresses say, if that was measured]
+    /// Transport of requests [default: that of the hosts' addresses, if the model has it]
     #[arg(long, value_name = "NAME", requires = "model")]
     transport: Option<Transport>,
 }
@@ -181,7 +184,7 @@ fn spoken(loaded: &Loaded) -> Option<Transport> {
 
 /// Four numbers that make a configuration.
 fn parameters(text: &str) -> Result<Parameters, String> {
-    let refused = || "write C,S,B,Q as in 2,1,8,16; B is 1 if S is 0, and S at most C".to_owned();
+    let refused = || "use C,S,B,Q as in 2,1,8,16; B is 1 if S is 0, and S at most C".to_owned();
     let numbers: Result<Vec<u32>, _> = text.split(',').map(|one| one.trim().parse()).collect();
     let [c, s, b, q] = numbers.map_err(|_| refused())?[..] else {
         return Err(refused());
@@ -205,30 +208,30 @@ pub fn check(size: Size, region: Size, slab: Size, copies: usize) -> Result<()> 
     let wrong = |what: String, remedy: String| Err(Failure::usage(what, remedy).into());
     let (size_bytes, region_bytes, slab_bytes) = (size.bytes(), region.bytes(), slab.bytes());
     if slab_bytes == 0 || region_bytes == 0 || !region_bytes.is_multiple_of(slab_bytes) {
-        let what = format!("a region of {region}: hosts lend slabs of {slab}");
-        return wrong(what, format!("--region of a multiple of {slab}"));
+        let what = format!("region size {region}: hosts lend slabs of {slab}");
+        return wrong(what, format!("use a multiple of {slab} for --region"));
     }
     let slabs_max = (ENTRY_SLABS_MAX / copies.max(1)) as u64;
     let most = Size(REGION_BYTES_MAX.min(slabs_max * slab_bytes));
     if region_bytes > most.bytes() {
         return wrong(
             format!("a region of {region}"),
-            format!("--region of {most} at most"),
+            format!("use at most {most} for --region"),
         );
     }
     if size_bytes == 0 || !size_bytes.is_multiple_of(region_bytes) {
         let up = Size(size_bytes.max(1).div_ceil(region_bytes) * region_bytes);
         return wrong(
-            format!("a cache of {size}: it has whole regions of {region}"),
+            format!("cache size {size}: must be a multiple of the region size {region}"),
             format!("--size {up}"),
         );
     }
     if size_bytes / region_bytes > u64::from(REGIONS_MAX) {
         let what = format!(
-            "{} regions; {REGIONS_MAX} at most",
+            "{} regions; the maximum is {REGIONS_MAX}",
             size_bytes / region_bytes
         );
-        return wrong(what, "a larger --region".to_owned());
+        return wrong(what, "use a larger --region".to_owned());
     }
     Ok(())
 }
@@ -268,7 +271,7 @@ pub fn run(args: &Args) -> Result<u8> {
     spec.etcd.clone_from(&args.etcd);
     spec.at_etcd = args.at_etcd.absolute()?;
     if spec.etcd.is_none() && !spec.at_etcd.is_default() {
-        let what = "a user or certificate for etcd, and no etcd";
+        let what = "a user or certificate for etcd is given, but no etcd";
         return Err(Failure::usage(what, "--etcd URLS").into());
     }
     let catalogue = args.catalogue.as_ref().map(std::path::absolute);
@@ -302,7 +305,7 @@ fn check_market(args: &Args, path: &Path, server_threads: u32) -> Result<()> {
         let what = format!("{}: {none}", path.display());
         Failure::new(
             what,
-            "a smaller --size, --spot, or more machines in the catalogue",
+            "use a smaller --size or --spot, or add machines to the catalogue",
         )
     })?;
     Ok(())
@@ -339,7 +342,7 @@ pub fn wait_whole(cache: &CacheDir, loaded: &Loaded, limit: Duration) -> Result<
         }
         let (open, all) = (status.regions.open as u64, status.regions.total as u64);
         let time = time.after(open, all);
-        bar.set_message(format!("{open} of {all} regions can be written{time}"));
+        bar.set_message(format!("{open} of {all} regions writable{time}"));
         std::thread::sleep(STEP);
     }
 }
@@ -371,7 +374,7 @@ impl Offered {
         }
         let Some((&slab_bytes, _)) = by_slab.iter().max_by_key(|(_, free)| **free) else {
             let what = format!("{}: no host answers", loaded.file.display());
-            return Err(Failure::new(what, "cenote status says how each is").into());
+            return Err(Failure::new(what, "cenote status shows the state of each host").into());
         };
         let same = answers.iter().filter(|host| host.slab_bytes == slab_bytes);
         let free = same.map(|host| {
@@ -391,10 +394,10 @@ impl Offered {
         if by_domain.len() < copies {
             return Err(Failure::new(
                 format!(
-                    "{copies} copies need as many failure domains; the hosts have {}",
+                    "{copies} copies need {copies} failure domains; the hosts have {}",
                     by_domain.len()
                 ),
-                "--copies 1, or hosts of other domains",
+                "use --copies 1, or add hosts in other domains",
             )
             .into());
         }
@@ -409,7 +412,7 @@ impl Offered {
                 Size(wanted).rounded(),
                 Size(usable).rounded()
             );
-            return Err(Failure::new(what, "a smaller --size, or more hosts").into());
+            return Err(Failure::new(what, "use a smaller --size, or add hosts").into());
         }
         Ok(())
     }
@@ -417,7 +420,7 @@ impl Offered {
 
 #[derive(clap::Args, Debug)]
 pub struct Named {
-    /// Which cache
+    /// Name of the cache
     name: String,
     #[command(flatten)]
     which: Which,
@@ -437,7 +440,7 @@ pub fn stop(args: &Named) -> Result<u8> {
     let cache = CacheDir::open(&args.which.directory()?, &args.name)?;
     match manage::stop(&cache, Duration::from_secs(5))? {
         true => println!(
-            "the manager of cache {} has ended; hosts keep what it holds",
+            "the manager of cache {} has stopped; hosts keep the data",
             args.name
         ),
         false => println!("cache {} had no manager", args.name),

@@ -22,7 +22,7 @@ use crate::process::{self, Identity};
 pub struct Args {
     #[arg(value_enum)]
     order: Order,
-    /// Which cache
+    /// Name of the cache
     name: String,
     #[command(flatten)]
     which: Which,
@@ -31,9 +31,9 @@ pub struct Args {
 /// What is wanted of it; the rest is in the environment, as for the commands of a catalogue.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, clap::ValueEnum)]
 enum Order {
-    /// Start one
+    /// Start a host
     Get,
-    /// End it
+    /// Stop it
     Release,
 }
 
@@ -58,7 +58,7 @@ pub fn run(args: &Args) -> Result<u8> {
     let (_, number) = order.split_once('-').context("CENOTE_ORDER")?;
     let is_number = |one: char| one.is_ascii_digit() || one == '-';
     if number.is_empty() || !number.chars().all(is_number) {
-        bail!("CENOTE_ORDER={order}: no order of a cache");
+        bail!("CENOTE_ORDER={order}: not an order of a cache");
     }
     let machines = cache.folder().make(MACHINES)?;
     let name = format!("{}-m{number}", args.name);
@@ -158,7 +158,7 @@ fn release(machines: &Folder, number: &str, name: &str) -> Result<u8> {
         && machine != this_machine()
     {
         bail!(
-            "host {name} runs on machine {}: it ends by `cenote cache machine release` there",
+            "host {name} runs on machine {}: run cenote cache machine release there",
             machine.trim()
         );
     }
@@ -172,7 +172,7 @@ fn release(machines: &Folder, number: &str, name: &str) -> Result<u8> {
         if !host.wait(Instant::now() + END_LIMIT)? {
             host.signal(libc::SIGKILL)?;
             if !host.wait(Instant::now() + END_LIMIT)? {
-                bail!("host {name} was killed, and has not ended");
+                bail!("host {name} was killed but has not exited");
             }
         }
     }

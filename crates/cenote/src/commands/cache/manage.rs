@@ -25,14 +25,14 @@ use crate::service;
 
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// Which cache
+    /// Name of the cache
     name: String,
     #[command(flatten)]
     which: Which,
-    /// Serve Prometheus metrics here
+    /// Serve Prometheus metrics at this address
     #[arg(long, value_name = "HOST:PORT")]
     metrics: Option<HostPort>,
-    /// Let other machines reach --metrics
+    /// Allow other machines to reach --metrics
     #[arg(long, requires = "metrics")]
     allow_remote: bool,
 }
@@ -111,21 +111,18 @@ pub fn run(args: &Args) -> Result<u8> {
         // What is noted in the folder is the other's.
         End::Superseded => {
             let what = format!("cache {}: another manager has taken it over", args.name);
-            return Err(Failure::new(what, "cenote cache status says how it is").into());
+            return Err(Failure::new(what, "cenote cache status shows its state").into());
         }
         End::Stopped => {
             Identity::forget(cache.folder())?;
             eprintln!(
-                "stopped; hosts keep what cache {} holds for the next manager",
+                "stopped; hosts keep the data of cache {} for the next manager",
                 args.name
             );
         }
         End::Deleted => {
             cache.forget()?;
-            eprintln!(
-                "cache {} has ended, and its memory is given back",
-                args.name
-            );
+            eprintln!("cache {} has ended and its memory is freed", args.name);
         }
     }
     drop(lock);

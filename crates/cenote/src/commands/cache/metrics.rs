@@ -54,7 +54,7 @@ impl Collector for CacheMetrics {
                 let lost = status.losses.iter().map(|one| u64::from(one.losses)).sum();
                 let lost = (
                     "cenote_cache_regions_lost",
-                    "Times that a region lost its bytes, of regions that are there",
+                    "Data losses of existing regions",
                     None,
                     lost,
                 );
@@ -73,7 +73,7 @@ fn gauges(status: &Status) -> Vec<Metric> {
     let count = |name, help, many: usize| (name, help, None, many as u64);
     let up = status.hosts.iter().filter(|host| host.up).count();
     vec![
-        bytes("cenote_cache_size", "What it holds", status.size_bytes),
+        bytes("cenote_cache_size", "Size of the cache", status.size_bytes),
         bytes(
             "cenote_cache_region",
             "Size of a region",
@@ -86,57 +86,53 @@ fn gauges(status: &Status) -> Vec<Metric> {
         ),
         count(
             "cenote_cache_whole",
-            "1 while every region has all its copies, on hosts that stay, and can be written",
+            "1 while every region is writable and has all its copies on hosts that are not leaving",
             usize::from(status.whole),
         ),
-        count(
-            "cenote_cache_clients",
-            "Clients that have joined",
-            status.clients,
-        ),
+        count("cenote_cache_clients", "Connected clients", status.clients),
         count(
             "cenote_cache_regions",
-            "Regions that are not cut off",
+            "Regions of the cache",
             status.regions.total,
         ),
         count(
             "cenote_cache_regions_open",
-            "Regions that are read and written",
+            "Regions that can be read and written",
             status.regions.open,
         ),
         count(
             "cenote_cache_regions_frozen",
-            "Regions that are read and whose writes wait",
+            "Regions that can be read, while writes wait",
             status.regions.frozen,
         ),
         count(
             "cenote_cache_regions_absent",
-            "Regions without memory, whose requests wait",
+            "Regions without memory; their requests wait",
             status.regions.absent,
         ),
         count(
             "cenote_cache_regions_moving",
-            "Regions on their way to other hosts",
+            "Regions being moved to other hosts",
             status.moves.len(),
         ),
         count(
             "cenote_cache_hosts",
-            "Hosts that the manager knows",
+            "Hosts known to the manager",
             status.hosts.len(),
         ),
         count(
             "cenote_cache_hosts_connected",
-            "Hosts whose control connection stands",
+            "Hosts with a control connection",
             up,
         ),
         count(
             "cenote_cache_journal_failing",
-            "1 while the journal cannot be written, and changes wait",
+            "1 while the journal cannot be written; changes wait",
             usize::from(status.journal_error.is_some()),
         ),
         (
             "cenote_cache_epoch",
-            "Number of managers that the cache has had",
+            "Number of the current manager; the first is 1",
             None,
             status.epoch,
         ),

@@ -16,19 +16,19 @@ use serde::Serialize;
 
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// What carries requests: sim; or shm, tcp or rdma to a host on this machine
+    /// Transport: sim; or shm, tcp or rdma to a host on this machine
     #[arg(long, value_name = "NAME")]
     transport: Transport,
-    /// Bytes of a record; again for other sizes, between which is interpolated
+    /// Record size; repeat for several, between which the model interpolates
     #[arg(long, value_name = "SIZE", required = true)]
     record: Vec<Size>,
-    /// How many requests write; the others read
+    /// Share of requests that write
     #[arg(long, value_name = "PERCENT", default_value_t)]
     writes: Writes,
-    /// Time of a bit from client to server, one way
+    /// One-way network latency between client and server
     #[arg(long, value_name = "DURATION", default_value = "1.5us")]
     distance: Span,
-    /// The file that it goes to, and goes on from
+    /// Model file; an existing one is resumed
     #[arg(
         long,
         visible_alias = "model",
@@ -36,22 +36,23 @@ pub struct Args {
         default_value = "cache.model"
     )]
     out: PathBuf,
-    /// Measure every power of two, also where throughput no longer rises
+    /// Measure every power of two, without stopping where throughput no longer rises
     #[arg(long)]
     full_grid: bool,
-    /// Measure the end of each range, too (30 threads, 500 requests), so that all of it can be chosen from
+    /// Also measure the end of each range (30 threads, 500 requests), so that the whole range can
+    /// be chosen from
     #[arg(long)]
     ends: bool,
-    /// End after so many configurations; the next call goes on
+    /// Stop after this many configurations; run it again to resume
     #[arg(long, value_name = "N")]
     configurations: Option<usize>,
-    /// Measure everything so many times, and keep the worst [default: 1 on sim, 3 on others]
+    /// Runs of each configuration, of which the worst is kept [default: 1 on sim, 3 on others]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
     passes: Option<u32>,
     /// Random seed, on sim
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// JSON on standard output in place of text: a line for each size of records, and one for all
+    /// Print JSON: a line for each record size, and one summary line
     #[arg(long)]
     json: bool,
 }
@@ -100,8 +101,11 @@ pub fn run(args: &Args) -> Result<u8> {
         None => Model::new(space, spacing),
         Some(model) if model.spacing() == spacing && model.space() == space => model,
         Some(_) => {
-            let what = format!("{} was measured at other configurations", path.display());
-            let remedy = "another --out, or --ends as it was made with";
+            let what = format!(
+                "{} has measurements of other configurations",
+                path.display()
+            );
+            let remedy = "use another --out, or the --ends that the file was made with";
             return Err(Failure::new(what, remedy).into());
         }
     };
@@ -175,7 +179,7 @@ pub fn run(args: &Args) -> Result<u8> {
     } else {
         writeln!(out, "{}: {}", path.display(), told(sum))?;
         if args.transport == Transport::Sim {
-            writeln!(out, "every figure is simulated")?;
+            writeln!(out, "all figures are simulated")?;
         }
     }
     Ok(DONE)
@@ -203,7 +207,7 @@ fn told(count: Count) -> String {
     let rest = if complete {
         ""
     } else {
-        "; not done, call again"
+        "; incomplete, run it again"
     };
     format!("measured {measured} of {grid} configurations of the full grid ({share:.0} %){rest}")
 }

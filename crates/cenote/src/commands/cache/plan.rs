@@ -23,46 +23,46 @@ use super::slo::{Best, Choice, SloArgs, refused, told, transport_of};
 #[derive(clap::Args, Debug)]
 #[command(group = ArgGroup::new("how").args(["model", "server_threads"]))]
 pub struct Args {
-    /// Machines that can be had, a TOML file
+    /// TOML file of machine types and prices
     #[arg(long, value_name = "FILE")]
     catalogue: PathBuf,
-    /// Bytes that the cache holds
+    /// Size of the cache
     #[arg(long, value_name = "SIZE")]
     size: Size,
-    /// Bytes of a region, the part of a cache that is on one machine
+    /// Size of a region, the part of a cache on one machine
     #[arg(long, value_name = "SIZE", default_value_t = Size(1 << 30))]
     region: Size,
-    /// Also take machines that their owner may want back
+    /// Also use spot machines, which may be taken back
     #[arg(long)]
     spot: bool,
-    /// Server threads in all, without a model [default: 0, one-sided verbs]
+    /// Total server threads, without a model [default: 0, one-sided verbs]
     #[arg(long, value_name = "N")]
     server_threads: Option<u32>,
-    /// Machines that are farther away are not taken
+    /// Maximum distance of a machine
     #[arg(long, value_name = "DURATION")]
     distance: Option<Span>,
-    /// What `cache model` wrote: server threads and distance are chosen for what is asked
+    /// Model file of cache model, from which server threads and distance are chosen
     #[arg(long, value_name = "FILE", requires_all = ["throughput", "latency", "record"])]
     model: Option<PathBuf>,
-    /// Least requests per second, of all client threads together
+    /// Minimum throughput in requests per second, over all client threads
     #[arg(long, value_name = "N", value_parser = amount, requires = "model")]
     throughput: Option<f64>,
-    /// Most time of a request; microseconds without a unit
+    /// Maximum latency of a request; microseconds without a unit
     #[arg(long, value_name = "DURATION", requires = "model")]
     latency: Option<Span>,
-    /// Bytes of a record
+    /// Record size
     #[arg(long, value_name = "SIZE", requires = "model")]
     record: Option<Size>,
-    /// Which latency: mean, p50 or p99
+    /// Latency that --latency bounds: mean, p50 or p99
     #[arg(long, value_name = "WHICH", default_value_t)]
     latency_of: LatencyOf,
-    /// How many requests write, as it was measured
+    /// Share of requests that write, as measured
     #[arg(long, value_name = "PERCENT", default_value_t)]
     writes: Writes,
-    /// What carries requests [default: the only one in the model]
+    /// Transport of requests [default: the only one in the model]
     #[arg(long, value_name = "NAME", requires = "model")]
     transport: Option<Transport>,
-    /// One JSON line on standard output
+    /// Print one JSON line
     #[arg(long)]
     json: bool,
 }
@@ -228,7 +228,7 @@ fn of_model(
     }
     Ok(best.unwrap_or_else(|| {
         Err(NoPlan {
-            said: format!("the model has nothing for {transport}"),
+            said: format!("the model has no measurements for {transport}"),
             best: None,
         })
     }))
@@ -283,12 +283,12 @@ fn print(out: &mut impl Write, args: &Args, plan: Plan) -> Result<()> {
     table.write(out)?;
     let (price, least) = (allocation.price, allocation.price_least);
     let least = match price == least {
-        true => "nothing is cheaper".to_owned(),
-        false => format!("nothing is cheaper than {least}"),
+        true => "no plan is cheaper".to_owned(),
+        false => format!("no plan is cheaper than {least}"),
     };
     writeln!(
         out,
-        "{price} per hour; {least}. PRICE and REGIONS are of each machine"
+        "{price} per hour; {least}. PRICE and REGIONS are per machine"
     )?;
     Ok(())
 }

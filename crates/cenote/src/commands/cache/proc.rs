@@ -30,11 +30,11 @@ use crate::place::{Loaded, Which};
   cenote cache proc rm sum --version 2 --dir ~/.cenote/well
   cenote cache proc run sum cache0 4096 64 --dir ~/.cenote/well
 
-A procedure is a WebAssembly module made with the crate cenote-proc-sdk; docs/guides/cache.md shows
-one. A host with a folder for modules (host --modules) has it again after a restart; to one without,
-or a new one, put --version N gives it as version N; without --version put makes the next one. A host that is down is left out, and the
-command ends with 3. Only who holds the cluster's key can put one there. --write needs a cache with
-one copy.")]
+A procedure is a WebAssembly module built with the crate cenote-proc-sdk; docs/guides/cache.md shows
+one. Hosts with a module folder (host --modules) keep it over a restart. put makes a new version; put
+--version N installs version N on hosts that lack it: new ones, and those that restarted without a
+module folder. Hosts that are down are skipped, and the exit code is 3. The cluster's key is needed.
+--write needs a cache with one copy.")]
 pub struct Args {
     #[command(subcommand)]
     action: Action,
@@ -42,18 +42,18 @@ pub struct Args {
 
 #[derive(clap::Subcommand, Debug)]
 enum Action {
-    /// Put a module on all hosts, as the next version of its name
+    /// Install a module on all hosts as the next version of its name
     #[command(
         after_help = "Example:\n  cenote cache proc put sum sum.wasm --read cache0 --dir ~/.cenote/well"
     )]
     Put(Put),
-    /// Which procedures hosts have
+    /// List the procedures on the hosts
     #[command(after_help = "Example:\n  cenote cache proc list --dir ~/.cenote/well")]
     List(Common),
-    /// Take a version of a procedure away from all hosts
+    /// Remove a version of a procedure from all hosts
     #[command(after_help = "Example:\n  cenote cache proc rm sum --version 2 --dir ~/.cenote/well")]
     Rm(Remove),
-    /// Run a procedure once, and print its answer
+    /// Run a procedure once and print its answer
     #[command(
         after_help = "Example:\n  cenote cache proc run sum cache0 4096 64 --dir ~/.cenote/well"
     )]
@@ -64,24 +64,24 @@ enum Action {
 struct Common {
     #[command(flatten)]
     which: Which,
-    /// One JSON object for each line on standard output
+    /// Print JSON, one object per line
     #[arg(long)]
     json: bool,
 }
 
 #[derive(clap::Args, Debug)]
 struct Put {
-    /// 1 to 64 letters, digits, '-', '_' and '.'
+    /// Name of the procedure: 1 to 64 letters, digits, '-', '_' and '.'
     name: String,
-    /// The module, at most 1 MiB
+    /// The WebAssembly module, at most 1 MiB
     file: PathBuf,
-    /// A cache that it may read, by its name here or its number; may be given again
+    /// Cache that it may read, by name or number; may be repeated
     #[arg(long, value_name = "CACHE")]
     read: Vec<String>,
-    /// A cache that it may read and write; may be given again
+    /// Cache that it may read and write; may be repeated
     #[arg(long, value_name = "CACHE")]
     write: Vec<String>,
-    /// This version, on hosts that do not have it [default: the next one]
+    /// Version to install on hosts that lack it [default: the next one]
     #[arg(long, value_name = "N")]
     version: Option<u32>,
     #[command(flatten)]
@@ -90,9 +90,9 @@ struct Put {
 
 #[derive(clap::Args, Debug)]
 struct Remove {
-    /// Its name
+    /// Name of the procedure
     name: String,
-    /// Which version [default: the newest]
+    /// Version [default: the newest]
     #[arg(long, value_name = "N")]
     version: Option<u32>,
     #[command(flatten)]
@@ -150,7 +150,7 @@ impl Sites {
 
 fn sites(loaded: &Loaded) -> Result<Sites> {
     let connector = connector_with(loaded.key.clone(), loaded.page_traffic);
-    ensure!(!loaded.cluster.hosts.is_empty(), "the cluster has no host");
+    ensure!(!loaded.cluster.hosts.is_empty(), "the cluster has no hosts");
     let (mut up, mut down) = (Vec::new(), Vec::new());
     for host in &loaded.cluster.hosts {
         let mut number = [0; 16];
@@ -179,7 +179,7 @@ fn sites(loaded: &Loaded) -> Result<Sites> {
         return Err(down.remove(0));
     }
     for error in &down {
-        eprintln!("left out: {error:#}");
+        eprintln!("skipped: {error:#}");
     }
     let down = down.len();
     Ok(Sites { up, down })
@@ -204,7 +204,8 @@ fn cache_id(loaded: &Loaded, text: &str, access: Access) -> Result<CacheId> {
     };
     ensure!(
         access == Access::Read || spec.copies == 1,
-        "{text} has {} copies, and procedures would write to one: --read, or a cache with --copies 1",
+        "{text} has {} copies, and a procedure writes to one only: use --read, or a cache with \
+         --copies 1",
         spec.copies
     );
     Ok(CacheId(spec.id()?))
@@ -230,8 +231,8 @@ fn put(args: &Put) -> Result<u8> {
     );
     if args.read.is_empty() && args.write.is_empty() {
         return Err(Failure::usage(
-            "no cache is named",
-            "--read or --write says on which caches it may run",
+            "no cache given",
+            "use --read or --write to name the caches on which it may run",
         )
         .into());
     }
@@ -255,8 +256,8 @@ fn put(args: &Put) -> Result<u8> {
     let mut has_it = rows.filter(|row| row.id == id);
     ensure!(
         has_it.all(|row| row.checksum == checksum(&module)),
-        "{} version {version} is another module on a host that has it; without --version this one \
-         becomes the next version",
+        "a host has another module as {} version {version}; leave out --version to install this \
+         one as the next version",
         args.name
     );
     let (mut there, mut kept) = (0, 0);
@@ -285,8 +286,8 @@ fn put(args: &Put) -> Result<u8> {
         say(&put.to_string())?;
     } else {
         let where_kept = match kept == there {
-            true => "also after their restart".to_owned(),
-            false => format!("{kept} of which have it after a restart, too"),
+            true => "all of which keep it over a restart".to_owned(),
+            false => format!("{kept} of which keep it over a restart"),
         };
         say(&format!(
             "{name} version {version} is procedure {} on {there} hosts, {where_kept}",
@@ -361,7 +362,7 @@ fn remove(args: &Remove) -> Result<u8> {
     };
     ensure!(
         id.0 >= FIRST_NUMBER,
-        "{} is part of the hosts' program",
+        "{} is built into the hosts",
         args.name
     );
     let mut gone = 0;
@@ -374,7 +375,7 @@ fn remove(args: &Remove) -> Result<u8> {
         say(&line.to_string())?;
     } else {
         say(&format!(
-            "{} version {version} is gone from {gone} hosts",
+            "{} version {version} removed from {gone} hosts",
             args.name
         ))?;
     }

@@ -16,21 +16,21 @@ use super::slo::{Best, Choice, SloArgs, refused, told, transport_of};
 
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// What `cache model` wrote
+    /// Model file of cache model
     #[arg(long, value_name = "FILE")]
     model: PathBuf,
     #[command(flatten)]
     slo: SloArgs,
-    /// What carries requests [default: the only one in the model]
+    /// Transport of requests [default: the only one in the model]
     #[arg(long, value_name = "NAME")]
     transport: Option<Transport>,
-    /// How many requests write, as it was measured
+    /// Share of requests that write, as measured
     #[arg(long, value_name = "PERCENT", default_value_t)]
     writes: Writes,
-    /// Time of a bit from client to server, one way; the next that was measured counts
+    /// One-way network latency between client and server; rounded up to the next measured one
     #[arg(long, value_name = "DURATION", default_value = "0us")]
     distance: Span,
-    /// One JSON line on standard output
+    /// Print one JSON line
     #[arg(long)]
     json: bool,
 }

@@ -16,16 +16,16 @@ use serde::Serialize;
 /// What a cache has to do.
 #[derive(clap::Args, Debug)]
 pub struct SloArgs {
-    /// Least requests per second, of all client threads together
+    /// Minimum throughput in requests per second, over all client threads
     #[arg(long, value_name = "N", value_parser = amount)]
     pub throughput: f64,
-    /// Most time of a request; microseconds without a unit
+    /// Maximum latency of a request; microseconds without a unit
     #[arg(long, value_name = "DURATION")]
     pub latency: Span,
-    /// Bytes of a record
+    /// Record size
     #[arg(long, value_name = "SIZE")]
     pub record: Size,
-    /// Which latency: mean, p50 or p99
+    /// Latency that --latency bounds: mean, p50 or p99
     #[arg(long, value_name = "WHICH", default_value_t)]
     pub latency_of: LatencyOf,
 }
@@ -58,7 +58,7 @@ pub fn transport_of(model: &Model, asked: Option<Transport>, path: &Path) -> Res
     match transports[..] {
         [only] => Ok(only),
         [] => Err(Failure::new(
-            format!("nothing was measured yet in {}", path.display()),
+            format!("{} has no measurements yet", path.display()),
             cenote_measurer::files::MODEL,
         )
         .into()),
@@ -126,7 +126,7 @@ pub fn told(found: &Found, of: LatencyOf) -> String {
 
 /// A refusal in words.
 pub fn refused(refusal: &Refusal, slo: &Slo) -> String {
-    let mut text = String::from("nothing that was measured does it");
+    let mut text = String::from("no measured configuration meets the SLO");
     let nearest = [
         ("within that latency", refusal.within_latency),
         ("at that throughput", refusal.at_throughput),

@@ -22,14 +22,14 @@ use crate::watch::Watch;
 
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// Which cache [default: all of them, a line each]
+    /// Name of the cache [default: all, one line each]
     name: Option<String>,
-    /// How long to wait until every region has its memory, and nothing of it is on the move
+    /// How long to wait until every region has memory and no region is moving
     #[arg(long, value_name = "DURATION", default_value = "0s", requires = "name", value_parser = span::any)]
     timeout: Duration,
     #[command(flatten)]
     which: Which,
-    /// JSON on standard output
+    /// Print JSON
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -95,10 +95,7 @@ fn health(status: &Status) -> String {
     let mut text = match (status.ending, status.whole) {
         (true, _) => "is being deleted".to_owned(),
         (_, true) => format!("whole, {} regions", regions.total),
-        (_, false) => format!(
-            "{} of {} regions can be written",
-            regions.open, regions.total
-        ),
+        (_, false) => format!("{} of {} regions writable", regions.open, regions.total),
     };
     let mut add = |many: usize, what: &str| {
         if many > 0 {
@@ -107,11 +104,11 @@ fn health(status: &Status) -> String {
     };
     add(regions.frozen, "frozen");
     add(regions.absent, "without memory");
-    add(status.moves.len(), "on their way");
+    add(status.moves.len(), "moving");
     if let Some(error) = &status.journal_error {
         write!(
             text,
-            "; changes wait: its journal cannot be written ({error})"
+            "; changes wait, the journal cannot be written ({error})"
         )
         .expect("a string takes it");
     }
@@ -165,7 +162,7 @@ pub fn print(
     }
     let ends = match status.ends_at {
         Some(at) => format!(
-            ", ends in {} s unless it is renewed",
+            ", expires in {} s unless it is renewed",
             at.saturating_sub(unix_seconds())
         ),
         None => String::new(),
@@ -203,7 +200,7 @@ pub fn print(
     for loss in &status.losses {
         writeln!(
             out,
-            "region {}: its bytes were lost {} times",
+            "region {}: lost its data {} times",
             loss.region, loss.losses
         )?;
     }

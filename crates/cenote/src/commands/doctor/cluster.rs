@@ -26,7 +26,7 @@ pub fn examine(which: &Which, limit: Duration, wanted: impl Fn(&str) -> bool) ->
             return vec![Finding::error(
                 "cluster folder",
                 chain(&error),
-                "a folder of this user's alone, as cenote up makes it",
+                "use a folder that belongs to this user only, as cenote up makes it",
             )];
         }
     };
@@ -44,7 +44,7 @@ pub fn examine(which: &Which, limit: Duration, wanted: impl Fn(&str) -> bool) ->
         Err(error) => findings.push(Finding::error(
             "cluster file",
             chain(&error),
-            "cenote up, or the file and the key of a cluster that is up",
+            "run cenote up, or name the file and key of a running cluster",
         )),
     }
     findings.extend(looked(&wanted, "volumes", || volumes(&dir, limit)));
@@ -62,7 +62,7 @@ fn looked(
     subject: &'static str,
     look: impl FnOnce() -> Result<Finding>,
 ) -> Option<Finding> {
-    let mend = "see what the command of that name says";
+    let mend = "run the command of that name";
     let failed = |error| Finding::warning(subject, chain(&error), mend);
     wanted(subject).then(|| look().unwrap_or_else(failed))
 }
@@ -86,7 +86,7 @@ fn hosts(loaded: &Loaded, limit: Duration) -> Finding {
     Finding::warning(
         "hosts",
         format!("{found}; {}", silent.join("; ")),
-        "start them again; what they held is rebuilt elsewhere where there is room",
+        "restart them; their slabs are rebuilt elsewhere if there is room",
     )
 }
 
@@ -110,7 +110,7 @@ fn volumes(dir: &ClusterDir, limit: Duration) -> Result<Finding> {
         false => Finding::warning(
             "volumes",
             format!("{found}; {}", wrong.join("; ")),
-            "cenote volume status; bring lost hosts back, and leave the volume running",
+            "cenote volume status shows it; restart lost hosts and keep the volume running",
         ),
     })
 }
@@ -131,7 +131,7 @@ fn caches(loaded: &Loaded, limit: Duration) -> Result<Finding> {
         false => Finding::warning(
             "caches",
             format!("{all}; {}", wrong.join("; ")),
-            "cenote cache start; cenote cache status says what is missing",
+            "run cenote cache start; cenote cache status shows what is missing",
         ),
     })
 }
@@ -148,7 +148,7 @@ fn swap(dir: &ClusterDir, limit: Duration) -> Result<Finding> {
         Ok(status) => Finding::warning(
             "swap",
             format!("{} pages cannot be read", status.unreadable_pages),
-            "bring lost hosts back; programs whose pages are lost end when they touch them",
+            "restart lost hosts; programs that touch lost pages are killed",
         ),
         Err(SwapError::NotRunning { .. }) => Finding::ok("swap", "off"),
         Err(error) => Finding::warning("swap", error.to_string(), "cenote swap status"),
@@ -158,7 +158,7 @@ fn swap(dir: &ClusterDir, limit: Duration) -> Result<Finding> {
 fn nodes(dir: &ClusterDir, limit: Duration) -> Result<Finding> {
     let subject = "key-value nodes";
     let Some(found) = Found::of_folder(dir.root())? else {
-        return Ok(Finding::ok(subject, "none are up"));
+        return Ok(Finding::ok(subject, "none are running"));
     };
     let report = kv::status::report(&found, limit)?;
     let down: Vec<&str> = report
@@ -172,8 +172,11 @@ fn nodes(dir: &ClusterDir, limit: Duration) -> Result<Finding> {
         true => Finding::ok(subject, found),
         false => Finding::warning(
             subject,
-            format!("{found} ({}), and groups lack places", down.join(" ")),
-            "cenote kv node starts one again; cenote kv status says what is missing",
+            format!(
+                "{found} ({}), and groups have missing places",
+                down.join(" ")
+            ),
+            "cenote kv node restarts one; cenote kv status shows what is missing",
         ),
     })
 }
@@ -209,8 +212,8 @@ fn processes(dir: &ClusterDir) -> Result<Finding> {
     let names: Vec<&str> = ended.iter().map(|(name, _)| name.as_str()).collect();
     Ok(Finding::warning(
         "processes",
-        format!("ended without a word: {}", names.join(" ")),
-        "see their logs; start what is to run again. The notes of them can go",
+        format!("died: {}", names.join(" ")),
+        "see their logs and restart what should run. Their pid files can be removed",
     )
     .with_fix(Fix::Notes {
         dir: dir.clone(),

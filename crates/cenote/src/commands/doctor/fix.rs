@@ -66,7 +66,7 @@ impl Fix {
                 is_sysctl: true,
                 value,
             } if !allows_sysctl => Err(anyhow::anyhow!(
-                "{} is a setting of the whole machine: --sysctl has it be {value}",
+                "{} is a machine-wide setting: --sysctl sets it to {value}",
                 path.display()
             )),
             Self::Switch { path, value, .. } => switch(path, value),
@@ -95,7 +95,7 @@ fn switch(path: &Path, value: &str) -> Result<String> {
     let (before, after) = (before.trim(), after.trim());
     ensure!(before != after, "{shown} is still {after}");
     Ok(format!(
-        "{shown} is {after} until the next start of this machine; it was {before}"
+        "set {shown} to {after} until the next reboot; it was {before}"
     ))
 }
 
@@ -109,7 +109,7 @@ fn load(names: &[&str]) -> Result<String> {
 fn raise(limit: Limit, wanted: Option<u64>) -> Result<String> {
     let before = limits::raise_of_parent(limit, wanted).context("raise the limit of the shell")?;
     Ok(format!(
-        "the shell that this runs in, and what it starts, may have {}; it was {}",
+        "raised the limit of this shell and its children to {}; it was {}",
         limits::display(wanted),
         limits::display(before)
     ))
@@ -126,7 +126,7 @@ fn unmount(places: &[Mounted]) -> (Option<String>, Option<String>) {
             Err(error) => left.push(format!("{shown}: {error}")),
         }
     }
-    let back = (!back.is_empty()).then(|| format!("gave back {}", back.join(" ")));
+    let back = (!back.is_empty()).then(|| format!("unmounted {}", back.join(" ")));
     (back, (!left.is_empty()).then(|| left.join("; ")))
 }
 
@@ -141,9 +141,9 @@ fn forget(dir: &ClusterDir, ended: &[(String, Folder)]) -> Result<String> {
         }
     }
     if forgotten.is_empty() {
-        bail!("they run again");
+        bail!("they are running again");
     }
-    Ok(format!("forgot the processes of {}", forgotten.join(", ")))
+    Ok(format!("removed the pid files of {}", forgotten.join(", ")))
 }
 
 fn run(command: &mut Command) -> Result<()> {
@@ -170,7 +170,7 @@ mod tests {
         fs::write(file.path(), "2\n").unwrap();
         let fix = sysctl(file.path().to_str().unwrap(), "0");
         let mended = fix.apply("x", false);
-        assert!(mended.left.unwrap().contains("--sysctl has it be 0"));
+        assert!(mended.left.unwrap().contains("--sysctl sets it to 0"));
         assert_eq!(fs::read_to_string(file.path()).unwrap(), "2\n");
         let mended = fix.apply("x", true);
         assert!(mended.did.unwrap().contains("it was 2"));

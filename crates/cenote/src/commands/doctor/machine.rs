@@ -63,18 +63,18 @@ fn memfd() -> Finding {
         Err(error) => Finding::error(
             "memfd",
             format!("memfd_create: {error}"),
-            "Linux 3.17 or newer; allow memfd_create in the sandbox",
+            "use Linux 3.17 or newer, and allow memfd_create in the sandbox",
         ),
     }
 }
 
 fn pidfd() -> Finding {
     match limits::pidfd_works() {
-        Ok(()) => Finding::ok("pidfd", "processes can be named safely"),
+        Ok(()) => Finding::ok("pidfd", "processes can be signalled safely (pidfd)"),
         Err(error) => Finding::error(
             "pidfd",
             format!("pidfd_open: {error}"),
-            "Linux 5.3 or newer; allow pidfd_open in the sandbox",
+            "use Linux 5.3 or newer, and allow pidfd_open in the sandbox",
         ),
     }
 }
@@ -86,7 +86,7 @@ fn memory() -> Finding {
         Some(bytes) => Finding::warning(
             subject,
             Size(bytes).rounded(),
-            "end other programs, or lend less: --memory 16M",
+            "stop other programs, or lend less: --memory 16M",
         ),
         None => Finding::warning(subject, "/proc/meminfo has no MemAvailable", "mount /proc"),
     }
@@ -151,7 +151,7 @@ fn huge_pages_shmem() -> Finding {
         }
         Some(other) => Finding::warning(
             subject,
-            format!("{file}: {other}; mapping and freeing slabs is 10 to 100 times slower"),
+            format!("{file} is {other}; mapping and freeing slabs is 10 to 100 times slower"),
             format!("echo advise > {file}"),
         )
         .with_fix(Fix::Switch {
@@ -161,8 +161,8 @@ fn huge_pages_shmem() -> Finding {
         }),
         None => Finding::warning(
             subject,
-            "this kernel has none",
-            "a kernel with CONFIG_TRANSPARENT_HUGEPAGE",
+            "not in this kernel",
+            "use a kernel with CONFIG_TRANSPARENT_HUGEPAGE",
         ),
     }
 }
@@ -197,7 +197,7 @@ fn swappiness() -> Finding {
         Some(0) => Finding::warning(
             subject,
             "0: the kernel swaps only when it is out of memory",
-            format!("echo 60 > {path}, where cenote swap is used"),
+            format!("echo 60 > {path}, if cenote swap is used"),
         )
         .with_fix(sysctl(path, "60")),
         Some(value) => Finding::ok(subject, value.to_string()),
@@ -219,7 +219,7 @@ fn cgroup() -> Finding {
     }
     Finding::warning(
         subject,
-        "none mounted: a program's memory cannot be limited",
+        "not mounted: programs' memory cannot be limited",
         "mount -t cgroup2 none /sys/fs/cgroup",
     )
 }
@@ -229,12 +229,14 @@ fn io_uring() -> Finding {
     match cenote_volume::backing_works() {
         Ok(()) => Finding::ok(
             subject,
-            "a volume can have a --backing store; tcp shares system calls",
+            "available: --backing works, and tcp batches system calls",
         ),
         Err(error) => Finding::warning(
             subject,
-            format!("{error}: no --backing store, no cenote ublk, and tcp makes more system calls"),
-            format!("echo 0 > {IO_URING_SWITCH}; allow io_uring_setup in the sandbox"),
+            format!(
+                "{error}: --backing and cenote ublk do not work, and tcp makes more system calls"
+            ),
+            format!("echo 0 > {IO_URING_SWITCH}, and allow io_uring_setup in the sandbox"),
         )
         .with_fix_if(
             number(IO_URING_SWITCH).is_some_and(|is_off| is_off > 0),
@@ -249,7 +251,7 @@ fn ublk() -> Finding {
     }
     Finding::warning(
         "ublk",
-        "no /dev/ublk-control: cenote ublk cannot work; cenote nbd can",
+        "no /dev/ublk-control: cenote ublk does not work; cenote nbd does",
         "modprobe ublk_drv, on Linux 6.4 or newer",
     )
     .with_fix(Fix::Modules(&["ublk_drv"]))
@@ -260,10 +262,10 @@ fn userfaultfd() -> Finding {
     const SWITCH: &str = "/proc/sys/vm/unprivileged_userfaultfd";
     let subject = "userfaultfd";
     match cenote_pager::works() {
-        Ok(()) => Finding::ok(subject, "programs can run with memory of the cluster"),
+        Ok(()) => Finding::ok(subject, "cenote run works"),
         Err(error) => Finding::warning(
             subject,
-            format!("{error}: cenote run cannot work"),
+            format!("{error}: cenote run does not work"),
             format!("echo 1 > {SWITCH}, access to /dev/userfaultfd, or run as root"),
         )
         .with_fix_if(number(SWITCH) == Some(0), || sysctl(SWITCH, "1")),
@@ -280,8 +282,8 @@ fn etcd() -> Finding {
         Some(file) => Finding::ok("etcd", file.display().to_string()),
         None => Finding::warning(
             "etcd",
-            "not installed: cenote kv up starts none; kv node takes one elsewhere by --etcd",
-            "apt-get install etcd-server, or name one that runs",
+            "not installed: cenote kv up needs it; kv node can use one elsewhere with --etcd",
+            "apt-get install etcd-server, or use a running one with --etcd",
         ),
     }
 }
@@ -295,7 +297,7 @@ fn may_administer(capabilities: limits::Capabilities) -> Finding {
     } else {
         Finding::warning(
             "CAP_SYS_ADMIN",
-            "missing: cenote swap cannot work",
+            "missing: cenote swap does not work",
             "run cenote swap as root",
         )
     }
@@ -305,12 +307,13 @@ fn may_raise_limits(capabilities: limits::Capabilities) -> Finding {
     if capabilities.has(limits::CAP_SYS_RESOURCE) {
         Finding::ok(
             "CAP_SYS_RESOURCE",
-            "a process on the swap path can be kept from the OOM killer",
+            "processes on the swap path can be protected from the OOM killer",
         )
     } else {
         Finding::warning(
             "CAP_SYS_RESOURCE",
-            "missing: no PR_SET_IO_FLUSHER, no negative oom_score_adj; under heavy pressure the OOM killer may choose us",
+            "missing: no PR_SET_IO_FLUSHER and no negative oom_score_adj; under heavy pressure the \
+             OOM killer may kill cenote",
             "setcap cap_sys_resource+ep on the binary, or AmbientCapabilities= of the service",
         )
     }
@@ -326,7 +329,7 @@ fn swap_device(dev: &Path, sys: &Path, modules: &Path) -> Finding {
         .filter_map(|line| line.split(':').next()?.rsplit('/').next())
         .any(|name| name == "nbd.ko" || name.starts_with("nbd.ko."));
     if !nbd && loadable {
-        return Finding::ok(subject, "the kernel's nbd (a module, loaded when needed)");
+        return Finding::ok(subject, "the kernel's nbd (a module, loaded on demand)");
     }
     let fuse = dev.join("fuse").exists();
     let looped = dev.join("loop-control").exists();
@@ -337,13 +340,13 @@ fn swap_device(dev: &Path, sys: &Path, modules: &Path) -> Finding {
         }
         (false, false, _) => Finding::warning(
             subject,
-            "neither nbd nor /dev/fuse: cenote swap cannot work",
+            "neither nbd nor /dev/fuse: cenote swap does not work",
             "modprobe nbd, or modprobe fuse loop",
         )
         .with_fix(Fix::Modules(&["fuse", "loop"])),
         (false, true, false) => Finding::warning(
             subject,
-            "neither nbd nor /dev/loop-control: cenote swap cannot work",
+            "neither nbd nor /dev/loop-control: cenote swap does not work",
             "modprobe nbd, or modprobe loop",
         )
         .with_fix(Fix::Modules(&["loop"])),
@@ -354,12 +357,13 @@ fn swap_device(dev: &Path, sys: &Path, modules: &Path) -> Finding {
 fn fuse_rings(state: FuseRingsState) -> Finding {
     let subject = "FUSE over io_uring";
     match state {
-        FuseRingsState::On => {
-            Finding::ok(subject, "mount, and swap without nbd, are served over it")
-        }
+        FuseRingsState::On => Finding::ok(
+            subject,
+            "available to cenote mount, and to cenote swap without nbd",
+        ),
         FuseRingsState::Off => Finding::warning(
             subject,
-            "switched off: mount, and swap without nbd, are served over /dev/fuse, which is slower",
+            "switched off: cenote mount, and cenote swap without nbd, use the slower /dev/fuse",
             format!("echo Y > {FUSE_RINGS_SWITCH}, before mount or swap on"),
         )
         .with_fix(Fix::Switch {
@@ -400,7 +404,7 @@ fn mounts(ours: io::Result<Vec<Mounted>>, looks: impl Fn(&[Mounted]) -> Vec<Look
     if !dead.is_empty() {
         return Finding::warning(
             subject,
-            format!("left behind by servers that have ended: {}", shown(&dead)),
+            format!("mounts without a server: {}", shown(&dead)),
             format!("umount --lazy {}", shown(&dead)),
         )
         .with_fix(Fix::Unmount(dead));
@@ -409,7 +413,7 @@ fn mounts(ours: io::Result<Vec<Mounted>>, looks: impl Fn(&[Mounted]) -> Vec<Look
         return Finding::warning(
             subject,
             format!("no answer within {LOOK_LIMIT:?} from: {}", shown(&silent)),
-            "see whether the process that serves it is stopped; killing it fails what waits there",
+            "check whether the server is stopped (SIGSTOP); if it is killed, waiting requests fail",
         );
     }
     Finding::ok(subject, format!("{} of volumes", ours.len()))

@@ -27,20 +27,20 @@ use crate::ask::{self, Asker};
   cenote host drain h03 --dir ~/.cenote/well --cancel
 
 Exit code 0: no client holds memory of the host, and it lends none until --cancel or a restart.
-Exit code 1: it still has slabs that cannot go elsewhere, or not in time; it lends again.")]
+Exit code 1: some slabs could not be moved in time; the host lends again.")]
 pub struct Args {
     #[command(flatten)]
     target: target::Named,
-    /// End the host's process once it is drained
+    /// Stop the host once it is drained
     #[arg(long)]
     stop: bool,
-    /// Have a host that was drained lend again
+    /// Let a drained or draining host lend again
     #[arg(long, conflicts_with = "stop")]
     cancel: bool,
-    /// How long it may take; then the host lends again
+    /// Time limit, after which the host lends again
     #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = span::any)]
     timeout: Duration,
-    /// One JSON object on standard output
+    /// Print one JSON object
     #[arg(long)]
     json: bool,
 }
@@ -71,7 +71,7 @@ pub fn run(args: &Args) -> Result<u8> {
         .with_context(|| format!("host {}", target.name))?;
     if host.version() < Request::Drain(Drain::On).since() {
         let what = format!(
-            "host {} runs an earlier version, which cannot drain",
+            "host {} runs an older version that cannot drain",
             target.name
         );
         return Err(Failure::new(what, "upgrade it: docs/deploy.md").into());
@@ -112,7 +112,9 @@ pub fn run(args: &Args) -> Result<u8> {
     }
     match ended {
         Err((_, error)) => Err(error),
-        Ok(()) if args.stop && !stopped => Err(anyhow!("{}: drained, and still runs", target.name)),
+        Ok(()) if args.stop && !stopped => {
+            Err(anyhow!("{}: drained and still running", target.name))
+        }
         Ok(()) => Ok(DONE),
     }
 }
@@ -138,11 +140,11 @@ pub fn check_room(name: &str, others: &[HostEntry], key: &ClusterKey, lent: u32)
         return Ok(());
     }
     let what = format!(
-        "nowhere to go: {lent} slabs of {name} are lent, and its {} other hosts have {free} free; \
+        "no room: {name} lends {lent} slabs, but the cluster's {} other hosts have {free} free; \
          nothing was changed",
         others.len()
     );
-    Err(Failure::new(what, "add a host, or delete a volume").into())
+    Err(Failure::new(what, "add a host or delete a volume").into())
 }
 
 /// Starts to drain and looks on to the end. An error comes with the slabs that are left, and
@@ -156,7 +158,7 @@ fn watch(
     let stop = signals::on_stop(|| ()).map_err(|e| (lent_before, e))?;
     let how = if args.stop { Drain::Stop } else { Drain::On };
     let deadline = Instant::now() + args.timeout;
-    let bar = progress::steps(u64::from(lent_before), "slabs given back");
+    let bar = progress::steps(u64::from(lent_before), "slabs returned");
     let lost = |e: anyhow::Error| (lent_before, e.context(format!("host {name}")));
     let mut status = host.ask(&Request::Drain(how), ANSWER).map_err(lost)?;
     let (mut left, mut moved_at) = (lent(&status), Instant::now());
@@ -166,7 +168,7 @@ fn watch(
             return Ok(());
         }
         if !status.draining {
-            return Err((left, anyhow!("host {name}: somebody called it off")));
+            return Err((left, anyhow!("host {name}: the drain was cancelled")));
         }
         if lent(&status) < left {
             (left, moved_at) = (lent(&status), Instant::now());
@@ -179,7 +181,7 @@ fn watch(
             break format!("not drained within {}", Span::from(args.timeout));
         }
         if moved_at.elapsed() >= STUCK && is_stuck(&status) {
-            break "nowhere to go".to_owned();
+            break "no room elsewhere".to_owned();
         }
         std::thread::sleep(LOOK);
         status = host.ask(&Request::Status, ANSWER).map_err(lost)?;
@@ -190,7 +192,7 @@ fn watch(
         .map_err(|e| (left, e))?;
     let error = Failure::new(
         format!("{name}: {why}: {}; it lends again", blame(&status, left)),
-        "a host more, in another failure domain, or end the clients that are named",
+        "add a host in another failure domain, or stop the clients named above",
     );
     Err((left, error.into()))
 }
@@ -218,12 +220,12 @@ fn blame(status: &HostStatus, left: u32) -> String {
         let why = if client.orphaned {
             format!("silent for {} s", client.last_seen_ms / 1000)
         } else if client.version == 1 {
-            "of an earlier version, which moves nothing".to_owned()
+            "an older version that cannot move slabs".to_owned()
         } else {
-            "has no other host with room in a free failure domain".to_owned()
+            "no other host with room in a free failure domain".to_owned()
         };
         format!("{} ({} slabs): {why}", client.name, client.slabs)
     });
     let each: Vec<String> = each.collect();
-    format!("{left} slabs are left: {}", each.join("; "))
+    format!("{left} slabs remain: {}", each.join("; "))
 }

@@ -63,13 +63,13 @@ fn gauges(status: &HostStatus) -> Vec<Metric> {
     vec![
         (
             "cenote_host_memory",
-            "Memory that the host was told to lend",
+            "Memory that the host is configured to lend",
             Some(Unit::Bytes),
             status.memory_bytes,
         ),
         (
             "cenote_host_lent",
-            "Memory in slabs that clients hold",
+            "Memory of slabs held by clients",
             Some(Unit::Bytes),
             status.lent_bytes,
         ),
@@ -81,13 +81,13 @@ fn gauges(status: &HostStatus) -> Vec<Metric> {
         ),
         (
             "cenote_host_uptime",
-            "Time since the host began to serve",
+            "Time since the host started",
             Some(Unit::Seconds),
             status.uptime_s,
         ),
         slabs(
             "cenote_host_strangers_waiting",
-            "Connections that have not proven the cluster's key yet",
+            "Connections that have not yet authenticated",
             u32::try_from(status.strangers.waiting).unwrap_or(u32::MAX),
         ),
         slabs(
@@ -107,17 +107,17 @@ fn gauges(status: &HostStatus) -> Vec<Metric> {
         ),
         slabs(
             "cenote_host_slabs_mapped",
-            "Slabs in use by a client",
+            "Slabs mapped by a client",
             status.slabs.mapped,
         ),
         slabs(
             "cenote_host_slabs_orphaned",
-            "Slabs whose client has been silent for longer than its lease",
+            "Slabs of clients whose lease has expired",
             status.slabs.orphaned,
         ),
         slabs(
             "cenote_host_slabs_retired",
-            "Slabs taken back, not yet free",
+            "Slabs taken back but not yet free",
             status.slabs.retired,
         ),
         slabs(
@@ -127,7 +127,7 @@ fn gauges(status: &HostStatus) -> Vec<Metric> {
         ),
         slabs(
             "cenote_host_draining",
-            "1 while the host gives its slabs back and lends nothing",
+            "1 while the host is draining and lends nothing",
             u32::from(status.draining),
         ),
     ]
@@ -140,7 +140,7 @@ fn counters(status: &HostStatus) -> Vec<Metric> {
         events("cenote_host_maps", "Slabs granted", counters.maps),
         events(
             "cenote_host_unmaps",
-            "Slabs given back by their client",
+            "Slabs returned by their client",
             counters.unmaps,
         ),
         events(
@@ -171,37 +171,37 @@ fn counters(status: &HostStatus) -> Vec<Metric> {
         ),
         events(
             "cenote_host_strangers_accepted",
-            "Connections accepted, before they proved the cluster's key",
+            "Connections accepted, before authentication",
             strangers.accepted,
         ),
         events(
             "cenote_host_strangers_wrong_key",
-            "Connections of clients with another key, or of another protocol",
+            "Connections refused because of a wrong key or another protocol",
             strangers.wrong_key,
         ),
         events(
             "cenote_host_strangers_wrong_version",
-            "Connections of clients with the key and no version in common",
+            "Connections refused because of an incompatible protocol version",
             strangers.wrong_version,
         ),
         events(
             "cenote_host_strangers_late",
-            "Connections that did not prove the key in time",
+            "Connections that did not authenticate in time",
             strangers.late,
         ),
         events(
             "cenote_host_strangers_displaced",
-            "Connections that had to go before they proved the key, as too many came",
+            "Unauthenticated connections closed because there were too many",
             strangers.displaced,
         ),
         events(
             "cenote_host_malformed",
-            "Messages that no client should send",
+            "Invalid messages from clients",
             counters.malformed,
         ),
         events(
             "cenote_host_leases_expired",
-            "Times that a client was silent for longer than its lease",
+            "Expired client leases",
             counters.leases_expired,
         ),
         events(
@@ -219,52 +219,52 @@ fn pressure_gauges(pressure: &PressureStatus) -> Vec<Metric> {
     vec![
         bytes(
             "cenote_host_machine_memory",
-            "Memory of the machine, or that the control group may use",
+            "Memory of the machine, or the limit of the control group",
             pressure.total_bytes,
         ),
         bytes(
             "cenote_host_machine_used",
-            "What all but the host's slabs uses, on average",
+            "Memory used by everything but the host's slabs, averaged",
             pressure.used_bytes,
         ),
         bytes(
             "cenote_host_machine_left",
-            "Memory that is left besides both",
+            "Memory left beside both",
             pressure.free_bytes,
         ),
         bytes(
             "cenote_host_headroom",
-            "Memory that the host leaves free",
+            "Memory that the host leaves free (headroom)",
             pressure.headroom_bytes,
         ),
         bytes(
             "cenote_host_floor",
-            "Memory left below which a slab is taken from a client that does not give it back in time",
+            "Free memory below which slabs are taken from clients that do not return them in time",
             pressure.floor_bytes,
         ),
         slabs(
             "cenote_host_slabs_room",
-            "Most slabs that may have memory now",
+            "Maximum number of slabs with memory at present",
             pressure.slabs_max,
         ),
         slabs(
             "cenote_host_slabs_asked_back",
-            "Slabs that clients are asked to give back now",
+            "Slabs that clients are currently asked to return",
             pressure.asked_back,
         ),
         slabs(
             "cenote_host_stalled",
-            "1 while programs of the machine wait for memory",
+            "1 while programs on the machine stall for memory",
             u32::from(pressure.stalled),
         ),
         bytes(
             "cenote_host_reclaim",
-            "Memory that pages of clients on this machine may be reclaimed into now",
+            "Spare memory into which clients on this machine may reclaim pages",
             pressure.reclaim_bytes,
         ),
         bytes(
             "cenote_host_clients_away",
-            "What clients on this machine have on hosts and could reclaim",
+            "Bytes that clients on this machine have on hosts and could reclaim",
             pressure.away_bytes,
         ),
     ]
@@ -275,12 +275,12 @@ fn pressure_counters(pressure: &PressureStatus) -> Vec<Metric> {
     vec![
         events(
             "cenote_host_evictions_asked",
-            "Slabs that clients were asked to give back",
+            "Slabs that clients were asked to return",
             pressure.evictions_asked,
         ),
         events(
             "cenote_host_evictions_done",
-            "Slabs that clients were asked for and gave back",
+            "Slabs that clients returned when asked",
             pressure.evictions_done,
         ),
         events(
@@ -290,7 +290,7 @@ fn pressure_counters(pressure: &PressureStatus) -> Vec<Metric> {
         ),
         events(
             "cenote_host_reclaims",
-            "Times that clients on this machine were told of memory to spare, after there was none",
+            "Times that clients on this machine were told of spare memory after there was none",
             pressure.reclaims,
         ),
     ]

@@ -22,19 +22,19 @@ use crate::ask::Asker;
   cenote host notice tcp:10.0.0.7:7000 --grace 2m --key /etc/cenote/cluster.key --json
   cenote host notice h03 --cancel --dir ~/.cenote/well
 
-Caches move their regions off the host, those first that have no other copy; volumes move their slabs. The host
-ends when nobody holds memory of it, at the latest after the time that is given. cenote host drain waits for that,
-and ends nothing unless it is told to.")]
+Caches move their regions off the host, first those without another copy; volumes move their slabs. The
+host exits once nobody holds its memory, at the latest after --grace. cenote host drain, in contrast,
+waits for the end, and stops the host only with --stop.")]
 pub struct Args {
     #[command(flatten)]
     target: target::Named,
-    /// When the machine goes, from now on
+    /// Time from now until the machine goes away
     #[arg(long, value_name = "DURATION", required_unless_present = "cancel")]
     grace: Option<Span>,
-    /// The machine stays
+    /// Withdraw the notice
     #[arg(long, conflicts_with = "grace")]
     cancel: bool,
-    /// One JSON object on standard output
+    /// Print one JSON object
     #[arg(long)]
     json: bool,
 }
@@ -58,10 +58,12 @@ pub fn run(args: &Args) -> Result<u8> {
     let request = Request::Notice { within_ms };
     if host.version() < request.since() {
         let what = format!(
-            "host {} runs an earlier version, which knows no notice",
+            "host {} runs an older version that does not support notices",
             target.name
         );
-        return Err(Failure::new(what, "cenote host drain, or upgrade it: docs/deploy.md").into());
+        return Err(
+            Failure::new(what, "use cenote host drain, or upgrade it: docs/deploy.md").into(),
+        );
     }
     let status = host
         .ask(&request, ANSWER)
@@ -75,12 +77,12 @@ pub fn run(args: &Args) -> Result<u8> {
         });
         writeln!(out, "{said}")?;
     } else if within_ms == 0 {
-        writeln!(out, "{}: stays, and lends again", target.name)?;
+        writeln!(out, "{}: notice withdrawn, lends again", target.name)?;
     } else {
         let seconds = f64::from(within_ms) / 1e3;
         writeln!(
             out,
-            "{}: goes in {seconds} s; {lent} slabs are to leave it",
+            "{}: leaves in {seconds} s; {lent} slabs to move",
             target.name
         )?;
     }

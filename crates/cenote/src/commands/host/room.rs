@@ -12,23 +12,23 @@ use crate::share::Share;
 /// Whether and how a host gives way to the programs of its machine.
 #[derive(clap::Args, Clone, Debug, Default)]
 pub struct Lending {
-    /// What the host does when the programs of its machine need memory [default: fixed; headroom where
-    /// --headroom, --floor or --evict-extra is given]
+    /// Policy when other programs of the machine need memory [default: headroom with --headroom,
+    /// --floor or --evict-extra, else fixed]
     #[arg(long = "yield", value_enum, value_name = "HOW")]
     pub giving: Option<Yield>,
-    /// Memory to leave free, 25% or 8G; slabs are asked back to keep it so [default: 12.5%]
+    /// Memory to leave free, as 25% or 8G; slabs are asked back to keep it free [default: 12.5%]
     #[arg(long, value_name = "SHARE")]
     pub headroom: Option<Share>,
-    /// Free memory below which a slab is taken from a client that does not give it back in time [default: a
-    /// quarter of the headroom]
+    /// Free memory below which slabs are taken from clients that do not return them in time
+    /// [default: a quarter of the headroom]
     #[arg(long, value_name = "SHARE")]
     pub floor: Option<Share>,
-    /// Slabs that are looked at beyond those that must go, to find the least active [default: 2]
+    /// Slabs to consider beyond those to evict, to find the least active [default: 2]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(..=64))]
     pub evict_extra: Option<u32>,
-    /// Whether clients on the host's own machine are told when it has memory to spare, so that
-    /// they take their pages back before slabs are prepared for others [default: on with --yield
-    /// reclaim on a real machine, else off]
+    /// Tell clients on the host's own machine when it has spare memory, so that they reclaim their
+    /// pages before slabs are prepared for others [default: on with --yield reclaim on a real
+    /// machine, else off]
     #[arg(long, value_enum, value_name = "WHEN")]
     pub reclaim: Option<Switch>,
 }
@@ -37,9 +37,9 @@ pub struct Lending {
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Switch {
-    /// It is
+    /// Enabled
     On,
-    /// It is not
+    /// Disabled
     Off,
 }
 
@@ -47,13 +47,13 @@ pub enum Switch {
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Yield {
-    /// Nothing: it lends --memory, whatever happens around it
+    /// Lend --memory unconditionally
     Fixed,
-    /// Keeps an eighth of the machine's memory free (--headroom): asks clients for the slabs that they use
-    /// least when less is free, as Infiniswap does
+    /// Keep an eighth of the machine's memory free (--headroom): ask clients for their least used
+    /// slabs when less is free, as Infiniswap does
     Headroom,
-    /// Keeps a quarter free in the same way; and when more is free, clients of its own machine take their
-    /// pages back from other hosts, as Hydra has it
+    /// Keep a quarter free in the same way; when more is free, clients on the same machine reclaim
+    /// their pages from other hosts, as in Hydra
     Reclaim,
 }
 
@@ -69,8 +69,9 @@ impl Lending {
             || self.reclaim.is_some();
         match self.giving {
             Some(Yield::Fixed) if says_more || meminfo.is_some() => Err(Failure::usage(
-                "a host that lends a fixed amount keeps no headroom",
-                "--yield headroom, or none of --headroom, --floor, --evict-extra, --reclaim and --meminfo",
+                "a host with --yield fixed has no headroom",
+                "use --yield headroom, or leave out --headroom, --floor, --evict-extra, --reclaim \
+                 and --meminfo",
             )
             .into()),
             Some(Yield::Fixed) => Ok(None),

@@ -19,61 +19,62 @@ use crate::share::Share;
 /// What a host is told on the command line. All of it may stand in the file instead.
 #[derive(clap::Args, Debug, Default)]
 pub struct Given {
-    /// Settings of this machine; those given here win over those in the file
+    /// TOML file with these settings; flags override it
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Name of this host in the cluster file
+    /// Name of the host in the cluster file
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
-    /// Failure domain: no two parts of a page go to one domain [default: the name]
+    /// Failure domain; a page has at most one split in each domain [default: the host's name]
     #[arg(long, value_name = "NAME")]
     domain: Option<String>,
-    /// Where to listen, shm:/path/to/socket, tcp:HOST:PORT or rdma:HOST:PORT; may be given again. A name
-    /// is resolved once, at the start
+    /// Address to listen on, shm:/path/to/socket, tcp:HOST:PORT or rdma:HOST:PORT; may be repeated.
+    /// Names are resolved once, at startup
     #[arg(long, value_name = "ADDR")]
     listen: Vec<Address>,
-    /// Memory to lend
+    /// Amount of memory to lend
     #[arg(long, value_name = "SIZE")]
     memory: Option<Size>,
     /// Size of a slab, the unit of lending [default: 1 GiB, at most 1/64 of the memory]
     #[arg(long, value_name = "SIZE")]
     slab: Option<Size>,
-    /// The cluster's key
+    /// File with the cluster's key
     #[arg(long, value_name = "FILE")]
     key: Option<PathBuf>,
-    /// Serve Prometheus metrics here
+    /// Serve Prometheus metrics at this address
     #[arg(long, value_name = "HOST:PORT")]
     metrics: Option<HostPort>,
-    /// Let --metrics listen on an address that other machines reach
+    /// Allow other machines to reach --metrics
     #[arg(long)]
     allow_remote: bool,
-    /// Most clients with slabs at the same time [default: 256]
+    /// Maximum number of clients with slabs [default: 256]
     #[arg(long, value_name = "N")]
     clients_max: Option<u32>,
-    /// Server threads that carry out batches of reads and writes for caches; they block while there
-    /// is no load. 0: none [default: 1]
+    /// Server threads that execute batches of reads and writes for caches; they block when idle. 0:
+    /// none [default: 1]
     #[arg(long, value_name = "N")]
     cache_threads: Option<usize>,
-    /// A folder in which modules of procedures are kept over a restart; without one they are gone then
+    /// Folder that keeps procedure modules over a restart [default: none, modules are lost]
     #[arg(long, value_name = "DIR")]
     modules: Option<PathBuf>,
-    /// Whether lent memory is locked into RAM [default: auto]
+    /// Lock lent memory into RAM [default: auto]
     #[arg(long, value_enum)]
     lock: Option<Lock>,
-    /// The least that pages over tcp are protected, encrypted, authenticated or plain: clients that
-    /// want less are turned away, and what is read from other hosts is protected so [default: encrypted]
+    /// Minimum protection of pages over tcp: encrypted, authenticated or plain. Clients that ask
+    /// for less are refused; pages that this host reads from others get the same [default:
+    /// encrypted]
     #[arg(long, value_name = "HOW")]
     page_traffic: Option<WireProtection>,
-    /// On SIGTERM leave lent memory with systemd, for the next start of the service
+    /// On SIGTERM hand lent memory to systemd, for the next start of the service
     #[arg(long)]
     keep_slabs: bool,
-    /// On SIGTERM tell clients that this machine is taken back, and end when nobody holds anything or so much
-    /// later: what clouds give a machine that they take back, less a little [default: 0s]
+    /// On SIGTERM tell clients to move their data, and exit once they have or after this time; set
+    /// it a little below the notice that your cloud gives [default: 0s]
     #[arg(long, value_name = "DURATION", conflicts_with = "keep_slabs")]
     grace: Option<Span>,
     #[command(flatten)]
     room: room::Lending,
-    /// A file like /proc/meminfo that stands for the machine, without this host's slabs
+    /// File like /proc/meminfo to read in its place, which excludes this host's slabs
     #[arg(long, value_name = "FILE")]
     meminfo: Option<PathBuf>,
 }
@@ -82,12 +83,12 @@ pub struct Given {
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 enum Lock {
-    /// Where the system allows it; a warning where it does not
+    /// Lock if the system allows it, else warn
     #[default]
     Auto,
-    /// Or the host does not start
+    /// Lock, or fail to start
     Always,
-    /// Not at all, for machines that never have swap
+    /// Do not lock, for machines without swap
     Never,
 }
 
@@ -182,15 +183,16 @@ impl Given {
         let metrics = self.metrics.clone().or(file.metrics);
         let allow_remote = self.allow_remote || file.allow_remote.unwrap_or(false);
         if allow_remote && metrics.is_none() {
-            let what = "to allow remote readers of metrics without metrics makes no sense";
-            return Err(Failure::usage(what, "--metrics HOST:PORT").into());
+            let what = "allow_remote has no effect without metrics";
+            return Err(Failure::usage(what, "add --metrics HOST:PORT").into());
         }
         let keep_slabs = self.keep_slabs || file.keep_slabs.unwrap_or(false);
         let grace = self.grace.or(file.grace);
         let grace = Duration::from_nanos(grace.map_or(0, Span::ns));
         if keep_slabs && !grace.is_zero() {
-            let what = "a host either leaves its slabs with systemd or has them taken away in a grace period";
-            return Err(Failure::usage(what, "keep_slabs or grace").into());
+            let what = "keep_slabs and grace exclude each other: slabs stay with systemd, or \
+                        clients move them away";
+            return Err(Failure::usage(what, "use keep_slabs or grace").into());
         }
         Ok(Settings {
             domain: self
@@ -239,8 +241,8 @@ impl Given {
 
 fn missing(what: &str) -> Failure {
     Failure::usage(
-        format!("a host without {what}"),
-        format!("--{what}, or {what} = in the file that --config names"),
+        format!("no {what} given"),
+        format!("use --{what}, or set {what} in the file given with --config"),
     )
 }
 
@@ -250,7 +252,7 @@ impl FileSettings {
         let parent = path.parent().filter(|path| !path.as_os_str().is_empty());
         let folder = parent.unwrap_or(Path::new("."));
         let name = path.file_name().and_then(|name| name.to_str());
-        let name = name.with_context(|| format!("{}: no name of a file", what()))?;
+        let name = name.with_context(|| format!("{}: not a file name", what()))?;
         // Whoever may write it decides which key is believed and where this host listens.
         let text = match Folder::open(folder).and_then(|folder| folder.read(name)) {
             Ok(text) => text,
@@ -260,7 +262,7 @@ impl FileSettings {
         let text = text.ok_or_else(|| {
             Failure::new(
                 format!("{}: there is no such file", what()),
-                "docs/deploy.md shows one, and so does dist/host.toml",
+                "see docs/deploy.md and dist/host.toml for examples",
             )
         })?;
         let mut file: Self = toml::from_str(&text).with_context(what)?;
@@ -399,12 +401,12 @@ mod tests {
         };
         mode(&path, 0o664);
         let error = format!("{:#}", args.settings().unwrap_err());
-        assert!(error.contains("others may write to it"), "{error}");
+        assert!(error.contains("writable by others"), "{error}");
         mode(&path, 0o644);
         args.settings().unwrap();
         mode(folder.path(), 0o777);
         let error = format!("{:#}", args.settings().unwrap_err());
-        assert!(error.contains("others may write to it"), "{error}");
+        assert!(error.contains("writable by others"), "{error}");
         mode(folder.path(), 0o700);
         let target = folder.path().join("target");
         std::fs::rename(&path, &target).unwrap();
@@ -433,13 +435,13 @@ mod tests {
         );
         let wrong = said("page_traffic = \"none\"\n");
         assert!(
-            wrong.contains("write encrypted, authenticated or plain"),
+            wrong.contains("use encrypted, authenticated or plain"),
             "{wrong}"
         );
         let both = WHOLE.to_owned() + "grace = \"30s\"";
-        assert!(said(&both).contains("grace period"));
-        assert!(said("name = \"h\"").contains("without listen"));
-        assert!(said("listen = [\"tcp:10.0.0.7:7000\"]").contains("without name"));
+        assert!(said(&both).contains("exclude each other"));
+        assert!(said("name = \"h\"").contains("no listen given"));
+        assert!(said("listen = [\"tcp:10.0.0.7:7000\"]").contains("no name given"));
         let remote = WHOLE.replace("metrics =", "# ").to_owned() + "allow_remote = true";
         assert!(said(&remote).contains("without metrics"));
     }

@@ -11,11 +11,11 @@ use crate::place::{Which, load_key};
 /// A host, and the cluster's file or the key alone.
 #[derive(clap::Args, Debug)]
 pub struct Named {
-    /// Its name in the cluster file, or its address with --key
+    /// Host name in the cluster file; with --key, an address
     host: String,
     #[command(flatten)]
     which: Which,
-    /// The cluster's key, with an address in place of a name
+    /// File with the cluster's key, when an address is given in place of a name
     #[arg(long, value_name = "FILE", conflicts_with_all = ["dir", "cluster"])]
     key: Option<PathBuf>,
 }

@@ -17,14 +17,14 @@ use crate::ask::{self, Asker};
   cenote host upgrade h03 --cluster /etc/cenote/cluster.toml
   cenote host upgrade tcp:10.0.0.7:7000 --key /etc/cenote/cluster.key
 
-The file of the host's program is run again, with the arguments that it was started with; install
-the new version there first. The same as SIGHUP, or `systemctl reload cenote-host`. Memory that is
-lent stays as it is; connections end and are made again, which is waited for. Before the next host
-is upgraded, every volume should be whole: `cenote status` ends with 0 then.")]
+The host executes its binary again with the same arguments; install the new version there first. SIGHUP
+and systemctl reload cenote-host do the same. Lent memory stays as it is; clients reconnect, and the
+command waits for them. Upgrade the next host once every volume is whole: cenote status then exits
+with 0.")]
 pub struct Args {
     #[command(flatten)]
     target: target::Named,
-    /// One JSON object on standard output
+    /// Print one JSON object
     #[arg(long)]
     json: bool,
 }
@@ -50,8 +50,8 @@ pub fn run(args: &Args) -> Result<u8> {
     let mut host = Asker::connect(&target.address, &target.key, "cenote host upgrade", ANSWER)
         .with_context(name)?;
     if host.version() < Request::Upgrade.since() {
-        let what = format!("{} runs an earlier version, which cannot do that", name());
-        return Err(Failure::new(what, "drain it and start it again: docs/deploy.md").into());
+        let what = format!("{} runs an older version that cannot upgrade", name());
+        return Err(Failure::new(what, "drain and restart it: docs/deploy.md").into());
     }
     let before = host.ask(&Request::Upgrade, ANSWER).with_context(name)?;
     let deadline = Instant::now() + LIMIT;
@@ -71,7 +71,10 @@ pub fn run(args: &Args) -> Result<u8> {
                     break status;
                 }
                 if Instant::now() >= deadline {
-                    tracing::warn!(clients = missing.join(", "), "not back: they hold slabs");
+                    tracing::warn!(
+                        clients = missing.join(", "),
+                        "not reconnected: they hold slabs"
+                    );
                     break status;
                 }
                 std::thread::sleep(LOOK);
@@ -95,7 +98,7 @@ pub fn run(args: &Args) -> Result<u8> {
     } else {
         writeln!(
             out,
-            "{}: runs {} in place of {}, {} slabs kept",
+            "{}: upgraded to {} from {}, {} slabs kept",
             report.host, report.program, report.program_before, report.slabs_kept
         )?;
     }
@@ -116,7 +119,9 @@ fn absent(status: &HostStatus) -> Vec<&str> {
 
 fn went_on(name: &str) -> Failure {
     Failure::new(
-        format!("host {name} goes on as it was: the program that is installed was not taken"),
-        "its log says why",
+        format!(
+            "host {name} was not upgraded: the installed binary was rejected; the host continues"
+        ),
+        "see its log",
     )
 }

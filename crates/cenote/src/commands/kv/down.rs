@@ -20,14 +20,14 @@ use crate::process::{Identity, Process};
 #[command(after_help = "Example:
   cenote kv down --dir ~/.cenote/well
 
-What the nodes hold in memory is gone afterwards. The key and the logs stay in the folder. Groups of
-which all nodes were ended by this begin again, empty, when nodes run for them; where nodes of the
-cluster run elsewhere, by cenote kv reset-lost.")]
+Data in the nodes' memory is lost. The key and the logs stay in the folder. Groups whose nodes were all
+stopped start again empty when nodes run for them; if nodes of the cluster run elsewhere, after cenote
+kv reset-lost.")]
 pub struct Args {
-    /// Folder of the nodes
+    /// Folder of the cluster's nodes
     #[arg(long, value_name = "DIR", env = "CENOTE_DIR")]
     dir: PathBuf,
-    /// How long processes have to end by themselves before they are killed
+    /// Time for processes to exit before they are killed
     #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = span::any)]
     timeout: Duration,
     #[command(flatten)]
@@ -51,7 +51,8 @@ pub fn run(args: &Args) -> Result<u8> {
     let kept = match ending.and_then(|ending| ending.map_or(Ok(Vec::new()), Ending::forget)) {
         Ok(groups) if groups.is_empty() => None,
         Ok(groups) => Some(format!(
-            "other nodes run, so etcd keeps the views of groups that had all of theirs here: {}",
+            "other nodes are running, so etcd keeps the views of groups whose nodes were all here: \
+             {}",
             groups
                 .iter()
                 .map(usize::to_string)
@@ -62,7 +63,7 @@ pub fn run(args: &Args) -> Result<u8> {
     };
     if let Some(kept) = kept {
         eprintln!("{kept}");
-        eprintln!("try: cenote kv reset-lost, once nodes run for them");
+        eprintln!("try: cenote kv reset-lost, once new nodes are running for them");
     }
     // Last, so that nodes could say goodbye to it.
     let etcd_folder = dir.etcd()?;

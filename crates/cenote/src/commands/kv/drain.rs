@@ -16,16 +16,16 @@ use super::place::Which;
 #[command(after_help = "Example:
   cenote kv drain n03 --wait --dir ~/.cenote/well
 
-The node gives each of its places to a node that has none in the group and is not drained, while it is
-served. Where there is no such node, and nothing else is missing in the group, it gives the place up:
-the group goes on with one node fewer until one joins. A node that starts again is not drained.
+The node hands each of its slots to a node that has none in that group and is not draining; requests are
+served meanwhile. If there is no such node, and the group is otherwise complete, it gives the slot up:
+the group runs with one node fewer until another joins. A restarted node is no longer drained.
 
-Exit code with --wait: 0: it has no place, and every place has a node; 3: it has none and some have
-nobody, or it still has some.")]
+Exit code with --wait: 0: the node has no slot, and every slot has a node; 3: some slot has no node, or
+the node still has slots.")]
 pub struct Args {
     /// Name of the node
     node: String,
-    /// Wait until it has no place any more
+    /// Wait until the node has no slots
     #[arg(long)]
     wait: bool,
     /// How long to wait
@@ -43,12 +43,15 @@ pub fn run(args: &Args) -> Result<u8> {
     let names = found.keys.numbers(&found.etcd)?;
     let Some((number, _)) = names.iter().find(|(_, name)| *name == args.node) else {
         let known: Vec<&str> = names.iter().map(|(_, name)| name.as_str()).collect();
-        let what = format!("no node {} in cluster {}", args.node, found.known.cluster);
-        return Err(Failure::new(what, format!("one of {}", known.join(", "))).into());
+        let what = format!(
+            "there is no node {} in cluster {}",
+            args.node, found.known.cluster
+        );
+        return Err(Failure::new(what, format!("use one of {}", known.join(", "))).into());
     };
     let before = places_of(&found.keys.read_views(&found.etcd)?, *number);
     if !found.keys.drain(&found.etcd, *number)? {
-        let what = format!("node {} is down: there is nothing to drain", args.node);
+        let what = format!("node {} is down: nothing to drain", args.node);
         return Err(Failure::new(what, "cenote kv status").into());
     }
     println!("draining: {}, which has {} places", args.node, before.len());
@@ -69,7 +72,8 @@ pub fn run(args: &Args) -> Result<u8> {
             bar.finish_and_clear();
             println!("{} still has {}", args.node, listed(&left));
             println!(
-                "try: cenote kv status: in a group where more is missing nobody gives up a place"
+                "try: cenote kv status; no node gives up a place in a group that is already \
+                 incomplete"
             );
             return Ok(NOT_WHOLE);
         }
@@ -92,8 +96,8 @@ fn told(name: &str, before: &[Slot], views: &[(usize, View)]) -> u8 {
         return DONE;
     }
     let given_up: Vec<Slot> = given_up.into_iter().copied().collect();
-    println!("nobody could take {}", listed(&given_up));
-    println!("these groups bear the loss of one node fewer until one joins");
+    println!("no node could take {}", listed(&given_up));
+    println!("these groups tolerate one failure fewer until a node joins");
     NOT_WHOLE
 }
 

@@ -33,18 +33,17 @@ const STEP: Duration = Duration::from_millis(50);
   cenote kv join --name n07 --etcd http://10.0.0.1:2379 --key cluster.key --listen 10.0.0.7 \\
       --clients 10.0.0.7:11211 --dir /var/lib/cenote-kv
 
-The first joins a cluster of this machine; the second one on several, whose etcd and key are named.
-A node that ended comes back by the same command, where it was; one that is about to end is waited
+The first example joins a cluster on this machine; the second, one on several machines, given its etcd
+and key. The same command restarts a stopped node at its old address; a node that is stopping is waited
 for.")]
 pub struct Args {
-    /// Name of the node, its own for ever
+    /// Permanent name of the node
     #[arg(long, value_name = "NAME")]
     name: String,
-    /// Address or name of this machine at which other nodes connect [default: as last time, else
-    /// 127.0.0.1]
+    /// Address or name of this machine for other nodes [default: as last time, else 127.0.0.1]
     #[arg(long, value_name = "HOST")]
     listen: Option<Host>,
-    /// Address for clients; with port 0 one is found [default: as last time, else 127.0.0.1:0]
+    /// Address for clients; port 0 picks a free port [default: as last time, else 127.0.0.1:0]
     #[arg(long, value_name = "HOST:PORT")]
     clients: Option<HostPort>,
     #[command(flatten)]
@@ -98,15 +97,17 @@ fn wait_for_the_end(name: &str, folder: &Folder, stop: &AtomicBool) -> Result<()
         return Ok(());
     };
     let pid = identity.pid;
-    eprintln!("node {name} still runs here, pid {pid}: waiting for its end");
+    eprintln!("node {name} is still running here, pid {pid}: waiting for it to exit");
     let deadline = Instant::now() + END_LIMIT;
     while !process.wait(deadline.min(Instant::now() + STEP))? {
         if stop.load(Ordering::SeqCst) {
             bail!("interrupted; nothing was started");
         }
         if Instant::now() >= deadline {
-            let what = format!("node {name} runs here, pid {pid}");
-            return Err(Failure::new(what, format!("another --name, or kill {pid} first")).into());
+            let what = format!("node {name} is running here, pid {pid}");
+            return Err(
+                Failure::new(what, format!("use another --name, or kill {pid} first")).into(),
+            );
         }
     }
     Ok(())
@@ -124,8 +125,8 @@ fn wait_for_address(clients: &HostPort, stop: &AtomicBool) -> Result<()> {
             }
             Err(_) if stop.load(Ordering::SeqCst) => bail!("interrupted; nothing was started"),
             Err(_) if Instant::now() >= deadline => {
-                let what = format!("{clients} is in use, by another program");
-                return Err(Failure::new(what, "--clients HOST:0 finds another port").into());
+                let what = format!("{clients} is in use by another program");
+                return Err(Failure::new(what, "use --clients HOST:0 to pick a free port").into());
             }
             Err(_) => std::thread::sleep(STEP),
         }

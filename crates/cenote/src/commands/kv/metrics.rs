@@ -61,25 +61,25 @@ const FROM_STATS: &[(&str, Kind, &str, &str)] = &[
     (
         "memcached_uptime_seconds",
         Gauge,
-        "Time since the node began to serve",
+        "Time since the node started",
         "uptime",
     ),
     (
         "memcached_time_seconds",
         Gauge,
-        "The node's time since 1970",
+        "The node's Unix time",
         "time",
     ),
     (
         "memcached_process_user_cpu_seconds",
         Counter,
-        "Time in the node's own code",
+        "User CPU time",
         "rusage_user",
     ),
     (
         "memcached_process_system_cpu_seconds",
         Counter,
-        "Time in the system for it",
+        "System CPU time",
         "rusage_system",
     ),
     (
@@ -91,55 +91,55 @@ const FROM_STATS: &[(&str, Kind, &str, &str)] = &[
     (
         "memcached_max_connections",
         Gauge,
-        "Most clients at once",
+        "Maximum number of clients",
         "max_connections",
     ),
     (
         "memcached_connections",
         Counter,
-        "Clients that have come",
+        "Clients accepted",
         "total_connections",
     ),
     (
         "memcached_connections_rejected",
         Counter,
-        "Clients that were too many",
+        "Clients refused because there were too many",
         "rejected_connections",
     ),
     (
         "memcached_connections_yielded",
         Counter,
-        "Times that a client had to let others go first",
+        "Times that a client had to yield to others",
         "conn_yields",
     ),
     (
         "memcached_connections_listener_disabled",
         Counter,
-        "Times that no more clients were let in",
+        "Times that accepting clients was paused",
         "listen_disabled_num",
     ),
     (
         "memcached_accepting_connections",
         Gauge,
-        "Whether clients are let in",
+        "Whether clients are accepted",
         "accepting_conns",
     ),
     (
         "memcached_current_bytes",
         Gauge,
-        "Items of this node, keys and overhead included",
+        "Bytes of items on this node, including keys and overhead",
         "bytes",
     ),
     (
         "memcached_limit_bytes",
         Gauge,
-        "What all of the node's memory is bounded to",
+        "Memory limit of the node",
         "limit_maxbytes",
     ),
     (
         "memcached_malloced_bytes",
         Gauge,
-        "Memory taken for items",
+        "Memory allocated for items",
         "total_malloced",
     ),
     (
@@ -152,13 +152,13 @@ const FROM_STATS: &[(&str, Kind, &str, &str)] = &[
     (
         "memcached_items_evicted",
         Counter,
-        "Items that made room for others",
+        "Items evicted",
         "evictions",
     ),
     (
         "memcached_items_reclaimed",
         Counter,
-        "Items that had ended and whose memory was taken back",
+        "Expired items whose memory was reclaimed",
         "reclaimed",
     ),
     (
@@ -170,25 +170,25 @@ const FROM_STATS: &[(&str, Kind, &str, &str)] = &[
     (
         "memcached_item_no_memory",
         Counter,
-        "Items refused because there was no memory",
+        "Items refused because memory was full",
         "store_no_memory",
     ),
     (
         "memcached_read_bytes",
         Counter,
-        "Bytes from clients",
+        "Bytes received from clients",
         "bytes_read",
     ),
     (
         "memcached_written_bytes",
         Counter,
-        "Bytes to clients",
+        "Bytes sent to clients",
         "bytes_written",
     ),
     (
         "cenote_kv_buffer_bytes",
         Gauge,
-        "Requests that are not whole and answers that are not read",
+        "Memory of partial requests and unread replies",
         "read_buf_bytes",
     ),
 ];
@@ -222,7 +222,7 @@ impl Collector for KvMetrics {
             &mut encoder,
             "memcached_up",
             Gauge,
-            "Whether the node serves",
+            "1 while the node serves",
             &one(1.0),
         )?;
         let version = stats.get("version").map_or("", String::as_str);
@@ -231,7 +231,7 @@ impl Collector for KvMetrics {
             &mut encoder,
             "memcached_version",
             Gauge,
-            "The version that clients are told",
+            "Version reported to clients",
             &version,
         )?;
         for (name, kind, help, stat) in FROM_STATS {
@@ -248,12 +248,12 @@ impl Collector for KvMetrics {
         // A cas counts as a set as well.
         let cas = count("cas_hits") + count("cas_misses") + count("cas_badval");
         commands.push((label("set", "hit"), (count("cmd_set") - cas).max(0.0)));
-        let help = "Requests by command and what came of them";
+        let help = "Requests by command and result";
         write(&mut encoder, "memcached_commands", Counter, help, &commands)?;
         histograms(
             &mut encoder,
             "cenote_kv_request_latency",
-            "How long requests took from when they were read until their answer was there",
+            "Latency from reading a request to having its reply",
             &self.server.latencies(),
         )?;
         self.encode_strangers(&mut encoder)?;
@@ -273,9 +273,9 @@ impl KvMetrics {
             ("displaced", counts.displaced),
         ];
         let outcomes = outcomes.map(|(outcome, count)| (vec![("outcome", outcome)], count as f64));
-        let help = "Connections to the ports for nodes by what became of them before they proved the cluster's key";
+        let help = "Connections to the node ports, by outcome of authentication";
         write(encoder, "cenote_kv_strangers", Counter, help, &outcomes)?;
-        let help = "Connections to the ports for nodes that have not proven the cluster's key yet";
+        let help = "Connections to the node ports that have not yet authenticated";
         let waiting = [(Labels::new(), counts.waiting as f64)];
         write(
             encoder,
@@ -300,11 +300,11 @@ impl KvMetrics {
             encoder,
             "cenote_kv_group_view",
             Gauge,
-            "Number of the group's view",
+            "View number of the group",
             &views,
         )?;
         let missing = by_group(|group| group.owned.iter().map(|owned| owned.missing_bytes).sum());
-        let help = "Values of this node's partitions that are still to be recovered or moved";
+        let help = "Bytes of this node's partitions still to be recovered or moved";
         write(
             encoder,
             "cenote_kv_group_missing_bytes",
@@ -347,7 +347,7 @@ impl KvMetrics {
                 }
             }
         }
-        let help = "What this node plays in a group, and how that stands";
+        let help = "Role of this node in a group, and its state";
         write(encoder, "cenote_kv_group_role", Gauge, help, &roles)
     }
 }

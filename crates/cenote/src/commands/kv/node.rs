@@ -31,15 +31,14 @@ use crate::place::load_key;
 #[command(after_help = "Example:
   cenote kv node --name n00 --etcd http://10.0.0.1:2379 --key cluster.key --listen 10.0.0.7
 
-It runs until SIGTERM or SIGINT. At SIGTERM others take over what it has, and requests that are under
-way are answered, before it ends; at SIGINT, or a second SIGTERM, it ends at once. On SIGHUP it reads
-users and certificates again. A node that comes back under its name is known again, but what it held
-in memory is gone.")]
+It runs until SIGTERM or SIGINT. On SIGTERM other nodes take over its partitions, and requests in flight
+are answered, before it exits; on SIGINT, or a second SIGTERM, it exits at once. SIGHUP reloads users
+and certificates. A node restarted under its name gets its place back, but its memory is lost.")]
 pub struct Args {
-    /// Name of the node, its own for ever
+    /// Permanent name of the node
     #[arg(long, value_name = "NAME")]
     name: String,
-    /// Addresses of etcd, with commas
+    /// Comma-separated etcd addresses
     #[arg(long, value_name = "URLS")]
     etcd: String,
     /// Name of the cluster
@@ -48,13 +47,13 @@ pub struct Args {
     /// File with the cluster's key
     #[arg(long, value_name = "FILE")]
     key: PathBuf,
-    /// Address or name of this machine at which other nodes connect; the ports are found
+    /// Address or name of this machine for other nodes; ports are picked
     #[arg(long, value_name = "HOST", default_value = "127.0.0.1")]
     listen: Host,
-    /// Address for clients; with port 0 one is found
+    /// Address for clients; port 0 picks a free port
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:0")]
     clients: HostPort,
-    /// How long others may take at SIGTERM to take over what it has
+    /// Time for other nodes to take over its partitions on SIGTERM
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = span::within("0s", "1d"))]
     drain_timeout: Duration,
     #[command(flatten)]
@@ -80,7 +79,7 @@ pub fn run(args: &Args) -> Result<u8> {
         move || {
             let errors = to_tell.get().map(|server| files.reload(server));
             for error in errors.unwrap_or_default() {
-                tracing::warn!(%error, "read again; what was read before stays");
+                tracing::warn!(%error, "reload failed; the old users and certificates stay in use");
             }
         },
     )?;

@@ -148,10 +148,10 @@ impl KvDir {
 /// Which cluster: that of a folder, or that of an etcd.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Which {
-    /// Folder of nodes of this machine, as given to `cenote kv up` or `join`
+    /// Folder of the nodes on this machine, as given to cenote kv up or join
     #[arg(long, value_name = "DIR", env = "CENOTE_DIR")]
     dir: Option<PathBuf>,
-    /// Addresses of etcd, with commas [default: that of the folder]
+    /// Comma-separated etcd addresses [default: those of the folder]
     #[arg(long, value_name = "URLS")]
     etcd: Option<String>,
     /// Name of the cluster [default: that of the folder, else kv]
@@ -232,12 +232,12 @@ impl Which {
         let Some(etcd) = etcd.or_else(|| known.as_ref().map(|known| known.etcd.clone())) else {
             return Err(match dir {
                 Some(dir) => Failure::new(
-                    format!("{}: no cluster is up here", dir.display()),
+                    format!("{}: no cluster is running here", dir.display()),
                     format!("cenote kv up --dir {}", quoted(dir)),
                 ),
                 None => Failure::usage(
-                    "no cluster is named",
-                    "--dir DIR, or --etcd URLS and --key FILE, or set CENOTE_DIR",
+                    "no cluster given",
+                    "use --dir DIR, or --etcd URLS and --key FILE, or set CENOTE_DIR",
                 ),
             }
             .into());
@@ -247,9 +247,8 @@ impl Which {
         let cluster = cluster.unwrap_or_else(|| NAME.to_owned());
         let key_file = self.key.clone();
         let key_file = key_file.or_else(|| folder.map(|folder| folder.key_file()));
-        let key_file = key_file.ok_or_else(|| {
-            Failure::usage("no key of the cluster is named", "--key FILE or --dir DIR")
-        })?;
+        let key_file = key_file
+            .ok_or_else(|| Failure::usage("no cluster key given", "use --key FILE or --dir DIR"))?;
         Ok(Found {
             keys: DocumentKeys::of(&cluster)?,
             etcd: at_etcd.connect(&etcd)?,
@@ -263,7 +262,7 @@ impl Which {
     /// The folder, for commands that need one.
     pub fn dir(&self) -> Result<&Path> {
         self.dir.as_deref().ok_or_else(|| {
-            Failure::usage("no folder is named", "--dir DIR, or set CENOTE_DIR").into()
+            Failure::usage("no folder given", "use --dir DIR, or set CENOTE_DIR").into()
         })
     }
 }

@@ -19,19 +19,20 @@ use super::status::{self, Report};
 #[command(after_help = "Example:
   cenote kv reset-lost --dir ~/.cenote/well
 
-When more nodes of a group are away than the code bears, its partitions are refused until they are
-back: nodes that do not answer may live, and have what was stored. This command says that they have
-ended. What only nodes had that are not registered any more is lost then, and starts from scratch, empty, on
-nodes that have no place in the group; all of the group, if none of its nodes is left. Start nodes
-for it first: cenote kv join. See that the lost nodes have ended: what they took since would be
-dropped when they are back. A node that others still hear is not taken for lost.
+When more nodes of a group are missing than the code tolerates, requests to its partitions are refused
+until the nodes are back: a node that does not answer may be alive and have the data. This command
+declares them dead. Partitions that only unregistered nodes had are lost and restart empty on nodes
+without a slot in the group; the whole group restarts if none of its nodes is left. Start such nodes
+first with cenote kv join. Make sure that the lost nodes are dead: writes that they accept until they
+return are dropped. A node that other nodes still hear is not declared lost.
 
-Exit code: 0: nothing is lost any more; 3: a node is missing, or the rest of the group is not ready.")]
+Exit code: 0: nothing is lost any more; 3: a node is missing, or the rest of the group is not
+ready.")]
 pub struct Args {
-    /// The group [default: all that lost something]
+    /// Group number [default: all groups with lost partitions]
     #[arg(long, value_name = "NUMBER")]
     group: Option<usize>,
-    /// How long to wait until what is left of a group is ready
+    /// How long to wait until the rest of a group is ready
     #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = span::within("0s", "1d"))]
     timeout: Duration,
     #[command(flatten)]
@@ -47,7 +48,10 @@ pub fn run(args: &Args) -> Result<u8> {
     let found = args.which.load()?;
     let config = found.keys.read_config(&found.etcd)?;
     if let Some(group) = args.group.filter(|group| *group >= config.groups) {
-        let what = format!("no group {group} in cluster {}", found.known.cluster);
+        let what = format!(
+            "there is no group {group} in cluster {}",
+            found.known.cluster
+        );
         return Err(Failure::new(what, format!("0 to {}", config.groups - 1)).into());
     }
     let scheme = match config.scheme {
@@ -87,7 +91,7 @@ pub fn run(args: &Args) -> Result<u8> {
         }
         if left.is_empty() {
             match changes {
-                0 => println!("nothing is lost: nothing was changed"),
+                0 => println!("nothing is lost; nothing was changed"),
                 _ => println!("nothing is lost any more"),
             }
             return Ok(DONE);
@@ -125,23 +129,17 @@ fn reset(
         return Ok(match found.keys.begin_reset(&found.etcd, group, &sight)? {
             Reset::Nothing => None,
             Reset::Begun { partition, process } => {
-                println!(
-                    "{group}.{partition} starts from scratch on {}, empty",
-                    name(&process)
-                );
+                println!("{group}.{partition} restarts empty on {}", name(&process));
                 *changes += 1;
                 continue;
             }
             Reset::AllBegun(processes) => {
-                println!(
-                    "group {group} starts from scratch on {}, empty",
-                    all(&processes)
-                );
+                println!("group {group} restarts empty on {}", all(&processes));
                 *changes += 1;
                 continue;
             }
             Reset::GivenUp(gone) => {
-                println!("group {group}: what only {} had is lost", all(&gone));
+                println!("group {group}: data that only {} had is lost", all(&gone));
                 *changes += 1;
                 continue;
             }
@@ -151,13 +149,13 @@ fn reset(
                 continue;
             }
             Reset::Lives(process) => Some(format!(
-                "{} is not registered, but other nodes hear it: see why it does not reach etcd",
+                "{} is not registered, but other nodes hear it: check why it cannot reach etcd",
                 name(&process)
             )),
-            Reset::NoNode => Some("no node without a place in it; try: cenote kv join".to_owned()),
-            Reset::NotCalm => {
-                Some("what is left of it is not whole; try: cenote kv status".to_owned())
+            Reset::NoNode => {
+                Some("no node without a place in it is running; try: cenote kv join".to_owned())
             }
+            Reset::NotCalm => Some("the rest of it is not ready; try: cenote kv status".to_owned()),
         });
     }
 }

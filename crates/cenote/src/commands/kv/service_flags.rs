@@ -23,10 +23,10 @@ const ITEM_BYTES: std::ops::RangeInclusive<u64> = 1 << 10..=1 << 20;
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Clients")]
 pub struct Serving {
-    /// Serve UDP, too, at the same address
+    /// Also serve UDP, at the same address
     #[arg(long)]
     udp: bool,
-    /// Serve a Unix socket, too; of `up` and `join` in the node's own folder
+    /// Also serve a Unix socket; relative to the node's folder for up and join
     #[arg(long, value_name = "FILE")]
     unix_socket: Option<PathBuf>,
     /// Permissions of the Unix socket, in octal
@@ -37,40 +37,40 @@ pub struct Serving {
         requires = "unix_socket"
     )]
     unix_mask: String,
-    /// Serve TLS alone on TCP, with the certificate in this PEM file
+    /// Serve only TLS on TCP, with the certificate in this PEM file
     #[arg(long, value_name = "FILE")]
     tls_cert: Option<PathBuf>,
-    /// Key of the certificate [default: in the same file]
+    /// PEM file with the certificate's private key [default: the certificate file]
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     tls_key: Option<PathBuf>,
-    /// Take certificates of clients that these have signed, ...
+    /// PEM file of CAs whose client certificates are accepted
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     tls_ca: Option<PathBuf>,
-    /// ... and let nobody in without one
+    /// Refuse clients without a certificate
     #[arg(long, requires = "tls_ca")]
     tls_required: bool,
-    /// File of USER:PASSWORD lines; clients have to say who they are
+    /// File of USER:PASSWORD lines; clients must authenticate
     #[arg(long, value_name = "FILE", conflicts_with = "udp")]
     users: Option<PathBuf>,
-    /// Largest item, with memcached's overhead
+    /// Maximum item size, including memcached's overhead
     #[arg(long, value_name = "SIZE", default_value = "1M")]
     max_item_size: Size,
-    /// Clients at once
+    /// Maximum number of client connections
     #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..))]
     connections: u32,
-    /// Close connections that are silent for so long
+    /// Close connections idle for this long
     #[arg(long, value_name = "DURATION", value_parser = span::within("1s", "36500d"))]
     idle_timeout: Option<Duration>,
-    /// Answer an error when memory is used up, and drop nothing
+    /// Return an error when memory is full, in place of evicting items
     #[arg(long)]
     no_evictions: bool,
-    /// Speak the meta commands of memcached after 1.6.18
+    /// Use the meta commands as memcached after 1.6.18 does
     #[arg(long)]
     later_meta: bool,
-    /// Serve Prometheus metrics here; with port 0 one is found, and said on standard error
+    /// Serve Prometheus metrics at this address; port 0 picks a free port and prints it on stderr
     #[arg(long, value_name = "HOST:PORT")]
     pub metrics: Option<HostPort>,
-    /// Let --metrics listen on an address that other machines reach
+    /// Allow other machines to reach --metrics
     #[arg(long, requires = "metrics")]
     pub allow_remote: bool,
 }
@@ -85,10 +85,11 @@ impl Serving {
         ) {
             (true, true) => None,
             (true, false) => {
-                Some("Passwords and items of clients travel unencrypted: see --tls-cert.")
+                Some("Clients' passwords and items travel unencrypted: see --tls-cert.")
             }
             (false, _) => Some(
-                "Whoever reaches the ports for clients may read and change every item: see --users and --tls-required.",
+                "Anyone who can reach the client ports can read and change every item: see --users \
+                 and --tls-required.",
             ),
         }
     }
@@ -96,11 +97,11 @@ impl Serving {
     /// What a server at this address is to be, and the files that may be read again.
     pub fn settings(&self, clients: SocketAddr) -> Result<(Settings, Files)> {
         if self.udp && clients.port() == 0 {
-            let what = "--udp needs a port: one is found for TCP alone";
-            return Err(Failure::usage(what, "a port for clients").into());
+            let what = "--udp needs a port: free ports are picked for TCP only";
+            return Err(Failure::usage(what, "give a client port").into());
         }
         if !ITEM_BYTES.contains(&self.max_item_size.bytes()) {
-            let what = format!("items of {}: 1K to 1M", self.max_item_size);
+            let what = format!("--max-item-size {}: must be 1K to 1M", self.max_item_size);
             return Err(Failure::usage(what, "--max-item-size 1M").into());
         }
         let mode = u32::from_str_radix(&self.unix_mask, 8)
@@ -157,7 +158,7 @@ impl Serving {
             if let Some(file) = file {
                 let found = file.canonicalize().map_err(|error| {
                     let what = format!("{flag} {}: {error}", file.display());
-                    Failure::usage(what, "a file that is there")
+                    Failure::usage(what, "name an existing file")
                 })?;
                 flags.extend([flag.into(), found.into()]);
             }

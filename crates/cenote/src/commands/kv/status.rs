@@ -31,15 +31,14 @@ pub use text::print;
   cenote kv status --dir ~/.cenote/well --watch
   cenote kv status --etcd http://10.0.0.1:2379 --key cluster.key --json | jq .nodes_up
 
-Exit code 3: some place of a group is not as it should be: a partition home at a node that answers,
-a parity full.")]
+Exit code 3: a partition is not home at a node that answers, or a parity is not full.")]
 pub struct Args {
     #[command(flatten)]
     which: Which,
-    /// One JSON object on standard output
+    /// Print one JSON object
     #[arg(long)]
     json: bool,
-    /// How long a node may take to answer
+    /// Timeout for answers of a node
     #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = span::within("1ms", "60s"))]
     timeout: Duration,
     #[command(flatten)]

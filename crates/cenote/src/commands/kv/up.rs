@@ -42,51 +42,51 @@ const STEP: Duration = Duration::from_millis(50);
   cenote kv up --nodes 3 --groups 3 --code 1+2 --replicated --dir ~/.cenote/well
   cenote kv up --nodes 7 --groups 14 --code 3+2 --lanes 2 --dir ~/.cenote/well
 
-A group has K slots for data and M for parity, written K+M, each on a node of its own: any M nodes
-may be lost. Groups a multiple of nodes give all nodes the same work. etcd comes with the Debian
-package etcd-server; the one that is started asks for a password, which is in DIR/etcd/password. If
-it has died while nodes run, the same command brings it back with its data.")]
+A K+M group has K data slots and M parity slots, each on another node, and survives the loss of any M
+nodes. A number of groups that is a multiple of the nodes spreads the work evenly. etcd comes with the
+Debian package etcd-server; the etcd started here needs the password in DIR/etcd/password. If etcd dies
+while nodes run, the same command restarts it with its data.")]
 pub struct Args {
-    /// How many nodes
+    /// Number of nodes
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=256))]
     nodes: u32,
-    /// How many groups [default: as many as nodes]
+    /// Number of groups [default: as many as nodes]
     #[arg(long, value_name = "N")]
     groups: Option<usize>,
-    /// Data and parity slots of a group
+    /// Data and parity slots of a group, as in 3+2
     #[arg(long, value_name = "K+M", default_value = "3+2")]
     code: Code,
-    /// Parity slots hold copies instead of a code; K is 1
+    /// Keep copies in the parity slots; K must be 1
     #[arg(long)]
     replicated: bool,
-    /// Memory of each node's whole process
+    /// Memory limit of each node's process
     #[arg(long, value_name = "SIZE", default_value = "1G")]
     memory: Size,
-    /// Port of the first node for clients; the second's is the next one, and so on [default: found]
+    /// Client port of the first node; the others get the ports after it [default: free ports]
     #[arg(long, value_name = "BASE", value_parser = clap::value_parser!(u16).range(1..))]
     port: Option<u16>,
-    /// Threads of each node that serve, and connections between two nodes
+    /// Service threads of each node, and connections between two nodes
     #[arg(long, value_name = "N", default_value_t = 1)]
     lanes: usize,
-    /// For comparison: with `blocked` changes wait while anything of their group is recovered
+    /// online; or, for comparison, blocked: writes wait while anything in their group is recovered
     #[arg(long, value_name = "online|blocked", default_value = "online", value_parser = service, hide = true)]
     recovery: Service,
-    /// How what nodes say to each other is protected: `encrypted`, `authenticated` (nobody can change it,
-    /// others may read it) or `plain`, for networks that nobody else is on
+    /// Protection of traffic between nodes: encrypted; authenticated (readable, but not changed
+    /// unnoticed); or plain, for private networks
     #[arg(long, value_name = "HOW", default_value_t)]
     link_traffic: WireProtection,
     /// Name of the cluster
     #[arg(long, value_name = "NAME", default_value = NAME)]
     cluster_name: String,
-    /// Addresses of an etcd that runs, with commas [default: one is started]
+    /// Comma-separated addresses of a running etcd [default: one is started]
     #[arg(long, value_name = "URLS")]
     etcd: Option<String>,
     #[command(flatten)]
     at_etcd: AtEtcd,
-    /// Make the cluster's plan in that etcd, and its key, and start nothing: its nodes run elsewhere
+    /// Only write the cluster's plan to that etcd and create its key; nodes run elsewhere
     #[arg(long, requires = "etcd")]
     plan_only: bool,
-    /// Folder for the cluster's files; made where there is none
+    /// Folder for the cluster's files; created if missing
     #[arg(long, value_name = "DIR", env = "CENOTE_DIR")]
     dir: PathBuf,
     #[command(flatten)]
@@ -139,7 +139,7 @@ pub fn run(args: &Args) -> Result<u8> {
     }
     if args.plan_only {
         println!(
-            "planned: {} nodes, {} groups of {}, in etcd at {}; their key is {}",
+            "planned: {} nodes, {} groups of {}, in etcd at {}; key {}",
             config.nodes.len(),
             config.groups,
             config.code,
@@ -179,7 +179,7 @@ pub fn run(args: &Args) -> Result<u8> {
         config.code,
         known.etcd
     );
-    println!("Clients of memcached may use any of");
+    println!("memcached clients can use any of");
     for (name, address) in config.nodes.iter().zip(&clients) {
         let identity = Identity::load(&dir.make_node(name)?)?;
         let pid = identity.map_or(String::new(), |identity| format!("  pid {}", identity.pid));
@@ -200,7 +200,7 @@ fn service(name: &str) -> Result<Service, String> {
     match name {
         "online" => Ok(Service::Online),
         "blocked" => Ok(Service::Blocked),
-        _ => Err("it is online or blocked".to_owned()),
+        _ => Err("use online or blocked".to_owned()),
     }
 }
 
@@ -209,11 +209,8 @@ fn config(args: &Args) -> Result<ClusterConfig> {
     if let Some(base) = args.port
         && usize::from(base) + nodes > usize::from(u16::MAX) + 1
     {
-        let what = format!(
-            "{nodes} ports from {base} on: there are none above {}",
-            u16::MAX
-        );
-        return Err(Failure::usage(what, "a smaller --port").into());
+        let what = format!("{nodes} ports from {base} on: ports end at {}", u16::MAX);
+        return Err(Failure::usage(what, "use a smaller --port").into());
     }
     let mut config = ClusterConfig {
         groups: args.groups.unwrap_or(nodes),
@@ -243,7 +240,7 @@ fn config(args: &Args) -> Result<ClusterConfig> {
 fn check_memory(args: &Args) -> Result<()> {
     let nodes = u64::from(args.nodes);
     let Some(free) = cenote_host::memory_left_bytes() else {
-        tracing::warn!("the kernel does not say how much memory is free; going on");
+        tracing::warn!("the kernel does not report free memory; continuing");
         return Ok(());
     };
     let wanted = args.memory.bytes().checked_mul(nodes);
@@ -252,12 +249,12 @@ fn check_memory(args: &Args) -> Result<()> {
     }
     Err(Failure::new(
         format!(
-            "{nodes} nodes with {} each do not fit: {} are free on this machine",
+            "{nodes} nodes with {} each do not fit: {} free on this machine",
             args.memory,
             Size(free).rounded()
         ),
         format!(
-            "--memory {} or fewer --nodes; for nodes on other machines --etcd and --plan-only",
+            "use --memory {} or fewer --nodes; for nodes on other machines, --etcd and --plan-only",
             Size((free / nodes) >> 20 << 20)
         ),
     )
@@ -276,7 +273,7 @@ fn refuse_running(dir: &KvDir) -> Result<()> {
     }
     if alive > 0 {
         let root = dir.root().display();
-        let what = format!("{root}: {alive} processes of a cluster run here");
+        let what = format!("{root}: {alive} processes of a cluster are running here");
         return Err(Failure::new(what, format!("cenote kv down --dir {root}")).into());
     }
     for folder in &folders {
@@ -312,7 +309,7 @@ fn revive(dir: &KvDir, known: &Known) -> Result<u8> {
     dir.at_own_etcd().connect(&known.etcd)?.read("/cenote")?;
     server.keep();
     println!(
-        "up: the cluster runs, and its etcd at {} runs again with what it kept",
+        "up: the cluster is running, and its etcd at {} was restarted with its data",
         known.etcd
     );
     println!("try: cenote kv status --dir {}", dir.root().display());
@@ -379,7 +376,7 @@ impl OwnEtcd {
         let server = server.map_err(|error| match error {
             ServerError::Missing => anyhow::Error::new(Failure::new(
                 error.to_string(),
-                "apt-get install etcd-server, or --etcd URLS of one that runs",
+                "apt-get install etcd-server, or use --etcd URLS of a running one",
             )),
             other => other.into(),
         })?;

@@ -12,43 +12,43 @@ const PAPER: Model = Model::PAPER;
 
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// Price of a machine, a month, in place of the paper's three
+    /// Monthly price of a machine, in place of the paper's three
     #[arg(long, value_name = "USD", requires = "percent_usd", value_parser = amount)]
     machine_usd: Option<f64>,
-    /// Price of one hundredth of its memory, a month
+    /// Monthly price of 1 % of its memory
     #[arg(long, value_name = "USD", requires = "machine_usd", value_parser = amount)]
     percent_usd: Option<f64>,
-    /// Share of the memory that is leased a second time
+    /// Share of the memory that is leased out
     #[arg(long, value_name = "SHARE", default_value_t = PAPER.share, value_parser = share)]
     share: f64,
-    /// For how long
+    /// Number of months
     #[arg(long, value_name = "N", default_value_t = PAPER.months, value_parser = amount)]
     months: f64,
-    /// Data splits of a page
+    /// Data splits of a page (k)
     #[arg(long, value_name = "N", default_value_t = PAPER.k)]
     k: usize,
-    /// Parities of a page
+    /// Parity splits of a page (r)
     #[arg(long, value_name = "N", default_value_t = PAPER.r)]
     r: usize,
-    /// Copies, where pages are replicated
+    /// Copies of a page under replication
     #[arg(long, value_name = "N", default_value_t = PAPER.copies)]
     copies: usize,
-    /// A machine's network adapter
+    /// Price of a machine's network adapter
     #[arg(long, value_name = "USD", default_value_t = PAPER.adapter_usd, value_parser = amount)]
     adapter_usd: f64,
-    /// Its part of the switch
+    /// A machine's share of the switch price
     #[arg(long, value_name = "USD", default_value_t = PAPER.switch_usd, value_parser = amount)]
     switch_usd: f64,
-    /// Running both, for all months
+    /// Operating cost of both, over all months
     #[arg(long, value_name = "USD", default_value_t = PAPER.operation_usd, value_parser = amount)]
     operation_usd: f64,
-    /// Persistent memory, for a GB
+    /// Price of persistent memory, per GB
     #[arg(long, value_name = "USD", default_value_t = PAPER.pm_usd_per_gb, value_parser = amount)]
     pm_usd_per_gb: f64,
-    /// How much of it backs a machine
+    /// Persistent memory of a machine
     #[arg(long, value_name = "GB", default_value_t = PAPER.pm_gb, value_parser = amount)]
     pm_gb: f64,
-    /// One JSON array on standard output
+    /// Print one JSON array
     #[arg(long)]
     json: bool,
 }

@@ -51,8 +51,8 @@ pub fn create(dir: &Path, len: u64, keys: u64, shards: usize) -> Result<()> {
     let folder = Folder::create(dir)?;
     let _lock = folder.lock()?;
     if folder.has(POOL)? {
-        let what = format!("store {}: there is one already", dir.display());
-        return Err(Failure::new(what, "cenote store check says what is in it").into());
+        let what = format!("store {}: already exists", dir.display());
+        return Err(Failure::new(what, "cenote store check verifies it").into());
     }
     let shard_count = shards as u64;
     // A store of blocks, of which half of the places for keys stay free: they are found at once.
@@ -67,7 +67,7 @@ pub fn create(dir: &Path, len: u64, keys: u64, shards: usize) -> Result<()> {
     };
     ensure!(
         len > 0,
-        "--size: at least {BLOCK_BYTES} bytes for each shard"
+        "--size: must be at least {BLOCK_BYTES} bytes per shard"
     );
     // The first one last: with it there is a store.
     for shard in (0..shards).rev() {
@@ -80,7 +80,7 @@ pub fn create(dir: &Path, len: u64, keys: u64, shards: usize) -> Result<()> {
         let number = (shard as u16, shards as u16);
         let pool = Pool::create_shard(medium, config, number).map_err(|error| match error {
             StoreError::Size { .. } => {
-                Failure::usage(error.to_string(), "a larger --size, or fewer --keys").into()
+                Failure::usage(error.to_string(), "use a larger --size, or fewer --keys").into()
             }
             error => anyhow::Error::new(error),
         })?;
@@ -96,7 +96,7 @@ pub fn create(dir: &Path, len: u64, keys: u64, shards: usize) -> Result<()> {
 /// There is no store, or its files are of another kind.
 pub fn find(dir: &Path, write: bool) -> Result<(OwnedFd, Vec<File>)> {
     let none = || {
-        let what = format!("store {}: there is none", dir.display());
+        let what = format!("store {}: does not exist", dir.display());
         let remedy = format!("cenote store create {} --size 64M", quoted(dir));
         Failure::new(what, remedy)
     };
@@ -106,8 +106,7 @@ pub fn find(dir: &Path, write: bool) -> Result<(OwnedFd, Vec<File>)> {
     };
     if folder.has(SERVED)? && is_locked(&folder, SERVED)? {
         let what = format!("store {}: it is being served", dir.display());
-        let remedy =
-            "give its address in place of the folder, with --key; or end cenote store serve";
+        let remedy = "use its address and --key in place of the folder, or stop cenote store serve";
         return Err(Failure::new(what, remedy).into());
     }
     let lock = folder.lock()?;
@@ -137,7 +136,7 @@ pub fn find(dir: &Path, write: bool) -> Result<(OwnedFd, Vec<File>)> {
         };
         ensure!(
             file.metadata()?.is_file(),
-            "{}: no ordinary file",
+            "{}: not a regular file",
             path.display()
         );
         files.push(file);
@@ -148,10 +147,7 @@ pub fn find(dir: &Path, write: bool) -> Result<(OwnedFd, Vec<File>)> {
 /// A store without one of its files is not opened: most keys would be looked for in another one.
 fn missing(shown: &str, shard: usize) -> Failure {
     let what = format!("{shown}: its file {} is missing", name(shard));
-    Failure::new(
-        what,
-        "put it back; without it there is no way to its objects",
-    )
+    Failure::new(what, "restore it; without it its objects cannot be found")
 }
 
 /// Checks that the pools are all of a store's, each in its own place.
@@ -162,7 +158,7 @@ fn check_shards<M: Medium>(shown: &str, pools: &[Pool<M>]) -> Result<()> {
     let seed = |pool: &Pool<M>| pool.hashing().0;
     ensure!(
         pools.windows(2).all(|two| seed(&two[0]) == seed(&two[1])),
-        "{shown}: its files are of different stores"
+        "{shown}: its files belong to different stores"
     );
     for (shard, pool) in pools.iter().enumerate() {
         let Some((number, count)) = pool.shard() else {
@@ -170,7 +166,7 @@ fn check_shards<M: Medium>(shown: &str, pools: &[Pool<M>]) -> Result<()> {
         };
         ensure!(
             number == shard,
-            "{shown}: its file {} is the one that goes by the name {}",
+            "{shown}: its file {} should be named {}",
             name(shard),
             name(number)
         );
@@ -179,7 +175,7 @@ fn check_shards<M: Medium>(shown: &str, pools: &[Pool<M>]) -> Result<()> {
         }
         ensure!(
             count == pools.len(),
-            "{shown}: its file {} is none of its {count} shards",
+            "{shown}: its file {} is not one of its {count} shards",
             name(count)
         );
     }
@@ -332,15 +328,15 @@ impl Opened {
             let what = |why: &str| format!("{}: {key}: {why}", self.shown);
             match &error {
                 StoreError::Full => {
-                    let remedy = "copy what is in it to a larger one: cenote store create";
-                    Failure::new(what("there is no room left"), remedy).into()
+                    let remedy = "copy its objects to a larger store: cenote store create";
+                    Failure::new(what("the store is full"), remedy).into()
                 }
                 StoreError::Condition(found) => {
                     let found = match found {
                         Some(version) => format!("its version is {version}"),
                         None => "there is no such object".to_owned(),
                     };
-                    let remedy = "get --json says its version; nothing was changed";
+                    let remedy = "get --json shows its version; nothing was changed";
                     Failure::new(what(&found), remedy).into()
                 }
                 StoreError::Key(_) | StoreError::Value(_) => {

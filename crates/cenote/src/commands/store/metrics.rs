@@ -31,19 +31,19 @@ impl Collector for StoreMetrics {
             &[
                 (
                     "cenote_store_backlog",
-                    "Versions that are not durable yet",
+                    "Versions not yet durable",
                     None,
                     sum(|one| one.backlog),
                 ),
                 (
                     "cenote_store_log_used",
-                    "Bytes of the log in use",
+                    "Used bytes of the log",
                     Some(Unit::Bytes),
                     sum(|one| one.log_bytes.0),
                 ),
                 (
                     "cenote_store_log",
-                    "Bytes that the log has; at three quarters of it shards are cleaned",
+                    "Size of the log in bytes; shards are cleaned at three quarters of it",
                     Some(Unit::Bytes),
                     sum(|one| one.log_bytes.1),
                 ),
@@ -66,7 +66,7 @@ impl Collector for StoreMetrics {
                 ),
                 (
                     "cenote_store_written",
-                    "Bytes that were written to the medium",
+                    "Bytes written to the medium",
                     Some(Unit::Bytes),
                     sum(|one| one.written_bytes),
                 ),
@@ -75,7 +75,7 @@ impl Collector for StoreMetrics {
         histograms(
             &mut encoder,
             "cenote_store_call_latency",
-            "How long calls of clients took; what they read and write without one is not seen",
+            "Latency of client calls; one-sided reads and writes are not included",
             &(self.latencies)(),
         )
     }

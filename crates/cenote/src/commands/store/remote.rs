@@ -35,8 +35,8 @@ impl Remote {
     pub fn connect(addresses: &[&str], key: &Path, has_copies: bool) -> Result<Self> {
         for (at, address) in addresses.iter().enumerate() {
             if addresses[..at].contains(address) {
-                let what = format!("store {address}: it is named twice");
-                return Err(Failure::usage(what, "each store has one copy").into());
+                let what = format!("store {address}: given twice");
+                return Err(Failure::usage(what, "give each store once").into());
             }
         }
         let key = ClusterKey::load(key).context("--key")?;
@@ -67,15 +67,15 @@ impl Remote {
         let what = |why: &str| format!("{shown}: {key}: {why}");
         match error {
             ClientError::Refused(Refusal::Full) => {
-                let remedy = "delete some, or serve a larger one: cenote store create";
-                Failure::new(what("there is no room left"), remedy).into()
+                let remedy = "delete objects, or serve a larger store: cenote store create";
+                Failure::new(what("the store is full"), remedy).into()
             }
             ClientError::Refused(Refusal::Condition(found)) => {
                 let found = match found {
                     Some(version) => format!("its version is {version}"),
                     None => "there is no such object".to_owned(),
                 };
-                let remedy = "get --json says its version; nothing was changed";
+                let remedy = "get --json shows its version; nothing was changed";
                 Failure::new(what(&found), remedy).into()
             }
             ClientError::Size { .. } | ClientError::Refused(Refusal::Key | Refusal::Value) => {
@@ -90,8 +90,8 @@ impl Remote {
         match error.error {
             CopyError::Client(client) => self.explain(error.store, key, client),
             CopyError::Foreign => Failure::new(
-                format!("{shown}: {key}: it was put into this store alone"),
-                "give this address alone, or serve another store for copies",
+                format!("{shown}: {key}: was put into this store only"),
+                "use this address only, or serve another store for copies",
             )
             .into(),
             other => Failure::new(

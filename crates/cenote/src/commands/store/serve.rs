@@ -27,42 +27,42 @@ use crate::folder::Folder;
 pub struct Args {
     /// Folder of the store
     dir: PathBuf,
-    /// Where: tcp:HOST:PORT or shm:PATH; may be given several times
+    /// Address to listen on, tcp:HOST:PORT or shm:PATH; may be repeated
     #[arg(long, value_name = "ADDRESS", required = true)]
     listen: Vec<Address>,
-    /// The cluster's key
+    /// File with the cluster's key
     #[arg(long, value_name = "FILE")]
     key: PathBuf,
-    /// What a PUT and a GET are: efactory, or one to compare with: rpc, ca, saw, imm, forca, forca-each,
-    /// erda; all but efactory and rpc let clients write to the log
+    /// Protocol of PUT and GET: efactory; or, for comparison, rpc, ca, saw, imm, forca, forca-each
+    /// or erda. All but efactory and rpc let clients write to the log
     #[arg(long, value_name = "NAME", default_value = "efactory")]
     scheme: String,
-    /// file: an ordinary disk; pm: persistent memory, or a file that stands for it
+    /// file: an ordinary disk; pm: persistent memory, or a file that emulates it
     #[arg(long, value_name = "NAME", default_value = "file", value_parser = ["file", "pm"])]
     medium: String,
-    /// What a fence of pm waits besides, for memory that stands for it
+    /// Additional delay of each pm fence, for emulated persistent memory
     #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = span::within("0s", "1s"))]
     pm_delay: Duration,
-    /// Threads that answer calls
+    /// Threads that handle calls
     #[arg(long, value_name = "N", default_value_t = 1,
         value_parser = clap::value_parser!(u8).range(1..=64))]
     threads: u8,
-    /// Memory for values of each client that are not durable yet; values that are larger are refused
+    /// Memory for each client's values that are not durable yet; larger values are refused
     #[arg(long, value_name = "SIZE", default_value = "4M")]
     landing: Size,
-    /// How long a value may take to come after its space was given
+    /// Timeout for a value to arrive after its space was allocated
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = span::within("1s", "1h"))]
     patience: Duration,
     /// Return when clients can connect, and serve in the background
     #[arg(long)]
     pub background: bool,
-    /// Serve Prometheus metrics over HTTP
+    /// Serve Prometheus metrics at this address
     #[arg(long, value_name = "ADDR")]
     metrics: Option<HostPort>,
-    /// Let other machines read the metrics
+    /// Allow other machines to reach --metrics
     #[arg(long, requires = "metrics")]
     allow_remote: bool,
-    /// What traffic over tcp has to be protected by: encrypted, authenticated or plain
+    /// Minimum protection of traffic over tcp: encrypted, authenticated or plain
     #[arg(long, value_name = "HOW", default_value_t = WireProtection::default())]
     page_traffic: WireProtection,
 }
@@ -125,7 +125,7 @@ fn serve<M: Medium + 'static>(
             Folder::check_for_socket(path).context("--listen")?;
         }
     }
-    ensure!(args.landing.bytes() > 0, "--landing: at least a byte");
+    ensure!(args.landing.bytes() > 0, "--landing: must be at least 1");
     let key = ClusterKey::load(&args.key).context("--key")?;
     // Before any thread starts.
     let main_thread = std::thread::current();
@@ -167,9 +167,9 @@ fn serve<M: Medium + 'static>(
         std::thread::park_timeout(Duration::from_millis(500));
         if server.has_failed() {
             let what = format!(
-                "{shown}: its disk or its sockets failed; what was acknowledged as durable is there"
+                "{shown}: its disk or its sockets failed; acknowledged durable data is safe"
             );
-            let remedy = "see the log above, mend what it names, and start it again";
+            let remedy = "see the log above, and restart it when that is repaired";
             return Err(Failure::new(what, remedy).into());
         }
     }

@@ -91,7 +91,7 @@ pub fn chosen(dir: Option<&ClusterDir>, log_bytes: u64) -> Result<Vec<Chosen>> {
     }
     if all.len() > FILES_MAX {
         eprintln!(
-            "warning: of {} files the first {FILES_MAX} are taken",
+            "warning: only the first {FILES_MAX} of {} files are included",
             all.len()
         );
         all.truncate(FILES_MAX);
@@ -112,7 +112,7 @@ impl Chosen {
         let mut file = match &self.folder {
             Some(folder) => {
                 let name = self.path.to_str().context("a name in UTF-8")?;
-                folder.existing_file(name)?.context("it has gone")?
+                folder.existing_file(name)?.context("it no longer exists")?
             }
             None => File::open(&self.path)?,
         };

@@ -87,7 +87,7 @@ impl Line {
 const NOTE: usize = 20;
 /// Of lines that go on from the one above.
 const INDENT: usize = 2;
-const HELP: &str = "q end   tab next table   up, down choose   left, right sort by   r turn round";
+const HELP: &str = "q quit   tab next table   up, down select   left, right sort   r reverse";
 
 /// Everything, with what went wrong at the end; nothing is chosen.
 pub fn whole(view: &View) -> Vec<Line> {

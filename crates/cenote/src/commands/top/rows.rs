@@ -163,7 +163,7 @@ pub fn volume(volume: &Volume, now: &Volumes, before: Option<&Volumes>) -> Row {
             owned_details(volume, status, now, before)
         }
         (None, Some(Err(why))) => format!("{}: {why}", volume.name),
-        (None, _) => format!("{}: no process owns it", volume.name),
+        (None, _) => format!("{}: not in use", volume.name),
     };
     if status.is_none() {
         let size = volume

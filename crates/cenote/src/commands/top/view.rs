@@ -130,7 +130,7 @@ impl View {
         let (_, told) = self.told.iter().find(|(of, _)| *of == table)?;
         let why = told.trouble.as_ref()?;
         let age_s = told.at.elapsed().as_secs();
-        Some(format!("as it was {age_s} s ago: {why}"))
+        Some(format!("stale, {age_s} s old: {why}"))
     }
 
     /// A key was pressed.

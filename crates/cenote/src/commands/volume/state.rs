@@ -85,11 +85,11 @@ pub fn all(volumes: &Volumes, timeout: Duration, json: bool, out: &mut impl Writ
 fn held(volumes: &Volumes, name: &str) -> Result<String> {
     Ok(match volumes.left(name)? {
         Some(left) => format!(
-            "{} slabs on {} hosts hold it for the next owner",
+            "{} slabs on {} hosts for the next owner",
             left.slabs,
             left.hosts.len()
         ),
-        None => "no host holds anything of it".to_owned(),
+        None => "no slabs on any host".to_owned(),
     })
 }
 
@@ -145,7 +145,7 @@ fn describe_journal(journal: &Value) -> Option<String> {
     let error = journal["error"].as_str()?;
     let seconds = journal["failing_s"].as_u64().unwrap_or(0);
     Some(format!(
-        "; writes wait: its journal cannot be written for {seconds} s ({error})"
+        "; writes wait, the journal has not been writable for {seconds} s ({error})"
     ))
 }
 
@@ -169,7 +169,7 @@ pub fn health(status: &Value) -> String {
     let change = describe_change(&status["change"]).unwrap_or_default();
     let lost = match lost_pages(status) {
         0 => String::new(),
-        pages => format!(", {pages} pages lost (errors until they are written whole)"),
+        pages => format!(", {pages} pages lost (errors until completely overwritten)"),
     };
     let journal = describe_journal(&status["journal"]).unwrap_or_default();
     format!(
@@ -202,7 +202,8 @@ fn print(out: &mut impl Write, name: &str, spec: &Spec, status: &Value) -> Resul
         let number = |field: &str| backing[field].as_u64().unwrap_or(0);
         writeln!(
             out,
-            "backing store: {} with hosts as well, {} on its way to the disk, {} pages that the disk refused",
+            "backing store: {} also on hosts, {} being written to disk, {} pages with failed disk \
+             writes",
             Size(number("remote_bytes")).rounded(),
             Size(number("pending_bytes")).rounded(),
             number("stale_pages"),
@@ -235,7 +236,7 @@ fn print_integrity(out: &mut impl Write, spec: &Spec, status: &Value) -> Result<
     if spec.protection.is_some() || wrong > 0 {
         writeln!(
             out,
-            "protection: {}; {} wrong splits, {} written again, {} reads that were errors for it",
+            "protection: {}; {} wrong splits, {} repaired, {} reads failed",
             spec.protection.as_deref().unwrap_or("none"),
             number("integrity", "wrong_splits"),
             number("integrity", "healed_splits"),
@@ -246,7 +247,7 @@ fn print_integrity(out: &mut impl Write, spec: &Spec, status: &Value) -> Result<
     if last.is_object() {
         writeln!(
             out,
-            "last scrub: {} pages, {} wrong splits, {} written again, {} pages corrupt",
+            "last scrub: {} pages, {} wrong splits, {} repaired, {} pages corrupt",
             last["pages"], last["wrong_splits"], last["healed_splits"], last["corrupt_pages"],
         )?;
     }
@@ -279,7 +280,7 @@ mod tests {
         assert!(!is_whole(&status));
         let text = health(&status);
         assert!(
-            text.ends_with("; writes wait: its journal cannot be written for 12 s (no room)"),
+            text.ends_with("; writes wait, the journal has not been writable for 12 s (no room)"),
             "{text}"
         );
         // Of a volume that leaves nothing to a next owner.
@@ -320,7 +321,7 @@ mod tests {
             "{text}"
         );
         assert!(
-            text.contains("8.00 KiB with hosts as well, 4.00 KiB on its way"),
+            text.contains("8.00 KiB also on hosts, 4.00 KiB being written"),
             "{text}"
         );
         assert!(

@@ -163,13 +163,13 @@ export function setChart(figure, title, series, shown) {
   svg.replaceChildren(...paths);
   const said = series.map(({ name, values }) => {
     const some = values.filter((value) => value !== null);
-    if (!some.length) return `${name}: nothing known`;
+    if (!some.length) return `${name}: no data`;
     const now = values.at(-1) ?? values.at(-2);
     const latest = now === null ? "unknown" : shown(now);
     return `${name}: now ${latest}, at most ${shown(Math.max(...some))}`;
   });
   setAttribute(svg, "aria-label", `${title}, the last hour. ${said.join(". ")}.`);
-  setText(figure.querySelector(".axis.top span"), known.length ? shown(most) : "nothing known yet");
+  setText(figure.querySelector(".axis.top span"), known.length ? shown(most) : "no data yet");
   const key = figure.querySelector(".key");
   sync(key, said, (text) => text.split(":")[0], () => make("span"), (span, text) => {
     setAttribute(span, "class", classes[said.indexOf(text)]);

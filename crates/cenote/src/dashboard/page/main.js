@@ -22,7 +22,7 @@ function showPart(name) {
 function showSummary() {
   const wrong = problems(parts);
   const known = Object.keys(parts).length > 0;
-  const text = wrong.length ? wrong.join("; ") : known ? "All is well" : "Asking the cluster";
+  const text = wrong.length ? wrong.join("; ") : known ? "All is well" : "Connecting to the cluster";
   setAttribute(by("summary-title"), "data-grade", wrong.length ? "bad" : known ? "good" : "idle");
   setText(by("summary-title"), text);
   document.title = `${wrong.length ? `${wrong.length} wrong` : "well"} - Cenote`;
@@ -50,7 +50,7 @@ function showAges() {
   for (const [name, part] of Object.entries(parts)) {
     const age = nowMs - part.asked_ms;
     if (!part.error && part.asked_ms && age > OLD_INTERVALS * about.interval_ms + 10000) {
-      setText(by(name).querySelector(".stale"), `What is shown is ${span(age / 1000)} old.`);
+      setText(by(name).querySelector(".stale"), `Data is ${span(age / 1000)} old.`);
     }
   }
 }
@@ -108,10 +108,10 @@ async function showHour() {
 // Orders.
 
 const ORDERS = {
-  drain: ["Drain host", "Drain", "It stops to lend, and volumes move what they have there to other hosts. It lends again when it is told to, or restarted."],
-  lend: ["Lend again: host", "Lend again", "It takes slabs of clients again."],
-  scrub: ["Look through volume", "Scrub", "Every page that holds data is read and compared once; wrong splits are put right."],
-  repair: ["Limit repairs of volume", "Set the limit", "Rebuilding and moving slabs takes no more than this, until the volume is opened again."],
+  drain: ["Drain host", "Drain", "It stops lending, and volumes move their slabs to other hosts. It lends again when told to or restarted."],
+  lend: ["Lend again: host", "Lend again", "It lends slabs to clients again."],
+  scrub: ["Scrub volume", "Scrub", "Every page with data is read and verified once; wrong splits are repaired."],
+  repair: ["Limit repairs of volume", "Set the limit", "Limits the rate of rebuilds and moves until the volume is opened again."],
 };
 let ordered = null;
 

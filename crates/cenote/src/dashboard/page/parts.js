@@ -85,12 +85,12 @@ const buttons = (wanted) => (cell) => {
 };
 
 function setStale(section, part) {
-  const why = part.error ? `What is shown is the last answer. Now: ${part.error}` : "";
+  const why = part.error ? `This is the last answer. Now: ${part.error}` : "";
   setText(section.querySelector(".stale"), why);
   section.hidden = false;
 }
 
-const LEVELS = { none: "", stalled: "programs wait", short: "below the headroom", floor: "below the floor" };
+const LEVELS = { none: "", stalled: "programs stall", short: "below the headroom", floor: "below the floor" };
 const LEVEL_GRADES = { none: "good", stalled: "warning", short: "warning", floor: "bad" };
 
 function pressure(figures) {
@@ -106,7 +106,7 @@ function pressure(figures) {
 
 function evictions(figures) {
   if (!figures?.pressure) return "";
-  const asked = figures.asked_back ? `, ${figures.asked_back} asked now` : "";
+  const asked = figures.asked_back ? `, ${figures.asked_back} requested now` : "";
   const taken = figures.slabs_taken ? `, ${figures.slabs_taken} taken` : "";
   return `${figures.evictions_done} of ${figures.evictions_asked}${asked}${taken}`;
 }
@@ -185,7 +185,7 @@ function setVolume(article, volume, ask) {
   const timed = isTimed ? `; p99 ${micros(now.read_p99_us)} read, ${micros(now.write_p99_us)} write` : "";
   const does = now
     ? `${digits(now.reads)} page reads/s, ${digits(now.writes)} writes/s${timed}`
-    : "rates come with the next answer";
+    : "rates follow with the next answer";
   const limit = figures.repair_bytes_per_s;
   const repairs = limit === null ? "" : `; repairs at ${bytes(limit)}/s now`;
   setText(rates, `${describeMap(figures.map)}. ${figures.hosts_connected} of ${figures.hosts} hosts ` +
@@ -199,7 +199,7 @@ function setVolume(article, volume, ask) {
   });
   if (ask) {
     buttons([
-      ["Scrub", `Look through volume ${volume.name}`, () => ask("scrub", volume.name)],
+      ["Scrub", `Scrub volume ${volume.name}`, () => ask("scrub", volume.name)],
       ["Limit repairs", `Limit repairs of volume ${volume.name}`, () => ask("repair", volume.name)],
     ])(orders);
   }
@@ -229,7 +229,7 @@ export function showKv(section, part) {
       .map((place) => `${place.is_parity ? "parity" : "partition"} at ${place.name ?? "nobody"}: ` +
         `${place.state}${place.answers ? "" : ", no answer"}`);
     const places = group.places.map((place) => place.name ?? "nobody").join(" ");
-    setText(item.children[1], group.whole ? ` ${places}` : ` ${wrong.join("; ") || "no node tells of it"}`);
+    setText(item.children[1], group.whole ? ` ${places}` : ` ${wrong.join("; ") || "unknown to all nodes"}`);
   });
   const labels = ["Node", "State", "Partitions", "Stored", "Values", "Parity", "Tables", "Missing"];
   setTable(section, labels, kv.nodes, (node) => node.name, (node) => node.state === "up" && !node.missing_bytes,
@@ -252,9 +252,9 @@ export function showCaches(section, part) {
     if (!figures) return [...cells, "", "", "", "", ""];
     const parts = [`${figures.open} of ${figures.regions} open`];
     if (figures.absent) parts.push(`${figures.absent} without memory`);
-    if (figures.moving) parts.push(`${figures.moving} on their way`);
-    if (figures.losses) parts.push(`${figures.losses} lost bytes at some time`);
-    if (figures.is_checkpointing) parts.push("a checkpoint is made");
+    if (figures.moving) parts.push(`${figures.moving} moving`);
+    if (figures.losses) parts.push(`${figures.losses} lost data at some time`);
+    if (figures.is_checkpointing) parts.push("checkpointing");
     return [
       ...cells, bytes(figures.size_bytes), digits(figures.copies), digits(figures.clients), parts.join(", "),
       `${figures.hosts_up} of ${figures.hosts} up`,
@@ -280,12 +280,12 @@ export function showStores(section, part) {
 }
 
 const DOINGS = {
-  rebuild: (of) => `Volume ${of}: slabs are rebuilt`,
-  change: (of) => `Volume ${of}: the scheme changes`,
-  scrub: (of) => `Volume ${of}: pages are looked through`,
-  drain: (of) => `Host ${of}: drains`,
-  recover: (of) => `Node ${of}: recovers`,
-  move: (of) => `Cache ${of}: regions move`,
+  rebuild: (of) => `Volume ${of}: rebuilding slabs`,
+  change: (of) => `Volume ${of}: changing scheme`,
+  scrub: (of) => `Volume ${of}: scrub`,
+  drain: (of) => `Host ${of}: draining`,
+  recover: (of) => `Node ${of}: recovering`,
+  move: (of) => `Cache ${of}: moving regions`,
 };
 
 export function showWork(section, works) {
@@ -295,7 +295,7 @@ export function showWork(section, works) {
   (item, work) => {
     const left = work.unit === "bytes" ? bytes(work.left) : plural(Math.ceil(work.left), work.unit.slice(0, -1));
     const done = work.done === null ? "" : `, ${Math.floor(100 * work.done)} % done`;
-    const time = work.left_s === null ? "time left not known" : `about ${span(work.left_s)} left`;
+    const time = work.left_s === null ? "time left unknown" : `about ${span(work.left_s)} left`;
     setText(item.children[0], DOINGS[work.kind](work.of));
     setText(item.children[1], `${work.note ? ` ${work.note}` : ""}: ${left} left${done}, ${time}`);
     setBar(item.children[2], work.done);
@@ -322,7 +322,7 @@ export function problems(parts) {
   };
   count("hosts", (host) => !["up", "draining"].includes(host.state), "host is down", "hosts are down");
   count("hosts", (host) => ["short", "floor"].includes(host.figures?.pressure?.level),
-    "host is short of memory", "hosts are short of memory");
+    "host is under memory pressure", "hosts are under memory pressure");
   count("volumes", (volume) => GRADES[volume.state] === "bad", "volume is lost or silent", "volumes are lost or silent");
   count("volumes", (volume) => GRADES[volume.state] === "warning", "volume is not whole", "volumes are not whole");
   count("volumes", (volume) => volume.figures && troubles(volume.figures), "volume has errors", "volumes have errors");
@@ -332,7 +332,7 @@ export function problems(parts) {
   const broken = kv ? kv.groups.filter((group) => !group.whole).length : 0;
   if (broken) said.push(plural(broken, "key-value group is not whole", "key-value groups are not whole"));
   for (const [name, part] of Object.entries(parts)) {
-    if (part.error) said.push(`${name} cannot be asked`);
+    if (part.error) said.push(`${name} cannot be reached`);
   }
   return said;
 }

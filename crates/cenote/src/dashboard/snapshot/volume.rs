@@ -186,7 +186,7 @@ impl VolumeView {
             Some(Ok(status)) => match VolumeFigures::of(status, at) {
                 Ok((state, figures)) => (state, None, Some(figures)),
                 Err(error) => {
-                    let why = format!("its owner's answer is not understood: {error}");
+                    let why = format!("cannot parse its owner's answer: {error}");
                     (VolumeState::Silent, Some(why), None)
                 }
             },
@@ -300,7 +300,7 @@ pub mod tests {
             };
             let view = VolumeView::of(volume, Duration::ZERO);
             assert_eq!(view.state, VolumeState::Silent);
-            assert!(view.why.unwrap().contains("not understood"));
+            assert!(view.why.unwrap().contains("cannot parse"));
         }
     }
 }

@@ -15,28 +15,28 @@ use serde::Serialize;
 
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// sim, in virtual time and beside the paper's figures; tcp or shm, on this machine
+    /// Transport: sim, in virtual time, compared with the paper; or tcp or shm, on this machine
     #[arg(long, value_name = "FABRIC", default_value = "sim", value_parser = ["sim", "tcp", "shm"])]
     transport: String,
     /// Random seed, on sim
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// Pages read and pages written, each, for a row (on tcp and shm: of each round)
+    /// Pages to read, and pages to write, for each row (on tcp and shm: in each round)
     #[arg(long, value_name = "N", default_value_t = 5_000, value_parser = clap::value_parser!(u32).range(1..))]
     operations: u32,
-    /// Rounds on tcp and shm, of which the median is taken
+    /// Number of rounds on tcp and shm, of which the median is taken
     #[arg(long, value_name = "N", default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
-    /// Splits read besides K on tcp and shm
+    /// Splits to read beyond K on tcp and shm
     #[arg(long, value_name = "N", default_value_t = 1)]
     delta: usize,
-    /// What encoding and decoding cost on sim: as the paper has it, or as measured here
+    /// Costs of encoding and decoding on sim: the paper's, or those measured here
     #[arg(long, value_name = "WHOSE", default_value = "paper", value_parser = ["paper", "ours"])]
     costs: String,
-    /// One JSON line per row in place of text
+    /// Print one JSON line per row
     #[arg(long)]
     json: bool,
-    /// Write Figures 9 to 12 and 19 into this folder, too, as CSV and as SVG; on sim
+    /// Also write figures 9 to 12 and 19 to this folder as CSV and SVG; sim only
     #[arg(long, value_name = "FOLDER")]
     files: Option<PathBuf>,
 }

@@ -7,22 +7,22 @@ const PAPER: Case = Case::PAPER;
 
 #[derive(clap::Args, Debug)]
 pub struct CaseArgs {
-    /// Data splits of a page
+    /// Data splits of a page (k)
     #[arg(long, value_name = "N", default_value_t = PAPER.k)]
     k: usize,
-    /// Parities of a page
+    /// Parity splits of a page (r)
     #[arg(long, value_name = "N", default_value_t = PAPER.r)]
     r: usize,
-    /// Hosts of a group beyond k+r
+    /// Hosts of a group beyond k+r (l)
     #[arg(long, value_name = "N", default_value_t = PAPER.l)]
     l: usize,
-    /// Slabs that are used on each host
+    /// Slabs in use on each host
     #[arg(long, value_name = "N", default_value_t = PAPER.slabs_per_host, value_parser = clap::value_parser!(u32).range(1..=1000))]
     slabs_per_host: u32,
-    /// Share of the hosts that fails at once
+    /// Share of the hosts that fail at once
     #[arg(long, value_name = "SHARE", default_value_t = PAPER.failed, value_parser = share)]
     failed: f64,
-    /// Hosts of the cluster
+    /// Number of hosts in the cluster
     #[arg(long, value_name = "N", default_value_t = PAPER.hosts)]
     hosts: usize,
 }

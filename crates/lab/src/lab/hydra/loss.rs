@@ -19,7 +19,7 @@ pub struct Args {
     /// Random seed
     #[arg(long, value_name = "N", default_value_t = USUAL.seed)]
     seed: u64,
-    /// JSON on standard output in place of text
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }
@@ -76,7 +76,7 @@ pub fn run(args: &Args) -> Result<u8> {
             "binomial",
         ),
     };
-    writeln!(out, "Probability that data is lost when {which}")?;
+    writeln!(out, "Probability of data loss when {which}")?;
     writeln!(out, "{:<12}  {formula:<10}  simulated", "")?;
     for (name, formula, found) in [
         ("EC-Cache", row.ec_cache, random),
@@ -91,8 +91,8 @@ pub fn run(args: &Args) -> Result<u8> {
     if covered < COVERED_ENOUGH {
         writeln!(
             out,
-            "The {formula} odds of CodingSets are too high here: they count every {} hosts of a \
-             group of {},\nand {:.0} % of those hold a stripe together. Believe the simulation.",
+            "The {formula} probability for CodingSets is too high here: it counts every {} hosts \
+             of a group of {},\nand {:.0} % of those have a stripe together. Trust the simulation.",
             case.r + 1,
             case.width(),
             covered * 100.0

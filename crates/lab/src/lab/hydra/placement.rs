@@ -21,33 +21,33 @@ use super::case::CaseArgs;
 pub struct Args {
     #[command(flatten)]
     case: CaseArgs,
-    /// What to compute; without it, all
+    /// Figure to compute [default: all]
     #[arg(long, value_name = "FIGURE")]
     figure: Option<Figure>,
-    /// Racks that the hosts are in, for `racks`
+    /// Number of racks, for racks
     #[arg(long, value_name = "N", default_value_t = 25)]
     racks: usize,
-    /// Most hosts of a cluster, for `balance`, up to a million
+    /// Largest cluster, for balance; up to a million hosts
     #[arg(long, value_name = "N", default_value_t = 100_000)]
     hosts_max: usize,
     /// Random seed
     #[arg(long, value_name = "N", default_value_t = USUAL.seed)]
     seed: u64,
-    /// JSON on standard output in place of text
+    /// Print JSON
     #[arg(long)]
     json: bool,
-    /// Write each figure into this folder, too, as CSV and as SVG
+    /// Also write each figure to this folder as CSV and SVG
     #[arg(long, value_name = "FOLDER")]
     files: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq, clap::ValueEnum)]
 enum Figure {
-    /// Figure 15: the odds of loss by r, l, S, f and k
+    /// Figure 15: probability of loss by r, l, S, f and k
     Loss,
-    /// The odds of loss when whole racks fail
+    /// Probability of loss when whole racks fail
     Racks,
-    /// Figure 16: how even the load is, by the number of hosts
+    /// Figure 16: load balance by the number of hosts
     Balance,
 }
 

@@ -9,34 +9,34 @@ use super::super::output::Output;
 
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// Clusters, each with its containers placed again
+    /// Number of clusters to simulate, each with a new container placement
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..))]
     runs: u32,
     /// Random seed
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// Machines of a cluster
+    /// Number of machines in a cluster
     #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u32).range(2..=MACHINES_MAX as i64))]
     machines: u32,
     /// Memory of a machine
     #[arg(long, value_name = "GIB", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=65_536))]
     memory_gib: u32,
-    /// Containers in all
+    /// Number of containers
     #[arg(long, value_name = "N", default_value_t = 90, value_parser = clap::value_parser!(u32).range(1..))]
     containers: u32,
-    /// Spark's `PageRank`, 16 GiB, as one more workload
+    /// Add Spark's PageRank, 16 GiB, as another workload
     #[arg(long)]
     with_spark: bool,
-    /// What a machine's system uses
+    /// Memory that a machine's operating system uses
     #[arg(long, value_name = "GIB", default_value_t = 2.0, value_parser = amount)]
     system_gib: f64,
-    /// Pages that a program at its peak touches in a second
+    /// Pages per second that a program touches at its peak
     #[arg(long, value_name = "N", default_value_t = 10_000.0, value_parser = amount)]
     touches: f64,
-    /// Free memory that a host keeps
+    /// Free memory that a host keeps (headroom)
     #[arg(long, value_name = "GIB", default_value_t = 8.0, value_parser = amount)]
     headroom_gib: f64,
-    /// Page I/Os per second above which a slab is mapped
+    /// Page I/Os per second above which a slab is mapped (HotSlab)
     #[arg(long, value_name = "N", default_value_t = 20.0, value_parser = amount)]
     hot_slab: f64,
     #[command(flatten)]
@@ -95,7 +95,7 @@ fn title(swapped: Swapped) -> &'static str {
     }
 }
 
-/// The paper says of the share of the network that it is less.
+/// The paper only says that the network's share is less.
 fn paper_text(name: &str, paper: Option<f64>) -> String {
     let text = paper.map(form(name)).unwrap_or_default();
     if name == "network_share" {

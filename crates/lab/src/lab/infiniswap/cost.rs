@@ -25,16 +25,16 @@ struct Parameters {
     /// Machines that share the switch
     #[arg(long, value_name = "N", default_value_t = PAPER.switch_ports, value_parser = clap::value_parser!(u32).range(1..))]
     switch_ports: u32,
-    /// Power of the building for each watt of its machines
+    /// Datacenter power for each watt of its machines (PUE)
     #[arg(long, value_name = "RATIO", default_value_t = PAPER.pue, value_parser = amount)]
     pue: f64,
-    /// Length of a month: how long machines run for its bill
+    /// Length of a billing month
     #[arg(long, value_name = "DURATION", default_value = "730h")]
     month: Span,
     /// Price of energy
     #[arg(long, value_name = "USD", default_value_t = PAPER.usd_per_kwh, value_parser = amount)]
     usd_per_kwh: f64,
-    /// What the building costs a month for each watt
+    /// Monthly datacenter cost for each watt
     #[arg(long, value_name = "USD", default_value_t = PAPER.datacenter_usd_per_watt, value_parser = amount)]
     datacenter_usd_per_watt: f64,
 }
@@ -63,16 +63,16 @@ pub struct Cost {
 
 #[derive(clap::Args, Debug)]
 pub struct Revenue {
-    /// Price of a machine, a month
+    /// Monthly price of a machine
     #[arg(long, value_name = "USD", value_parser = amount)]
     machine_usd: f64,
-    /// Price of all its memory, a month
+    /// Monthly price of all its memory
     #[arg(long, value_name = "USD", value_parser = amount)]
     memory_usd: f64,
-    /// Share of the memory that is sold a second time
+    /// Share of the memory that is lent out
     #[arg(long, value_name = "SHARE", default_value_t = 0.2, value_parser = share)]
     share: f64,
-    /// Of its price the part that it then brings; below 1 it is sold at a discount
+    /// Price of lent memory relative to its own; below 1 it is discounted
     #[arg(long, value_name = "SHARE", default_value_t = 1.0, value_parser = share)]
     discounted_to: f64,
     #[command(flatten)]
@@ -90,7 +90,7 @@ pub fn cost(args: &Cost) -> Result<u8> {
             .write_files(&cost_csv(&rows), &cost_plot(&rows))?;
     }
     args.output.print(&[cost.figure()], |out| {
-        writeln!(out, "A machine's part of the network, a month")?;
+        writeln!(out, "Monthly network cost per machine")?;
         writeln!(out, "power       {:>8.2} W", cost.watts)?;
         writeln!(out, "energy      {:>8.3} USD", cost.energy_usd)?;
         writeln!(out, "building    {:>8.3} USD", cost.datacenter_usd)?;

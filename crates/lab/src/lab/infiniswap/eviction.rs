@@ -12,16 +12,16 @@ use super::super::output::Output;
 
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// Slabs that go: E
+    /// Slabs to evict (E)
     #[arg(long, value_name = "E", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=i64::from(EVICT_MAX)))]
     evict: u32,
-    /// Slabs that are asked for beside them: E' [default: as hosts do; of a sweep: E]
+    /// Additional slabs to consider (E') [default: as hosts do; in a sweep, E]
     #[arg(long, value_name = "E'", value_parser = clap::value_parser!(u32).range(..=i64::from(EVICT_MAX)))]
     extra: Option<u32>,
-    /// Share of slabs that are busy
+    /// Share of slabs that are busy [default: a sweep]
     #[arg(long, value_name = "P", value_parser = share)]
     busy: Option<f64>,
-    /// Batches that are simulated, of each kind
+    /// Batches to simulate for each point
     #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..))]
     runs: u32,
     /// Random seed

@@ -11,13 +11,13 @@ use super::super::output::Output;
 
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// Machines of the cluster: a number, or a range as in 32..100000
+    /// Number of machines, or a range as in 32..100000
     #[arg(long, value_name = "N", default_value = "32..100000")]
     machines: Sizes,
     /// Slabs that each machine maps
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=1000))]
     slabs: u32,
-    /// Clusters of each size and policy
+    /// Clusters to simulate for each size and policy
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     runs: u32,
     /// Random seed

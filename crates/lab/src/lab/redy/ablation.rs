@@ -24,19 +24,19 @@ const UNDER_WAY: u32 = 16;
 
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// What carries operations: sim; or shm, tcp or rdma to a host on this machine
+    /// Transport: sim; or shm, tcp or rdma to a host on this machine
     #[arg(long, value_name = "NAME", default_value = "sim")]
     transport: Transport,
-    /// Runs of each row, of which the median counts
+    /// Number of runs of each row, of which the median is taken
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: u32,
-    /// How long each run counts
+    /// Length of each run
     #[arg(long, value_name = "DURATION", default_value = "300ms")]
     span: Span,
     /// Random seed
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// A JSON line for each row on standard output
+    /// Print one JSON line per row
     #[arg(long)]
     json: bool,
 }
@@ -82,9 +82,9 @@ impl Switch {
         match (self, transport) {
             (Self::OneSided | Self::Asynchrony, _) => None,
             (_, Transport::Sim) => Some(simulated),
-            (Self::Pinning, _) if processors < 2 => Some("there is one processor"),
+            (Self::Pinning, _) if processors < 2 => Some("there is only one processor"),
             (Self::Polling | Self::Pinning, _) | (_, Transport::Rdma) => None,
-            (Self::Registered, Transport::Shm) => Some("memory is mapped, nothing is registered"),
+            (Self::Registered, Transport::Shm) => Some("memory is mapped, not registered"),
             (Self::Registered, _) => Some("the system copies what sockets carry"),
             (Self::Inlined | Self::Signals, _) => Some("there are no requests to a card"),
         }
@@ -336,7 +336,7 @@ fn print(args: &Args, rows: &[Row]) -> Result<()> {
             ],
             None => vec![name, "-".to_owned()],
         });
-        notes.extend(no_meaning.map(|why| format!("{}: no meaning, {why}", row.name)));
+        notes.extend(no_meaning.map(|why| format!("{}: not applicable, {why}", row.name)));
     }
     if !args.json {
         if args.transport == Transport::Sim {

@@ -18,37 +18,37 @@ use serde::Serialize;
 
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// SLOs to draw
+    /// Number of SLOs to draw
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     samples: u32,
     /// Random seed
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// What carries requests: sim; or shm, tcp or rdma to a host on this machine
+    /// Transport: sim; or shm, tcp or rdma to a host on this machine
     #[arg(long, value_name = "NAME", default_value = "sim")]
     transport: Transport,
-    /// Time of a bit from client to server, one way
+    /// One-way network latency between client and server
     #[arg(long, value_name = "DURATION", default_value = "1.5us")]
     distance: Span,
-    /// How many requests write; the others read
+    /// Share of requests that write
     #[arg(long, value_name = "PERCENT", default_value_t)]
     writes: Writes,
-    /// Sizes of records that are measured where there is no --model
+    /// Record sizes to measure without --model
     #[arg(long, value_name = "SIZE", default_values = ["16", "64", "256", "1K"])]
     record: Vec<Size>,
-    /// What `cache model` wrote
+    /// Model file of cache model
     #[arg(long, value_name = "FILE")]
     model: Option<PathBuf>,
-    /// Measure everything so many times, and keep the worst [default: 1 on sim, 3 on others]
+    /// Runs of each configuration, of which the worst is kept [default: 1 on sim, 3 on others]
     #[arg(long, value_name = "N", conflicts_with = "model", value_parser = clap::value_parser!(u32).range(1..=100))]
     passes: Option<u32>,
-    /// Which latency: mean, p50 or p99
+    /// Latency to bound: mean, p50 or p99
     #[arg(long, value_name = "WHICH", default_value_t)]
     latency_of: LatencyOf,
-    /// Also measure the full grid, and say how often it chooses the same
+    /// Also measure the full grid, and report how often it gives the same choice
     #[arg(long, conflicts_with = "model")]
     compare: bool,
-    /// JSON on standard output in place of text: misses and comparison first, then one line
+    /// Print JSON: misses and comparison first, then a summary line
     #[arg(long)]
     json: bool,
 }
@@ -106,12 +106,18 @@ pub fn run(args: &Args) -> Result<u8> {
     let (mut same, mut searching) = (0, Duration::ZERO);
     let bar = progress::steps(u64::from(args.samples), "SLOs");
     for _ in 0..args.samples {
-        let nothing = || Failure::new("nothing was measured over this distance", files::MODEL);
+        let nothing = || {
+            Failure::new(
+                "the model has no measurements at this distance",
+                files::MODEL,
+            )
+        };
         let (slo, surface) = wishes.next().ok_or_else(nothing)?;
         let begun = Instant::now();
         let found = surface.search(&slo);
         searching += begun.elapsed();
-        let found = found.map_err(|_| Failure::new("an SLO of the model's own was refused", ""))?;
+        let found =
+            found.map_err(|_| Failure::new("an SLO drawn from the model was refused", ""))?;
         if let Some((full, _)) = &full {
             let full = full.of_writes(args.writes);
             let surface = full.surface(transport, distance_ns, slo.record_bytes, slo.latency_of)?;
@@ -184,7 +190,7 @@ fn survey(args: &Args, rise_min: Option<f64>) -> Result<(Model, usize)> {
 
 fn print_miss(out: &mut impl Write, args: &Args, sample: &Sample) -> Result<()> {
     let missed = format!(
-        "{}, {}-byte records, {:.0} requests a second within {:.2} us",
+        "{}, {}-byte records, {:.0} requests per second within {:.2} us",
         sample.found.configuration,
         sample.slo.record_bytes,
         sample.slo.throughput_per_second,
@@ -230,16 +236,16 @@ fn print(
     let samples = args.samples;
     writeln!(
         out,
-        "throughput kept: {} of {samples}, the worst at {:.3} of what was asked",
+        "throughput kept: {} of {samples}, worst {:.3} of the SLO",
         line.met_throughput, line.worst_throughput_ratio
     )?;
     writeln!(
         out,
-        "latency kept:    {} of {samples}, the worst at {:.3} of what was asked",
+        "latency kept:    {} of {samples}, worst {:.3} of the SLO",
         line.met_latency, line.worst_latency_ratio
     )?;
     let mean = searching.as_secs_f64() * 1e6 / f64::from(samples);
-    writeln!(out, "search:          {mean:.0} us in the mean")?;
+    writeln!(out, "search:          {mean:.0} us on average")?;
     if let Some(comparison) = comparison {
         let Comparison {
             measured,
@@ -249,7 +255,8 @@ fn print(
         } = comparison;
         writeln!(
             out,
-            "early stop:      measured {measured} of {grid}; the full grid chooses the same for {same_choice} of {samples}"
+            "early stop:      measured {measured} of {grid}; same choice as the full grid for \
+             {same_choice} of {samples}"
         )?;
     }
     Ok(())

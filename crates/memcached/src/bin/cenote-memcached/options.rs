@@ -13,10 +13,10 @@ use clap::{ArgAction, Parser};
 
 use super::resolver::{has_ipv6, resolve};
 
-/// A server that speaks memcached's protocols and takes memcached's options.
+/// A server with memcached's protocols and command-line options.
 ///
-/// Scripts that start memcached start it unchanged. Options that are about memcached's own memory and
-/// threads are accepted and do nothing; -v says which.
+/// It is a drop-in replacement in scripts that start memcached. Options that tune memcached's own
+/// memory and threads are accepted and ignored; -v lists them.
 #[derive(Debug, Parser)]
 #[command(
     name = "memcached",
@@ -30,46 +30,46 @@ use super::resolver::{has_ipv6, resolve};
     reason = "each is one of memcached's options"
 )]
 pub struct Options {
-    /// TCP port to listen on; 0 is off, -1 any that is free [default: that of -U, else 11211]
+    /// TCP port to listen on; 0 disables, -1 picks a free port [default: that of -U, else 11211]
     #[arg(short = 'p', long, allow_negative_numbers = true)]
     port: Option<i32>,
-    /// UDP port to listen on; 0 is off, -1 any that is free
+    /// UDP port to listen on; 0 disables, -1 picks a free port
     #[arg(short = 'U', long, default_value = "0", allow_negative_numbers = true)]
     udp_port: i32,
-    /// Unix socket to listen on; there is no TCP and UDP then
+    /// Unix socket to listen on; disables TCP and UDP
     #[arg(short = 's', long)]
     unix_socket: Option<PathBuf>,
     /// Permissions of the Unix socket, in octal
     #[arg(short = 'a', long, default_value = "700")]
     unix_mask: String,
-    /// Serve the command `shutdown`
+    /// Enable the command shutdown
     #[arg(short = 'A', long)]
     enable_shutdown: bool,
-    /// Addresses to listen on, parted by commas; IP:PORT and, with -Z, notls:IP:PORT are possible
+    /// Comma-separated addresses to listen on, as IP, IP:PORT or, with -Z, notls:IP:PORT
     #[arg(short = 'l', long)]
     listen: Vec<String>,
-    /// Go to the background
+    /// Run in the background
     #[arg(short = 'd', long)]
     pub daemon: bool,
-    /// Raise the limit of core files as far as it goes; a daemon stays in its directory
+    /// Raise the core file limit to its maximum; a daemon keeps its working directory
     #[arg(short = 'r', long)]
     pub enable_coredumps: bool,
-    /// User to become, where root starts this
+    /// User to switch to, when started as root
     #[arg(short = 'u', long)]
     pub user: Option<String>,
-    /// Memory of the whole process, in megabytes
+    /// Memory limit of the whole process, in megabytes
     #[arg(short = 'm', long, default_value = "64")]
     memory_limit: u64,
-    /// Answer an error when memory is used up, and drop nothing
+    /// Return an error when memory is full, in place of evicting items
     #[arg(short = 'M', long)]
     disable_evictions: bool,
-    /// Connections at once
+    /// Maximum number of connections
     #[arg(short = 'c', long, default_value = "1024")]
     pub conn_limit: usize,
     /// Lock all memory
     #[arg(short = 'k', long)]
     pub lock_memory: bool,
-    /// Say what happens; -vv requests, too
+    /// Log events; -vv also logs requests
     #[arg(short = 'v', long, action = ArgAction::Count)]
     verbose: u8,
     /// Print the license
@@ -78,73 +78,74 @@ pub struct Options {
     /// Print the version
     #[arg(short = 'V', long)]
     pub version: bool,
-    /// File for the process's number, of a daemon
+    /// File for the pid of a daemon
     #[arg(short = 'P', long)]
     pub pidfile: Option<PathBuf>,
-    /// Growth of size classes; there are none, so nothing changes
+    /// Growth of size classes; ignored, there are none
     #[arg(short = 'f', long)]
     slab_growth_factor: Option<f64>,
-    /// Smallest size class; there are none, so nothing changes
+    /// Smallest size class; ignored, there are none
     #[arg(short = 'n', long)]
     slab_min_size: Option<i64>,
-    /// Large pages; nothing changes
+    /// Large pages; ignored
     #[arg(short = 'L', long)]
     enable_largepages: bool,
-    /// Delimiter of statistics by prefix; there are none
+    /// Delimiter of statistics by prefix; ignored, there are none
     #[arg(short = 'D')]
     delimiter: Option<String>,
-    /// Threads that serve; at most one for each 4 MiB of -m
+    /// Service threads; at most one for each 4 MiB of -m
     #[arg(short = 't', long, default_value = "4")]
     threads: usize,
-    /// Requests of one connection before others have their turn
+    /// Requests served for one connection before others have their turn
     #[arg(short = 'R', long, default_value = "20")]
     max_reqs_per_event: u32,
     /// Show 0 for every cas number
     #[arg(short = 'C', long)]
     disable_cas: bool,
-    /// Connections that may wait to be accepted
+    /// Listen backlog
     #[arg(short = 'b', long, default_value = "1024")]
     listen_backlog: i32,
-    /// Protocol: ascii, binary, or auto: what a connection begins with [default: auto; with -S binary]
+    /// Protocol: ascii, binary, or auto, which detects it on each connection [default: auto; with
+    /// -S binary]
     #[arg(short = 'B', long)]
     protocol: Option<String>,
-    /// Largest item, with memcached's overhead; k and m may follow
+    /// Maximum item size, including memcached's overhead; with suffix k or m
     #[arg(short = 'I', long, default_value = "1m")]
     max_item_size: String,
-    /// Clients have to say who they are by SASL, in the binary protocol; the users are those of -Y, or
-    /// of the file that MEMCACHED_SASL_PWDB names
+    /// Require SASL authentication, in the binary protocol; users are those of -Y, or of the file
+    /// that MEMCACHED_SASL_PWDB names
     #[arg(short = 'S', long)]
     enable_sasl: bool,
-    /// Do not serve `flush_all`
+    /// Disable flush_all
     #[arg(short = 'F', long)]
     disable_flush_all: bool,
-    /// Do not serve `stats cachedump` and `lru_crawler metadump`
+    /// Disable stats cachedump and lru_crawler metadump
     #[arg(short = 'X', long)]
     disable_dumping: bool,
-    /// Do not serve `watch`
+    /// Disable watch
     #[arg(short = 'W', long)]
     disable_watch: bool,
-    /// File of USER:PASSWORD lines; clients have to say who they are, in text or by SASL
+    /// File of USER:PASSWORD lines; clients must authenticate, in the text protocol or by SASL
     #[arg(short = 'Y', long)]
     auth_file: Option<PathBuf>,
-    /// Memory in a file that outlives the process: refused, as items do not
+    /// Memory file for restarts; refused, since items do not outlive the process
     #[arg(short = 'e', long)]
     memory_file: Option<PathBuf>,
-    /// NAPI ids: nothing changes
+    /// NAPI ids; ignored
     #[arg(short = 'N', long)]
     napi_ids: Option<String>,
-    /// TLS, with -o ssl_chain_cert=FILE,ssl_key=FILE
+    /// Enable TLS, with -o ssl_chain_cert=FILE,ssl_key=FILE
     #[arg(short = 'Z', long)]
     enable_ssl: bool,
-    /// Whose meta commands are spoken: 1.6.18's, or those of what came after it
+    /// Meta commands to use: those of memcached 1.6.18, or of later versions
     #[arg(long, value_enum, default_value = "1.6.18")]
     meta_dialect: MetaDialect,
-    /// Serve `debugtime N`, which moves the time on by N seconds: for tests of what ends
+    /// Enable debugtime N, which advances the clock by N seconds, for tests of expiry
     #[arg(long)]
     debug_time: bool,
-    /// More options, parted by commas: maxconns_fast, no_maxconns_fast, idle_timeout, lru_crawler,
-    /// no_lru_crawler, ssl_chain_cert,
-    /// ssl_key, ssl_ca_cert, ssl_verify_mode; memcached's others are accepted
+    /// More options, comma-separated: maxconns_fast, no_maxconns_fast, idle_timeout, lru_crawler,
+    /// no_lru_crawler, ssl_chain_cert, ssl_key, ssl_ca_cert, ssl_verify_mode; memcached's others
+    /// are accepted
     #[arg(short = 'o', long)]
     extended: Vec<String>,
 }
@@ -155,7 +156,7 @@ pub enum MetaDialect {
     /// memcached 1.6.18
     #[value(name = "1.6.18")]
     V1_6_18,
-    /// What later versions document
+    /// Later versions
     Later,
 }
 
@@ -288,9 +289,10 @@ pub fn warning(settings: &Settings, files: &Files) -> Option<&'static str> {
     match (files.users.is_some() || is_verified, files.tls.is_some()) {
         _ if settings.tcp.is_empty() && settings.udp.is_empty() => None,
         (true, true) => None,
-        (true, false) => Some("Passwords and items of clients travel unencrypted: see -Z."),
+        (true, false) => Some("Clients' passwords and items travel unencrypted: see -Z."),
         (false, _) => Some(
-            "Whoever reaches the ports may read and change every item: see -Y, and -Z with -o ssl_verify_mode=2.",
+            "Anyone who can reach the ports can read and change every item: see -Y, and -Z with -o \
+             ssl_verify_mode=2.",
         ),
     }
 }
@@ -379,7 +381,7 @@ impl Options {
         }
         if self.memory_file.is_some() {
             return usage(
-                "-e: items end with the process here; cenote kv keeps them on other machines",
+                "-e: items do not outlive this process; cenote kv keeps them on other machines",
             );
         }
         if self.auth_file.is_some() && self.udp_port != 0 {
@@ -554,7 +556,7 @@ impl Options {
                     }
                 }
                 name if EXTENDED_WITHOUT_USE.contains(&name) => {
-                    notes.push(format!("-o {name} is accepted and changes nothing"));
+                    notes.push(format!("-o {name} is accepted and ignored"));
                 }
                 _ => return Err(Refused::new(1, format!("Illegal suboption \"{option}\""))),
             }
@@ -573,7 +575,7 @@ impl Options {
         ];
         let given = notes.into_iter().filter(|(is_given, _)| *is_given);
         given
-            .map(|(_, name)| format!("{name} is accepted and changes nothing"))
+            .map(|(_, name)| format!("{name} is accepted and ignored"))
             .collect()
     }
 }

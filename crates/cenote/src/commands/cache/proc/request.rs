@@ -12,11 +12,11 @@ use super::{Common, Site, cache_id, known, say, sites};
 
 #[derive(clap::Args, Debug)]
 pub(super) struct Args {
-    /// Its name; the newest version runs
+    /// Name of the procedure; the newest version runs
     name: String,
-    /// The cache, by its name here or its number
+    /// The cache, by name or number
     cache: String,
-    /// The argument, as numbers of 8 bytes; at most 128
+    /// Argument, as up to 128 numbers of 8 bytes
     numbers: Vec<u64>,
     #[command(flatten)]
     common: Common,
@@ -51,7 +51,7 @@ pub(super) fn run(args: &Args) -> Result<u8> {
     } = end;
     let (how, is_whole) = match status {
         Status::Done => ("done", true),
-        Status::Stopped => ("stopped: the answer is what it goes on from", true),
+        Status::Stopped => ("stopped; the answer is the state to continue from", true),
         _ => ("", false),
     };
     if !is_whole {

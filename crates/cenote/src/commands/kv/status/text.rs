@@ -112,7 +112,7 @@ fn print_groups(out: &mut impl Write, groups: &[GroupStatus]) -> Result<()> {
                 bytes(moving),
             ]);
         } else {
-            row.push("no node that answers knows one".to_owned());
+            row.push("unknown to all nodes that answer".to_owned());
         }
         table.row(row);
     }

@@ -350,7 +350,7 @@ fn what_was_known_is_shown_with_its_age_while_nobody_answers() {
     let before = text(&fitted(&view, (200, 40)));
     view.handle_trouble(Focus::Volumes, "etcd does not answer".to_owned());
     let shown = text(&fitted(&view, (200, 40)));
-    assert!(shown.contains(" ago: etcd does not answer"), "{shown}");
+    assert!(shown.contains(" s old: etcd does not answer"), "{shown}");
     assert_eq!(shown.lines().count(), before.lines().count());
     for line in before.lines().filter(|line| !line.contains("VOLUME")) {
         assert!(shown.contains(line), "{line}: {shown}");

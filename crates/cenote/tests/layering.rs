@@ -36,7 +36,10 @@ const MAY_USE: &[(&str, &[&str])] = &[
         ],
     ),
     ("cenote-fuse", &[]),
-    ("cenote-block", &["cenote-volume", "cenote-fuse"]),
+    (
+        "cenote-block",
+        &["cenote-volume", "cenote-fabric", "cenote-fuse"],
+    ),
     (
         "cenote-client",
         &[

@@ -10,6 +10,8 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::Duration;
 
+use cenote_fabric::Time;
+use cenote_fabric::calls::{Spin, Spinner};
 use rustix::net::sockopt;
 use rustls::{ServerConfig, ServerConnection};
 
@@ -67,6 +69,8 @@ impl AsRawFd for Socket {
 pub(crate) struct Transport {
     socket: Socket,
     tls: Option<Box<ServerConnection>>,
+    /// Whether a patient receive looks for bytes before it sleeps.
+    spinner: Spinner,
 }
 
 /// What one receive brought.
@@ -80,7 +84,11 @@ pub(crate) struct Received {
 
 impl Transport {
     pub(crate) fn new(socket: Socket) -> Self {
-        Self { socket, tls: None }
+        Self {
+            socket,
+            tls: None,
+            spinner: Spinner::new(SPIN),
+        }
     }
 
     pub(crate) fn fd(&self) -> RawFd {
@@ -112,7 +120,10 @@ impl Transport {
         let fd = self.socket.as_raw_fd();
         let Some(tls) = &mut self.tls else {
             let wanted: usize = parts.iter().map(|part| part.len()).sum();
-            let bytes = sys::receive(fd, parts, patience)?;
+            let bytes = match patience {
+                Patience::None => sys::receive(fd, parts, patience),
+                _ => receive_patiently(fd, parts, patience, &mut self.spinner),
+            }?;
             return Ok(Received {
                 bytes,
                 // A short read empties a stream; the next byte is a new edge.
@@ -200,6 +211,29 @@ impl Received {
     };
 }
 
+/// Looks for bytes as long as that pays, then sleeps. A client that sends a long payload gives it to its socket
+/// in pieces, and wakes who sleeps for each: that costs both ends more than the piece's copy.
+fn receive_patiently(
+    fd: RawFd,
+    parts: &mut [IoSliceMut<'_>],
+    patience: Patience,
+    spinner: &mut Spinner,
+) -> io::Result<usize> {
+    let received = loop {
+        match sys::receive(fd, parts, Patience::None) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                if !spinner.looks_on(Time::now()) {
+                    break sys::receive(fd, parts, patience);
+                }
+                std::hint::spin_loop();
+            }
+            received => break received,
+        }
+    };
+    spinner.found();
+    received
+}
+
 /// Takes deciphered bytes as far as there are any; `WouldBlock` when there are none.
 fn read_parts(tls: &mut ServerConnection, parts: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
     let mut reader = tls.reader();
@@ -247,7 +281,10 @@ const BACKLOG_BYTES_MAX: usize = 256 << 10;
 /// Receives of one turn that bring no byte for the protocol above; a handshake takes two or three.
 const RECORDS_MAX: u32 = 16;
 
-/// For how long a patient receive waits: long beside a busy client's pauses, short
+/// For how long a patient receive looks at most: a few pieces of a payload, or a client's turn.
+const SPIN: Spin = Spin(Duration::from_micros(50));
+
+/// For how long a patient receive sleeps: long beside a busy client's pauses, short
 /// beside what the mailbox and the queues can wait.
 const PATIENCE_LIMIT: Duration = Duration::from_millis(2);
 

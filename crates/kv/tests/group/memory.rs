@@ -157,7 +157,7 @@ mod long {
         };
         // What lies side by side is of any age: half of all go, and come again.
         let (mut keys, mut state) = (Vec::new(), 1);
-        let of_partition = |key: &String| place_hash(key.as_bytes()) % 2 == 0;
+        let of_partition = |key: &String| place_hash(key.as_bytes()).is_multiple_of(2);
         let mut names = (0_u32..)
             .map(|number| format!("key {number}"))
             .filter(of_partition);

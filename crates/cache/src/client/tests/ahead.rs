@@ -42,7 +42,7 @@ fn a_copy_to_come_is_connected_to_and_not_used_before_it_counts() {
     client.handle_window(0, old_window);
     client.handle_window(1, new_window);
 
-    let mut read = |client: &mut Client, token| {
+    let read = |client: &mut Client, token| {
         let buffer = BytesMut::zeroed(8);
         client.submit_read(now, 0, buffer, token).unwrap();
         client.poll(now, &mut Vec::new());

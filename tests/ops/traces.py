@@ -472,7 +472,7 @@ def test_an_endpoint_that_is_none_is_said_at_the_start():
         refused = run(*host, code=1, env={**os.environ, **wrong})
         assert re.search(r"^error: OTEL_EXPORTER_OTLP_ENDPOINT is `localhost:4318`",
                          refused.stderr, re.M), refused.stderr
-        assert "try: OTEL_EXPORTER_OTLP_ENDPOINT=http://" in refused.stderr, refused.stderr
+        assert "try: set OTEL_EXPORTER_OTLP_ENDPOINT=http://" in refused.stderr, refused.stderr
         # What sends no spans does not mind.
         run(CENOTE, "plan", "--help", env={**os.environ, **wrong})
         grpc = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:4317",

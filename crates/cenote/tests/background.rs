@@ -72,7 +72,7 @@ fn a_server_in_the_background_serves_when_the_command_returns() {
     let idle = folder.run(&["volume", "status"]).expect(0);
     assert!(
         idle.stdout
-            .contains("not in use: 3 slabs on 3 hosts hold it"),
+            .contains("not in use: 3 slabs on 3 hosts for the next owner"),
         "{idle:?}"
     );
     let grown = folder

@@ -78,7 +78,7 @@ fn a_model_that_is_damaged_or_another_is_refused_and_stays() {
         path,
     ];
     let other = run(&[&add[..], &["--ends"]].concat()).expect(1);
-    assert!(other.stderr.contains("try: another --out"), "{other:?}");
+    assert!(other.stderr.contains("try: use another --out"), "{other:?}");
 
     fs::write(path, text.strip_suffix("end\n").unwrap()).unwrap();
     let cut = run(&add).expect(1);

@@ -229,7 +229,7 @@ fn an_operator_s_notice_has_a_host_emptied_and_one_that_is_called_off_keeps_it()
         .run(&["host", "notice", "h01", "--grace", "100s"])
         .expect(0);
     let stays = folder.run(&["host", "notice", "h01", "--cancel"]).expect(0);
-    assert!(stays.stdout.contains("h01: stays"), "{stays:#?}");
+    assert!(stays.stdout.contains("h01: notice withdrawn"), "{stays:#?}");
     assert!(runs(folder.pid("h01")));
     assert_eq!(load.check(), 0);
     assert_eq!(load.failed, 0);

@@ -374,7 +374,7 @@ fn a_manager_with_an_old_journal_is_refused_where_managers_agree_at_etcd() {
     folder.run(&["cache", "stop", "c0"]).expect(0);
     folder.run(&["cache", "start", "c0"]).expect(0);
     let refused = copy.run(&["cache", "manage", "c0"]).expect(1);
-    let said = "the journal here is that of manager 1, and manager 2 has begun at";
+    let said = "the journal here is that of manager 1, but manager 2 has started at";
     assert!(refused.stderr.contains(said), "{refused:#?}");
     until(&folder, "the other goes on", is_whole);
     folder.run(&["cache", "delete", "c0"]).expect(0);

@@ -144,7 +144,7 @@ fn too_few_descriptors_are_refused_at_the_start_and_a_low_soft_limit_is_raised()
     let dir = folder.str();
     let up = format!("\"$0\" up --hosts 2 --memory 4M --dir {dir}");
     let refused = shell(&format!("ulimit -n 32; {up}")).expect(1);
-    let said = "needs 196 open files, the limit is 32";
+    let said = "needs 196 open files, but the limit is 32";
     assert!(refused.stderr.contains(said), "{refused:#?}");
     assert!(refused.stderr.contains("ulimit -n 196"), "{refused:#?}");
     shell(&format!("ulimit -S -n 32; {up}")).expect(0);
@@ -286,7 +286,7 @@ fn memory_that_is_not_there_is_refused_before_anything_starts() {
         .run(&["up", "--hosts", "4", "--memory", "16T"])
         .expect(1);
     assert!(refused.stderr.contains("do not fit"), "{refused:#?}");
-    assert!(refused.stderr.contains("try: --memory"), "{refused:#?}");
+    assert!(refused.stderr.contains("try: use --memory"), "{refused:#?}");
     assert!(!folder.path().join("hosts").exists());
 }
 

@@ -217,7 +217,7 @@ fn what_cannot_be_is_refused_before_anything_starts() {
     assert!(
         large.stderr.contains("5 nodes with 1T each do not fit: ")
             && large.stderr.contains(" free on this machine")
-            && large.stderr.contains("try: --memory "),
+            && large.stderr.contains("try: use --memory "),
         "{large:#?}"
     );
     let nameless = run(&["kv", "status"]).expect(2);

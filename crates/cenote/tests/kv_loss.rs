@@ -184,7 +184,7 @@ fn what_is_lost_with_more_nodes_than_a_group_bears_is_told() {
         well.run(&["join", "--name", name]).expect(0);
     }
     let reset = well.run(&["reset-lost"]).expect(0);
-    assert!(reset.stdout.contains(", empty"), "{reset:#?}");
+    assert!(reset.stdout.contains(" restarts empty on "), "{reset:#?}");
     well.until("all is whole", |status| status["whole"] == true);
     for key in (0..100).map(|index| format!("key{index}")) {
         let request = with_value(&format!("set {key}"), b"z", "");

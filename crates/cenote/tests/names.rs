@@ -171,7 +171,10 @@ fn a_listener_whose_name_nobody_has_says_which() {
         refused.stderr.contains("--metrics gone.invalid:0"),
         "{refused:#?}"
     );
-    assert!(refused.stderr.contains("try: getent"), "{refused:#?}");
+    assert!(
+        refused.stderr.contains("try: check the name with getent"),
+        "{refused:#?}"
+    );
 }
 
 #[test]

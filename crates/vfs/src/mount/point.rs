@@ -36,7 +36,7 @@ pub enum PointError {
     #[error("{} is not empty, and what is in it would be hidden", .0.display())]
     NotEmpty(PathBuf),
     /// A file system is mounted there.
-    #[error("{} is a mount point already", .0.display())]
+    #[error("{} is already a mount point", .0.display())]
     Mounted(PathBuf),
     /// The process that served it was killed, and the mount could not be taken away.
     #[error("{} is the mount of a process that is gone", .0.display())]

@@ -72,7 +72,7 @@ pub const NOTHING: Range<u64> = 0..0;
 
 /// Whether the first bytes of a piece have something of a range.
 fn meets(range: &Range<u64>, address: u64, bytes: u64) -> bool {
-    address < range.end && range.start < address + bytes
+    range.start.max(address) < range.end.min(address + bytes)
 }
 
 impl Allocator {

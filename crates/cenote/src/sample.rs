@@ -153,7 +153,7 @@ impl Sampler {
     /// Asks every volume's owner.
     ///
     /// # Errors
-    /// As [`volumes`].
+    /// As [`volumes()`].
     pub fn volumes(&self) -> Result<Volumes> {
         match &self.loaded {
             Some(loaded) => volumes(&loaded.dir, self.timeout),

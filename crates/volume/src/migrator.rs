@@ -4,7 +4,7 @@
 //! nothing by their bit alone, the others by page operations (`worker::page::migration`). What it could not
 //! do of a chunk is done when that is asked for again.
 //!
-//! [`Run`] decides what is next, without thread or clock; [`run`] drives it on a thread, [`SteppedMigrator`]
+//! [`run`] decides what is next, without thread or clock, and drives that: on a thread, or step by step
 //! where its caller does the steps.
 //!
 //! Concurrency: one order and one answer, under a lock; the control thread is woken by the answer.

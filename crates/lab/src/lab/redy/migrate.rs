@@ -40,7 +40,7 @@ pub struct Args {
     /// Random seed of what is read and written
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// Leave the client's thread to the scheduler: else it has a processor of its own, and all else the others
+    /// Leave the client's thread to the scheduler. Over shm, where it polls, it has a processor of its own
     #[arg(long)]
     unpinned: bool,
     /// Also stop the load at the first region's stop until all have moved, to have both beside each other
@@ -76,7 +76,8 @@ pub fn run(args: &Args) -> Result<u8> {
         rate: args.rate,
         before: BEFORE,
         seed: args.seed,
-        pins: !args.unpinned,
+        // Over tcp it sleeps, and hosts need all processors.
+        pins: !args.unpinned && args.transport == Transport::Shm,
     };
     let reports = migration::run(&options, args.naive)?;
     let plot = migration::plot(&reports, Shown::Throughput);

@@ -375,7 +375,7 @@ fn whoever_asks_an_owner_that_is_killed_hears_that_and_what_to_do() {
         let said = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(1), "{arguments:?}: {said}");
         assert!(
-            said.contains("ended while it was executing the request"),
+            said.contains("its server ended while it was "),
             "{arguments:?}: {said}"
         );
         assert!(

@@ -488,7 +488,9 @@ impl World {
             // What was begun ends by itself, in its time.
             self.run_for(Duration::from_millis(500));
             let is_whole = |manager: &Manager| manager.owner.is_settled();
+            // One that is stopped for long holds up nobody before leases end.
             let is_done = self.repairs.is_empty()
+                && self.owner_paused_until == Time(0)
                 && self.manager.as_ref().is_some_and(is_whole)
                 && self.members.iter().all(|member| member.outstanding() == 0);
             if is_done || self.report.violation.is_some() {

@@ -227,10 +227,22 @@ impl Client {
     pub fn handle_no_window(&mut self, now: Time, host: HostIndex, window: WindowDescriptor) {
         /// Owners look at their books each time. Arbitrary.
         const PAUSE: Duration = Duration::from_secs(1);
-        self.troubled.insert(host);
         let name = (window.id.0, window.generation.0);
         let asked = self.links.get_mut(host).map(|link| &mut link.asked);
-        if let Some((region, _)) = asked.and_then(|asked| asked.remove(&name)) {
+        let asked = asked.and_then(|asked| asked.remove(&name));
+        let entry = asked.and_then(|(region, _)| self.regions.get_mut(region)?.entry.as_mut());
+        let is_it = |copy: &Copy| {
+            copy.host == host && copy.windows.iter().any(|w| (w.id, w.generation) == name)
+        };
+        if let Some(entry) = entry
+            && entry.next.iter().any(is_it)
+        {
+            // It is to come no more: a hint, of which nobody is told the end.
+            entry.next.clear();
+            return;
+        }
+        self.troubled.insert(host);
+        if let Some((region, _)) = asked {
             self.wanted_again.insert((now.after(PAUSE), region));
         }
     }

@@ -429,8 +429,6 @@ impl Owner {
         };
         if let Some(copy) = given_back {
             self.unmap(&copy);
-            // Nobody is to wait for its windows.
-            self.tell_all(region);
         }
         Some(quiet)
     }

@@ -3,46 +3,36 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use cenote_fabric::calls::Caller;
 use cenote_fabric::{
-    ClientId, CompletionQueue, Connector as _, Endpoint, Generation, Hello, Incoming, RemoteWindow,
-    Rights, Session, Status, Time, WindowDescriptor, WindowId, connector, wait,
+    CompletionQueue, Endpoint, Generation, Incoming, RemoteWindow, Rights, Status, Time,
+    WindowDescriptor, WindowId, wait,
 };
 use cenote_store::client::{ClientError, Command};
 use cenote_store::schemes::Saw;
 use cenote_store::{Condition, Medium, Refusal, Server};
 
+use crate::by_hand::{ByHand, received};
 use crate::lab::{LIMIT, Lab, Options, TRANSPORTS};
 
 /// A client by hand, whose WRITEs come when the test says so.
 struct Slow {
     // Dropped before the session, as verbs need it.
     endpoint: Box<dyn Endpoint>,
-    caller: Box<dyn Caller>,
-    session: Option<Box<dyn Session>>,
+    client: ByHand,
     landing: RemoteWindow,
     log: RemoteWindow,
     queue: CompletionQueue,
 }
 
 impl Slow {
-    fn connect<M: Medium>(lab: &Lab, server: &Server<M>, number: u128) -> Self {
-        let hello = Hello {
-            client: ClientId(number),
-            name: "slow".to_owned(),
-        };
-        let connector = connector(lab.key.clone());
-        let address = &server.addresses()[0];
-        let mut session = connector.connect(address, &hello, LIMIT).unwrap();
-        session.send(&[1]).unwrap();
-        let Incoming::Message(greeting) = received(&mut *session) else {
-            panic!("no greeting");
-        };
+    fn connect<M: Medium>(lab: &Lab, server: &Server<M>) -> Self {
+        let mut client = ByHand::connect(lab, server, 1000);
+        let (greeting, session) = (&client.greeting, client.session.as_mut().unwrap());
         // Kind, length of the scheme's name, the name, seed, landing; places, index, log.
         let landing_at = 2 + usize::from(greeting[1]) + 8;
         let mut attach = |at: usize| {
             session.attach(window_of(&greeting[at..])).unwrap();
-            match received(&mut *session) {
+            match received(&mut **session) {
                 Incoming::Attached(_, window) => window.unwrap(),
                 _ => panic!("no window"),
             }
@@ -51,30 +41,20 @@ impl Slow {
         let log = attach(landing_at + WINDOW_BYTES + 8 + WINDOW_BYTES);
         Self {
             endpoint: session.endpoint(LIMIT).unwrap(),
-            caller: session.caller_opener()(LIMIT).unwrap(),
-            session: Some(session),
+            client,
             landing,
             log,
             queue: CompletionQueue::default(),
         }
     }
 
-    /// Space for a value, by hand: its version and its place.
-    fn space(&mut self, key: &[u8], value_bytes: u32) -> (u64, u64) {
-        let mut request = vec![1, 0, 0, 0, 0, 0, 0, 0, 0, 0];
-        request.extend(value_bytes.to_le_bytes());
-        request.extend(7_u32.to_le_bytes());
-        request.extend(key);
-        self.caller.call(&request, 1).unwrap();
-        let mut said = None;
-        while said.is_none() {
-            let take = &mut |_, answer: Result<&[u8], _>| said = Some(answer.unwrap().to_vec());
-            self.caller.poll(Time::now(), take);
-        }
-        let said = said.unwrap();
-        assert_eq!(said[0], 1, "no space was given");
-        let word = |at: usize| u64::from_le_bytes(said[at..at + 8].try_into().unwrap());
-        (word(1), word(11))
+    /// A version that it takes too long over: where it may write it.
+    fn give_up<M: Medium>(&mut self, server: &Server<M>) -> u64 {
+        let (_, place) = self.client.space(b"key", VALUE_BYTES as u32);
+        until(server, "the version waits", |server| {
+            server.figures()[0].backlog == 0
+        });
+        place
     }
 
     fn write(&mut self, window: &RemoteWindow, offset: u64, bytes: &[u8]) -> Status {
@@ -96,18 +76,6 @@ impl Slow {
             wait(&fds, Some(Duration::from_millis(10))).unwrap();
             self.endpoint.poll(Time::now(), &mut self.queue);
         }
-    }
-}
-
-fn received(session: &mut dyn Session) -> Incoming {
-    let until = Instant::now() + LIMIT;
-    loop {
-        if let Some(incoming) = session.receive().unwrap() {
-            return incoming;
-        }
-        assert!(Instant::now() < until, "nothing comes");
-        let fds: Vec<_> = session.fd().into_iter().collect();
-        wait(&fds, Some(Duration::from_millis(10))).unwrap();
     }
 }
 
@@ -148,11 +116,8 @@ fn a_write_after_its_version_was_given_up_lands_in_its_own_clients_memory_alone(
     for transport in TRANSPORTS {
         let lab = Lab::new();
         let server = lab.serve(&options(transport));
-        let mut slow = Slow::connect(&lab, &server, 1000);
-        let (_, offset) = slow.space(b"key", VALUE_BYTES as u32);
-        until(&server, "the version waits", |server| {
-            server.figures()[0].backlog == 0
-        });
+        let mut slow = Slow::connect(&lab, &server);
+        let offset = slow.give_up(&server);
         // Another client has the place now that was free: in a landing of its own.
         let mut user = lab.client(&server);
         let value = |number: u8| vec![number; VALUE_BYTES];
@@ -177,10 +142,10 @@ fn a_write_of_a_client_that_is_gone_reaches_nobody() {
     for transport in TRANSPORTS {
         let lab = Lab::new();
         let server = lab.serve(&options(transport));
-        let mut slow = Slow::connect(&lab, &server, 1000);
-        let (_, offset) = slow.space(b"key", VALUE_BYTES as u32);
+        let mut slow = Slow::connect(&lab, &server);
+        let (_, offset) = slow.client.space(b"key", VALUE_BYTES as u32);
         // It is taken for gone, and has its connection for data and its map of the landing still.
-        drop(slow.session.take());
+        drop(slow.client.session.take());
         until(&server, "the version waits", |server| {
             server.figures()[0].backlog == 0
         });
@@ -225,11 +190,8 @@ fn a_place_of_the_log_is_not_anothers_while_its_client_may_write_there() {
             ..options(transport)
         };
         let server = lab.serve(&options);
-        let mut slow = Slow::connect(&lab, &server, 1000);
-        let (_, place) = slow.space(b"key", VALUE_BYTES as u32);
-        until(&server, "the version waits", |server| {
-            server.figures()[0].backlog == 0
-        });
+        let mut slow = Slow::connect(&lab, &server);
+        let place = slow.give_up(&server);
         let mut user = lab.client(&server);
         let put = |number: u8| Command::Put {
             key: vec![number % 4],

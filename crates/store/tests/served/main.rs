@@ -1,5 +1,6 @@
 //! Real servers and clients over shm and tcp.
 
+mod by_hand;
 mod copies;
 mod fences;
 mod lab;

@@ -236,6 +236,14 @@ impl Connection {
         }
     }
 
+    /// Who connected, of a control connection.
+    pub(super) fn name(&mut self) -> Option<ClientId> {
+        match &self.kind {
+            Purpose::Control(control) => Some(control.name),
+            Purpose::Data(_) | Purpose::Calls(_) => None,
+        }
+    }
+
     pub(super) fn data(&mut self) -> Option<&mut Data> {
         match &mut self.kind {
             Purpose::Data(data) => Some(data),

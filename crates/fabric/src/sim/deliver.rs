@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::clock::Event;
-use super::connection::{ConnectionId, Purpose};
+use super::connection::{Connection, ConnectionId, Purpose};
 use super::injected_faults::InjectedFaults;
 use super::listener::Inbound;
 use super::message::{Body, Leg, Message, MessageId};
@@ -117,15 +117,20 @@ impl State {
     fn act_on(&mut self, id: MessageId, part: Range<usize>) {
         let connection_id = self.messages.at(id).connection;
         let connection = self.connections.at(connection_id);
-        let (client, host) = (connection.client, connection.host);
+        let (client, host, has_left) =
+            (connection.client, connection.host, !connection.client_open);
         let control = match &connection.kind {
             Purpose::Data(data) => data.control,
             Purpose::Control(_) | Purpose::Calls(_) => connection_id,
         };
+        let writer = match has_left {
+            true => self.connections.find(control).and_then(Connection::name),
+            false => None,
+        };
         let node = &mut self.nodes[host.0 as usize];
         let process = node.process.as_mut().expect("the node is up");
         let message = self.messages.at_mut(id);
-        self.witness.receive(host, message);
+        self.witness.receive(host, message, writer, has_left);
         let mut status = act(&process.table, message, self.injected, part, |message| {
             self.witness.see(host, message);
         });

@@ -7,7 +7,7 @@ use super::listener::SimListener;
 use super::model::{LinkModel, Nic};
 use super::session::SimConnector;
 use super::state::State;
-use crate::{Address, Generation, Time, memory};
+use crate::{Address, ClientId, Generation, Time, memory};
 
 /// A machine of a simulated network.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
@@ -136,8 +136,8 @@ impl Net {
     }
 
     /// A client has told a host that it needs a window no more: no write of it may arrive from here on.
-    pub fn note_given_back(&self, host: NodeId, generation: Generation) {
-        self.lock().witness.give_back(host, generation);
+    pub fn note_given_back(&self, host: NodeId, generation: Generation, client: ClientId) {
+        self.lock().witness.give_back(host, generation, client);
     }
 
     /// Takes what the network itself saw go wrong since the last call: a verb that took effect in

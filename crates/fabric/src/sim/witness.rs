@@ -3,20 +3,20 @@
 //! It keeps books of its own: of the windows that hosts open and close, and of what was sent. It
 //! asks neither the window table nor what is injected, so that it notices when those are wrong.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 
 use super::connection::ConnectionId;
 use super::message::{Body, Leg, Message};
 use super::net::NodeId;
-use crate::{Generation, WindowDescriptor, WindowId};
+use crate::{ClientId, Generation, WindowDescriptor, WindowId};
 
 /// What was seen, and what it is held against.
 #[derive(Default)]
 pub(super) struct Witness {
     /// The generation of each window that stands, by node and id.
     windows: Vec<Vec<Option<Generation>>>,
-    /// Windows that clients have given back, by node.
-    given_back: HashSet<(u32, Generation)>,
+    /// Windows that were given back, by node, and by whom.
+    given_back: HashMap<(u32, Generation), ClientId>,
     broken: Vec<String>,
 }
 
@@ -48,19 +48,32 @@ impl Witness {
         if let Some(windows) = self.windows.get_mut(host.0 as usize) {
             windows.clear();
         }
-        self.given_back.retain(|(node, _)| *node != host.0);
+        self.given_back.retain(|(node, _), _| *node != host.0);
     }
 
     /// A client needs a window no more.
-    pub(super) fn give_back(&mut self, host: NodeId, generation: Generation) {
-        self.given_back.insert((host.0, generation));
+    pub(super) fn give_back(&mut self, host: NodeId, generation: Generation, by: ClientId) {
+        self.given_back.insert((host.0, generation), by);
     }
 
-    /// A verb that changes memory has arrived on a connection that stands, whatever becomes of it. Who
-    /// has given a window back has ended its writes there; reads may still be under way for nobody.
+    /// A verb that changes memory has arrived, whatever becomes of it. Who has given a window back has ended
+    /// its writes there, and those of others that it gave the window to; reads may still be under way for
+    /// nobody. `has_left`: the writer has closed its end of the connection, which the host has not heard of.
+    /// What it had under way then it can end no more: it tells the giver that it may land late, who sees to
+    /// it that this is of no consequence. One that gives back by itself has nobody to tell.
     #[inline]
-    pub(super) fn receive(&mut self, host: NodeId, message: &Message) {
-        if message.is_change() && self.given_back.contains(&(host.0, message.generation)) {
+    pub(super) fn receive(
+        &mut self,
+        host: NodeId,
+        message: &Message,
+        writer: Option<ClientId>,
+        has_left: bool,
+    ) {
+        if !message.is_change() {
+            return;
+        }
+        let by = self.given_back.get(&(host.0, message.generation));
+        if by.is_some_and(|by| !has_left || writer == Some(*by)) {
             self.complain(format!(
                 "a {:?} arrives in window {} of node {}, which its client has given back",
                 message.body, message.window.0, host.0

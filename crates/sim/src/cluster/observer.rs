@@ -148,7 +148,7 @@ impl Observer {
                 drop(book);
                 if let Request::Unmap { window } = request {
                     let (net, node) = &self.machine;
-                    net.note_given_back(*node, Generation(window.generation));
+                    net.note_given_back(*node, Generation(window.generation), client);
                 }
                 if let Err(what) = outcome {
                     self.complain(&what);

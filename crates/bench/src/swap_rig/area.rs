@@ -1,6 +1,7 @@
 //! A swap area that is on, as a guard, and whether there are others.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use cenote_block::swap::{Discard, area};
@@ -25,7 +26,19 @@ impl Area {
     /// Brings every page back.
     pub(crate) fn off(mut self) -> anyhow::Result<()> {
         self.is_on = false;
-        area::off(&self.path, |_| ()).with_context(|| format!("swapoff {}", self.path.display()))
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            match area::off(&self.path, |_| ()) {
+                // Where a program faults on a page of zram just then the kernel says so, with memory free.
+                Err(error) if error.raw_os_error() == Some(libc::ENOMEM) && tries < TRIES_MAX => {
+                    std::thread::sleep(BETWEEN_TRIES);
+                }
+                ended => {
+                    return ended.with_context(|| format!("swapoff {}", self.path.display()));
+                }
+            }
+        }
     }
 }
 
@@ -50,6 +63,10 @@ pub(crate) fn refuse_others() -> anyhow::Result<()> {
         None => Ok(()),
     }
 }
+
+/// Arbitrary: a fault takes microseconds.
+const TRIES_MAX: u32 = 20;
+const BETWEEN_TRIES: Duration = Duration::from_millis(100);
 
 /// The highest there is: above any other swap of this machine, or the program would page to that.
 pub(crate) const PRIORITY: u16 = 32767;

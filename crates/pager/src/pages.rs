@@ -1,7 +1,7 @@
 //! What becomes of each page of a shard: a table of states that faults and ends of I/O move on.
 //!
 //! ```text
-//! Empty  --fault--> Dirty                       never stored: zeros, without I/O
+//! Empty  --fault--> Zeroing  --zeros-> Dirty    never stored: zeros, without I/O
 //! Stored --fault--> Fetching --read--> Clean    or Dirty, when somebody waits to write
 //! Stored --ahead--> Ahead    --read--> Clean
 //! Clean  --write fault--> Dirty
@@ -40,7 +40,7 @@ const PASSED_MAX: u32 = 64;
 /// What is to be done with a page, in this order.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Action {
-    /// Install a page of zeros, writable, and wake who waits for it.
+    /// Get it zeros, once it is out of the memory; then [`Pages::zero_done`].
     Zero(u32),
     /// Read it from the store; then [`Pages::read_done`].
     Read(u32),
@@ -58,7 +58,7 @@ pub enum Action {
     Wake(u32),
 }
 
-/// What becomes of a page that was read.
+/// What becomes of a page that was read, or gets zeros.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Arrival {
     /// Install the bytes and wake who waits.
@@ -89,13 +89,15 @@ enum State {
     Empty,
     /// Not resident; the store has it.
     Stored,
+    /// Gets zeros, for somebody who waits.
+    Zeroing,
     /// Being read for somebody who waits to read.
     Fetching,
     /// Being read for somebody who waits to write.
     FetchingToWrite,
     /// Being read ahead.
     Ahead,
-    /// Being read, and discarded meanwhile.
+    /// Being read, or to get zeros, and discarded meanwhile.
     Void,
     /// Resident, protected, as the store has it.
     Clean,
@@ -231,8 +233,10 @@ impl Pages {
                 self.counters.faults += 1;
                 self.counters.zeroed += 1;
                 self.resident += 1;
-                // The kernel's page of zeros is not told from one that was written.
-                self.settle(page, State::Dirty);
+                match is_injected(InjectedFault::ZerosUnawaited) {
+                    true => self.settle(page, State::Dirty),
+                    false => self.set(page, State::Zeroing),
+                }
                 self.actions.push_back(Action::Zero(page));
             }
             State::Stored => {
@@ -247,7 +251,7 @@ impl Pages {
                 self.set(page, fetching(to_write));
             }
             State::Fetching if to_write => self.set(page, State::FetchingToWrite),
-            State::Fetching | State::FetchingToWrite => {}
+            State::Fetching | State::FetchingToWrite | State::Zeroing => {}
             State::Clean if to_write => self.unprotect(page, State::Dirty),
             State::Cleaning if to_write => self.unprotect(page, State::Redirtied),
             State::Void | State::Erasing => self.waiting.push_back((page, to_write)),
@@ -318,7 +322,7 @@ impl Pages {
             State::Fetching | State::FetchingToWrite if !is_read => {
                 self.counters.lost += 1;
                 if is_injected(InjectedFault::LostAsZeros) {
-                    self.settle(page, State::Dirty);
+                    self.set(page, State::Zeroing);
                     self.actions.push_back(Action::Zero(page));
                     return Arrival::Ignore;
                 }
@@ -338,6 +342,29 @@ impl Pages {
                 Arrival::Install { protected: true }
             }
             _ => unreachable!("page {page} was read while it is {state:?}"),
+        };
+        self.tick(now);
+        arrival
+    }
+
+    /// A page that is to get zeros is out of the memory. Until then nobody may choose it to go:
+    /// what it is by the books is not there.
+    pub fn zero_done(&mut self, page: u32, now: Duration) -> Arrival {
+        let arrival = match self.pages[page as usize].state {
+            State::Void => {
+                self.leave();
+                self.erase(page);
+                Arrival::Ignore
+            }
+            State::Zeroing => {
+                // The kernel's page of zeros is not told from one that was written.
+                self.settle(page, State::Dirty);
+                Arrival::Install { protected: false }
+            }
+            _ if is_injected(InjectedFault::ZerosUnawaited) => {
+                Arrival::Install { protected: false }
+            }
+            state => unreachable!("page {page} gets zeros while it is {state:?}"),
         };
         self.tick(now);
         arrival
@@ -398,7 +425,9 @@ impl Pages {
             State::Cleaning | State::Redirtied | State::Erasing => return false,
             State::Void => {}
             State::Empty => self.queues.forget(page),
-            State::Fetching | State::FetchingToWrite | State::Ahead => self.set(page, State::Void),
+            State::Fetching | State::FetchingToWrite | State::Ahead | State::Zeroing => {
+                self.set(page, State::Void)
+            }
             State::Stored | State::Lost => {
                 // A lost page is out of the memory only when its poison is.
                 self.actions.push_back(Action::Drop(page));

@@ -64,6 +64,8 @@ pub struct Space {
     /// Reads of such pages that have ended. Until then they count as under way: a page whose books
     /// were ahead of it could be chosen to go before it came.
     held_reads: Vec<(u32, Done)>,
+    /// Such pages that are to get zeros. They count as under way, too.
+    held_zeros: Vec<u32>,
     /// Pages that the program has forgotten, and the request's number.
     request: Option<(Range<u32>, u64)>,
     answered: u64,
@@ -102,6 +104,7 @@ impl Space {
             leaving: Leaving::default(),
             held_faults: Vec::new(),
             held_reads: Vec::new(),
+            held_zeros: Vec::new(),
             request: None,
             answered: 0,
             forgetting: None,
@@ -157,7 +160,7 @@ impl Space {
 
     /// Whether a thread waits for room, or for a page on its way out.
     pub fn is_awaited(&self) -> bool {
-        self.pages.is_awaited() || !self.held_faults.is_empty()
+        self.pages.is_awaited() || !(self.held_faults.is_empty() && self.held_zeros.is_empty())
     }
 
     pub fn deadline(&self, now: Duration) -> Option<Duration> {
@@ -194,7 +197,7 @@ impl Space {
 
     /// Whether something was read that is not looked at.
     pub fn is_told(&self) -> bool {
-        !(self.kernel.faults.is_empty() && self.kernel.forked.is_empty()) || self.is_released()
+        !(self.kernel.faults.is_empty() && self.kernel.forked.is_empty())
     }
 
     /// Goes on. Whether anything happened.
@@ -260,8 +263,6 @@ impl Space {
         };
         let mut word = [0; 1];
         match socket::receive(agent, &mut word) {
-            // It was heard while there was no other way to go on.
-            Packet::Nothing if self.is_released() => {}
             Packet::Nothing => return false,
             Packet::End => {
                 self.is_ending = true;
@@ -274,29 +275,29 @@ impl Space {
         for (page, end) in std::mem::take(&mut self.held_reads) {
             self.end(page, Purpose::Read, end, store);
         }
-        if !self.held_reads.is_empty() || self.request.is_some() {
+        for page in std::mem::take(&mut self.held_zeros) {
+            self.zero(page, store);
+        }
+        // A fork is settled between actions.
+        self.act(store);
+        let is_held = !(self.held_reads.is_empty() && self.held_zeros.is_empty());
+        if is_held || self.request.is_some() {
             self.flush();
         }
         true
     }
 
-    /// Whether something waited for pages on their way out, and there is none any more.
-    fn is_released(&self) -> bool {
-        let is_held = !(self.held_faults.is_empty() && self.held_reads.is_empty());
-        is_held && self.leaving.is_empty() && self.is_bounded()
-    }
-
-    /// Waits until no page is on its way out.
-    fn drain(&mut self) {
-        while !self.leaving.is_empty() && !self.is_ending {
-            self.flush();
-            let Some(agent) = &self.agent else { return };
-            let mut word = [0; 1];
-            match socket::receive(agent, &mut word) {
-                Packet::Nothing => std::thread::yield_now(),
-                Packet::End => self.is_ending = true,
-                Packet::Words(..) => self.leaving.sent.clear(),
-            }
+    /// Installs zeros at a page. One on its way out gets them when it is gone: the agent would drop
+    /// them, and what was written to them meanwhile. Nobody waits for that here, since a stopped
+    /// program has no agent that answers, and others are served by this handler.
+    fn zero(&mut self, page: u32, store: &Store) {
+        if self.leaving.has(page) {
+            self.held_zeros.push(page);
+            return self.flush();
+        }
+        if let Arrival::Install { protected } = self.pages.zero_done(page, store.now()) {
+            let result = self.kernel.zero(self.layout.address(page), protected);
+            self.done("a page of zeros", result);
         }
     }
 
@@ -360,14 +361,8 @@ impl Space {
             && let Some(action) = self.pages.next_action()
         {
             match action {
-                Action::Zero(page) => {
-                    // Seldom: who waited for room waits at a page that went again meanwhile.
-                    if self.leaving.has(page) {
-                        self.drain();
-                    }
-                    let result = self.kernel.zero(self.layout.address(page), false);
-                    self.done("a page of zeros", result);
-                }
+                // Seldom on its way out: who waited for room waits at a page that went again.
+                Action::Zero(page) => self.zero(page, store),
                 Action::Protect(page) | Action::Unprotect(page) => {
                     let protected = matches!(action, Action::Protect(_));
                     let result = self.kernel.protect(self.layout.address(page), protected);

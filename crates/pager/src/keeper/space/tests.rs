@@ -1,8 +1,9 @@
 //! An address space of this process. The test is its agent: it says when pages are gone.
 
 use std::os::fd::FromRawFd;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
+use std::time::Duration;
 
 use cenote_volume::Volume;
 
@@ -185,7 +186,7 @@ fn a_page_that_comes_before_its_fault_is_heard_loses_no_write() {
 }
 
 #[test]
-fn what_waits_for_pages_that_go_is_served_whoever_hears_that_they_are_gone() {
+fn a_stopped_agent_holds_up_who_waits_for_its_pages_alone() {
     if let Err(error) = crate::works() {
         println!("skipped: memory of programs: needs {error}");
         return;
@@ -199,21 +200,49 @@ fn what_waits_for_pages_that_go_is_served_whoever_hears_that_they_are_gone() {
     }
     program.space.set_room(8, &mut program.store);
     program.until(|space| [1, 2].iter().all(|page| space.leaving.sent.contains(page)));
-    assert!(program.drop_pages());
     program.space.set_room(UNBOUNDED, &mut program.store);
-    let at = program.word(2);
-    let thread = thread::spawn(move || access(at, None));
-    program.until(|space| !space.held_faults.is_empty());
-    // The agent answers while a page of zeros is wanted that is on its way out.
-    program.say_gone();
+    let (first, second) = (program.word(1), program.word(2));
+    // The agent is stopped while zeros are wanted of a page on its way out. It goes on in the end,
+    // so that a handler that waits for it fails here and does not hang.
+    let (acted, has_acted) = mpsc::channel();
+    let agent = program.agent.try_clone().expect("a descriptor");
+    let waiting = thread::spawn(move || {
+        let is_late = has_acted.recv_timeout(Duration::from_secs(10)).is_err();
+        is_late.then(|| socket::send(&agent, &[0], None))
+    });
     let now = program.store.now();
     program.space.pages.fault(1, false, now);
     program.space.act(&mut program.store);
-    assert!(program.space.leaving.is_empty());
-    program.turn();
-    assert!(program.space.held_faults.is_empty());
-    program.until(|_| thread.is_finished());
-    assert_eq!(thread.join().expect("the thread ends"), 0);
+    acted.send(()).ok();
+    let woken = waiting.join().expect("the thread ends");
+    assert_eq!(woken, None, "the handler waited for the agent");
+    assert_eq!(program.space.held_zeros, [1]);
+    // Other pages come meanwhile; those on their way out do not, whoever wants them.
+    let other = program.word(9);
+    let other = thread::spawn(move || access(other, Some(9)));
+    program.until(|_| other.is_finished());
+    assert_eq!(other.join().expect("the thread ends"), 9);
+    assert_eq!(program.space.held_zeros, [1]);
+    assert!(program.drop_pages());
+    let writer = thread::spawn(move || access(first, Some(7)));
+    let reader = thread::spawn(move || access(second, None));
+    program.until(|space| space.held_faults.len() == 2);
+    assert!(!writer.is_finished() && !reader.is_finished());
+    program.say_gone();
+    program.until(|_| writer.is_finished() && reader.is_finished());
+    assert_eq!(writer.join().expect("the thread ends"), 7);
+    assert_eq!(reader.join().expect("the thread ends"), 0);
+    assert!(program.space.held_zeros.is_empty() && !program.space.is_awaited());
+    // What was written is there when the page has gone and come back.
+    program.space.set_room(8, &mut program.store);
+    let mut others = (2..=12).cycle();
+    while program.space.pages.is_resident(1) {
+        program.touch(others.next().expect("a cycle has no end"), None);
+    }
+    while !program.space.leaving.is_empty() {
+        program.go_on();
+    }
+    assert_eq!(program.touch(1, None), 7);
 }
 
 #[test]

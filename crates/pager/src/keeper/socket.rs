@@ -42,14 +42,17 @@ pub fn listen(path: &Path) -> io::Result<OwnedFd> {
 }
 
 /// The next who connects, if there is one.
-pub fn accept(listener: &OwnedFd) -> Option<OwnedFd> {
+pub fn accept(listener: &OwnedFd) -> io::Result<Option<OwnedFd>> {
     let (fd, flags) = (
         listener.as_raw_fd(),
         libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK,
     );
     // SAFETY: the address is not asked for.
     let fd = unsafe { libc::accept4(fd, std::ptr::null_mut(), std::ptr::null_mut(), flags) };
-    owned(fd).ok()
+    match owned(fd) {
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
+        accepted => accepted.map(Some),
+    }
 }
 
 /// What a socket has.

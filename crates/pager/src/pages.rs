@@ -81,7 +81,8 @@ pub struct Pages {
     queues: Queues,
     streams: Streams,
     actions: VecDeque<Action>,
-    /// Faults that wait for room, or for a page that is neither here nor there.
+    /// Pages with faults that wait for room, or that are neither here nor there; each once, and
+    /// whether one of its faults is to write.
     waiting: VecDeque<(u32, bool)>,
     /// Pages that are resident or on their way.
     resident: u32,
@@ -181,8 +182,7 @@ impl Pages {
         };
         match self.pages[page as usize].state {
             State::Empty | State::Stored if self.free() == 0 => {
-                self.counters.waits += 1;
-                self.waiting.push_back((page, to_write));
+                self.counters.waits += u64::from(self.wait(page, to_write));
             }
             State::Empty => {
                 self.counters.faults += 1;
@@ -209,12 +209,26 @@ impl Pages {
             State::Fetching | State::FetchingToWrite | State::Zeroing => {}
             State::Clean if to_write => self.unprotect(page, State::Dirty),
             State::Cleaning if to_write => self.unprotect(page, State::Redirtied),
-            State::Void | State::Erasing => self.waiting.push_back((page, to_write)),
+            State::Void | State::Erasing => {
+                self.wait(page, to_write);
+            }
             // It came after what it asks for; or it finds out that the page is lost.
             State::Clean | State::Cleaning | State::Dirty | State::Redirtied | State::Lost => {
                 self.actions.push_back(Action::Wake(page));
             }
         }
+    }
+
+    /// Has a fault wait. Whether it is the first one of its page. A thread that takes signals while
+    /// it waits faults again each time, so that faults have no bound, and pages have.
+    fn wait(&mut self, page: u32, to_write: bool) -> bool {
+        let same = self.waiting.iter_mut().find(|(waits, _)| *waits == page);
+        if let Some((_, writes)) = same {
+            *writes |= to_write;
+            return false;
+        }
+        self.waiting.push_back((page, to_write));
+        true
     }
 
     /// A page that was protected is about to be changed.

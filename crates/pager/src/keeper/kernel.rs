@@ -29,7 +29,7 @@ pub enum Cause {
 }
 
 /// A fault at an address.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Fault {
     pub address: u64,
     pub cause: Cause,

@@ -309,7 +309,10 @@ impl Space {
             return self.doorbell();
         }
         if self.leaving.has(page) {
-            self.held_faults.push(fault);
+            // A thread that takes signals faults again while it waits.
+            if !self.held_faults.contains(&fault) {
+                self.held_faults.push(fault);
+            }
             return self.flush();
         }
         let address = self.layout.address(page);

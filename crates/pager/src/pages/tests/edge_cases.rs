@@ -42,3 +42,19 @@ fn a_page_that_gets_zeros_is_not_chosen_before_and_may_be_discarded() {
     assert_eq!(pages.zero_done(4, Duration::ZERO), install);
     assert_eq!(pages.next_action(), Some(Action::Protect(4)));
 }
+
+#[test]
+fn a_thread_that_faults_again_and_again_waits_once() {
+    let mut pages = Pages::new(64, 8);
+    for page in 0..8 {
+        pages.fault(page, true, Duration::ZERO);
+    }
+    for page in [20, 21].into_iter().cycle().take(1_000) {
+        pages.fault(page, page == 20, Duration::ZERO);
+    }
+    // What one fault of a page asks for, all get.
+    pages.fault(21, true, Duration::ZERO);
+    pages.fault(21, false, Duration::ZERO);
+    assert_eq!(pages.waiting, [(20, true), (21, true)]);
+    assert_eq!(pages.counters().waits, 2);
+}

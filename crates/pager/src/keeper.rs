@@ -41,7 +41,8 @@ use space::Space;
 use store::{Store, untag};
 use strangers::Strangers;
 
-/// Address spaces at once; more are refused, and stay in this machine's memory.
+/// Address spaces at once. More programs stay in this machine's memory; more children are ended,
+/// since what they have of their parents is served.
 const SPACES_MAX: usize = 1024;
 /// Connections that are accepted before others are served again.
 const ACCEPTS_MAX: usize = 16;
@@ -114,6 +115,12 @@ impl Keeper {
             let mut path = socket.as_os_str().to_owned();
             path.push(format!(".{index}"));
             let listener = socket::listen(path.as_ref());
+            // The first handler is asked first. What it lets in is there for all, though another may
+            // know later that others are gone.
+            let spaces_max = match index {
+                0 => SPACES_MAX,
+                _ => 2 * SPACES_MAX,
+            };
             works.push(Work {
                 index,
                 peers: Arc::clone(&peers),
@@ -122,7 +129,7 @@ impl Keeper {
                 next_hearing: Duration::ZERO,
                 next_accept: Duration::ZERO,
                 spaces: BTreeMap::new(),
-                store: Store::new(volume.worker()?, Arc::clone(&slots)),
+                store: Store::new(volume.worker()?, Arc::clone(&slots), spaces_max),
                 next_look: Duration::ZERO,
                 next: Next::Nothing,
                 demand: Demand::default(),
@@ -293,7 +300,7 @@ impl Work {
                 Packet::Words(wire::HELLO_WORDS, fds) if hello[0] == wire::MAGIC => {
                     match self.introduce(&stranger, &hello, fds) {
                         Ok(space) => self.bind(space, stranger),
-                        Err(error) => self.refuse(&stranger, &error),
+                        Err(error) => self.refuse(&stranger, hello[1], &error),
                     }
                 }
                 // It has ended, or is no program of ours.
@@ -318,6 +325,9 @@ impl Work {
             let (Some(space), Some(memory)) = (space, fds.next()) else {
                 return Err(malformed());
             };
+            if space.is_given_up() {
+                return Err(io::Error::from_raw_os_error(libc::EMFILE));
+            }
             let answer = [wire::MAGIC, 0, hello[2]];
             space.introduce(File::from(memory));
             let is_told = socket::send(agent, &answer, Some(space.uffd()));
@@ -330,13 +340,7 @@ impl Work {
         let most = (2 * u64::from(self.store.slots().count())).min(u64::from(u32::MAX - 8));
         let layout = Layout::of(hello, self.index, self.peers.bells.len(), most);
         let layout = layout.ok_or_else(malformed)?;
-        // The first handler is asked first. What it lets in is there for all, though another may
-        // know later that others are gone.
-        let most = match self.index {
-            0 => SPACES_MAX,
-            _ => 2 * SPACES_MAX,
-        };
-        if self.spaces.len() >= most {
+        if self.store.ids.is_full() {
             return Err(io::Error::from_raw_os_error(libc::EMFILE));
         }
         let id = self.store.ids.take();
@@ -356,10 +360,13 @@ impl Work {
         self.look();
     }
 
-    /// Tells a program why it is not served. It ends if handlers before this one have let it in; what
-    /// they have of it they leave then.
-    fn refuse(&self, stranger: &OwnedFd, error: &io::Error) {
+    /// Tells a program why it is not served. It ends if handlers before this one have let it in, and
+    /// a child in any case; what they have of it they leave then.
+    fn refuse(&self, stranger: &OwnedFd, kind: u64, error: &io::Error) {
         match self.index {
+            _ if kind == wire::HELLO_CHILD => {
+                tracing::error!(%error, "a child ends: it cannot be served");
+            }
             0 => tracing::warn!(%error, "memory of a program stays in this machine"),
             _ => {
                 tracing::error!(%error, "a program ends: others serve a part of its memory already")
@@ -464,7 +471,10 @@ impl Work {
             if space.is_told() {
                 return;
             }
-            fds.push(wait(space.uffd()));
+            // What the others say may be said for long. They are looked at now and then.
+            if !space.is_given_up() {
+                fds.push(wait(space.uffd()));
+            }
             if space.is_bounded() {
                 fds.extend(space.agent().map(wait));
             }

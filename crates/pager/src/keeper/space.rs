@@ -74,7 +74,7 @@ pub struct Space {
     in_flight: u32,
     /// The agent is gone: the program, too, or soon.
     is_ending: bool,
-    /// Its memory cannot be served any more: its faults are left alone until it is dead.
+    /// Its memory cannot be served: its faults are left alone until it is dead.
     is_given_up: bool,
     is_dead: bool,
     /// Address spaces that forks made.
@@ -133,6 +133,11 @@ impl Space {
 
     pub fn agent(&self) -> Option<RawFd> {
         self.agent.as_ref().map(AsRawFd::as_raw_fd)
+    }
+
+    /// Whether it is not served, and whoever introduces it has to end.
+    pub fn is_given_up(&self) -> bool {
+        self.is_given_up
     }
 
     /// Whether its pages can be dropped.
@@ -197,18 +202,20 @@ impl Space {
 
     /// Whether something was read that is not looked at.
     pub fn is_told(&self) -> bool {
-        !(self.kernel.faults.is_empty() && self.kernel.forked.is_empty())
+        !self.is_dead && !(self.kernel.faults.is_empty() && self.kernel.forked.is_empty())
     }
 
     /// Goes on. Whether anything happened.
     pub fn turn(&mut self, store: &mut Store) -> bool {
-        if self.is_dead || self.is_given_up {
+        if self.is_dead {
             return false;
         }
-        let mut is_busy = self.hear(store);
-        if let Err(error) = self.kernel.read() {
-            tracing::warn!(space = self.id, %error, "faults of a program cannot be read");
+        if self.is_given_up {
+            return self.turn_away(store);
         }
+        let mut is_busy = self.hear(store);
+        let read = self.kernel.read();
+        self.done("read faults", read);
         self.settle_forks(store);
         while !self.kernel.faults.is_empty() {
             is_busy = true;
@@ -252,17 +259,22 @@ impl Space {
         list[0] = (list.len() as u64 - 1) / 2;
         self.leaving.sent.extend(pages);
         if !socket::send(agent, &list, None) {
-            self.is_ending = true;
+            // Nobody drops them. If the agent is there still, it ends the program now.
+            self.agent = None;
         }
     }
 
     /// Hears the agent: pages that left are gone.
     fn hear(&mut self, store: &mut Store) -> bool {
-        let Some(agent) = self.agent.as_ref().filter(|_| !self.is_ending) else {
-            return false;
-        };
         let mut word = [0; 1];
-        match socket::receive(agent, &mut word) {
+        let packet = match &self.agent {
+            _ if self.is_ending => return false,
+            Some(agent) => socket::receive(agent, &mut word),
+            // A list could not be sent.
+            None if !self.leaving.is_empty() => Packet::End,
+            None => return false,
+        };
+        match packet {
             Packet::Nothing => return false,
             Packet::End => {
                 self.is_ending = true;
@@ -344,7 +356,9 @@ impl Space {
                 tracing::debug!(space = self.id, %error, what, "a mapping is gone");
             }
             Err(error) => {
-                tracing::error!(space = self.id, %error, what, "a program is ended: its memory cannot be served");
+                if !self.is_given_up {
+                    tracing::error!(space = self.id, %error, what, "a program is ended: its memory cannot be served");
+                }
                 self.give_up();
             }
         }
@@ -532,7 +546,19 @@ impl Space {
 
     /// Makes the books of children that were forked.
     fn settle_forks(&mut self, store: &mut Store) {
+        // What was left to be done is not done: there are no books for a child.
+        if self.is_given_up {
+            return;
+        }
         for uffd in std::mem::take(&mut self.kernel.forked) {
+            if store.ids.is_full() {
+                tracing::error!(
+                    space = self.id,
+                    "a child is ended: there are too many programs"
+                );
+                self.refuse_child(uffd, store);
+                continue;
+            }
             let (pages, writable) = self.pages.copied();
             let mut shared = store.slots();
             let slots = (0..self.layout.count())
@@ -558,5 +584,6 @@ impl Space {
 /// What the kernel says of a mapping or a process that is gone, or of a page that is poisoned already.
 const GONE: [i32; 4] = [libc::ENOENT, libc::ESRCH, libc::EINVAL, libc::EEXIST];
 
+mod refused;
 #[cfg(test)]
 mod tests;

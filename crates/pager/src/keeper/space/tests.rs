@@ -1,9 +1,9 @@
 //! An address space of this process. The test is its agent: it says when pages are gone.
 
 use std::os::fd::FromRawFd;
-use std::sync::{Arc, Mutex, mpsc};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, mpsc};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use cenote_volume::Volume;
 
@@ -14,16 +14,41 @@ use cenote_test_kit::cluster::{Cluster, Transport};
 
 const MIB: u64 = 1 << 20;
 const PAGES: u32 = 31;
+const SPACES_MAX: usize = 4;
 
 struct Program {
     space: Space,
     store: Store,
     agent: OwnedFd,
+    _turn: Turn,
+}
+
+/// A fork is one of all programs of this process: one that has no turn then holds it up.
+static FORKS: RwLock<()> = RwLock::new(());
+
+/// Whether this process forks while there is a program, or others have programs, too.
+enum Turn {
+    Shared(#[allow(dead_code)] RwLockReadGuard<'static, ()>),
+    Alone(#[allow(dead_code)] RwLockWriteGuard<'static, ()>),
+}
+
+impl Turn {
+    fn shared() -> Self {
+        Self::Shared(FORKS.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn alone() -> Self {
+        Self::Alone(FORKS.write().unwrap_or_else(PoisonError::into_inner))
+    }
 }
 
 impl Program {
     fn begin(volume: &Volume) -> Self {
-        let len = (2 + PAGES as usize) * PAGE_BYTES;
+        Self::of_pages(volume, PAGES, Turn::shared())
+    }
+
+    fn of_pages(volume: &Volume, pages: u32, turn: Turn) -> Self {
+        let len = (2 + pages as usize) * PAGE_BYTES;
         let (access, kind) = (
             libc::PROT_READ | libc::PROT_WRITE,
             libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
@@ -52,11 +77,12 @@ impl Program {
         let mut space = Space::begin(1, uffd, memory, layout).expect("memory is registered");
         space.bound_by(keeper);
         let slots = Arc::new(Mutex::new(Slots::of_volume(volume.size_bytes())));
-        let store = Store::new(volume.worker().expect("a worker"), slots);
+        let store = Store::new(volume.worker().expect("a worker"), slots, SPACES_MAX);
         Self {
             space,
             store,
             agent,
+            _turn: turn,
         }
     }
 
@@ -272,4 +298,118 @@ fn a_program_whose_memory_the_kernel_does_not_serve_is_ended_and_gets_nothing_wr
     program.space.bound_by(keeper);
     assert!(matches!(socket::receive(&agent, &mut word), Packet::End));
     assert!(!program.space.turn(&mut program.store));
+}
+
+/// Forks this process, and has the child ask at its doorbell who it is: its exit code.
+fn fork_and_ask(doorbell: usize) -> thread::JoinHandle<i32> {
+    thread::spawn(move || {
+        let flags = libc::c_long::from(libc::SIGCHLD);
+        // SAFETY: the child reads a word and ends. Not by libc's own call, which holds the locks of
+        // `malloc` meanwhile: whoever is to read of the fork allocates.
+        let child = unsafe { libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0) } as libc::pid_t;
+        assert!(child >= 0);
+        if child == 0 {
+            let id = access(doorbell, None);
+            // SAFETY: it takes a number alone.
+            unsafe { libc::_exit(id as i32) };
+        }
+        let mut status = 0;
+        // SAFETY: the status is valid for the call.
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+        libc::WEXITSTATUS(status)
+    })
+}
+
+#[test]
+fn a_child_beyond_the_bound_is_told_its_number_and_not_served() {
+    if let Err(error) = crate::works() {
+        println!("skipped: memory of programs: needs {error}");
+        return;
+    }
+    let cluster = Cluster::start(3, Transport::Shm, 32 * MIB, MIB);
+    let volume = cluster.volume("rs:2+1", 8 * MIB);
+    let mut program = Program::of_pages(&volume, PAGES, Turn::alone());
+    program.touch(1, Some(5));
+    for _ in 1..SPACES_MAX {
+        program.store.ids.take();
+    }
+    let doorbell = program.space.layout.doorbell() as usize;
+    let mut children = Vec::new();
+    for is_served in [true, false] {
+        let forked = fork_and_ask(doorbell);
+        while !forked.is_finished() {
+            program.turn();
+            children.append(&mut program.space.children);
+            for child in &mut children {
+                child.turn(&mut program.store);
+            }
+        }
+        let child = children.pop().expect("a child was forked");
+        let code = forked.join().expect("the thread ends");
+        assert_eq!(code, child.id as i32);
+        assert_eq!(child.is_given_up(), !is_served);
+    }
+    assert!(!program.space.is_given_up());
+    assert_eq!(program.touch(1, None), 5);
+}
+
+#[test]
+fn children_of_a_program_that_is_given_up_are_as_well() {
+    if let Err(error) = crate::works() {
+        println!("skipped: memory of programs: needs {error}");
+        return;
+    }
+    let cluster = Cluster::start(3, Transport::Shm, 32 * MIB, MIB);
+    let volume = cluster.volume("rs:2+1", 8 * MIB);
+    let mut program = Program::begin(&volume);
+    // The kernel refuses the first of several changes, and a fork is not settled.
+    let null = File::open("/dev/null").expect("it is there");
+    // SAFETY: both descriptors are open, and the second is the space's own.
+    let put = unsafe { libc::dup2(null.as_raw_fd(), program.space.uffd()) };
+    assert_eq!(put, program.space.uffd());
+    program.space.kernel.forked.push(null.into());
+    let now = program.store.now();
+    for page in [2, 3] {
+        program.space.pages.fault(page, false, now);
+    }
+    program.space.act(&mut program.store);
+    assert!(program.space.is_given_up());
+    assert!(program.space.turn(&mut program.store));
+    assert_eq!(program.space.children.len(), 1);
+    assert!(program.space.children[0].is_given_up());
+    assert!(!program.space.is_told());
+}
+
+#[test]
+fn an_agent_that_cannot_be_told_holds_nothing() {
+    if let Err(error) = crate::works() {
+        println!("skipped: memory of programs: needs {error}");
+        return;
+    }
+    let cluster = Cluster::start(3, Transport::Shm, 32 * MIB, MIB);
+    let volume = cluster.volume("rs:2+1", 8 * MIB);
+    let mut program = Program::begin(&volume);
+    for page in 1..=8 {
+        program.touch(page, Some(u64::from(page)));
+    }
+    // The agent hears nothing more, and is there.
+    let agent = program.space.agent.as_ref().expect("an agent");
+    while socket::send(agent, &[0], None) {}
+    program.space.set_room(8, &mut program.store);
+    program.until(|space| !space.is_bounded());
+    let all = [1, 2, 3, 4, 5, 6, 7, 8].map(|page| program.word(page));
+    let thread = thread::spawn(move || all.map(|at| access(at, Some(access(at, None) + 100))));
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !thread.is_finished() {
+        assert!(Instant::now() < deadline, "pages are held");
+        program.turn();
+    }
+    let read = thread.join().expect("the thread ends");
+    assert_eq!(read, [101, 102, 103, 104, 105, 106, 107, 108]);
+    // It ends the program.
+    let mut word = [0; 1];
+    while let Packet::Words(..) = socket::receive(&program.agent, &mut word) {}
+    let heard = socket::receive(&program.agent, &mut word);
+    assert!(matches!(heard, Packet::End));
+    assert!(!program.space.is_awaited());
 }

@@ -5,6 +5,7 @@
 //! volume. Each handler has a shard of every address space; they share the bound and the volume's
 //! slots, and nothing else.
 
+mod descriptors;
 mod ids;
 mod kernel;
 mod layout;
@@ -34,6 +35,7 @@ use crate::handlers::Handlers;
 use crate::region::RegionError;
 use crate::rooms::{Held, Next, Rooms};
 use crate::shares;
+use descriptors::{is_memory, is_userfaultfd};
 use layout::Layout;
 use slots::Slots;
 use socket::Packet;
@@ -322,7 +324,7 @@ impl Work {
         if hello[1] == wire::HELLO_CHILD {
             let id = u32::try_from(hello[2]).map_err(|_| malformed())?;
             let space = self.spaces.get_mut(&id).filter(|space| !space.is_bounded());
-            let (Some(space), Some(memory)) = (space, fds.next()) else {
+            let (Some(space), Some(memory)) = (space, fds.next().filter(is_memory)) else {
                 return Err(malformed());
             };
             if space.is_given_up() {
@@ -333,7 +335,8 @@ impl Work {
             let is_told = socket::send(agent, &answer, Some(space.uffd()));
             return Ok(is_told.then_some(id));
         }
-        let (Some(uffd), Some(memory)) = (fds.next(), fds.next()) else {
+        let uffd = fds.next().filter(is_userfaultfd);
+        let (Some(uffd), Some(memory)) = (uffd, fds.next().filter(is_memory)) else {
             return Err(malformed());
         };
         // The tables are made at once: a page of the volume may be one of mappings and one of a heap.

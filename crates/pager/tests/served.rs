@@ -315,6 +315,30 @@ fn a_program_whose_connection_was_closed_before_it_spoke_connects_again() {
     is_bounded(Some(served));
 }
 
+#[test]
+fn descriptors_that_are_something_else_are_refused() {
+    if let Some(lacks) = lacks() {
+        println!("skipped: memory of programs: needs {lacks}");
+        return;
+    }
+    let cluster = Cluster::start(3, Transport::Shm, 32 * MIB, MIB);
+    let volume = cluster.volume("rs:2+1", 8 * MIB);
+    let folder = tempfile::tempdir().expect("a folder");
+    let socket = folder.path().join("socket");
+    let handlers = Handlers::new(1).expect("a number of handlers");
+    let keeper = Keeper::start(&volume, &socket, 8 * MIB, handlers);
+    let keeper = keeper.unwrap_or_else(|e| panic!("{e}"));
+    let stranger = packets::connect(&folder.path().join("socket.0")).expect("connected");
+    let null = std::fs::File::open("/dev/null").expect("it is there");
+    let kind = cenote_preload::wire::HELLO_NEW;
+    let base = 1 << 32;
+    let hello = [MAGIC, kind, base - 4096, base, 100, 0, 0, 0, 1];
+    packets::send_with(&stranger, &hello, &[&null, &null]);
+    let refused = Some([MAGIC, libc::EPROTO as u64, 0]);
+    assert_eq!(packets::receive(&stranger), refused);
+    assert_eq!(keeper.finish().spaces, 0);
+}
+
 /// Waits for something that may take a while on a slow machine.
 fn until<T>(what: &str, mut get: impl FnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + Duration::from_secs(60);

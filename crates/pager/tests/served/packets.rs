@@ -1,5 +1,6 @@
 //! Sockets of packets by hand: somebody who is no program of `cenote run`, or no handler.
 
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
@@ -82,8 +83,39 @@ pub fn receive(socket: &OwnedFd) -> Option<[u64; WORDS]> {
 }
 
 pub fn send(socket: &OwnedFd, words: [u64; WORDS]) {
-    let (at, len) = (words.as_ptr().cast(), size_of_val(&words));
-    // SAFETY: the buffer is valid for its length.
-    let sent = unsafe { libc::send(socket.as_raw_fd(), at, len, libc::MSG_NOSIGNAL) };
-    assert_eq!(sent as usize, len);
+    send_with(socket, &words, &[]);
+}
+
+/// Sends words, and descriptors.
+pub fn send_with(socket: &OwnedFd, words: &[u64], files: &[&File]) {
+    let mut vec = libc::iovec {
+        iov_base: words.as_ptr().cast_mut().cast(),
+        iov_len: size_of_val(words),
+    };
+    let mut control = [0_u64; 8];
+    // SAFETY: the structure is numbers and pointers, for which 0 is right.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_iov = &raw mut vec;
+    message.msg_iovlen = 1;
+    if !files.is_empty() {
+        let len = (size_of::<i32>() * files.len()) as u32;
+        message.msg_control = control.as_mut_ptr().cast();
+        // SAFETY: arithmetic.
+        message.msg_controllen = unsafe { libc::CMSG_SPACE(len) } as usize;
+        // SAFETY: the buffer has room for a header and a few descriptors.
+        let header = unsafe { &mut *libc::CMSG_FIRSTHDR(&raw const message) };
+        header.cmsg_level = libc::SOL_SOCKET;
+        header.cmsg_type = libc::SCM_RIGHTS;
+        // SAFETY: arithmetic.
+        header.cmsg_len = unsafe { libc::CMSG_LEN(len) } as usize;
+        // SAFETY: as above.
+        let data = unsafe { libc::CMSG_DATA(header) }.cast::<i32>();
+        for (at, file) in files.iter().enumerate() {
+            // SAFETY: as above.
+            unsafe { data.add(at).write_unaligned(file.as_raw_fd()) };
+        }
+    }
+    // SAFETY: the message names buffers that are valid for their lengths.
+    let sent = unsafe { libc::sendmsg(socket.as_raw_fd(), &raw const message, libc::MSG_NOSIGNAL) };
+    assert_eq!(sent as usize, size_of_val(words));
 }

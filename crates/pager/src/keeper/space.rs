@@ -25,6 +25,9 @@ use super::store::{Purpose, Store};
 use crate::counters::Counters;
 use crate::pages::{Action, Arrival, Pages, WrittenAs};
 
+/// Pages that are forgotten before others are served again: some hundred microseconds.
+const FORGET_MAX: u32 = 4096;
+
 /// Room of an address space whose pages nobody can drop.
 const UNBOUNDED: u32 = u32::MAX;
 
@@ -228,8 +231,7 @@ impl Space {
             self.pages.tick(store.now());
         }
         self.act(store);
-        self.go_on_forgetting(store);
-        is_busy
+        is_busy | self.go_on_forgetting(store)
     }
 
     /// Sends what is left to be dropped.
@@ -519,29 +521,33 @@ impl Space {
         self.done("answer", result);
     }
 
-    /// Forgets the pages of a request, up to one that is not quiet; and answers when nothing else
-    /// will touch any.
-    fn go_on_forgetting(&mut self, store: &mut Store) {
+    /// Forgets some pages of a request, up to one that is not quiet; and answers when nothing else
+    /// will touch any. Whether others can be forgotten at once.
+    fn go_on_forgetting(&mut self, store: &mut Store) -> bool {
         let Some((mut range, sequence)) = self.request.take() else {
-            return;
+            return false;
         };
-        while let Some(page) = range.next() {
+        let some = range.start..range.end.min(range.start.saturating_add(FORGET_MAX));
+        for page in some.clone() {
             self.forgetting = Some(page);
             let is_done = self.pages.discard(page, store.now());
             self.act(store);
             self.forgetting = None;
             if !is_done {
-                range.start = page;
-                self.request = Some((range, sequence));
-                return;
+                self.request = Some((page..range.end, sequence));
+                return false;
             }
         }
-        if !self.leaving.is_empty() {
+        range.start = some.end;
+        if !range.is_empty() || !self.leaving.is_empty() {
+            let has_more = !range.is_empty();
             self.request = Some((range, sequence));
-            return self.flush();
+            self.flush();
+            return has_more;
         }
         self.answered = sequence;
         self.answer(sequence);
+        false
     }
 
     /// Makes the books of children that were forked.

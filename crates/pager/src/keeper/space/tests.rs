@@ -64,13 +64,13 @@ impl Program {
             0,
             start - PAGE_BYTES as u64,
             start,
-            u64::from(PAGES),
+            u64::from(pages),
             0,
             0,
             0,
             1,
         ];
-        let layout = Layout::of(&hello, 0, 1, u64::from(PAGES)).expect("a layout");
+        let layout = Layout::of(&hello, 0, 1, u64::from(pages)).expect("a layout");
         let (keeper, agent) = pair();
         let uffd = crate::memory::descriptor().expect("a descriptor");
         let memory = File::open("/proc/self/mem").expect("this process's memory");
@@ -412,4 +412,25 @@ fn an_agent_that_cannot_be_told_holds_nothing() {
     let heard = socket::receive(&program.agent, &mut word);
     assert!(matches!(heard, Packet::End));
     assert!(!program.space.is_awaited());
+}
+
+#[test]
+fn a_program_that_gives_much_memory_up_lets_others_have_their_turn() {
+    if let Err(error) = crate::works() {
+        println!("skipped: memory of programs: needs {error}");
+        return;
+    }
+    let cluster = Cluster::start(3, Transport::Shm, 32 * MIB, MIB);
+    let volume = cluster.volume("rs:2+1", 8 * MIB);
+    let mut program = Program::of_pages(&volume, 3 * FORGET_MAX, Turn::shared());
+    let last = 3 * FORGET_MAX;
+    program.touch(last, Some(7));
+    program.space.request = Some((1..last + 1, 1));
+    for part in 1..3 {
+        assert!(program.space.turn(&mut program.store), "there is more");
+        let left = program.space.request.clone();
+        assert_eq!(left, Some((1 + part * FORGET_MAX..last + 1, 1)));
+    }
+    program.until(|space| space.answered == 1);
+    assert!(!program.space.pages.is_resident(last));
 }

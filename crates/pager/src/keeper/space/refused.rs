@@ -6,29 +6,10 @@
 //! program's library: its agent ends it when the connection ends, and a child ends itself when its
 //! hello is refused. Before that it asks at its doorbell who it is, which is answered here.
 
-use std::os::fd::OwnedFd;
-
-use super::super::kernel::Kernel;
 use super::super::store::Store;
-use super::{Space, UNBOUNDED};
-use crate::pages::Pages;
+use super::{Fault, Space};
 
 impl Space {
-    /// A child that is not served. It has no tables.
-    fn refused(id: u32, uffd: OwnedFd, parent: &Self) -> Self {
-        let pages = Pages::new(0, UNBOUNDED);
-        let kernel = Kernel::of_child(uffd);
-        let mut child = Self::of(id, kernel, parent.layout, pages, Vec::new());
-        child.give_up();
-        child
-    }
-
-    /// Takes a child in that is not served.
-    pub(super) fn refuse_child(&mut self, uffd: OwnedFd, store: &mut Store) {
-        let child = Self::refused(store.ids.take(), uffd, self);
-        self.children.push(child);
-    }
-
     /// As [`Space::turn`], of one that is given up.
     pub(super) fn turn_away(&mut self, store: &mut Store) -> bool {
         // What cannot be read waits, as all else of it does.
@@ -36,12 +17,16 @@ impl Space {
         let forked = std::mem::take(&mut self.kernel.forked);
         let faults = std::mem::take(&mut self.kernel.faults);
         let is_busy = !(forked.is_empty() && faults.is_empty());
+        // Its last answer.
+        if let Some(change) = self.put_off.take() {
+            self.change(change, store);
+        }
         for uffd in forked {
             self.refuse_child(uffd, store);
         }
-        let asks = |fault: &super::Fault| self.layout.page(fault.address) == Some(0);
+        let asks = |fault: &Fault| self.layout.page(fault.address) == Some(0);
         if faults.iter().any(asks) {
-            self.answer(0);
+            self.answer(0, store);
         }
         is_busy
     }

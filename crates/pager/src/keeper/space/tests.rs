@@ -1,6 +1,7 @@
 //! An address space of this process. The test is its agent: it says when pages are gone.
 
 use std::os::fd::FromRawFd;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -103,7 +104,9 @@ impl Program {
     }
 
     fn until(&mut self, is_so: impl Fn(&Space) -> bool) {
+        let deadline = Instant::now() + Duration::from_secs(60);
         while !is_so(&self.space) {
+            assert!(Instant::now() < deadline, "nothing more happens");
             self.turn();
         }
     }
@@ -186,7 +189,7 @@ fn a_page_that_comes_before_its_fault_is_heard_loses_no_write() {
     let now = program.store.now();
     program.space.pages.fault(1, false, now);
     program.space.act(&mut program.store);
-    program.until(|space| space.held_reads.iter().any(|(page, _)| *page == 1));
+    program.until(|space| space.held_ends.iter().any(|(page, ..)| *page == 1));
     // It is gone, and a thread is there before the agent has said so.
     assert!(program.drop_pages());
     let at = program.word(1);
@@ -433,4 +436,57 @@ fn a_program_that_gives_much_memory_up_lets_others_have_their_turn() {
     }
     program.until(|space| space.answered == 1);
     assert!(!program.space.pages.is_resident(last));
+}
+
+#[test]
+fn a_program_that_forks_for_long_holds_up_nobody_and_loses_nothing() {
+    if let Err(error) = crate::works() {
+        println!("skipped: memory of programs: needs {error}");
+        return;
+    }
+    let cluster = Cluster::start(3, Transport::Shm, 32 * MIB, MIB);
+    let volume = cluster.volume("rs:2+1", 8 * MIB);
+    let mut program = Program::begin(&volume);
+    for page in 1..=12 {
+        program.touch(page, Some(u64::from(page)));
+    }
+    // Some pages have to go and come back while the kernel refuses every change.
+    program.space.set_room(8, &mut program.store);
+    while program.space.pages.is_resident(1) || !program.space.leaving.is_empty() {
+        program.go_on();
+    }
+    let forks = Arc::clone(&program.space.kernel.forks);
+    for round in 0..10 {
+        forks.store(true, Ordering::SeqCst);
+        // It goes on in the end, so that a handler that waits for it fails here and does not hang.
+        let (acted, has_acted) = mpsc::channel();
+        let thread_forks = Arc::clone(&forks);
+        let waiting = thread::spawn(move || {
+            let is_late = has_acted.recv_timeout(Duration::from_secs(60)).is_err();
+            thread_forks.fetch_and(!is_late, Ordering::SeqCst);
+            is_late
+        });
+        let words = [1, 2, 5, 9, 12, 20 + round].map(|page| program.word(page));
+        let threads =
+            words.map(|at| thread::spawn(move || access(at, Some(access(at, None) + 100))));
+        program.until(|space| space.put_off.is_some());
+        for _ in 0..10 {
+            program.go_on();
+        }
+        acted.send(()).ok();
+        let is_late = waiting.join().expect("the thread ends");
+        assert!(!is_late, "the handler waited for the program");
+        assert!(program.space.is_awaited() && !program.space.is_told());
+        let now = program.store.now();
+        assert_eq!(program.space.deadline(now), Some(AGAIN_AFTER));
+        forks.store(false, Ordering::SeqCst);
+        while !threads.iter().all(thread::JoinHandle::is_finished) {
+            program.go_on();
+        }
+        let read = threads.map(|thread| thread.join().expect("the thread ends"));
+        let sum = 100 * u64::from(round + 1);
+        assert_eq!(read[..5], [1, 2, 5, 9, 12].map(|page| page + sum));
+        assert_eq!(read[5], 100);
+    }
+    assert!(program.space.put_off.is_none());
 }

@@ -55,6 +55,7 @@ fn a_thread_that_faults_again_and_again_waits_once() {
     // What one fault of a page asks for, all get.
     pages.fault(21, true, Duration::ZERO);
     pages.fault(21, false, Duration::ZERO);
+    assert_eq!(pages.waiting.len(), 2);
     assert_eq!(pages.waiting, [(20, true), (21, true)]);
     assert_eq!(pages.counters().waits, 2);
 }

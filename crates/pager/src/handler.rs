@@ -362,7 +362,10 @@ impl Handler {
             let done = match action {
                 Action::Zero(page) => {
                     self.drop_gone();
-                    self.memory.zero(page)
+                    match self.pages.zero_done(page, self.now()) {
+                        Arrival::Install { .. } => self.memory.zero(page),
+                        Arrival::Ignore | Arrival::Poison => Ok(()),
+                    }
                 }
                 Action::Protect(page) => self.memory.protect(page, true),
                 Action::Unprotect(page) => self.memory.protect(page, false),

@@ -5,6 +5,7 @@
 //! volume. Each handler has a shard of every address space; they share the bound and the volume's
 //! slots, and nothing else.
 
+mod descriptors;
 mod ids;
 mod kernel;
 mod layout;
@@ -12,6 +13,7 @@ mod slots;
 mod socket;
 mod space;
 mod store;
+mod strangers;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -33,16 +35,22 @@ use crate::handlers::Handlers;
 use crate::region::RegionError;
 use crate::rooms::{Held, Next, Rooms};
 use crate::shares;
+use descriptors::{is_memory, is_userfaultfd};
 use layout::Layout;
 use slots::Slots;
 use socket::Packet;
 use space::Space;
 use store::{Store, untag};
+use strangers::Strangers;
 
-/// Address spaces at once; more are refused, and stay in this machine's memory.
+/// Address spaces at once. More programs stay in this machine's memory; more children are ended,
+/// since what they have of their parents is served.
 const SPACES_MAX: usize = 1024;
-/// Who has connected and not said why.
-const STRANGERS_MAX: usize = 128;
+/// Connections that are accepted before others are served again.
+const ACCEPTS_MAX: usize = 16;
+/// How often those are listened to who were silent when they came, while the handler is awake. All
+/// of them cost as much as some faults; a program speaks when it comes.
+const HEARING_PERIOD: Duration = Duration::from_millis(1);
 /// How often pages are divided again, and ends looked for, while there is a reason.
 const PERIOD: Duration = SETTLE_PERIOD;
 /// Pages of each address space that may be on their way out, beyond its room.
@@ -109,13 +117,21 @@ impl Keeper {
             let mut path = socket.as_os_str().to_owned();
             path.push(format!(".{index}"));
             let listener = socket::listen(path.as_ref());
+            // The first handler is asked first. What it lets in is there for all, though another may
+            // know later that others are gone.
+            let spaces_max = match index {
+                0 => SPACES_MAX,
+                _ => 2 * SPACES_MAX,
+            };
             works.push(Work {
                 index,
                 peers: Arc::clone(&peers),
                 listener: listener.map_err(os("listen for programs"))?,
-                strangers: Vec::new(),
+                strangers: Strangers::new(),
+                next_hearing: Duration::ZERO,
+                next_accept: Duration::ZERO,
                 spaces: BTreeMap::new(),
-                store: Store::new(volume.worker()?, Arc::clone(&slots)),
+                store: Store::new(volume.worker()?, Arc::clone(&slots), spaces_max),
                 next_look: Duration::ZERO,
                 next: Next::Nothing,
                 demand: Demand::default(),
@@ -181,7 +197,11 @@ struct Work {
     index: usize,
     peers: Arc<Peers>,
     listener: OwnedFd,
-    strangers: Vec<OwnedFd>,
+    strangers: Strangers<OwnedFd>,
+    /// When they are listened to again.
+    next_hearing: Duration,
+    /// When others are let in again, after the system refused one.
+    next_accept: Duration,
     spaces: BTreeMap<u32, Space>,
     store: Store,
     next_look: Duration,
@@ -237,26 +257,56 @@ impl Work {
 
     /// Takes in who introduces an address space.
     fn welcome(&mut self) -> bool {
+        let now = self.store.now();
+        let mut heard = Vec::new();
         let mut is_busy = false;
-        while self.strangers.len() < STRANGERS_MAX {
-            let Some(stranger) = socket::accept(&self.listener) else {
+        for _ in 0..ACCEPTS_MAX {
+            if now < self.next_accept {
                 break;
-            };
-            self.strangers.push(stranger);
-            is_busy = true;
-        }
-        for stranger in std::mem::take(&mut self.strangers) {
-            let mut hello = [0; wire::HELLO_WORDS];
-            match socket::receive(&stranger, &mut hello) {
-                Packet::Nothing => self.strangers.push(stranger),
-                Packet::Words(wire::HELLO_WORDS, fds) if hello[0] == wire::MAGIC => {
+            }
+            match socket::accept(&self.listener) {
+                Ok(None) => break,
+                Ok(Some(stranger)) => {
                     is_busy = true;
-                    match self.introduce(&stranger, &hello, fds) {
-                        Ok(space) => self.bind(space, stranger),
-                        Err(error) => self.refuse(&stranger, &error),
+                    match hear(&stranger) {
+                        Some(said) => heard.push((stranger, said)),
+                        None => {
+                            if let Some(displaced) = self.strangers.enter(stranger, now) {
+                                answer(&displaced, libc::ETIMEDOUT);
+                            }
+                        }
                     }
                 }
-                Packet::End | Packet::Words(..) => is_busy = true,
+                Err(error) => {
+                    tracing::warn!(%error, "a program's connection cannot be accepted");
+                    self.next_accept = now + PERIOD;
+                }
+            }
+        }
+        if now >= self.next_hearing {
+            self.next_hearing = now + HEARING_PERIOD;
+            heard.append(&mut self.strangers.heard(hear));
+            while let Some(late) = self.strangers.late(now) {
+                answer(&late, libc::ETIMEDOUT);
+            }
+        }
+        if let Some(count) = self.strangers.report(now) {
+            tracing::warn!(
+                count,
+                "connections are closed that did not say what they are for"
+            );
+        }
+        for (stranger, (packet, hello)) in heard {
+            is_busy = true;
+            match packet {
+                Packet::Words(wire::HELLO_WORDS, fds) if hello[0] == wire::MAGIC => {
+                    match self.introduce(&stranger, &hello, fds) {
+                        Ok(space) => self.bind(space, stranger),
+                        Err(error) => self.refuse(&stranger, hello[1], &error),
+                    }
+                }
+                // It has ended, or is no program of ours.
+                Packet::Nothing | Packet::End | Packet::Words(..) => {}
             }
         }
         is_busy
@@ -274,28 +324,26 @@ impl Work {
         if hello[1] == wire::HELLO_CHILD {
             let id = u32::try_from(hello[2]).map_err(|_| malformed())?;
             let space = self.spaces.get_mut(&id).filter(|space| !space.is_bounded());
-            let (Some(space), Some(memory)) = (space, fds.next()) else {
+            let (Some(space), Some(memory)) = (space, fds.next().filter(is_memory)) else {
                 return Err(malformed());
             };
+            if space.is_given_up() {
+                return Err(io::Error::from_raw_os_error(libc::EMFILE));
+            }
             let answer = [wire::MAGIC, 0, hello[2]];
             space.introduce(File::from(memory));
             let is_told = socket::send(agent, &answer, Some(space.uffd()));
             return Ok(is_told.then_some(id));
         }
-        let (Some(uffd), Some(memory)) = (fds.next(), fds.next()) else {
+        let uffd = fds.next().filter(is_userfaultfd);
+        let (Some(uffd), Some(memory)) = (uffd, fds.next().filter(is_memory)) else {
             return Err(malformed());
         };
         // The tables are made at once: a page of the volume may be one of mappings and one of a heap.
         let most = (2 * u64::from(self.store.slots().count())).min(u64::from(u32::MAX - 8));
         let layout = Layout::of(hello, self.index, self.peers.bells.len(), most);
         let layout = layout.ok_or_else(malformed)?;
-        // The first handler is asked first. What it lets in is there for all, though another may
-        // know later that others are gone.
-        let most = match self.index {
-            0 => SPACES_MAX,
-            _ => 2 * SPACES_MAX,
-        };
-        if self.spaces.len() >= most {
+        if self.store.ids.is_full() {
             return Err(io::Error::from_raw_os_error(libc::EMFILE));
         }
         let id = self.store.ids.take();
@@ -315,19 +363,19 @@ impl Work {
         self.look();
     }
 
-    /// Tells a program why it is not served. It ends if handlers before this one have let it in; what
-    /// they have of it they leave then.
-    fn refuse(&self, stranger: &OwnedFd, error: &io::Error) {
+    /// Tells a program why it is not served. It ends if handlers before this one have let it in, and
+    /// a child in any case; what they have of it they leave then.
+    fn refuse(&self, stranger: &OwnedFd, kind: u64, error: &io::Error) {
         match self.index {
+            _ if kind == wire::HELLO_CHILD => {
+                tracing::error!(%error, "a child ends: it cannot be served");
+            }
             0 => tracing::warn!(%error, "memory of a program stays in this machine"),
             _ => {
                 tracing::error!(%error, "a program ends: others serve a part of its memory already")
             }
         }
-        let errno = error.raw_os_error().unwrap_or(libc::EIO);
-        let answer = [wire::MAGIC, u64::from(errno.unsigned_abs()), 0];
-        // One that does not get it sees the end of the connection.
-        socket::send(stranger, &answer, None);
+        answer(stranger, error.raw_os_error().unwrap_or(libc::EIO));
     }
 
     /// Takes in children that were forked.
@@ -404,10 +452,19 @@ impl Work {
             revents: 0,
         };
         let (worker, listener) = (self.store.worker.fd(), self.listener.as_raw_fd());
-        let mut fds = vec![wait(bell.fd()), wait(worker), wait(listener)];
-        fds.extend(self.strangers.iter().map(|fd| wait(fd.as_raw_fd())));
+        let mut fds = vec![wait(bell.fd()), wait(worker)];
         let now = self.store.now();
         let mut deadline = self.store.worker.deadline();
+        let mut until = |time: Duration| {
+            let left = time.saturating_sub(now);
+            deadline = Some(deadline.map_or(left, |deadline| deadline.min(left)));
+        };
+        match now < self.next_accept {
+            true => until(self.next_accept),
+            false => fds.push(wait(listener)),
+        }
+        fds.extend(self.strangers.iter().map(|fd| wait(fd.as_raw_fd())));
+        self.strangers.deadline().into_iter().for_each(&mut until);
         let is_watched = self.spaces.len() > 1 || self.spaces.values().any(Space::is_watched);
         if is_watched || self.next == Next::Again {
             deadline = Some(deadline.unwrap_or(PERIOD).min(PERIOD));
@@ -417,7 +474,10 @@ impl Work {
             if space.is_told() {
                 return;
             }
-            fds.push(wait(space.uffd()));
+            // What the others say may be said for long. They are looked at now and then.
+            if !space.is_given_up() {
+                fds.push(wait(space.uffd()));
+            }
             if space.is_bounded() {
                 fds.extend(space.agent().map(wait));
             }
@@ -432,5 +492,23 @@ impl Work {
         if fds[0].revents != 0 {
             bell.clear();
         }
+        // Whoever spoke is listened to.
+        self.next_hearing = Duration::ZERO;
     }
+}
+
+/// What a connection says, if it says something: its end, or words that may be a hello.
+fn hear(stranger: &OwnedFd) -> Option<(Packet, [u64; wire::HELLO_WORDS])> {
+    let mut hello = [0; wire::HELLO_WORDS];
+    match socket::receive(stranger, &mut hello) {
+        Packet::Nothing => None,
+        packet => Some((packet, hello)),
+    }
+}
+
+/// Tells why an address space is not served. One that does not get it sees the end of the
+/// connection.
+fn answer(stranger: &OwnedFd, errno: i32) {
+    let answer = [wire::MAGIC, u64::from(errno.unsigned_abs()), 0];
+    socket::send(stranger, &answer, None);
 }

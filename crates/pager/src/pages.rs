@@ -1,7 +1,7 @@
 //! What becomes of each page of a shard: a table of states that faults and ends of I/O move on.
 //!
 //! ```text
-//! Empty  --fault--> Dirty                       never stored: zeros, without I/O
+//! Empty  --fault--> Zeroing  --zeros-> Dirty    never stored: zeros, without I/O
 //! Stored --fault--> Fetching --read--> Clean    or Dirty, when somebody waits to write
 //! Stored --ahead--> Ahead    --read--> Clean
 //! Clean  --write fault--> Dirty
@@ -23,6 +23,7 @@ use crate::injected_faults::{InjectedFault, is_injected};
 use crate::queues::Queues;
 use crate::rooms::ROOM_MIN;
 use crate::stream::{RUN_MAX, Streams};
+pub use action::{Action, Arrival, WrittenAs};
 
 /// Writes under way at once. Arbitrary: enough to fill a network, and few beside a volume's queue.
 pub const WRITES_MAX: u32 = 64;
@@ -37,65 +38,21 @@ pub(crate) const BATCH_MAX: u32 = 32;
 /// Dirty pages that are passed over in search of a clean one. Arbitrary: some microseconds.
 const PASSED_MAX: u32 = 64;
 
-/// What is to be done with a page, in this order.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Action {
-    /// Install a page of zeros, writable, and wake who waits for it.
-    Zero(u32),
-    /// Read it from the store; then [`Pages::read_done`].
-    Read(u32),
-    /// Protect it against writes.
-    Protect(u32),
-    /// Write it to the store as [`Pages::written_as`] says; then [`Pages::write_done`].
-    Write(u32),
-    /// Let writes through again, and wake who waits.
-    Unprotect(u32),
-    /// Take it out of the memory, before another page comes at the latest.
-    Drop(u32),
-    /// Make the store forget it; then [`Pages::erase_done`].
-    Erase(u32),
-    /// Wake who waits for it: what was waited for has happened.
-    Wake(u32),
-}
-
-/// What becomes of a page that was read.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Arrival {
-    /// Install the bytes and wake who waits.
-    Install {
-        /// Whether writes to it are faults.
-        protected: bool,
-    },
-    /// Nobody wants the bytes any more.
-    Ignore,
-    /// The bytes are lost: whoever touches the page gets SIGBUS.
-    Poison,
-}
-
-/// How a page is written.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum WrittenAs {
-    /// Its bytes.
-    Bytes,
-    /// It is all zeros, and the store has other bytes: these are erased.
-    Erased,
-    /// It is all zeros, as the store has it.
-    Nothing,
-}
-
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum State {
     /// Not resident; reads as zeros.
     Empty,
     /// Not resident; the store has it.
     Stored,
+    /// Gets zeros, for somebody who waits.
+    Zeroing,
     /// Being read for somebody who waits to read.
     Fetching,
     /// Being read for somebody who waits to write.
     FetchingToWrite,
     /// Being read ahead.
     Ahead,
-    /// Being read, and discarded meanwhile.
+    /// Being read, or to get zeros, and discarded meanwhile.
     Void,
     /// Resident, protected, as the store has it.
     Clean,
@@ -124,7 +81,8 @@ pub struct Pages {
     queues: Queues,
     streams: Streams,
     actions: VecDeque<Action>,
-    /// Faults that wait for room, or for a page that is neither here nor there.
+    /// Pages with faults that wait for room, or that are neither here nor there; each once, and
+    /// whether one of its faults is to write.
     waiting: VecDeque<(u32, bool)>,
     /// Pages that are resident or on their way.
     resident: u32,
@@ -224,15 +182,16 @@ impl Pages {
         };
         match self.pages[page as usize].state {
             State::Empty | State::Stored if self.free() == 0 => {
-                self.counters.waits += 1;
-                self.waiting.push_back((page, to_write));
+                self.counters.waits += u64::from(self.wait(page, to_write));
             }
             State::Empty => {
                 self.counters.faults += 1;
                 self.counters.zeroed += 1;
                 self.resident += 1;
-                // The kernel's page of zeros is not told from one that was written.
-                self.settle(page, State::Dirty);
+                match is_injected(InjectedFault::ZerosUnawaited) {
+                    true => self.settle(page, State::Dirty),
+                    false => self.set(page, State::Zeroing),
+                }
                 self.actions.push_back(Action::Zero(page));
             }
             State::Stored => {
@@ -247,15 +206,29 @@ impl Pages {
                 self.set(page, fetching(to_write));
             }
             State::Fetching if to_write => self.set(page, State::FetchingToWrite),
-            State::Fetching | State::FetchingToWrite => {}
+            State::Fetching | State::FetchingToWrite | State::Zeroing => {}
             State::Clean if to_write => self.unprotect(page, State::Dirty),
             State::Cleaning if to_write => self.unprotect(page, State::Redirtied),
-            State::Void | State::Erasing => self.waiting.push_back((page, to_write)),
+            State::Void | State::Erasing => {
+                self.wait(page, to_write);
+            }
             // It came after what it asks for; or it finds out that the page is lost.
             State::Clean | State::Cleaning | State::Dirty | State::Redirtied | State::Lost => {
                 self.actions.push_back(Action::Wake(page));
             }
         }
+    }
+
+    /// Has a fault wait. Whether it is the first one of its page. A thread that takes signals while
+    /// it waits faults again each time, so that faults have no bound, and pages have.
+    fn wait(&mut self, page: u32, to_write: bool) -> bool {
+        let same = self.waiting.iter_mut().find(|(waits, _)| *waits == page);
+        if let Some((_, writes)) = same {
+            *writes |= to_write;
+            return false;
+        }
+        self.waiting.push_back((page, to_write));
+        true
     }
 
     /// A page that was protected is about to be changed.
@@ -318,7 +291,7 @@ impl Pages {
             State::Fetching | State::FetchingToWrite if !is_read => {
                 self.counters.lost += 1;
                 if is_injected(InjectedFault::LostAsZeros) {
-                    self.settle(page, State::Dirty);
+                    self.set(page, State::Zeroing);
                     self.actions.push_back(Action::Zero(page));
                     return Arrival::Ignore;
                 }
@@ -338,6 +311,29 @@ impl Pages {
                 Arrival::Install { protected: true }
             }
             _ => unreachable!("page {page} was read while it is {state:?}"),
+        };
+        self.tick(now);
+        arrival
+    }
+
+    /// A page that is to get zeros is out of the memory. Until then nobody may choose it to go:
+    /// what it is by the books is not there.
+    pub fn zero_done(&mut self, page: u32, now: Duration) -> Arrival {
+        let arrival = match self.pages[page as usize].state {
+            State::Void => {
+                self.leave();
+                self.erase(page);
+                Arrival::Ignore
+            }
+            State::Zeroing => {
+                // The kernel's page of zeros is not told from one that was written.
+                self.settle(page, State::Dirty);
+                Arrival::Install { protected: false }
+            }
+            _ if is_injected(InjectedFault::ZerosUnawaited) => {
+                Arrival::Install { protected: false }
+            }
+            state => unreachable!("page {page} gets zeros while it is {state:?}"),
         };
         self.tick(now);
         arrival
@@ -398,7 +394,9 @@ impl Pages {
             State::Cleaning | State::Redirtied | State::Erasing => return false,
             State::Void => {}
             State::Empty => self.queues.forget(page),
-            State::Fetching | State::FetchingToWrite | State::Ahead => self.set(page, State::Void),
+            State::Fetching | State::FetchingToWrite | State::Ahead | State::Zeroing => {
+                self.set(page, State::Void)
+            }
             State::Stored | State::Lost => {
                 // A lost page is out of the memory only when its poison is.
                 self.actions.push_back(Action::Drop(page));
@@ -571,6 +569,7 @@ impl Pages {
     }
 }
 
+mod action;
 mod copy;
 #[cfg(test)]
 mod tests;

@@ -2,16 +2,21 @@
 //!
 //! `served/hostile.c` is the program: each of its patterns checks every byte that it relies on.
 
+#[path = "served/packets.rs"]
+mod packets;
+
 use std::ffi::OsStr;
 use std::os::unix::fs::symlink;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
 use std::process::{Command, Output};
+use std::time::{Duration, Instant};
 
 use cenote_pager::{Handlers, Keeper, RegionError, Served};
 use cenote_test_kit::cluster::{Cluster, Transport};
 
 const MIB: u64 = 1 << 20;
+const MAGIC: u64 = cenote_preload::wire::MAGIC;
 
 /// What this machine lacks for it.
 fn lacks() -> Option<String> {
@@ -228,6 +233,122 @@ fn a_program_that_a_later_handler_refuses_is_told_why_and_leaves_what_others_had
     let served = keeper.finish();
     assert_eq!(served.spaces, 2, "{served:?}");
     is_bounded(Some(served));
+}
+
+#[test]
+fn silent_connections_go_in_time_and_keep_no_program_out() {
+    if let Some(lacks) = lacks() {
+        println!("skipped: memory of programs: needs {lacks}");
+        return;
+    }
+    let cluster = Cluster::start(3, Transport::Shm, 160 * MIB, MIB);
+    let volume = cluster.volume("rs:2+1", 160 * MIB);
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = |name: &str| folder.path().join(name);
+    let handlers = Handlers::new(1).expect("a number of handlers");
+    let keeper = Keeper::start(&volume, &at("socket"), 8 * MIB, handlers);
+    let keeper = keeper.unwrap_or_else(|e| panic!("{e}"));
+    // More than the handler and the kernel keep. The kernel has a queue for who comes faster.
+    let silent: Vec<_> = (0..300)
+        .map(|_| {
+            let what = "the handler lets nobody in";
+            until(what, || packets::connect(&at("socket.0")).ok())
+        })
+        .collect();
+    std::fs::write(at("preload.so"), cenote_preload::LIBRARY).expect("written");
+    let output = Command::new(compile(folder.path()))
+        .arg("walk")
+        .env("LD_PRELOAD", at("preload.so"))
+        .env("CENOTE_RUN", keeper.settings(160 * MIB, 32 * MIB))
+        .output()
+        .expect("the program runs");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{}: {said}", output.status);
+    assert_eq!(said, "");
+    // Those that are left hear why they go.
+    for stranger in silent {
+        let answer = packets::receive(&stranger);
+        assert_eq!(answer, Some([MAGIC, libc::ETIMEDOUT as u64, 0]));
+    }
+    assert_eq!(keeper.finish().spaces, 1);
+}
+
+#[test]
+fn a_program_whose_connection_was_closed_before_it_spoke_connects_again() {
+    if let Some(lacks) = lacks() {
+        println!("skipped: memory of programs: needs {lacks}");
+        return;
+    }
+    let cluster = Cluster::start(3, Transport::Shm, 160 * MIB, MIB);
+    let volume = cluster.volume("rs:2+1", 160 * MIB);
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = |name: &str| folder.path().join(name);
+    let library = at("preload.so");
+    std::fs::write(&library, cenote_preload::LIBRARY).expect("written");
+    let program = compile(folder.path());
+    let handlers = Handlers::new(2).expect("a number of handlers");
+    let keeper = Keeper::start(&volume, &at("socket"), 8 * MIB, handlers);
+    let keeper = keeper.unwrap_or_else(|e| panic!("{e}"));
+    // The second handler is somebody else at first, who takes the connection for late.
+    symlink(at("socket.0"), at("late.0")).expect("a link");
+    let listener = packets::listen(&at("late.1"));
+    let (link, to) = (at("late.1"), at("socket.1"));
+    let impatient = std::thread::spawn(move || {
+        let stranger = packets::accept(&listener);
+        std::fs::remove_file(&link).expect("removed");
+        symlink(to, link).expect("a link");
+        packets::send(&stranger, [MAGIC, libc::ETIMEDOUT as u64, 0]);
+    });
+    let settings = format!("{}:{}:2:{}", 160 * MIB, 32 * MIB, at("late").display());
+    let output = Command::new(program)
+        .arg("walk")
+        .env("LD_PRELOAD", &library)
+        .env("CENOTE_RUN", settings)
+        .output()
+        .expect("the program runs");
+    impatient.join().expect("it ends");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{}: {said}", output.status);
+    assert_eq!(said, "");
+    let served = keeper.finish();
+    assert_eq!(served.spaces, 1, "{served:?}");
+    is_bounded(Some(served));
+}
+
+#[test]
+fn descriptors_that_are_something_else_are_refused() {
+    if let Some(lacks) = lacks() {
+        println!("skipped: memory of programs: needs {lacks}");
+        return;
+    }
+    let cluster = Cluster::start(3, Transport::Shm, 32 * MIB, MIB);
+    let volume = cluster.volume("rs:2+1", 8 * MIB);
+    let folder = tempfile::tempdir().expect("a folder");
+    let socket = folder.path().join("socket");
+    let handlers = Handlers::new(1).expect("a number of handlers");
+    let keeper = Keeper::start(&volume, &socket, 8 * MIB, handlers);
+    let keeper = keeper.unwrap_or_else(|e| panic!("{e}"));
+    let stranger = packets::connect(&folder.path().join("socket.0")).expect("connected");
+    let null = std::fs::File::open("/dev/null").expect("it is there");
+    let kind = cenote_preload::wire::HELLO_NEW;
+    let base = 1 << 32;
+    let hello = [MAGIC, kind, base - 4096, base, 100, 0, 0, 0, 1];
+    packets::send_with(&stranger, &hello, &[&null, &null]);
+    let refused = Some([MAGIC, libc::EPROTO as u64, 0]);
+    assert_eq!(packets::receive(&stranger), refused);
+    assert_eq!(keeper.finish().spaces, 0);
+}
+
+/// Waits for something that may take a while on a slow machine.
+fn until<T>(what: &str, mut get: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    loop {
+        if let Some(got) = get() {
+            return got;
+        }
+        assert!(Instant::now() < deadline, "{what}");
+        std::thread::yield_now();
+    }
 }
 
 #[test]

@@ -4,7 +4,7 @@
 //! Everything begins with the first big allocation: small programs never notice. Only what libc's
 //! names are called for is taken; libc's own inner calls, and those of other address spaces, go to
 //! the kernel as ever. `maps` has the calls on ranges, `heap` those of `malloc`, `arena` the ranges,
-//! `agent` the thread that drops pages.
+//! `settings` where the serving process is, `agent` the thread that drops pages.
 #![no_std]
 
 #[path = "bits.rs"]
@@ -24,6 +24,8 @@ mod heap;
 mod lock;
 #[path = "library/maps.rs"]
 mod maps;
+#[path = "library/settings.rs"]
+mod settings;
 #[path = "library/sys.rs"]
 mod sys;
 

@@ -1,9 +1,9 @@
 //! The faults of another process, by its userfaultfd: reading them, and installing, protecting and
 //! poisoning its pages.
 //!
-//! While the process forks the kernel refuses changes until the fork's event is read. What is done
-//! between that and the making of the child's books is done in both address spaces, so that they
-//! stay equal.
+//! While the process forks the kernel refuses changes (EAGAIN) until the fork's event is read and
+//! the thread that forks has gone on. What is done between that and the making of the child's books
+//! is done in both address spaces, so that they stay equal.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -29,7 +29,7 @@ pub enum Cause {
 }
 
 /// A fault at an address.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Fault {
     pub address: u64,
     pub cause: Cause,
@@ -42,6 +42,9 @@ pub struct Kernel {
     pub faults: Vec<Fault>,
     /// Children whose books are not made so far.
     pub forked: Vec<OwnedFd>,
+    /// Whether a thread of the process forks for as long as a test wants.
+    #[cfg(test)]
+    pub forks: std::sync::Arc<std::sync::atomic::AtomicBool>,
 }
 
 impl Kernel {
@@ -78,6 +81,8 @@ impl Kernel {
             uffd,
             faults: Vec::new(),
             forked: Vec::new(),
+            #[cfg(test)]
+            forks: std::sync::Arc::default(),
         }
     }
 
@@ -170,9 +175,9 @@ impl Kernel {
         self.each(|fd| protect(fd, address, PAGE_BYTES as u64, protected))
     }
 
-    /// Whether a range of protected pages is still what was registered.
-    pub fn is_there(&mut self, address: u64, len: u64) -> bool {
-        self.each(|fd| protect(fd, address, len, true)).is_ok()
+    /// Succeeds if a range of protected pages is still what was registered.
+    pub fn is_there(&mut self, address: u64, len: u64) -> io::Result<()> {
+        self.each(|fd| protect(fd, address, len, true))
     }
 
     /// Whoever touches the page gets SIGBUS.
@@ -192,22 +197,30 @@ impl Kernel {
         probed.is_err_and(|error| error.raw_os_error() == Some(libc::ESRCH))
     }
 
-    /// Does the same in the address space and in those of children whose books are not made.
+    /// Does the same in the address space and in those of children whose books are not made. In
+    /// none while the process forks: EAGAIN. To yield meanwhile would cost the programs of this
+    /// handler a time slice of every other process.
     fn each<T>(&mut self, call: impl Fn(RawFd) -> io::Result<T>) -> io::Result<T> {
-        let result = loop {
-            match call(self.fd()) {
-                Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => {
-                    self.read()?;
-                    std::thread::yield_now();
-                }
-                result => break result,
+        let result = match self.ask(&call) {
+            Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => {
+                self.read()?;
+                return Err(error);
             }
+            result => result,
         };
         for child in &self.forked {
             // A child that is gone by then needs nothing.
             call(child.as_raw_fd()).ok();
         }
         result
+    }
+
+    fn ask<T>(&self, call: &impl Fn(RawFd) -> io::Result<T>) -> io::Result<T> {
+        #[cfg(test)]
+        if self.forks.load(std::sync::atomic::Ordering::SeqCst) {
+            return Err(io::Error::from_raw_os_error(libc::EAGAIN));
+        }
+        call(self.fd())
     }
 }
 

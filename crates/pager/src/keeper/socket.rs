@@ -5,9 +5,6 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// Descriptors that a packet may bring.
-const FDS_MAX: usize = 4;
-
 fn owned(fd: RawFd) -> io::Result<OwnedFd> {
     if fd < 0 {
         return Err(io::Error::last_os_error());
@@ -42,14 +39,17 @@ pub fn listen(path: &Path) -> io::Result<OwnedFd> {
 }
 
 /// The next who connects, if there is one.
-pub fn accept(listener: &OwnedFd) -> Option<OwnedFd> {
+pub fn accept(listener: &OwnedFd) -> io::Result<Option<OwnedFd>> {
     let (fd, flags) = (
         listener.as_raw_fd(),
         libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK,
     );
     // SAFETY: the address is not asked for.
     let fd = unsafe { libc::accept4(fd, std::ptr::null_mut(), std::ptr::null_mut(), flags) };
-    owned(fd).ok()
+    match owned(fd) {
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
+        accepted => accepted.map(Some),
+    }
 }
 
 /// What a socket has.
@@ -100,7 +100,8 @@ pub fn receive(socket: &OwnedFd, words: &mut [u64]) -> Packet {
             // SAFETY: as above.
             let data = unsafe { libc::CMSG_DATA(header) }.cast::<RawFd>();
             let count = (len - size_of::<libc::cmsghdr>()) / size_of::<RawFd>();
-            for at in 0..count.min(FDS_MAX * 4) {
+            // All that came: one that is left would be open for good.
+            for at in 0..count {
                 // SAFETY: the control message has `count` descriptors, this process's own now.
                 fds.push(unsafe { OwnedFd::from_raw_fd(data.add(at).read_unaligned()) });
             }
@@ -142,4 +143,65 @@ pub fn send(socket: &OwnedFd, words: &[u64], fd: Option<RawFd>) -> bool {
     // SAFETY: the message names buffers that are valid for their lengths.
     let len = unsafe { libc::sendmsg(socket.as_raw_fd(), &raw const message, flags) };
     len as usize == size_of_val(words)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::io::Read;
+    use std::os::unix::net::UnixDatagram;
+
+    use super::*;
+
+    #[test]
+    fn descriptors_that_nobody_wants_are_closed() {
+        let (keeper, program) = UnixDatagram::pair().expect("a pair");
+        let mut ends = [0; 2];
+        // SAFETY: the array has room for both descriptors.
+        let made = unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC | libc::O_NONBLOCK) };
+        assert_eq!(made, 0);
+        // SAFETY: the kernel just made them.
+        let [reader, writer] = ends.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
+        send_many(&program.into(), &[writer.as_raw_fd(); 28]);
+        drop(writer);
+        let mut words = [0; 1];
+        let Packet::Words(1, fds) = receive(&keeper.into(), &mut words) else {
+            panic!("a packet was sent");
+        };
+        assert_eq!(fds.len(), 28);
+        drop(fds);
+        // Its end: nobody has the other one.
+        let read = File::from(reader).read(&mut [0]);
+        assert_eq!(read.expect("nobody can write"), 0);
+    }
+
+    fn send_many(socket: &OwnedFd, fds: &[RawFd; 28]) {
+        let word = [7_u64];
+        let mut vec = libc::iovec {
+            iov_base: word.as_ptr().cast_mut().cast(),
+            iov_len: size_of_val(&word),
+        };
+        let mut control = [0_u64; 16];
+        // SAFETY: the structure is numbers and pointers, for which 0 is right.
+        let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+        message.msg_iov = &raw mut vec;
+        message.msg_iovlen = 1;
+        message.msg_control = control.as_mut_ptr().cast();
+        message.msg_controllen = size_of_val(&control);
+        // SAFETY: the buffer has room for a header and the descriptors.
+        let header = unsafe { &mut *libc::CMSG_FIRSTHDR(&raw const message) };
+        header.cmsg_level = libc::SOL_SOCKET;
+        header.cmsg_type = libc::SCM_RIGHTS;
+        // SAFETY: arithmetic.
+        header.cmsg_len = unsafe { libc::CMSG_LEN(size_of_val(fds) as u32) } as usize;
+        // SAFETY: as above.
+        unsafe {
+            libc::CMSG_DATA(header)
+                .cast::<[RawFd; 28]>()
+                .write_unaligned(*fds)
+        };
+        // SAFETY: the message names buffers that are valid for their lengths.
+        let sent = unsafe { libc::sendmsg(socket.as_raw_fd(), &raw const message, 0) };
+        assert_eq!(sent, 8);
+    }
 }

@@ -24,6 +24,16 @@ use super::socket::{self, Packet};
 use super::store::{Purpose, Store};
 use crate::counters::Counters;
 use crate::pages::{Action, Arrival, Pages, WrittenAs};
+use change::{Change, is_again};
+
+/// The page that programs ask by.
+const DOORBELL: u32 = 0;
+
+/// Pause after a change that the kernel refused for now: as short as a wait can be.
+const AGAIN_AFTER: Duration = Duration::from_millis(1);
+
+/// Pages that are forgotten before others are served again: some hundred microseconds.
+const FORGET_MAX: u32 = 4096;
 
 /// Room of an address space whose pages nobody can drop.
 const UNBOUNDED: u32 = u32::MAX;
@@ -45,6 +55,11 @@ impl Leaving {
     fn is_empty(&self) -> bool {
         self.pending.is_empty() && self.sent.is_empty()
     }
+
+    /// Whether the agent can be told something.
+    fn is_unsent(&self) -> bool {
+        !self.pending.is_empty() && self.sent.is_empty()
+    }
 }
 
 /// An address space.
@@ -61,9 +76,14 @@ pub struct Space {
     leaving: Leaving,
     /// Faults at pages on their way out, to be looked at when they are gone.
     held_faults: Vec<Fault>,
-    /// Reads of such pages that have ended. Until then they count as under way: a page whose books
-    /// were ahead of it could be chosen to go before it came.
-    held_reads: Vec<(u32, Done)>,
+    /// Reads of such pages that have ended, and all that ends while a change is put off. Until then
+    /// they count as under way: a page whose books were ahead of it could be chosen to go before it
+    /// came.
+    held_ends: Vec<(u32, Purpose, Done)>,
+    /// Such pages that are to get zeros. They count as under way, too.
+    held_zeros: Vec<u32>,
+    /// The kernel refused this while the program forks: nothing else is done before.
+    put_off: Option<Change>,
     /// Pages that the program has forgotten, and the request's number.
     request: Option<(Range<u32>, u64)>,
     answered: u64,
@@ -72,7 +92,7 @@ pub struct Space {
     in_flight: u32,
     /// The agent is gone: the program, too, or soon.
     is_ending: bool,
-    /// Its memory cannot be served any more: its faults are left alone until it is dead.
+    /// Its memory cannot be served: its faults are left alone until it is dead.
     is_given_up: bool,
     is_dead: bool,
     /// Address spaces that forks made.
@@ -101,7 +121,9 @@ impl Space {
             slots,
             leaving: Leaving::default(),
             held_faults: Vec::new(),
-            held_reads: Vec::new(),
+            held_ends: Vec::new(),
+            held_zeros: Vec::new(),
+            put_off: None,
             request: None,
             answered: 0,
             forgetting: None,
@@ -132,6 +154,11 @@ impl Space {
         self.agent.as_ref().map(AsRawFd::as_raw_fd)
     }
 
+    /// Whether it is not served, and whoever introduces it has to end.
+    pub fn is_given_up(&self) -> bool {
+        self.is_given_up
+    }
+
     /// Whether its pages can be dropped.
     pub fn is_bounded(&self) -> bool {
         self.agent.is_some() && !self.is_ending
@@ -157,11 +184,17 @@ impl Space {
 
     /// Whether a thread waits for room, or for a page on its way out.
     pub fn is_awaited(&self) -> bool {
-        self.pages.is_awaited() || !self.held_faults.is_empty()
+        let is_held = !(self.held_faults.is_empty() && self.held_zeros.is_empty());
+        is_held || self.put_off.is_some() || self.pages.is_awaited()
     }
 
     pub fn deadline(&self, now: Duration) -> Option<Duration> {
-        self.pages.deadline(now)
+        let is_refused = self.put_off.is_some() || self.is_bounded() && self.leaving.is_unsent();
+        match is_refused && !self.is_given_up {
+            // Nothing tells when the thread that forks has gone on.
+            true => Some(AGAIN_AFTER),
+            false => self.pages.deadline(now),
+        }
     }
 
     /// How many pages may be resident.
@@ -177,8 +210,8 @@ impl Space {
         if !self.is_dead && self.kernel.is_dead(self.layout.doorbell()) {
             self.is_dead = true;
             self.leaving = Leaving::default();
-            for (page, end) in std::mem::take(&mut self.held_reads) {
-                self.end(page, Purpose::Read, end, store);
+            for (page, purpose, end) in std::mem::take(&mut self.held_ends) {
+                self.end(page, purpose, end, store);
             }
         }
     }
@@ -194,37 +227,46 @@ impl Space {
 
     /// Whether something was read that is not looked at.
     pub fn is_told(&self) -> bool {
-        !(self.kernel.faults.is_empty() && self.kernel.forked.is_empty()) || self.is_released()
+        // What is put off is tried again in a while.
+        let is_ready = !self.is_dead && self.put_off.is_none();
+        is_ready && !(self.kernel.faults.is_empty() && self.kernel.forked.is_empty())
     }
 
     /// Goes on. Whether anything happened.
     pub fn turn(&mut self, store: &mut Store) -> bool {
-        if self.is_dead || self.is_given_up {
+        if self.is_dead {
+            return false;
+        }
+        if self.is_given_up {
+            return self.turn_away(store);
+        }
+        let read = self.kernel.read();
+        self.done("read faults", read);
+        if !self.catch_up(store) {
             return false;
         }
         let mut is_busy = self.hear(store);
-        if let Err(error) = self.kernel.read() {
-            tracing::warn!(space = self.id, %error, "faults of a program cannot be read");
-        }
         self.settle_forks(store);
-        while !self.kernel.faults.is_empty() {
+        while !self.kernel.faults.is_empty() && self.put_off.is_none() {
             is_busy = true;
             for fault in std::mem::take(&mut self.kernel.faults) {
                 self.fault(fault, store);
                 self.act(store);
             }
         }
+        if self.put_off.is_some() {
+            return is_busy;
+        }
         if self.pages.deadline(store.now()).is_none() {
             self.pages.tick(store.now());
         }
         self.act(store);
-        self.go_on_forgetting(store);
-        is_busy
+        is_busy | self.go_on_forgetting(store)
     }
 
     /// Sends what is left to be dropped.
     pub fn flush(&mut self) {
-        if self.leaving.pending.is_empty() || !self.leaving.sent.is_empty() {
+        if !self.leaving.is_unsent() || self.put_off.is_some() {
             return;
         }
         let Some(agent) = &self.agent else { return };
@@ -236,8 +278,10 @@ impl Space {
         for page in &pages {
             let (address, bytes) = (self.layout.address(*page), PAGE_BYTES as u64);
             // Of what the program took away, nothing is dropped: it may have something else there.
-            if !self.kernel.is_there(address, bytes) {
-                continue;
+            match self.kernel.is_there(address, bytes) {
+                Ok(()) => {}
+                Err(error) if is_again(&error) => return self.leaving.pending.append(&mut pages),
+                Err(_) => continue,
             }
             match list.len().checked_sub(2) {
                 Some(last) if last > 0 && list[last] + list[last + 1] == address => {
@@ -249,19 +293,22 @@ impl Space {
         list[0] = (list.len() as u64 - 1) / 2;
         self.leaving.sent.extend(pages);
         if !socket::send(agent, &list, None) {
-            self.is_ending = true;
+            // Nobody drops them. If the agent is there still, it ends the program now.
+            self.agent = None;
         }
     }
 
     /// Hears the agent: pages that left are gone.
     fn hear(&mut self, store: &mut Store) -> bool {
-        let Some(agent) = self.agent.as_ref().filter(|_| !self.is_ending) else {
-            return false;
-        };
         let mut word = [0; 1];
-        match socket::receive(agent, &mut word) {
-            // It was heard while there was no other way to go on.
-            Packet::Nothing if self.is_released() => {}
+        let packet = match &self.agent {
+            _ if self.is_ending => return false,
+            Some(agent) => socket::receive(agent, &mut word),
+            // A list could not be sent.
+            None if !self.leaving.is_empty() => Packet::End,
+            None => return false,
+        };
+        match packet {
             Packet::Nothing => return false,
             Packet::End => {
                 self.is_ending = true;
@@ -270,33 +317,20 @@ impl Space {
             }
             Packet::Words(..) => self.leaving.sent.clear(),
         }
-        self.kernel.faults.append(&mut self.held_faults);
-        for (page, end) in std::mem::take(&mut self.held_reads) {
-            self.end(page, Purpose::Read, end, store);
-        }
-        if !self.held_reads.is_empty() || self.request.is_some() {
-            self.flush();
-        }
+        self.release(store);
         true
     }
 
-    /// Whether something waited for pages on their way out, and there is none any more.
-    fn is_released(&self) -> bool {
-        let is_held = !(self.held_faults.is_empty() && self.held_reads.is_empty());
-        is_held && self.leaving.is_empty() && self.is_bounded()
-    }
-
-    /// Waits until no page is on its way out.
-    fn drain(&mut self) {
-        while !self.leaving.is_empty() && !self.is_ending {
-            self.flush();
-            let Some(agent) = &self.agent else { return };
-            let mut word = [0; 1];
-            match socket::receive(agent, &mut word) {
-                Packet::Nothing => std::thread::yield_now(),
-                Packet::End => self.is_ending = true,
-                Packet::Words(..) => self.leaving.sent.clear(),
-            }
+    /// Installs zeros at a page. One on its way out gets them when it is gone: the agent would drop
+    /// them, and what was written to them meanwhile. Nobody waits for that here, since a stopped
+    /// program has no agent that answers, and others are served by this handler.
+    fn zero(&mut self, page: u32, store: &mut Store) {
+        if self.leaving.has(page) || self.put_off.is_some() {
+            self.held_zeros.push(page);
+            return self.flush();
+        }
+        if let Arrival::Install { .. } = self.pages.zero_done(page, store.now()) {
+            self.change(Change::Zero(page), store);
         }
     }
 
@@ -304,28 +338,27 @@ impl Space {
         let Some(page) = self.layout.page(fault.address) else {
             return;
         };
-        if page == 0 {
-            return self.doorbell();
+        let is_put_off = self.put_off.is_some();
+        if page == 0 && !is_put_off {
+            return self.doorbell(store);
         }
-        if self.leaving.has(page) {
-            self.held_faults.push(fault);
+        if is_put_off || self.leaving.has(page) {
+            // A thread that takes signals faults again while it waits.
+            if !self.held_faults.contains(&fault) {
+                self.held_faults.push(fault);
+            }
             return self.flush();
         }
-        let address = self.layout.address(page);
         match fault.cause {
             Cause::Missing { .. } if self.pages.is_resident(page) => {
                 // It came since the fault, or the program took it out by itself. One that came
                 // stays protected, if it is: otherwise what is written to it would not be seen.
                 let protected = !self.pages.is_writable(page);
-                let zeroed = self.kernel.zero(address, protected);
-                if self.done("a page of zeros", zeroed).unwrap_or(false) {
-                    self.pages.vanished(page);
-                }
+                self.change(Change::Restore(page, protected), store);
             }
             Cause::Missing { to_write } => self.pages.fault(page, to_write, store.now()),
             Cause::Protected if self.pages.is_writable(page) => {
-                let protected = self.kernel.protect(address, false);
-                self.done("unprotect", protected);
+                self.change(Change::Protect(page, false), store);
             }
             Cause::Protected => self.pages.fault(page, true, store.now()),
         }
@@ -340,7 +373,9 @@ impl Space {
                 tracing::debug!(space = self.id, %error, what, "a mapping is gone");
             }
             Err(error) => {
-                tracing::error!(space = self.id, %error, what, "a program is ended: its memory cannot be served");
+                if !self.is_given_up {
+                    tracing::error!(space = self.id, %error, what, "a program is ended: its memory cannot be served");
+                }
                 self.give_up();
             }
         }
@@ -353,26 +388,19 @@ impl Space {
         self.is_given_up = true;
         self.is_ending = true;
         self.agent = None;
+        self.put_off = None;
     }
 
     fn act(&mut self, store: &mut Store) {
         while !self.is_given_up
+            && self.put_off.is_none()
             && let Some(action) = self.pages.next_action()
         {
             match action {
-                Action::Zero(page) => {
-                    // Seldom: who waited for room waits at a page that went again meanwhile.
-                    if self.leaving.has(page) {
-                        self.drain();
-                    }
-                    let result = self.kernel.zero(self.layout.address(page), false);
-                    self.done("a page of zeros", result);
-                }
-                Action::Protect(page) | Action::Unprotect(page) => {
-                    let protected = matches!(action, Action::Protect(_));
-                    let result = self.kernel.protect(self.layout.address(page), protected);
-                    self.done("protect", result);
-                }
+                // Seldom on its way out: who waited for room waits at a page that went again.
+                Action::Zero(page) => self.zero(page, store),
+                Action::Protect(page) => self.change(Change::Protect(page, true), store),
+                Action::Unprotect(page) => self.change(Change::Protect(page, false), store),
                 Action::Drop(page) if self.forgetting == Some(page) => {}
                 Action::Drop(page) => {
                     self.leaving.pending.push(page);
@@ -435,8 +463,9 @@ impl Space {
 
     /// A read or a write has ended.
     pub fn end(&mut self, page: u32, purpose: Purpose, end: Done, store: &mut Store) {
-        if purpose == Purpose::Read && self.leaving.has(page) && !self.is_dead {
-            self.held_reads.push((page, end));
+        let is_early = purpose == Purpose::Read && self.leaving.has(page);
+        if (is_early || self.put_off.is_some()) && !self.is_dead {
+            self.held_ends.push((page, purpose, end));
             return self.flush();
         }
         self.in_flight -= 1;
@@ -447,19 +476,17 @@ impl Space {
         if self.is_dead || self.is_given_up {
             return;
         }
-        let address = self.layout.address(page);
         match (purpose, end.op) {
-            (Purpose::Read, Op::Read(bytes)) => {
-                let result = match self.pages.read_done(page, is_ok, now) {
-                    Arrival::Install { protected } => {
-                        self.kernel.install(address, &bytes, protected)
-                    }
-                    Arrival::Ignore => Ok(()),
-                    Arrival::Poison => self.kernel.poison(address),
-                };
-                self.done("install", result);
-                store.keep(bytes);
-            }
+            (Purpose::Read, Op::Read(bytes)) => match self.pages.read_done(page, is_ok, now) {
+                Arrival::Install { protected } => {
+                    self.change(Change::Install(page, bytes, protected), store);
+                }
+                Arrival::Ignore => store.keep(bytes),
+                Arrival::Poison => {
+                    self.change(Change::Poison(page), store);
+                    store.keep(bytes);
+                }
+            },
             (_, op) => {
                 self.pages
                     .write_done(page, is_ok.then_some(WrittenAs::Bytes), now);
@@ -473,13 +500,13 @@ impl Space {
     }
 
     /// The program asks something: its mailbox says what.
-    fn doorbell(&mut self) {
+    fn doorbell(&mut self, store: &mut Store) {
         let mailbox = self.layout.mailbox();
         let mut bytes = [0; 8 * wire::MAILBOX_WORDS];
         let memory = self.memory.as_ref();
         if memory.is_none_or(|memory| memory.read_exact_at(&mut bytes, mailbox).is_err()) {
             // A child that has not introduced itself asks who it is.
-            return self.answer(0);
+            return self.answer(0, store);
         }
         let mut words = [0; wire::MAILBOX_WORDS];
         for (word, bytes) in words.iter_mut().zip(bytes.chunks_exact(8)) {
@@ -491,74 +518,61 @@ impl Space {
             return;
         }
         if sequence == self.answered {
-            return self.answer(sequence);
+            return self.answer(sequence, store);
         }
         self.request = Some((self.layout.clip(&words), sequence));
     }
 
-    fn answer(&mut self, sequence: u64) {
-        let mut page = vec![0_u8; PAGE_BYTES];
+    fn answer(&mut self, sequence: u64, store: &mut Store) {
+        let mut page = store.buffer();
+        page.fill(0);
         let mut set = |at: usize, word: u64| {
             page[8 * at..8 * at + 8].copy_from_slice(&word.to_ne_bytes());
         };
         set(wire::AT_SPACE, u64::from(self.id));
         set(wire::AT_ANSWERED, sequence);
-        let result = self.kernel.install(self.layout.doorbell(), &page, false);
-        self.done("answer", result);
+        self.change(Change::Install(DOORBELL, page, false), store);
     }
 
-    /// Forgets the pages of a request, up to one that is not quiet; and answers when nothing else
-    /// will touch any.
-    fn go_on_forgetting(&mut self, store: &mut Store) {
+    /// Forgets some pages of a request, up to one that is not quiet; and answers when nothing else
+    /// will touch any. Whether others can be forgotten at once.
+    fn go_on_forgetting(&mut self, store: &mut Store) -> bool {
+        if self.put_off.is_some() {
+            return false;
+        }
         let Some((mut range, sequence)) = self.request.take() else {
-            return;
+            return false;
         };
-        while let Some(page) = range.next() {
+        let some = range.start..range.end.min(range.start.saturating_add(FORGET_MAX));
+        for page in some.clone() {
             self.forgetting = Some(page);
             let is_done = self.pages.discard(page, store.now());
             self.act(store);
             self.forgetting = None;
-            if !is_done {
-                range.start = page;
-                self.request = Some((range, sequence));
-                return;
+            if !is_done || self.put_off.is_some() {
+                let page = page + u32::from(is_done);
+                self.request = Some((page..range.end, sequence));
+                return false;
             }
         }
-        if !self.leaving.is_empty() {
+        range.start = some.end;
+        if !range.is_empty() || !self.leaving.is_empty() {
+            let has_more = !range.is_empty();
             self.request = Some((range, sequence));
-            return self.flush();
+            self.flush();
+            return has_more;
         }
         self.answered = sequence;
-        self.answer(sequence);
-    }
-
-    /// Makes the books of children that were forked.
-    fn settle_forks(&mut self, store: &mut Store) {
-        for uffd in std::mem::take(&mut self.kernel.forked) {
-            let (pages, writable) = self.pages.copied();
-            let mut shared = store.slots();
-            let slots = (0..self.layout.count())
-                .map(|page| match pages.is_stored(page) {
-                    true => self.slots[page as usize],
-                    false => NONE,
-                })
-                .inspect(|slot| shared.share(*slot))
-                .collect();
-            drop(shared);
-            let kernel = Kernel::of_child(uffd);
-            let mut child = Self::of(store.ids.take(), kernel, self.layout, pages, slots);
-            child.pages.set_room(UNBOUNDED, store.now());
-            for page in writable {
-                let result = child.kernel.protect(self.layout.address(page), false);
-                child.done("unprotect", result);
-            }
-            self.children.push(child);
-        }
+        self.answer(sequence, store);
+        false
     }
 }
 
 /// What the kernel says of a mapping or a process that is gone, or of a page that is poisoned already.
 const GONE: [i32; 4] = [libc::ENOENT, libc::ESRCH, libc::EINVAL, libc::EEXIST];
 
+mod change;
+mod forks;
+mod refused;
 #[cfg(test)]
 mod tests;

@@ -35,11 +35,11 @@ pub struct Store {
 }
 
 impl Store {
-    pub fn new(worker: Worker, slots: Arc<Mutex<Slots>>) -> Self {
+    pub fn new(worker: Worker, slots: Arc<Mutex<Slots>>, spaces_max: usize) -> Self {
         Self {
             worker,
             slots,
-            ids: Ids::default(),
+            ids: Ids::new(spaces_max),
             is_full: false,
             queued: VecDeque::new(),
             buffers: Vec::new(),

@@ -28,6 +28,7 @@ impl Pages {
             let next = match self.pages[page as usize].state {
                 State::Empty | State::Stored | State::Lost => continue,
                 State::Fetching | State::FetchingToWrite | State::Ahead => State::Stored,
+                State::Zeroing => State::Empty,
                 State::Void | State::Erasing => {
                     copy.pages[page as usize].is_stored = false;
                     State::Empty

@@ -12,6 +12,7 @@ use core::sync::atomic::{AtomicUsize, Ordering, compiler_fence};
 
 use crate::bits::Bits;
 use crate::lock::{Guard, Lock};
+use crate::settings::{Settings, settings};
 use crate::stripes::{SHARDS_MAX, Stripes};
 use crate::wire::PAGE;
 use crate::{agent, heap, sys, wire};
@@ -328,13 +329,13 @@ impl Arena {
 
     /// In a child: has a shard's pages served and dropped on its own account.
     fn introduce_child(&mut self, shard: usize, memory: i32) {
-        let socket = settings().map_or(-1, |settings| settings.connect(shard));
         let mut hello = [0; wire::HELLO_WORDS];
         let space = self.spaces[shard];
         (hello[0], hello[1], hello[2]) = (wire::MAGIC, wire::HELLO_CHILD, space);
-        if socket >= 0 && memory >= 0 && sys::send(socket, &hello, &[memory]) > 0 {
-            let mut answer = [0; wire::ANSWER_WORDS];
-            if let (24, Some(userfaultfd)) = sys::receive(socket, &mut answer) {
+        if let (Some(settings), 0..) = (settings(), memory) {
+            let mut socket = settings.connect(shard);
+            let answer = settings.greet(shard, &mut socket, &hello, &[memory]);
+            if let Ok((_, Some(userfaultfd))) = answer {
                 agent::start(socket, userfaultfd);
                 sys::close(userfaultfd);
                 sys::close(socket);
@@ -353,58 +354,6 @@ impl Arena {
 /// A shard's doorbell, before pages that begin at `start`; the page before it is its mailbox.
 fn doorbell(start: usize, shard_count: usize, shard: usize) -> usize {
     start - (2 * (shard_count - shard) - 1) * PAGE
-}
-
-struct Settings {
-    arena_bytes: usize,
-    heap_bytes: usize,
-    handlers: usize,
-    socket: &'static [u8],
-}
-
-impl Settings {
-    /// A handler's socket.
-    fn connect(&self, shard: usize) -> i32 {
-        let mut path = [0; sys::PATH_MAX];
-        let len = self.socket.len();
-        if len + 2 > path.len() {
-            return -1;
-        }
-        path[..len].copy_from_slice(self.socket);
-        (path[len], path[len + 1]) = (b'.', b'0' + shard as u8);
-        sys::connect(&path[..len + 2])
-    }
-}
-
-/// What `cenote run` says in the environment.
-fn settings() -> Option<Settings> {
-    unsafe extern "C" {
-        fn getenv(name: *const u8) -> *const u8;
-    }
-    // SAFETY: the name ends with 0.
-    let text = unsafe { getenv(wire::VARIABLE.as_ptr()) };
-    if text.is_null() {
-        return None;
-    }
-    // SAFETY: a variable's value is a string that ends with 0.
-    let text = unsafe { core::ffi::CStr::from_ptr(text.cast()) }.to_bytes();
-    let mut parts = text.splitn(4, |byte| *byte == b':');
-    let mut number = || {
-        core::str::from_utf8(parts.next()?)
-            .ok()?
-            .parse::<usize>()
-            .ok()
-    };
-    let (arena_bytes, heap_bytes, handlers) = (number()?, number()?, number()?);
-    if !(1..=SHARDS_MAX).contains(&handlers) {
-        return None;
-    }
-    Some(Settings {
-        handlers,
-        arena_bytes: arena_bytes.next_multiple_of(PAGE),
-        heap_bytes: heap_bytes.next_multiple_of(PAGE),
-        socket: parts.next()?,
-    })
 }
 
 /// Sets the arena up.
@@ -430,13 +379,14 @@ fn set_up(settings: &Settings) -> Option<Arena> {
     let mut is_ready = memory >= 0;
     for (shard, line) in lines[..settings.handlers].iter_mut().enumerate() {
         *line = Line {
+            shard,
             socket: settings.connect(shard),
             userfaultfd: sys::userfaultfd(),
         };
         is_ready &= line.socket >= 0 && line.userfaultfd >= 0;
     }
     let arena = is_ready
-        .then(|| introduce(settings, &lines[..settings.handlers], memory))
+        .then(|| introduce(settings, &mut lines[..settings.handlers], memory))
         .flatten();
     // The agents have their own.
     let fds = lines
@@ -453,18 +403,20 @@ fn set_up(settings: &Settings) -> Option<Arena> {
 /// What a handler is talked to by.
 #[derive(Clone, Copy)]
 struct Line {
+    shard: usize,
     socket: i32,
     userfaultfd: i32,
 }
 
 impl Line {
     const NONE: Self = Self {
+        shard: 0,
         socket: -1,
         userfaultfd: -1,
     };
 }
 
-fn introduce(settings: &Settings, lines: &[Line], memory: i32) -> Option<Arena> {
+fn introduce(settings: &Settings, lines: &mut [Line], memory: i32) -> Option<Arena> {
     let (pages, shard_count) = (settings.arena_bytes / PAGE, lines.len());
     let words = pages.div_ceil(64);
     let flags = sys::MAP_PRIVATE | sys::MAP_ANONYMOUS | sys::MAP_NORESERVE;
@@ -495,7 +447,7 @@ fn introduce(settings: &Settings, lines: &[Line], memory: i32) -> Option<Arena> 
         )
     };
     let mut spaces = [0; SHARDS_MAX];
-    for (shard, line) in lines.iter().enumerate() {
+    for (shard, line) in lines.iter_mut().enumerate() {
         let hello = [
             wire::MAGIC,
             wire::HELLO_NEW,
@@ -507,7 +459,7 @@ fn introduce(settings: &Settings, lines: &[Line], memory: i32) -> Option<Arena> 
             shard as u64,
             shard_count as u64,
         ];
-        match greet(*line, &hello, memory) {
+        match greet(settings, line, &hello, memory) {
             Ok(space) => spaces[shard] = space,
             Err(errno) => {
                 let what = b"cenote run: memory of the program is refused: error ";
@@ -544,24 +496,19 @@ fn introduce(settings: &Settings, lines: &[Line], memory: i32) -> Option<Arena> 
 }
 
 /// Has a handler serve its shard: the number of the address space, or why it does not.
-fn greet(line: Line, hello: &[u64], memory: i32) -> Result<u64, i32> {
-    let sent = sys::send(line.socket, hello, &[line.userfaultfd, memory]);
-    if sent < 0 {
-        return Err(-sent as i32);
-    }
-    let mut answer = [0; wire::ANSWER_WORDS];
-    match sys::receive(line.socket, &mut answer).0 {
-        24 if answer[0] == wire::MAGIC && answer[1] == 0 => {}
-        24 if answer[0] == wire::MAGIC => return Err(answer[1] as i32),
-        len if len < 0 => return Err(-len as i32),
-        // It hung up.
-        _ => return Err(sys::EPIPE),
-    }
+fn greet(
+    settings: &Settings,
+    line: &mut Line,
+    hello: &[u64; wire::HELLO_WORDS],
+    memory: i32,
+) -> Result<u64, i32> {
+    let fds = [line.userfaultfd, memory];
+    let (space, _) = settings.greet(line.shard, &mut line.socket, hello, &fds)?;
     if !agent::start(line.socket, line.userfaultfd) {
         // The range is served already, and nobody would be there to bound it.
         sys::die();
     }
-    Ok(answer[2])
+    Ok(space)
 }
 
 unsafe extern "C" {

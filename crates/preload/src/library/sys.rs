@@ -20,6 +20,8 @@ pub const EINTR: isize = -4;
 pub const ENOMEM: i32 = 12;
 pub const EINVAL: i32 = 22;
 pub const EPIPE: i32 = 32;
+pub const ECONNRESET: i32 = 104;
+pub const ETIMEDOUT: i32 = 110;
 
 const SYS_READ: usize = 0;
 const SYS_WRITE: usize = 1;

@@ -1,8 +1,10 @@
 //! An address space of this process. The test is its agent: it says when pages are gone.
 
 use std::os::fd::FromRawFd;
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, mpsc};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use cenote_volume::Volume;
 
@@ -13,16 +15,41 @@ use cenote_test_kit::cluster::{Cluster, Transport};
 
 const MIB: u64 = 1 << 20;
 const PAGES: u32 = 31;
+const SPACES_MAX: usize = 4;
 
 struct Program {
     space: Space,
     store: Store,
     agent: OwnedFd,
+    _turn: Turn,
+}
+
+/// A fork is one of all programs of this process: one that has no turn then holds it up.
+static FORKS: RwLock<()> = RwLock::new(());
+
+/// Whether this process forks while there is a program, or others have programs, too.
+enum Turn {
+    Shared(#[allow(dead_code)] RwLockReadGuard<'static, ()>),
+    Alone(#[allow(dead_code)] RwLockWriteGuard<'static, ()>),
+}
+
+impl Turn {
+    fn shared() -> Self {
+        Self::Shared(FORKS.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn alone() -> Self {
+        Self::Alone(FORKS.write().unwrap_or_else(PoisonError::into_inner))
+    }
 }
 
 impl Program {
     fn begin(volume: &Volume) -> Self {
-        let len = (2 + PAGES as usize) * PAGE_BYTES;
+        Self::of_pages(volume, PAGES, Turn::shared())
+    }
+
+    fn of_pages(volume: &Volume, pages: u32, turn: Turn) -> Self {
+        let len = (2 + pages as usize) * PAGE_BYTES;
         let (access, kind) = (
             libc::PROT_READ | libc::PROT_WRITE,
             libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
@@ -38,24 +65,25 @@ impl Program {
             0,
             start - PAGE_BYTES as u64,
             start,
-            u64::from(PAGES),
+            u64::from(pages),
             0,
             0,
             0,
             1,
         ];
-        let layout = Layout::of(&hello, 0, 1, u64::from(PAGES)).expect("a layout");
+        let layout = Layout::of(&hello, 0, 1, u64::from(pages)).expect("a layout");
         let (keeper, agent) = pair();
         let uffd = crate::memory::descriptor().expect("a descriptor");
         let memory = File::open("/proc/self/mem").expect("this process's memory");
         let mut space = Space::begin(1, uffd, memory, layout).expect("memory is registered");
         space.bound_by(keeper);
         let slots = Arc::new(Mutex::new(Slots::of_volume(volume.size_bytes())));
-        let store = Store::new(volume.worker().expect("a worker"), slots);
+        let store = Store::new(volume.worker().expect("a worker"), slots, SPACES_MAX);
         Self {
             space,
             store,
             agent,
+            _turn: turn,
         }
     }
 
@@ -76,7 +104,9 @@ impl Program {
     }
 
     fn until(&mut self, is_so: impl Fn(&Space) -> bool) {
+        let deadline = Instant::now() + Duration::from_secs(60);
         while !is_so(&self.space) {
+            assert!(Instant::now() < deadline, "nothing more happens");
             self.turn();
         }
     }
@@ -159,7 +189,7 @@ fn a_page_that_comes_before_its_fault_is_heard_loses_no_write() {
     let now = program.store.now();
     program.space.pages.fault(1, false, now);
     program.space.act(&mut program.store);
-    program.until(|space| space.held_reads.iter().any(|(page, _)| *page == 1));
+    program.until(|space| space.held_ends.iter().any(|(page, ..)| *page == 1));
     // It is gone, and a thread is there before the agent has said so.
     assert!(program.drop_pages());
     let at = program.word(1);
@@ -185,7 +215,7 @@ fn a_page_that_comes_before_its_fault_is_heard_loses_no_write() {
 }
 
 #[test]
-fn what_waits_for_pages_that_go_is_served_whoever_hears_that_they_are_gone() {
+fn a_stopped_agent_holds_up_who_waits_for_its_pages_alone() {
     if let Err(error) = crate::works() {
         println!("skipped: memory of programs: needs {error}");
         return;
@@ -199,21 +229,49 @@ fn what_waits_for_pages_that_go_is_served_whoever_hears_that_they_are_gone() {
     }
     program.space.set_room(8, &mut program.store);
     program.until(|space| [1, 2].iter().all(|page| space.leaving.sent.contains(page)));
-    assert!(program.drop_pages());
     program.space.set_room(UNBOUNDED, &mut program.store);
-    let at = program.word(2);
-    let thread = thread::spawn(move || access(at, None));
-    program.until(|space| !space.held_faults.is_empty());
-    // The agent answers while a page of zeros is wanted that is on its way out.
-    program.say_gone();
+    let (first, second) = (program.word(1), program.word(2));
+    // The agent is stopped while zeros are wanted of a page on its way out. It goes on in the end,
+    // so that a handler that waits for it fails here and does not hang.
+    let (acted, has_acted) = mpsc::channel();
+    let agent = program.agent.try_clone().expect("a descriptor");
+    let waiting = thread::spawn(move || {
+        let is_late = has_acted.recv_timeout(Duration::from_secs(10)).is_err();
+        is_late.then(|| socket::send(&agent, &[0], None))
+    });
     let now = program.store.now();
     program.space.pages.fault(1, false, now);
     program.space.act(&mut program.store);
-    assert!(program.space.leaving.is_empty());
-    program.turn();
-    assert!(program.space.held_faults.is_empty());
-    program.until(|_| thread.is_finished());
-    assert_eq!(thread.join().expect("the thread ends"), 0);
+    acted.send(()).ok();
+    let woken = waiting.join().expect("the thread ends");
+    assert_eq!(woken, None, "the handler waited for the agent");
+    assert_eq!(program.space.held_zeros, [1]);
+    // Other pages come meanwhile; those on their way out do not, whoever wants them.
+    let other = program.word(9);
+    let other = thread::spawn(move || access(other, Some(9)));
+    program.until(|_| other.is_finished());
+    assert_eq!(other.join().expect("the thread ends"), 9);
+    assert_eq!(program.space.held_zeros, [1]);
+    assert!(program.drop_pages());
+    let writer = thread::spawn(move || access(first, Some(7)));
+    let reader = thread::spawn(move || access(second, None));
+    program.until(|space| space.held_faults.len() == 2);
+    assert!(!writer.is_finished() && !reader.is_finished());
+    program.say_gone();
+    program.until(|_| writer.is_finished() && reader.is_finished());
+    assert_eq!(writer.join().expect("the thread ends"), 7);
+    assert_eq!(reader.join().expect("the thread ends"), 0);
+    assert!(program.space.held_zeros.is_empty() && !program.space.is_awaited());
+    // What was written is there when the page has gone and come back.
+    program.space.set_room(8, &mut program.store);
+    let mut others = (2..=12).cycle();
+    while program.space.pages.is_resident(1) {
+        program.touch(others.next().expect("a cycle has no end"), None);
+    }
+    while !program.space.leaving.is_empty() {
+        program.go_on();
+    }
+    assert_eq!(program.touch(1, None), 7);
 }
 
 #[test]
@@ -243,4 +301,192 @@ fn a_program_whose_memory_the_kernel_does_not_serve_is_ended_and_gets_nothing_wr
     program.space.bound_by(keeper);
     assert!(matches!(socket::receive(&agent, &mut word), Packet::End));
     assert!(!program.space.turn(&mut program.store));
+}
+
+/// Forks this process, and has the child ask at its doorbell who it is: its exit code.
+fn fork_and_ask(doorbell: usize) -> thread::JoinHandle<i32> {
+    thread::spawn(move || {
+        let flags = libc::c_long::from(libc::SIGCHLD);
+        // SAFETY: the child reads a word and ends. Not by libc's own call, which holds the locks of
+        // `malloc` meanwhile: whoever is to read of the fork allocates.
+        let child = unsafe { libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0) } as libc::pid_t;
+        assert!(child >= 0);
+        if child == 0 {
+            let id = access(doorbell, None);
+            // SAFETY: it takes a number alone.
+            unsafe { libc::_exit(id as i32) };
+        }
+        let mut status = 0;
+        // SAFETY: the status is valid for the call.
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+        libc::WEXITSTATUS(status)
+    })
+}
+
+#[test]
+fn a_child_beyond_the_bound_is_told_its_number_and_not_served() {
+    if let Err(error) = crate::works() {
+        println!("skipped: memory of programs: needs {error}");
+        return;
+    }
+    let cluster = Cluster::start(3, Transport::Shm, 32 * MIB, MIB);
+    let volume = cluster.volume("rs:2+1", 8 * MIB);
+    let mut program = Program::of_pages(&volume, PAGES, Turn::alone());
+    program.touch(1, Some(5));
+    for _ in 1..SPACES_MAX {
+        program.store.ids.take();
+    }
+    let doorbell = program.space.layout.doorbell() as usize;
+    let mut children = Vec::new();
+    for is_served in [true, false] {
+        let forked = fork_and_ask(doorbell);
+        while !forked.is_finished() {
+            program.turn();
+            children.append(&mut program.space.children);
+            for child in &mut children {
+                child.turn(&mut program.store);
+            }
+        }
+        let child = children.pop().expect("a child was forked");
+        let code = forked.join().expect("the thread ends");
+        assert_eq!(code, child.id as i32);
+        assert_eq!(child.is_given_up(), !is_served);
+    }
+    assert!(!program.space.is_given_up());
+    assert_eq!(program.touch(1, None), 5);
+}
+
+#[test]
+fn children_of_a_program_that_is_given_up_are_as_well() {
+    if let Err(error) = crate::works() {
+        println!("skipped: memory of programs: needs {error}");
+        return;
+    }
+    let cluster = Cluster::start(3, Transport::Shm, 32 * MIB, MIB);
+    let volume = cluster.volume("rs:2+1", 8 * MIB);
+    let mut program = Program::begin(&volume);
+    // The kernel refuses the first of several changes, and a fork is not settled.
+    let null = File::open("/dev/null").expect("it is there");
+    // SAFETY: both descriptors are open, and the second is the space's own.
+    let put = unsafe { libc::dup2(null.as_raw_fd(), program.space.uffd()) };
+    assert_eq!(put, program.space.uffd());
+    program.space.kernel.forked.push(null.into());
+    let now = program.store.now();
+    for page in [2, 3] {
+        program.space.pages.fault(page, false, now);
+    }
+    program.space.act(&mut program.store);
+    assert!(program.space.is_given_up());
+    assert!(program.space.turn(&mut program.store));
+    assert_eq!(program.space.children.len(), 1);
+    assert!(program.space.children[0].is_given_up());
+    assert!(!program.space.is_told());
+}
+
+#[test]
+fn an_agent_that_cannot_be_told_holds_nothing() {
+    if let Err(error) = crate::works() {
+        println!("skipped: memory of programs: needs {error}");
+        return;
+    }
+    let cluster = Cluster::start(3, Transport::Shm, 32 * MIB, MIB);
+    let volume = cluster.volume("rs:2+1", 8 * MIB);
+    let mut program = Program::begin(&volume);
+    for page in 1..=8 {
+        program.touch(page, Some(u64::from(page)));
+    }
+    // The agent hears nothing more, and is there.
+    let agent = program.space.agent.as_ref().expect("an agent");
+    while socket::send(agent, &[0], None) {}
+    program.space.set_room(8, &mut program.store);
+    program.until(|space| !space.is_bounded());
+    let all = [1, 2, 3, 4, 5, 6, 7, 8].map(|page| program.word(page));
+    let thread = thread::spawn(move || all.map(|at| access(at, Some(access(at, None) + 100))));
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !thread.is_finished() {
+        assert!(Instant::now() < deadline, "pages are held");
+        program.turn();
+    }
+    let read = thread.join().expect("the thread ends");
+    assert_eq!(read, [101, 102, 103, 104, 105, 106, 107, 108]);
+    // It ends the program.
+    let mut word = [0; 1];
+    while let Packet::Words(..) = socket::receive(&program.agent, &mut word) {}
+    let heard = socket::receive(&program.agent, &mut word);
+    assert!(matches!(heard, Packet::End));
+    assert!(!program.space.is_awaited());
+}
+
+#[test]
+fn a_program_that_gives_much_memory_up_lets_others_have_their_turn() {
+    if let Err(error) = crate::works() {
+        println!("skipped: memory of programs: needs {error}");
+        return;
+    }
+    let cluster = Cluster::start(3, Transport::Shm, 32 * MIB, MIB);
+    let volume = cluster.volume("rs:2+1", 8 * MIB);
+    let mut program = Program::of_pages(&volume, 3 * FORGET_MAX, Turn::shared());
+    let last = 3 * FORGET_MAX;
+    program.touch(last, Some(7));
+    program.space.request = Some((1..last + 1, 1));
+    for part in 1..3 {
+        assert!(program.space.turn(&mut program.store), "there is more");
+        let left = program.space.request.clone();
+        assert_eq!(left, Some((1 + part * FORGET_MAX..last + 1, 1)));
+    }
+    program.until(|space| space.answered == 1);
+    assert!(!program.space.pages.is_resident(last));
+}
+
+#[test]
+fn a_program_that_forks_for_long_holds_up_nobody_and_loses_nothing() {
+    if let Err(error) = crate::works() {
+        println!("skipped: memory of programs: needs {error}");
+        return;
+    }
+    let cluster = Cluster::start(3, Transport::Shm, 32 * MIB, MIB);
+    let volume = cluster.volume("rs:2+1", 8 * MIB);
+    let mut program = Program::begin(&volume);
+    for page in 1..=12 {
+        program.touch(page, Some(u64::from(page)));
+    }
+    // Some pages have to go and come back while the kernel refuses every change.
+    program.space.set_room(8, &mut program.store);
+    while program.space.pages.is_resident(1) || !program.space.leaving.is_empty() {
+        program.go_on();
+    }
+    let forks = Arc::clone(&program.space.kernel.forks);
+    for round in 0..10 {
+        forks.store(true, Ordering::SeqCst);
+        // It goes on in the end, so that a handler that waits for it fails here and does not hang.
+        let (acted, has_acted) = mpsc::channel();
+        let thread_forks = Arc::clone(&forks);
+        let waiting = thread::spawn(move || {
+            let is_late = has_acted.recv_timeout(Duration::from_secs(60)).is_err();
+            thread_forks.fetch_and(!is_late, Ordering::SeqCst);
+            is_late
+        });
+        let words = [1, 2, 5, 9, 12, 20 + round].map(|page| program.word(page));
+        let threads =
+            words.map(|at| thread::spawn(move || access(at, Some(access(at, None) + 100))));
+        program.until(|space| space.put_off.is_some());
+        for _ in 0..10 {
+            program.go_on();
+        }
+        acted.send(()).ok();
+        let is_late = waiting.join().expect("the thread ends");
+        assert!(!is_late, "the handler waited for the program");
+        assert!(program.space.is_awaited() && !program.space.is_told());
+        let now = program.store.now();
+        assert_eq!(program.space.deadline(now), Some(AGAIN_AFTER));
+        forks.store(false, Ordering::SeqCst);
+        while !threads.iter().all(thread::JoinHandle::is_finished) {
+            program.go_on();
+        }
+        let read = threads.map(|thread| thread.join().expect("the thread ends"));
+        let sum = 100 * u64::from(round + 1);
+        assert_eq!(read[..5], [1, 2, 5, 9, 12].map(|page| page + sum));
+        assert_eq!(read[5], 100);
+    }
+    assert!(program.space.put_off.is_none());
 }

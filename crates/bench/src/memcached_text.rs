@@ -78,8 +78,8 @@ impl<S: Read + Write> Client<S> {
         self.line()
     }
 
-    /// The answer to a `get` or `gets` of one key, whose value is put into `value`; its unique number
-    /// if it was asked for. `Err` inside is what else was said.
+    /// The answer to a `get` or `gets` of one key, whose value is put into `value`; its unique
+    /// number if it was asked for. `Err` inside is what else was said.
     ///
     /// # Errors
     /// See above; `InvalidData` of what is no answer.

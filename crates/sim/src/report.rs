@@ -1,7 +1,7 @@
 //! What a simulator of a cache, of a coding group or of whole nodes found, and how it runs.
 //!
-//! The simulator of clusters has a report of its own: it ends with an error where options do not fit
-//! together, and shows how far it is.
+//! The simulator of clusters has a report of its own: it ends with an error where options do not
+//! fit together, and shows how far it is.
 
 use std::collections::VecDeque;
 use std::fmt::Display;

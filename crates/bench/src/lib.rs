@@ -16,6 +16,7 @@ mod fio;
 pub mod history;
 pub mod kv;
 pub mod log;
+pub mod memcached_text;
 pub mod migration;
 pub mod nbd;
 pub mod page;

@@ -28,12 +28,6 @@ impl Configuration {
     fn cost(self) -> (u32, u32, u32, u32) {
         (self.s, self.c, self.b, self.q)
     }
-
-    /// Requests under way at once, of all connections.
-    #[must_use]
-    pub fn requests_under_way(self) -> u64 {
-        u64::from(self.c) * u64::from(self.b) * u64::from(self.q)
-    }
 }
 
 impl Ord for Configuration {

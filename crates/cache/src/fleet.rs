@@ -89,9 +89,9 @@ pub const DOWN_LIMIT: Duration = Duration::from_secs(10);
 const SHORT_LIMIT: Duration = Duration::from_secs(10);
 /// Between two tries to give a machine back; doubles up to [`PENALTY_MAX`].
 const AGAIN: Duration = Duration::from_secs(1);
-/// Longest that a type of machine is left alone after it was not to be had.
 /// What was wrong with a provider is told for as long at least.
 const TOLD: Duration = Duration::from_secs(60);
+/// Longest that a type of machine is left alone after it was not to be had.
 const PENALTY_MAX: Duration = Duration::from_secs(300);
 
 /// Most machines and orders at a time, those counted that go back: the journal keeps each until its provider

@@ -544,13 +544,6 @@ impl Owner {
         self.regions.iter().all(at_rest)
     }
 
-    /// Regions whose bytes would go with the host.
-    #[must_use]
-    pub fn only_copies_on(&self, host: HostIndex) -> usize {
-        let only = |region: &&Region| matches!(&region.copies[..], [copy] if copy.host == host);
-        self.regions.iter().filter(only).count()
-    }
-
     fn entry(&self, region: usize) -> Entry {
         self.regions[region].entry(region)
     }

@@ -2,9 +2,15 @@
 //! the oldest goes for the newest. Refusing the newest would let whoever holds all places keep them.
 
 use std::collections::VecDeque;
-use std::net::{IpAddr, Ipv6Addr};
+use std::io;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::time::Duration;
 
+use tokio::net::TcpStream;
 use tokio::task::AbortHandle;
+
+/// Pause after an accept failed for want of descriptors or memory.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Those that are open, the oldest first.
 #[derive(Debug)]
@@ -25,8 +31,40 @@ impl Connections {
         }
     }
 
+    /// Takes connections for ever, each of which `converse` serves as a task; `dropped` is called for
+    /// each that goes for another one.
+    ///
+    /// # Errors
+    /// The listener is of no use.
+    pub async fn accept<C: Future<Output = ()> + Send + 'static>(
+        mut self,
+        listener: std::net::TcpListener,
+        page: &'static str,
+        mut converse: impl FnMut(TcpStream, SocketAddr) -> C,
+        dropped: impl Fn(),
+    ) -> io::Result<()> {
+        let listener = tokio::net::TcpListener::from_std(listener)?;
+        loop {
+            let (stream, peer) = match listener.accept().await {
+                Ok(accepted) => accepted,
+                Err(error) => {
+                    tracing::warn!(%error, page, "accept a connection");
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                    continue;
+                }
+            };
+            let source = peer.ip().to_canonical();
+            if self.make_room(source) {
+                tracing::debug!(%source, page, "close the oldest connection: there are too many");
+                dropped();
+            }
+            let task = tokio::spawn(converse(stream, peer));
+            self.add(source, task.abort_handle());
+        }
+    }
+
     /// Has a connection end if one more from `source` were too many; whether it had to.
-    pub fn make_room(&mut self, source: IpAddr) -> bool {
+    fn make_room(&mut self, source: IpAddr) -> bool {
         let source = network_of(source);
         self.open.retain(|(_, task)| !task.is_finished());
         let alike = self.open.iter().filter(|(from, _)| *from == source);
@@ -45,7 +83,7 @@ impl Connections {
     }
 
     /// One more, after [`Connections::make_room`].
-    pub fn add(&mut self, source: IpAddr, task: AbortHandle) {
+    fn add(&mut self, source: IpAddr, task: AbortHandle) {
         self.open.push_back((network_of(source), task));
     }
 }

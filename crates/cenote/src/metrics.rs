@@ -49,8 +49,6 @@ const CONNECTIONS_MAX: usize = 64;
 const SOURCE_CONNECTIONS_MAX: usize = 16;
 /// Answers put together at once, each on a thread of its own.
 const ANSWERS_MAX: usize = 4;
-/// Pause after an accept failed for want of descriptors or memory.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Says why a process does not do its work now; `None` where it does. Asked at each `/readyz`, and
 /// may wait for the process' other threads.
@@ -209,25 +207,12 @@ async fn accept(
         unready: Arc::from(unready),
         turns: Arc::new(Semaphore::new(ANSWERS_MAX)),
     };
-    let listener = tokio::net::TcpListener::from_std(listener)?;
-    let mut open = Connections::new(CONNECTIONS_MAX, SOURCE_CONNECTIONS_MAX);
-    loop {
-        let (stream, peer) = match listener.accept().await {
-            Ok(accepted) => accepted,
-            Err(error) => {
-                tracing::warn!(%error, "accept a connection for metrics");
-                tokio::time::sleep(ACCEPT_PAUSE).await;
-                continue;
-            }
-        };
-        let source = peer.ip().to_canonical();
-        if open.make_room(source) {
-            tracing::debug!(%source, "close the oldest connection for metrics: there are too many");
-            dropped.inc();
-        }
-        let task = tokio::spawn(converse(stream, page.clone()));
-        open.add(source, task.abort_handle());
-    }
+    let open = Connections::new(CONNECTIONS_MAX, SOURCE_CONNECTIONS_MAX);
+    let converse = |stream, _| converse(stream, page.clone());
+    let dropped = || {
+        dropped.inc();
+    };
+    open.accept(listener, "metrics", converse, dropped).await
 }
 
 /// What is served.

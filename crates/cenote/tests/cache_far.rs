@@ -3,17 +3,15 @@
 
 mod support;
 
-use std::io::{BufRead, BufReader};
-use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use cenote_cache::service::Cache;
 use cenote_fabric::{Address, ClusterKey};
 use support::cache_load::{CacheLoad, options};
-use support::machines::write_cluster;
+use support::machines::{serve, write_cluster};
 use support::net::{Killed, Net};
-use support::{Ended, Folder, run};
+use support::{Ended, Folder};
 
 const HOSTS: [(&str, &str); 2] = [("h00", "10.77.0.10"), ("h01", "10.77.0.11")];
 const MANAGER: &str = "tcp:10.77.0.2:7100";
@@ -37,22 +35,8 @@ impl World {
             ("near", "10.77.0.3"),
             ("far", "10.77.0.4"),
         ];
-        let net = Net::new().and_then(|mut net| {
-            for (name, address) in machines.into_iter().chain(HOSTS) {
-                net.add(name, address)?;
-            }
-            Ok(net)
-        });
-        let net = match net {
-            Ok(net) => net,
-            Err(reason) => {
-                println!("skipped: network namespaces (root and iproute2 are needed): {reason}");
-                return None;
-            }
-        };
-        let folder = Folder::new();
-        let key = folder.path().join("cluster.key");
-        run(&["key", "new", "--out", key.to_str().expect("UTF-8")]).expect(0);
+        let net = Net::of(machines.into_iter().chain(HOSTS))?;
+        let folder = Folder::with_key();
         let owned = HOSTS.map(|(name, address)| (name.to_owned(), address.to_owned()));
         write_cluster(&folder, &owned.into());
         let start = |(name, address)| start_host(&net, &folder, name, address);
@@ -148,27 +132,15 @@ struct Outcome {
 }
 
 fn start_host(net: &Net, folder: &Folder, name: &str, address: &str) -> Killed {
-    let mut child = net
-        .cenote(name)
-        .args(["host", "--name", name, "--memory", "16M", "--slab", "256K"])
-        .args([
-            "--lock",
-            "never",
-            "--listen",
-            &format!("tcp:{address}:7000"),
-        ])
-        .arg("--key")
-        .arg(folder.path().join("cluster.key"))
-        .stdout(Stdio::piped())
-        .spawn()
-        .expect("the host starts");
-    let said = child.stdout.take().expect("stdout is piped");
-    let host = Killed(child);
-    let mut line = String::new();
-    let read = BufReader::new(said).read_line(&mut line);
-    read.expect("a line of the host");
-    assert!(line.starts_with(&format!("ready {name} at ")), "{line}");
-    host
+    let lends = ["--memory", "16M", "--slab", "256K"];
+    serve(
+        net.cenote(name),
+        folder,
+        name,
+        &lends,
+        &format!("{address}:7000"),
+    )
+    .0
 }
 
 #[test]

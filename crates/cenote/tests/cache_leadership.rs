@@ -14,6 +14,7 @@ use support::gate::Gate;
 use support::market::{Market, PATIENCE, machine, used};
 use support::well::until;
 use support::{Folder, runs, signal, wait_ended};
+use tempfile::TempDir;
 
 fn pid_of_manager(folder: &Folder) -> u32 {
     let text = fs::read_to_string(folder.path().join("caches/c0/pid")).expect("a manager");
@@ -51,20 +52,31 @@ fn copy(market: &Market, gate: &Gate, etcd: &EtcdServer, types: &str) -> Folder 
     copy
 }
 
-#[test]
-fn a_manager_that_is_cut_off_from_etcd_gets_and_gives_back_no_machine_while_the_next_is_in_charge()
-{
-    let types = machine("small", "cloud", 12, "1");
-    let market = Market::new(&types);
+/// A cache whose manager reaches etcd through a gate; `None`, with the reason printed, without etcd.
+fn gated_cache(market: &Market) -> Option<(TempDir, EtcdServer, Gate)> {
     let beside = tempfile::tempdir().expect("a temporary folder");
     let etcd = match EtcdServer::start(beside.path(), |_| {}) {
-        Err(ServerError::Missing) => return println!("skipped: no etcd-server"),
+        Err(ServerError::Missing) => {
+            println!("skipped: no etcd-server");
+            return None;
+        }
         other => other.expect("etcd"),
     };
     let server: SocketAddr = etcd.url()["http://".len()..].parse().expect("an address");
     let gate = Gate::to(server);
     let url = format!("http://{}", gate.address());
     market.create(&["--etcd", &url]).expect(0);
+    Some((beside, etcd, gate))
+}
+
+#[test]
+fn a_manager_that_is_cut_off_from_etcd_gets_and_gives_back_no_machine_while_the_next_is_in_charge()
+{
+    let types = machine("small", "cloud", 12, "1");
+    let market = Market::new(&types);
+    let Some((_beside, etcd, gate)) = gated_cache(&market) else {
+        return;
+    };
     let mut load = CacheLoad::open(market.folder.path(), "c0", 21);
     load.fill();
     let mut load = Some(load);
@@ -132,15 +144,9 @@ fn a_manager_that_is_cut_off_from_etcd_gets_and_gives_back_no_machine_while_the_
 fn a_manager_that_reaches_etcd_again_goes_on_with_what_it_had_put_off() {
     let types = machine("small", "cloud", 12, "1");
     let market = Market::new(&types);
-    let beside = tempfile::tempdir().expect("a temporary folder");
-    let etcd = match EtcdServer::start(beside.path(), |_| {}) {
-        Err(ServerError::Missing) => return println!("skipped: no etcd-server"),
-        other => other.expect("etcd"),
+    let Some((_beside, _etcd, gate)) = gated_cache(&market) else {
+        return;
     };
-    let server: SocketAddr = etcd.url()["http://".len()..].parse().expect("an address");
-    let gate = Gate::to(server);
-    let url = format!("http://{}", gate.address());
-    market.create(&["--etcd", &url]).expect(0);
     gate.shut();
     let cut = market.until(&mut None, "it notices", |status| !is_in_charge(status));
     let [first] = used(&cut)[..] else {

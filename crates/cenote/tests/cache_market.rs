@@ -9,6 +9,19 @@ use support::cache_load::CacheLoad;
 use support::market::{Market, PATIENCE, is_only_on, machine, used};
 use support::{Folder, runs, signal};
 
+/// Has a load run until the cache is whole on one host.
+fn until_only_on(folder: &Folder, load: &mut CacheLoad, host: &str) {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        load.run_for(Duration::from_millis(50));
+        let status = folder.run(&["cache", "status", "c0", "--json"]).json();
+        if status["whole"] == true && is_only_on(&status["status"], host) {
+            return;
+        }
+        assert!(Instant::now() < deadline, "{status:#}");
+    }
+}
+
 #[test]
 fn a_machine_that_is_taken_back_is_followed_by_another_under_load() {
     let market = Market::new(&machine("small", "cloud", 12, "1"));
@@ -182,15 +195,7 @@ fn hosts_that_join_or_leave_the_cluster_file_are_used_or_left_by_clients_that_we
     drop(grown);
     // The first one leaves: all that this client wrote is on a host that it was told of later.
     put(&(both[..begin].to_owned() + &both[second..]));
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        load.run_for(Duration::from_millis(50));
-        let status = folder.run(&["cache", "status", "c0", "--json"]).json();
-        if status["whole"] == true && is_only_on(&status["status"], "h01") {
-            break;
-        }
-        assert!(Instant::now() < deadline, "{status:#}");
-    }
+    until_only_on(&folder, &mut load, "h01");
     signal(folder.pid("h00"), "KILL");
     assert_eq!(load.check(), 0);
     assert_eq!(load.failed, 0);
@@ -216,15 +221,7 @@ fn an_operator_s_notice_has_a_host_emptied_and_one_that_is_called_off_keeps_it()
         (&true.into(), &100_000.into()),
         "{said}"
     );
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        load.run_for(Duration::from_millis(50));
-        let status = folder.run(&["cache", "status", "c0", "--json"]).json();
-        if status["whole"] == true && is_only_on(&status["status"], "h01") {
-            break;
-        }
-        assert!(Instant::now() < deadline, "{status:#}");
-    }
+    until_only_on(&folder, &mut load, "h01");
     folder
         .run(&["host", "notice", "h01", "--grace", "100s"])
         .expect(0);

@@ -437,11 +437,7 @@ fn a_cluster_keeps_how_pages_travel_for_those_who_do_not_say() {
     let file = folder.path().join("cluster.toml");
     let text = std::fs::read_to_string(&file).unwrap();
     assert!(text.contains("page_traffic = \"plain\""), "{text}");
-    folder
-        .run(&[
-            "volume", "create", "v0", "--size", "4M", "--scheme", "plain",
-        ])
-        .expect(0);
+    folder.create_volume("v0", "4M", "plain");
     folder.run(&["volume", "scrub", "v0"]).expect(0);
     // It is what commands ask for that have no flag, and a host that demands more turns them away.
     folder.run(&["down"]).expect(0);

@@ -5,7 +5,7 @@ mod support;
 use std::net::SocketAddr;
 
 use serde_json::Value;
-use support::memcached::{Client, shard_of, shards};
+use support::memcached::{connect, shard_of, shards};
 use support::well::Well;
 use support::{run, runs, signal};
 
@@ -256,7 +256,7 @@ fn clients_are_told_who_owns_what_also_when_that_changes() {
     }
     // Whoever asks an owner is answered by it.
     let served = |at: SocketAddr| -> u64 {
-        let mut client = Client::connect(at).unwrap();
+        let mut client = connect(at).unwrap();
         client.send(b"stats\r\n").unwrap();
         let mut lines = std::iter::from_fn(|| client.line().ok());
         let line = lines
@@ -271,7 +271,7 @@ fn clients_are_told_who_owns_what_also_when_that_changes() {
         let owner = owned[shard].expect("all are at home");
         let before = served(owner);
         let request = format!("set {key} 0 0 1\r\nx\r\n");
-        let said = Client::connect(addresses[index % 5])
+        let said = connect(addresses[index % 5])
             .unwrap()
             .ask(request.as_bytes());
         assert_eq!(said.unwrap(), "STORED");

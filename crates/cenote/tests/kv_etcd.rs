@@ -12,7 +12,7 @@ use std::time::Instant;
 use cenote_kv_cluster::etcd::{Etcd, EtcdError, EtcdServer, ServerError};
 use serde_json::Value;
 use support::gate::Gate;
-use support::memcached::{Client, with_value};
+use support::memcached::{Client, connect, with_value};
 use support::well::{PATIENCE, Well, places, until};
 use support::{Ended, cenote, signal};
 
@@ -170,7 +170,7 @@ fn put(client: &mut Client, key: usize, value: &str) {
 }
 
 fn expect_all(at: SocketAddr, value: &str) {
-    let mut client = Client::connect(at).unwrap();
+    let mut client = connect(at).unwrap();
     for key in 0..50 {
         let found = client.get(&format!("key{key}")).unwrap();
         let found = found.map(|bytes| String::from_utf8(bytes).unwrap());
@@ -204,7 +204,7 @@ fn a_group_whose_nodes_are_cut_off_from_etcd_alone_is_served_on_and_stays_what_i
         ["n00", "n01", "x0", "x1"].iter().all(up)
     });
     let [away, here] = ["x0", "n00"].map(|name| gated.address(name));
-    let mut client = Client::connect(away).unwrap();
+    let mut client = connect(away).unwrap();
     (0..50).for_each(|key| put(&mut client, key, "before"));
     let before = view(&gated.status());
 
@@ -243,7 +243,7 @@ fn an_etcd_that_has_lost_its_data_is_given_what_nodes_know_and_they_fail_over_ag
     }
     gated.until("all is whole", is_whole);
     let [first, last] = ["n00", "n02"].map(|name| gated.address(name));
-    let mut client = Client::connect(first).unwrap();
+    let mut client = connect(first).unwrap();
     (0..50).for_each(|key| put(&mut client, key, "before"));
     gated.lose_etcd();
     (0..50).for_each(|key| put(&mut client, key, "meanwhile"));
@@ -270,7 +270,7 @@ fn an_etcd_that_has_lost_its_data_and_has_gone_on_past_it_is_given_what_nodes_kn
     let names = ["n00", "n01"];
     names.iter().for_each(|name| gated.join(name));
     gated.until("all is whole", is_whole);
-    let mut client = Client::connect(gated.address("n00")).unwrap();
+    let mut client = connect(gated.address("n00")).unwrap();
     (0..50).for_each(|key| put(&mut client, key, "before"));
     gated.gates.values().for_each(Gate::shut);
     let store = Etcd::new(&gated.url, None).expect("an address");
@@ -405,7 +405,7 @@ fn an_etcd_of_the_clusters_own_asks_for_its_password_and_is_brought_back_with_it
     fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).expect("ours");
 
     let addresses = well.clients();
-    let mut client = Client::connect(addresses[0]).unwrap();
+    let mut client = connect(addresses[0]).unwrap();
     (0..50).for_each(|key| put(&mut client, key, "before"));
     signal(well.pid("etcd"), "KILL");
     let gone = well.run(&["status"]).expect(1);

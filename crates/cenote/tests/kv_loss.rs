@@ -8,7 +8,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use support::kept::{Kept, store};
-use support::memcached::{Client, shard_of, shards, with_value};
+use support::memcached::{connect, shard_of, shards, with_value};
 use support::well::{PATIENCE, Well};
 use support::writer::{Load, WRITERS};
 use support::{cenote, signal, wait_ended};
@@ -26,7 +26,7 @@ fn acknowledged_values_survive_two_of_five_nodes_twice() {
         return;
     };
     let addresses = well.clients();
-    let mut first = Client::connect(addresses[0]).unwrap();
+    let mut first = connect(addresses[0]).unwrap();
     for index in 0..60 {
         let request = with_value(&format!("set gone{index}"), b"x", "");
         assert_eq!(first.ask(&request).unwrap(), "STORED");
@@ -52,7 +52,7 @@ fn acknowledged_values_survive_two_of_five_nodes_twice() {
     assert!(known >= WRITERS * 39, "{known} of {}", written.len());
     load.check(&written, &[1, 2, 4]);
     for node in [1, 2, 4] {
-        let mut client = Client::connect(addresses[node]).unwrap();
+        let mut client = connect(addresses[node]).unwrap();
         for index in 0..60 {
             assert_eq!(client.get(&format!("gone{index}")).unwrap(), None);
         }
@@ -65,7 +65,7 @@ fn a_node_that_was_stopped_gives_no_stale_value_and_no_false_word() {
         return;
     };
     let addresses = well.clients();
-    let mut other = Client::connect(addresses[0]).unwrap();
+    let mut other = connect(addresses[0]).unwrap();
     store(&mut other, b"old");
     let mut kept = Kept::at(addresses[1]);
 
@@ -122,7 +122,7 @@ fn what_is_lost_with_more_nodes_than_a_group_bears_is_told() {
         return;
     };
     let addresses = well.clients();
-    let mut client = Client::connect(addresses[4]).unwrap();
+    let mut client = connect(addresses[4]).unwrap();
     for index in 0..100 {
         let request = with_value(&format!("set key{index}"), b"x", "");
         assert_eq!(client.ask(&request).unwrap(), "STORED");
@@ -232,7 +232,7 @@ fn a_node_whose_lane_panics_ends_and_its_group_serves_on() {
     };
     well.until_whole();
     // Some of them are its own.
-    let mut client = Client::connect(first).unwrap();
+    let mut client = connect(first).unwrap();
     for key in 0..60 {
         let request = with_value(&format!("set key{key}"), b"before", "");
         assert_eq!(client.ask(&request).unwrap(), "STORED");

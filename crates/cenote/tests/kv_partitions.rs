@@ -10,7 +10,7 @@ use cenote_test_kit::porcupine;
 use serde_json::Value;
 use support::apart::{Apart, ETCD, NODES, address_of, clients_of};
 use support::kept::{Kept, store};
-use support::memcached::{Client, with_value};
+use support::memcached::{connect, with_value};
 use support::well::{PATIENCE, places};
 
 /// Times that all keys are stored while something is cut.
@@ -47,7 +47,7 @@ fn views_in(status: &Value) -> u64 {
 
 /// Clients of a node are served, whatever is cut elsewhere.
 fn is_served(node: &str) {
-    let mut client = Client::connect(clients_of(node)).unwrap();
+    let mut client = connect(clients_of(node)).unwrap();
     for round in 0..ROUNDS {
         store(&mut client, &[round]);
         for key in ["key0", "key1", "key2"] {
@@ -150,14 +150,14 @@ fn who_is_cut_off_from_the_others_gives_no_stale_value_and_no_false_word() {
         let [first, cut, rest @ ..] = NODES;
         for more in [&[][..], &[ETCD]] {
             let from = [&[first], &rest[..], more].concat();
-            let mut other = Client::connect(clients_of(first)).unwrap();
+            let mut other = connect(clients_of(first)).unwrap();
             store(&mut other, b"old");
             let mut kept = Kept::at(clients_of(cut));
             apart.part(cut, &from);
             store(&mut other, b"new");
             kept.ask();
             // It has taken note of that, and of whatever its clients said before this.
-            let mut client = Client::connect(clients_of(cut)).unwrap();
+            let mut client = connect(clients_of(cut)).unwrap();
             assert!(client.ask(b"version\r\n").unwrap().starts_with("VERSION "));
             apart.unite(cut, &from);
             kept.expect(b"new", &mut other);
@@ -170,7 +170,7 @@ fn who_is_cut_off_from_the_others_gives_no_stale_value_and_no_false_word() {
 fn more_nodes_than_a_group_bears_cut_off_together_lose_nothing_that_they_acknowledged() {
     Apart::with(|apart| {
         let [a, b, c, d, e] = NODES;
-        let mut client = Client::connect(clients_of(a)).unwrap();
+        let mut client = connect(clients_of(a)).unwrap();
         store(&mut client, b"before");
         let first = views(apart);
         for node in [a, b, c] {
@@ -179,7 +179,7 @@ fn more_nodes_than_a_group_bears_cut_off_together_lose_nothing_that_they_acknowl
         // Whoever is asked refuses once it cannot be sure of what others do; what it takes before that counts.
         let mut acknowledged = 0;
         for node in [a, d] {
-            let mut client = Client::connect(clients_of(node)).unwrap();
+            let mut client = connect(clients_of(node)).unwrap();
             let deadline = Instant::now() + PATIENCE;
             loop {
                 let value = format!("{acknowledged}");
@@ -200,7 +200,7 @@ fn more_nodes_than_a_group_bears_cut_off_together_lose_nothing_that_they_acknowl
         }
         apart.until_whole();
         for node in NODES {
-            let mut client = Client::connect(clients_of(node)).unwrap();
+            let mut client = connect(clients_of(node)).unwrap();
             for key in 0..100 {
                 let found = client.get(&format!("key{key}")).unwrap();
                 assert_eq!(found.as_deref(), Some(&b"before"[..]), "key{key} at {node}");

@@ -11,7 +11,7 @@ use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use support::memcached::{Client, with_value};
+use support::memcached::{connect, with_value};
 use support::well::{PATIENCE, Well};
 use support::{run, signal};
 
@@ -235,7 +235,7 @@ fn clients_come_by_udp_to_keys_of_all_nodes() {
         // More than one datagram has.
         let value = number.to_string().repeat(2500);
         let length = value.len();
-        let mut client = Client::connect(well.clients()[0]).expect("it listens");
+        let mut client = connect(well.clients()[0]).expect("it listens");
         let said = client.ask(&with_value(&format!("set u{number}"), value.as_bytes(), ""));
         assert_eq!(said.expect("an answer"), "STORED");
         let said = ask_by_udp(&socket, &format!("get u{number}\r\n"), number);
@@ -319,7 +319,7 @@ fn prometheus_is_told_what_memcacheds_exporter_tells_and_how_groups_are() {
     let Some(well) = Well::up(&[&GROUPS[..], &["--metrics", "127.0.0.1:0"]].concat()) else {
         return;
     };
-    let mut client = Client::connect(well.clients()[0]).expect("it listens");
+    let mut client = connect(well.clients()[0]).expect("it listens");
     for key in ["a", "b", "c", "d", "e", "f", "g", "h"] {
         let said = client.ask(&with_value(&format!("set {key}"), b"value", ""));
         assert_eq!(said.expect("an answer"), "STORED");

@@ -83,13 +83,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("cenote-proc-sdk", &[]),
     (
         "cenote-proc",
-        &[
-            "cenote-proc-sdk",
-            "cenote-pool",
-            "cenote-fabric",
-            "cenote-durable",
-            "cenote-wire",
-        ],
+        &["cenote-proc-sdk", "cenote-fabric", "cenote-wire"],
     ),
     (
         "cenote-kv",

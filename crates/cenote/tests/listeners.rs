@@ -5,30 +5,16 @@ mod support;
 use std::process::Command;
 
 use support::server::{Server, up};
-use support::{Folder, cenote};
-
-fn are_installed(programs: &[&str]) -> bool {
-    programs.iter().all(|program| {
-        let found = Command::new(program).arg("--version").output();
-        if found.is_err() {
-            println!("skipped: {program} is not installed");
-        }
-        found.is_ok()
-    })
-}
+use support::{Folder, cenote, has};
 
 #[test]
 fn a_client_starts_its_server_and_passes_it_a_socket() {
-    if !are_installed(&["nbdcopy", "nbdinfo"]) {
+    if !has(&["nbdcopy", "nbdinfo"]) {
         return;
     }
     let folder = Folder::new();
     up(&folder);
-    folder
-        .run(&[
-            "volume", "create", "v0", "--size", "4M", "--scheme", "rs:2+1",
-        ])
-        .expect(0);
+    folder.create_volume("v0", "4M", "rs:2+1");
     let (program, image) = (env!("CARGO_BIN_EXE_cenote"), folder.path().join("image"));
     let bytes: Vec<u8> = (0..4u32 << 20).map(|at| (at % 253) as u8).collect();
     std::fs::write(&image, &bytes).unwrap();
@@ -100,16 +86,12 @@ fn serve_tcp(folder: &Folder, arguments: &[&str]) -> (Server, String, String) {
 
 #[test]
 fn tcp_says_who_may_come_in_and_certificates_decide_it() {
-    if !are_installed(&["openssl", "nbdinfo"]) {
+    if !has(&["openssl", "nbdinfo"]) {
         return;
     }
     let folder = Folder::new();
     up(&folder);
-    folder
-        .run(&[
-            "volume", "create", "v0", "--size", "4M", "--scheme", "rs:2+1",
-        ])
-        .expect(0);
+    folder.create_volume("v0", "4M", "rs:2+1");
     let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
     let (certificate, key) = (path("ca-cert.pem"), path("key.pem"));
     let make = |name: &str, key: &str, out: &str, more: &[&str]| {

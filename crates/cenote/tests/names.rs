@@ -10,6 +10,7 @@ use std::process::Stdio;
 use cenote_kv_cluster::etcd::{EtcdServer, ServerError};
 use support::etc_hosts::EtcHosts;
 use support::lab::{Lab, has_tools};
+use support::machines::serve;
 use support::nbd::Client;
 use support::net::Killed;
 use support::well::Well;
@@ -17,29 +18,7 @@ use support::{Ended, Folder, run};
 
 /// A host, and where it says that it listens.
 fn start(hosts: &EtcHosts, folder: &Folder, name: &str, listen: &str) -> (Killed, String) {
-    let mut child = hosts
-        .cenote()
-        .args(["host", "--name", name, "--memory", "96M", "--lock", "never"])
-        .args(["--listen", &format!("tcp:{listen}"), "--key"])
-        .arg(folder.path().join("cluster.key"))
-        .stdout(Stdio::piped())
-        .spawn()
-        .expect("the host starts");
-    let stdout = child.stdout.take().expect("stdout is piped");
-    let host = Killed(child);
-    let mut line = String::new();
-    BufReader::new(stdout).read_line(&mut line).unwrap();
-    let address = line
-        .trim_end()
-        .strip_prefix(&format!("ready {name} at tcp:"));
-    (host, address.expect("an address").to_owned())
-}
-
-fn folder_with_key() -> Folder {
-    let folder = Folder::new();
-    let key = folder.path().join("cluster.key");
-    run(&["key", "new", "--out", key.to_str().unwrap()]).expect(0);
-    folder
+    serve(hosts.cenote(), folder, name, &["--memory", "96M"], listen)
 }
 
 fn write_cluster(folder: &Folder, hosts: &[(&str, &str)]) {
@@ -63,7 +42,7 @@ fn a_host_that_moved_is_found_under_its_name_by_a_client_that_runs() {
     let Some(hosts) = EtcHosts::new().filter(|_| has_tools()) else {
         return;
     };
-    let folder = folder_with_key();
+    let folder = Folder::with_key();
     // What a resolver that prefers IPv6 says of a machine that listens on IPv4 alone.
     let (a, b, c) = ("a.cenote.test", "b.cenote.test", "c.cenote.test");
     hosts.write(&[
@@ -115,7 +94,7 @@ fn a_name_that_nobody_has_is_said_with_its_line_and_is_one_host_away() {
     let Some(hosts) = EtcHosts::new() else {
         return;
     };
-    let folder = folder_with_key();
+    let folder = Folder::with_key();
     let (_host, at) = start(&hosts, &folder, "h0", "localhost:0");
     let there = format!("localhost:{}", port(&at));
     write_cluster(&folder, &[("h0", &there), ("h1", "gone.invalid:7000")]);
@@ -137,7 +116,7 @@ fn a_name_that_nobody_has_is_said_with_its_line_and_is_one_host_away() {
 
 #[test]
 fn what_is_no_host_and_port_is_an_error_of_the_line() {
-    let folder = folder_with_key();
+    let folder = Folder::with_key();
     for (at, why) in [
         ("a b:1", "letters, digits"),
         ("db1.example", "without a port"),
@@ -153,7 +132,7 @@ fn what_is_no_host_and_port_is_an_error_of_the_line() {
 
 #[test]
 fn a_listener_whose_name_nobody_has_says_which() {
-    let folder = folder_with_key();
+    let folder = Folder::with_key();
     let key = folder.path().join("cluster.key");
     let lend = |more: &[&str]| {
         let host = [
@@ -183,7 +162,7 @@ fn a_volume_and_its_metrics_are_served_by_name() {
         return;
     };
     hosts.write(&[("front.cenote.test", "127.0.0.6")]);
-    let folder = folder_with_key();
+    let folder = Folder::with_key();
     let (_host, at) = start(&hosts, &folder, "h0", "127.0.0.2:0");
     write_cluster(&folder, &[("h0", &at)]);
     let mut server = hosts.cenote();

@@ -63,11 +63,7 @@ fn commands_that_open_a_volume_close_it_without_a_word() {
     folder
         .run(&["up", "--hosts", "3", "--memory", "16M"])
         .expect(0);
-    folder
-        .run(&[
-            "volume", "create", "v0", "--size", "4M", "--scheme", "plain",
-        ])
-        .expect(0);
+    folder.create_volume("v0", "4M", "plain");
     let ended = unread(folder.path(), "volume scrub v0").expect(UNREAD);
     assert_eq!(ended.stderr, "");
     // Nobody owns it, and nothing of it is in doubt.

@@ -507,25 +507,19 @@ mod long {
         ];
         let program = Program::start(&folder, "20M", "320M", &words);
         let address = ([127, 0, 0, 1], at).into();
-        let mut client = patiently(|| support::memcached::Client::connect(address).ok());
+        let mut client = patiently(|| support::memcached::connect(address).ok());
         for round in 0..2 {
             for key in 0..KEYS {
-                let value = value(key, round);
-                let mut request = format!("set {} 0 0 {}\r\n", name(key), value.len()).into_bytes();
-                request.extend(value);
-                request.extend(b"\r\n");
+                let set = format!("set {}", name(key));
+                let request = support::memcached::with_value(&set, &value(key, round), "");
                 assert_eq!(client.ask(&request).expect("an answer"), "STORED");
             }
             if round == 0 {
                 kill_two(&folder);
             }
             for key in 0..KEYS {
-                client
-                    .send(format!("get {}\r\n", name(key)).as_bytes())
-                    .expect("it listens");
-                let (_, seen) = (client.value().expect("an answer"))
-                    .unwrap_or_else(|said| panic!("{said}"))
-                    .unwrap_or_else(|| panic!("key {key} is gone"));
+                let seen = client.get(&name(key)).expect("it listens");
+                let seen = seen.unwrap_or_else(|| panic!("key {key} is gone"));
                 assert!(seen == value(key, round), "key {key}, round {round}");
             }
         }

@@ -15,11 +15,7 @@ use support::{Folder, cenote, signal};
 fn a_named_volume_is_served_asked_about_resized_and_let_go() {
     let folder = Folder::new();
     up(&folder);
-    folder
-        .run(&[
-            "volume", "create", "v0", "--size", "8M", "--scheme", "rs:2+1",
-        ])
-        .expect(0);
+    folder.create_volume("v0", "8M", "rs:2+1");
     let mut server = Server::start(&folder, &["--volume", "v0"]);
     let ready = server.ready();
     assert!(
@@ -110,11 +106,7 @@ fn what_a_volume_holds_is_kept_attached_reset_and_deleted() {
     }
     let folder = Folder::new();
     up(&folder);
-    folder
-        .run(&[
-            "volume", "create", "v0", "--size", "8M", "--scheme", "rs:2+1",
-        ])
-        .expect(0);
+    folder.create_volume("v0", "8M", "rs:2+1");
     let noise = |at: u32| (at.wrapping_mul(2_654_435_761) >> 24) as u8;
     let pattern: Vec<u8> = (0..8 << 20).map(noise).collect();
     let copy = folder.path().join("copy");
@@ -341,16 +333,11 @@ fn an_owner_answers_whatever_it_is_asked() {
     folder.run(&["volume", "status", "v"]).expect(0);
 }
 
-/// Whether all these programs are there; says which is not.
 #[test]
 fn whoever_asks_an_owner_that_is_killed_hears_that_and_what_to_do() {
     let folder = Folder::new();
     up(&folder);
-    folder
-        .run(&[
-            "volume", "create", "v0", "--size", "4M", "--scheme", "rs:2+1",
-        ])
-        .expect(0);
+    folder.create_volume("v0", "4M", "rs:2+1");
     for arguments in [
         &["volume", "set", "v0", "--scheme", "rs:2+2"][..],
         &["volume", "resize", "v0", "--size", "8M"],

@@ -203,11 +203,7 @@ fn colours_are_for_terminals_that_want_them() {
 #[test]
 fn volumes_are_described_before_anybody_serves_them() {
     let folder = Folder::new();
-    folder
-        .run(&[
-            "volume", "create", "v0", "--size", "2G", "--scheme", "rs:8+2",
-        ])
-        .expect(0);
+    folder.create_volume("v0", "2G", "rs:8+2");
     folder
         .run(&["volume", "create", "v0", "--size", "1G"])
         .expect(1);

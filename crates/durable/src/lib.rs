@@ -4,10 +4,12 @@
 //! makes the name durable. A reader finds all of the old bytes or all of the new ones, and a failed
 //! attempt leaves nothing behind.
 //!
-//! Also here: preallocation for mapped files, where a store to a page without disk space would kill
-//! the process by SIGBUS.
+//! Also here: [journals](journal), and preallocation for mapped files, where a store to a page without
+//! disk space would kill the process by SIGBUS.
 
 #![forbid(unsafe_code)]
+
+pub mod journal;
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;

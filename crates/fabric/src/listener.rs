@@ -167,12 +167,6 @@ impl Listener {
     pub fn fd(&self) -> RawFd {
         self.epoll.as_fd().as_raw_fd()
     }
-
-    /// System calls of the thread that serves `tcp` verbs, for benchmarks.
-    #[must_use]
-    pub fn agent_system_calls(&self) -> u64 {
-        self.agent.as_ref().map_or(0, Agent::system_calls)
-    }
 }
 
 impl Listen for Listener {

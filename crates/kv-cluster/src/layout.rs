@@ -124,12 +124,11 @@ pub struct Seat {
     pub slot: usize,
 }
 
-/// Who plays each slot of each group; `None` is vacant.
+/// Who plays each slot of each group.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Seats {
-    code: Code,
     /// By group, then by slot.
-    groups: Vec<Vec<Option<NodeId>>>,
+    groups: Vec<Vec<NodeId>>,
 }
 
 impl Seats {
@@ -163,19 +162,7 @@ impl Seats {
                 .map(|group| least_loaded(code, group, nodes, &mut loads))
                 .collect()
         };
-        Ok(Self { code, groups })
-    }
-
-    /// The shape of its groups.
-    #[must_use]
-    pub fn code(&self) -> Code {
-        self.code
-    }
-
-    /// How many groups there are.
-    #[must_use]
-    pub fn groups(&self) -> usize {
-        self.groups.len()
+        Ok(Self { groups })
     }
 
     /// Who plays each slot of a group.
@@ -183,7 +170,7 @@ impl Seats {
     /// # Panics
     /// There is no such group.
     #[must_use]
-    pub fn group(&self, group: usize) -> &[Option<NodeId>] {
+    pub fn group(&self, group: usize) -> &[NodeId] {
         &self.groups[group]
     }
 
@@ -191,77 +178,12 @@ impl Seats {
     #[must_use]
     pub fn of(&self, node: NodeId) -> Vec<Seat> {
         self.seats()
-            .filter(|&(_, player)| player == Some(node))
+            .filter(|&(_, player)| player == node)
             .map(|(seat, _)| seat)
             .collect()
     }
 
-    /// Slots that nobody plays.
-    #[must_use]
-    pub fn vacant(&self) -> Vec<Seat> {
-        self.seats()
-            .filter(|&(_, player)| player.is_none())
-            .map(|(seat, _)| seat)
-            .collect()
-    }
-
-    /// Makes all slots of a node vacant.
-    pub fn leave(&mut self, node: NodeId) {
-        for player in self.groups.iter_mut().flatten() {
-            if *player == Some(node) {
-                *player = None;
-            }
-        }
-    }
-
-    /// Gives vacant slots to nodes, and says which were given to whom: each to the one that plays
-    /// the fewest slots and none of that group, the earlier in `nodes` where they are equal.
-    /// A slot that no node may play stays vacant.
-    pub fn fill(&mut self, nodes: &[NodeId]) -> Vec<(Seat, NodeId)> {
-        let mut load: Vec<usize> = nodes.iter().map(|&node| self.of(node).len()).collect();
-        let mut given = Vec::new();
-        for seat in self.vacant() {
-            let group = &mut self.groups[seat.group];
-            let free = (0..nodes.len()).filter(|&index| !group.contains(&Some(nodes[index])));
-            let Some(index) = free.min_by_key(|&index| load[index]) else {
-                continue;
-            };
-            group[seat.slot] = Some(nodes[index]);
-            load[index] += 1;
-            given.push((seat, nodes[index]));
-        }
-        given
-    }
-
-    /// Which vacant slots a node that comes (back) is to play: those that `plan` has for it, and
-    /// one in each other group in which it plays none, as long as it has fewer than `share` slots.
-    #[must_use]
-    pub fn seats_for(&self, node: NodeId, plan: &Self, share: usize) -> Vec<Seat> {
-        let mut seats = Vec::new();
-        let mut left = share.saturating_sub(self.of(node).len());
-        let homes: Vec<Seat> = plan.of(node);
-        // Its own first: with them the cluster is as it was planned.
-        let mut groups: Vec<usize> = (0..self.groups.len()).collect();
-        groups.sort_by_key(|&group| !homes.iter().any(|home| home.group == group));
-        for group in groups {
-            let players = &self.groups[group];
-            if left == 0 || players.contains(&Some(node)) {
-                continue;
-            }
-            let home = homes.iter().find(|home| home.group == group);
-            let home = home.map(|home| home.slot);
-            let mut vacant = (0..players.len()).filter(|&slot| players[slot].is_none());
-            let slot = home.filter(|&slot| players.get(slot) == Some(&None));
-            if let Some(slot) = slot.or_else(|| vacant.next()) {
-                seats.push(Seat { group, slot });
-                left -= 1;
-            }
-        }
-        seats.sort_unstable();
-        seats
-    }
-
-    fn seats(&self) -> impl Iterator<Item = (Seat, Option<NodeId>)> + '_ {
+    fn seats(&self) -> impl Iterator<Item = (Seat, NodeId)> + '_ {
         self.groups.iter().enumerate().flat_map(|(group, players)| {
             let players = players.iter().enumerate();
             players.map(move |(slot, &player)| (Seat { group, slot }, player))
@@ -277,24 +199,19 @@ struct Load {
     first_parities: usize,
 }
 
-fn rotated(code: Code, group: usize, nodes: &[NodeId]) -> Vec<Option<NodeId>> {
+fn rotated(code: Code, group: usize, nodes: &[NodeId]) -> Vec<NodeId> {
     (0..code.slots())
-        .map(|slot| Some(nodes[(group + slot) % nodes.len()]))
+        .map(|slot| nodes[(group + slot) % nodes.len()])
         .collect()
 }
 
-fn least_loaded(
-    code: Code,
-    group: usize,
-    nodes: &[NodeId],
-    loads: &mut [Load],
-) -> Vec<Option<NodeId>> {
+fn least_loaded(code: Code, group: usize, nodes: &[NodeId], loads: &mut [Load]) -> Vec<NodeId> {
     // Equal ones from a different place on for each group, else the last nodes never lead.
     let turn = |index: usize| (index + nodes.len() - group % nodes.len()) % nodes.len();
     let mut chosen: Vec<usize> = (0..nodes.len()).collect();
     chosen.sort_by_key(|&index| (loads[index].slots, turn(index)));
     chosen.truncate(code.slots());
-    let mut players = vec![None; code.slots()];
+    let mut players = vec![nodes[0]; code.slots()];
     // Parities first, and of them the one that leads: those are the fewest.
     for slot in (code.data()..code.slots()).chain(0..code.data()) {
         let is_parity = slot >= code.data();
@@ -314,7 +231,7 @@ fn least_loaded(
             places.min_by_key(|&place| turn(chosen[place]))
         };
         let index = chosen.swap_remove(place.expect("as many nodes as slots were chosen"));
-        players[slot] = Some(nodes[index]);
+        players[slot] = nodes[index];
         loads[index].slots += 1;
         loads[index].parities += usize::from(is_parity);
         loads[index].first_parities += usize::from(slot == code.data());

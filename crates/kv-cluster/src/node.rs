@@ -537,7 +537,7 @@ fn plan(
         why: "a node of the plan has no number".to_owned(),
     };
     let seats = config.plan(numbers).ok_or_else(malformed)?;
-    let group = |group| seats.group(group).iter().flatten().copied().collect();
+    let group = |group| seats.group(group).to_vec();
     Ok((0..config.groups).map(group).collect())
 }
 

@@ -323,12 +323,6 @@ impl Steering {
         }
         next
     }
-
-    /// Whether nothing that was proposed is undecided.
-    #[must_use]
-    pub fn is_free(&self) -> bool {
-        self.proposed.is_none()
-    }
 }
 
 #[cfg(test)]

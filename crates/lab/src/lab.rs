@@ -9,6 +9,7 @@ mod kv;
 mod latency;
 pub mod output;
 mod redy;
+mod seeds;
 mod sim;
 mod store;
 

@@ -9,6 +9,6 @@
 pub mod cache;
 pub mod cluster;
 pub mod kv;
-mod panics;
+pub mod report;
 pub mod store;
 pub mod verdict;

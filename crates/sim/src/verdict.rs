@@ -4,7 +4,9 @@
 //! is refused has simulated nothing. And what is found has to be the mistake's doing: the same run
 //! without it breaks no promise.
 
-use crate::panics::caught;
+use std::ops::RangeInclusive;
+
+use crate::report::caught;
 
 /// What became of a run.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -60,6 +62,26 @@ pub fn search(
         }
     }
     Err(format!("no checker saw it; panics: {panics:?}"))
+}
+
+/// Looks for each of these mistakes in its own runs of these seeds, and says which no checker sees.
+///
+/// `run` has the world that leads to the first mistake, and makes the second one.
+pub fn missed<F: Copy>(
+    mistakes: &[(&str, F)],
+    seeds: RangeInclusive<u64>,
+    run: impl Fn(u64, F, Option<F>) -> Verdict,
+) -> Vec<String> {
+    let mut missed = Vec::new();
+    for &(name, mistake) in mistakes {
+        let faulty = |seed| run(seed, mistake, Some(mistake));
+        let sound = |seed| run(seed, mistake, None);
+        match search(seeds.clone(), faulty, sound) {
+            Ok((seed, how)) => println!("{name}: seed {seed}: {how}"),
+            Err(why) => missed.push(format!("{name}: {why}")),
+        }
+    }
+    missed
 }
 
 #[cfg(test)]

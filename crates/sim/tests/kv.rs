@@ -2,30 +2,18 @@
 //!
 //! Paper: \[cocytus16\] C1 to C5; what must hold is said in `cenote_sim::kv`.
 
-use cenote_sim::kv::{self, Focus, Options, Report, Scheme, Service};
-use cenote_sim::verdict::{Verdict, search};
-
-fn assert_kept(options: &Options) -> Report {
-    let report = kv::run(options);
-    if let Some(violation) = &report.violation {
-        let log = report.log.join("\n");
-        let command = options.command();
-        panic!(
-            "{log}\nseed {}: {violation}\nto repeat it: {command}",
-            options.seed
-        );
-    }
-    report
-}
+use cenote_sim::kv::{self, FAULTS, Focus, Options, Scheme, Service, Tally};
+use cenote_sim::verdict::missed;
 
 /// Some seeds of one shape; they have to do something.
-fn assert_all_kept(shape: &Options, seeds: u64) -> Report {
-    let mut sum = Report::default();
+fn assert_all_kept(shape: &Options, seeds: u64) -> Tally {
+    let mut sum = Tally::default();
     for seed in 1..=seeds {
-        sum.add(&assert_kept(&Options {
+        let options = Options {
             seed,
             ..shape.clone()
-        }));
+        };
+        sum.add(&kv::run(&options).kept(options.command()).tally);
     }
     println!("{shape:?}: {sum:?}");
     assert!(
@@ -134,30 +122,12 @@ fn the_same_seed_gives_the_same_run_and_another_seed_another() {
     assert_ne!(first.log, run(12).log);
 }
 
-fn verdict(options: &Options) -> Verdict {
-    let report = kv::run(options);
-    Verdict::new(report.violation, report.has_panicked)
-}
-
 /// Of the first seeds of each mistake's own group one has to show it.
 #[test]
 fn every_injected_fault_is_found() {
-    let mut missed = Vec::new();
-    for name in kv::fault_names() {
-        let injected = kv::injected(name).expect("it is one of them");
-        let faulty = |seed| verdict(&Options::suited(injected, seed));
-        let sound = |seed| {
-            verdict(&Options {
-                injected: None,
-                ..Options::suited(injected, seed)
-            })
-        };
-        match search(1..=SEEDS, faulty, sound) {
-            Ok((seed, how)) => println!("{name}: seed {seed}: {how}"),
-            Err(why) => missed.push(format!("{name}: {why}")),
-        }
-    }
+    let missed = missed(&FAULTS, 1..=100, |seed, mistake, injected| {
+        let suited = Options::suited(mistake, seed);
+        kv::run(&Options { injected, ..suited }).verdict()
+    });
     assert!(missed.is_empty(), "{}", missed.join("\n"));
 }
-
-const SEEDS: u64 = 100;

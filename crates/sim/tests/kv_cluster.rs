@@ -1,7 +1,7 @@
 //! The simulator of whole nodes with etcd: it finds what is injected, nothing else, and the same every time.
 
-use cenote_sim::kv::cluster::{self, Options, Report, Trouble};
-use cenote_sim::verdict::{Verdict, search};
+use cenote_sim::kv::cluster::{self, FAULTS, Options, Tally, Trouble};
+use cenote_sim::verdict::missed;
 
 /// Seeds of each shape.
 const SEEDS: u64 = 10;
@@ -10,28 +10,19 @@ const SEEDS_ALONE: u64 = 3;
 /// Seeds in which a mistake has to show.
 const INJECTED_SEEDS: u64 = 40;
 
-fn assert_kept(options: &Options) -> Report {
-    let report = cluster::run(options);
-    if let Some(violation) = &report.violation {
-        let log = report.log.join("\n");
-        let command = options.command();
-        panic!(
-            "{log}\n{options:?}\nseed {}: {violation}\nto repeat it: {command}",
-            options.seed
-        );
-    }
-    report
+fn assert_kept(options: &Options) -> Tally {
+    cluster::run(options).kept(options.command()).tally
 }
 
 fn assert_all_kept(shape: &Options) {
     let (mut operations, mut troubles) = (0, 0);
     for seed in 1..=SEEDS {
-        let report = assert_kept(&Options {
+        let tally = assert_kept(&Options {
             seed,
             ..shape.clone()
         });
-        operations += report.operations;
-        troubles += report.troubles;
+        operations += tally.operations;
+        troubles += tally.troubles;
     }
     println!("{shape:?}: {operations} operations, {troubles} troubles");
     assert!(
@@ -70,12 +61,12 @@ fn nothing_is_lost_by_3_and_2() {
 fn owners_are_spread_again_after_nodes_were_left_without_any() {
     let (mut bare, mut turns) = (0, 0);
     for seed in 1..=SEEDS {
-        let report = assert_kept(&Options {
+        let tally = assert_kept(&Options {
             seed,
             ..Options::many_groups()
         });
-        bare += report.bare;
-        turns += report.turns;
+        bare += tally.bare;
+        turns += tally.turns;
     }
     println!("{bare} nodes owned nothing, {turns} partitions went to others");
     assert!(bare > 0 && turns > 0, "{bare} and {turns}");
@@ -86,12 +77,12 @@ fn each_trouble_alone_is_survived() {
     let all: &'static [Trouble] = &Trouble::ALL;
     for only in all.chunks(1) {
         for seed in 1..=SEEDS_ALONE {
-            let report = assert_kept(&Options {
+            let tally = assert_kept(&Options {
                 seed,
                 only,
                 ..Options::default()
             });
-            assert_ne!(report.operations, 0, "{only:?}, seed {seed}");
+            assert_ne!(tally.operations, 0, "{only:?}, seed {seed}");
         }
     }
 }
@@ -112,24 +103,9 @@ fn the_same_seed_gives_the_same_run_and_another_seed_another() {
 
 #[test]
 fn every_injected_fault_is_found() {
-    let verdict = |options: &Options| {
-        let report = cluster::run(options);
-        Verdict::new(report.violation, report.has_panicked)
-    };
-    let mut missed = Vec::new();
-    for name in cluster::fault_names() {
-        let injected = cluster::injected(name).expect("it is one of them");
-        let faulty = |seed| verdict(&Options::suited(injected, seed));
-        let sound = |seed| {
-            verdict(&Options {
-                injected: None,
-                ..Options::suited(injected, seed)
-            })
-        };
-        match search(1..=INJECTED_SEEDS, faulty, sound) {
-            Ok((seed, how)) => println!("{name}: seed {seed}: {how}"),
-            Err(why) => missed.push(format!("{name}: {why}")),
-        }
-    }
+    let missed = missed(&FAULTS, 1..=INJECTED_SEEDS, |seed, mistake, injected| {
+        let suited = Options::suited(mistake, seed);
+        cluster::run(&Options { injected, ..suited }).verdict()
+    });
     assert!(missed.is_empty(), "{}", missed.join("\n"));
 }

@@ -2,50 +2,12 @@
 
 mod support;
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use cenote_vfs::medium::model::ModelMedium;
-use cenote_vfs::medium::{Medium, MediumError};
 use cenote_vfs::{AttributeMode, Changed, Files, FsError, NewInode, ROOT, RenameMode};
-use support::{caller, new_file};
-
-/// A medium whose syncs can be held up.
-struct Held {
-    medium: ModelMedium,
-    holds: AtomicBool,
-    is_held: AtomicBool,
-}
-
-impl Medium for Held {
-    fn size_bytes(&self) -> u64 {
-        self.medium.size_bytes()
-    }
-
-    fn read(&self, offset: u64, buffer: &mut [u8]) -> Result<(), MediumError> {
-        self.medium.read(offset, buffer)
-    }
-
-    fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), MediumError> {
-        self.medium.write(offset, bytes)
-    }
-
-    fn discard(&self, offset: u64, len_bytes: u64) -> Result<(), MediumError> {
-        self.medium.discard(offset, len_bytes)
-    }
-
-    fn sync(&self) -> Result<(), MediumError> {
-        self.is_held
-            .store(self.holds.load(Ordering::SeqCst), Ordering::SeqCst);
-        wait_until("sync let through", || !self.holds.load(Ordering::SeqCst));
-        self.medium.sync()
-    }
-
-    fn allocation(&self, offset: u64, end: u64) -> (bool, u64) {
-        self.medium.allocation(offset, end)
-    }
-}
+use support::{Held, What, caller, new_file};
 
 fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     let patience = Instant::now() + Duration::from_secs(60);
@@ -68,11 +30,7 @@ fn is_asleep(thread: libc::pid_t) -> bool {
 
 #[test]
 fn a_request_that_finds_room_taken_by_a_commit_under_way_waits_for_its_end() {
-    let medium = Arc::new(Held {
-        medium: ModelMedium::new(8 << 20),
-        holds: AtomicBool::new(false),
-        is_held: AtomicBool::new(false),
-    });
+    let medium = Held::new(ModelMedium::new(8 << 20), What::Syncs);
     let files = Files::open(medium.clone(), caller()).expect("a file system");
     // What is left has room for the link, unless the rows of a commit are there twice.
     let mut inos = Vec::new();
@@ -85,10 +43,10 @@ fn a_request_that_finds_room_taken_by_a_commit_under_way_waits_for_its_end() {
         let changed = Changed::default();
         files.set(&caller(), *ino, changed).expect("a change");
     }
-    medium.holds.store(true, Ordering::SeqCst);
+    medium.hold(true);
     std::thread::scope(|scope| {
         let commit = scope.spawn(|| files.commit());
-        wait_until("commit", || medium.is_held.load(Ordering::SeqCst));
+        wait_until("commit", || medium.is_held());
         let (tell, told) = mpsc::channel();
         let files = &files;
         let link = scope.spawn(move || {
@@ -104,7 +62,7 @@ fn a_request_that_finds_room_taken_by_a_commit_under_way_waits_for_its_end() {
         });
         let thread = told.recv().expect("a thread");
         wait_until("end", || link.is_finished() || is_asleep(thread));
-        medium.holds.store(false, Ordering::SeqCst);
+        medium.hold(false);
         commit.join().expect("no panic").expect("a commit");
         link.join().expect("no panic").expect("there is room");
     });

@@ -3,50 +3,11 @@
 mod support;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use cenote_vfs::medium::model::{ModelMedium, Survival};
-use cenote_vfs::medium::{Medium, MediumError};
 use cenote_vfs::{AttributeMode, Files, FsError, Ino, ROOT};
-use support::{caller, new_file};
-
-/// A medium whose reads can be held up.
-struct Slow {
-    medium: ModelMedium,
-    holds: AtomicBool,
-    is_held: AtomicBool,
-}
-
-impl Medium for Slow {
-    fn size_bytes(&self) -> u64 {
-        self.medium.size_bytes()
-    }
-
-    fn read(&self, offset: u64, buffer: &mut [u8]) -> Result<(), MediumError> {
-        while self.holds.load(Ordering::SeqCst) {
-            self.is_held.store(true, Ordering::SeqCst);
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        self.medium.read(offset, buffer)
-    }
-
-    fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), MediumError> {
-        self.medium.write(offset, bytes)
-    }
-
-    fn discard(&self, offset: u64, len_bytes: u64) -> Result<(), MediumError> {
-        self.medium.discard(offset, len_bytes)
-    }
-
-    fn sync(&self) -> Result<(), MediumError> {
-        self.medium.sync()
-    }
-
-    fn allocation(&self, offset: u64, end: u64) -> (bool, u64) {
-        self.medium.allocation(offset, end)
-    }
-}
+use support::{Held, What, caller, new_file};
 
 /// Whether it comes true before long.
 fn becomes(is_so: impl Fn() -> bool) -> bool {
@@ -99,21 +60,17 @@ fn a_request_that_waits_for_metadata_does_not_keep_others_from_what_is_in_memory
     drop(files);
     let mut held_up = Vec::new();
     for (name, request) in REQUESTS {
-        let slow = Arc::new(Slow {
-            medium: medium.crash(Survival::All),
-            holds: AtomicBool::new(false),
-            is_held: AtomicBool::new(false),
-        });
+        let slow = Held::new(medium.crash(Survival::All), What::Reads);
         let files = Files::open(slow.clone(), caller()).expect("a file system");
-        slow.holds.store(true, Ordering::SeqCst);
+        slow.hold(true);
         std::thread::scope(|scope| {
             let asked = scope.spawn(|| request(&files, file));
-            assert!(becomes(|| slow.is_held.load(Ordering::SeqCst)), "{name}");
+            assert!(becomes(|| slow.is_held()), "{name}");
             let other = scope.spawn(|| files.usage());
             if !becomes(|| other.is_finished()) {
                 held_up.push(name);
             }
-            slow.holds.store(false, Ordering::SeqCst);
+            slow.hold(false);
             asked.join().expect("no panic").expect(name);
         });
     }

@@ -11,7 +11,6 @@
 //! flight ([`crate::marks`]); a journal that was cut off inside its last batch is one that never
 //! got that batch; any other damage is an error.
 
-mod file;
 mod format;
 #[cfg(feature = "fuzz")]
 pub(crate) mod fuzz;
@@ -21,28 +20,7 @@ use std::io;
 
 use format::{Record, batch};
 
-pub use file::JournalFile;
-
-/// Where a journal's bytes are kept.
-pub trait Log: Send {
-    /// All bytes.
-    ///
-    /// # Errors
-    /// The system refuses.
-    fn read(&mut self) -> io::Result<Vec<u8>>;
-
-    /// Appends; the bytes survive a crash of the machine once this returned.
-    ///
-    /// # Errors
-    /// The system refuses. Part of the bytes may be there.
-    fn append(&mut self, bytes: &[u8]) -> io::Result<()>;
-
-    /// Puts other bytes in place of all: either those or the earlier ones survive a crash.
-    ///
-    /// # Errors
-    /// The system refuses.
-    fn replace(&mut self, bytes: &[u8]) -> io::Result<()>;
-}
+pub use cenote_durable::journal::{JournalError, JournalFile, Log};
 
 /// What does not change in the life of a volume's contents.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -114,22 +92,6 @@ enum Disk {
     /// A write failed: the log says what it said before, or what one of the writes since was to
     /// make of it. Nothing is appended behind bytes that may be half there.
     Unknown,
-}
-
-/// Why a journal is of no use.
-#[derive(Debug, thiserror::Error)]
-pub enum JournalError {
-    /// The system refused.
-    #[error("journal: {0}")]
-    Io(#[from] io::Error),
-    /// It makes no sense.
-    #[error("journal damaged at byte {at}: {what}")]
-    Damaged {
-        /// Where the batch starts that makes no sense.
-        at: usize,
-        /// What is wrong with it.
-        what: &'static str,
-    },
 }
 
 /// A journal is written again when it is longer than this and four times what it has to say.

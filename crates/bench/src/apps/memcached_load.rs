@@ -4,7 +4,6 @@
 //! An item belongs to one connection, whose thread so knows how often it was written. Each
 //! connection has one request under way at a time; the filling sends many at once.
 
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -15,6 +14,7 @@ use cenote_measure::random::Random;
 use hdrhistogram::Histogram;
 
 use super::mix::{Items, Mix, Popularity};
+use crate::memcached_text::Client;
 use crate::swap_rig::interrupt::Interrupt;
 
 /// Connections to one memcached, and what each knows of its items.
@@ -215,7 +215,7 @@ impl Drop for StopOnDrop<'_> {
 }
 
 struct Connection {
-    stream: BufReader<UnixStream>,
+    client: Client<UnixStream>,
     /// Its items are this one and those after it, as many as `writes` has.
     first: usize,
     /// How often each of its items was written, the filling not counted.
@@ -224,7 +224,7 @@ struct Connection {
     /// What is sent, or what must come back.
     out: Vec<u8>,
     /// What came back.
-    line: Vec<u8>,
+    value: Vec<u8>,
 }
 
 impl Connection {
@@ -233,12 +233,12 @@ impl Connection {
         stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
         stream.set_write_timeout(Some(ANSWER_TIMEOUT))?;
         Ok(Self {
-            stream: BufReader::with_capacity(64 << 10, stream),
+            client: Client::new(stream),
             first,
             writes: vec![0; count],
             random: Random::new(seed ^ first as u64),
             out: Vec::new(),
-            line: Vec::new(),
+            value: Vec::new(),
         })
     }
 
@@ -329,51 +329,27 @@ impl Connection {
     }
 
     fn send(&mut self) -> anyhow::Result<()> {
-        self.stream
-            .get_mut()
-            .write_all(&self.out)
-            .context("ask memcached")
-    }
-
-    fn read_line(&mut self) -> anyhow::Result<()> {
-        self.line.clear();
-        self.stream
-            .read_until(b'\n', &mut self.line)
-            .context("hear from memcached")?;
-        ensure!(self.line.ends_with(b"\r\n"), "memcached went away");
-        Ok(())
+        self.client.send(&self.out).context("ask memcached")
     }
 
     fn expect_stored(&mut self) -> anyhow::Result<()> {
-        self.read_line()?;
-        if self.line != b"STORED\r\n" {
-            bail!(
-                "memcached stored nothing: {}",
-                String::from_utf8_lossy(&self.line).trim()
-            );
-        }
+        let said = self.client.next_line().context("hear from memcached")?;
+        ensure!(said == "STORED", "memcached stored nothing: {said}");
         Ok(())
     }
 
     /// A value that is not there is as wrong as one with other bytes, and ends the run.
     fn expect_value(&mut self, items: &Items, slot: usize) -> anyhow::Result<()> {
-        self.read_line()?;
         let item = self.first + slot;
-        let len = items.value_len(item);
-        if !self.line.starts_with(b"VALUE ") {
-            bail!(
-                "item {item} is lost: {}",
-                String::from_utf8_lossy(&self.line).trim()
-            );
+        let found = self.client.value_into(&mut self.value);
+        match found.context("hear from memcached")? {
+            Ok(Some(_)) => {}
+            Ok(None) => bail!("item {item} is lost"),
+            Err(said) => bail!("item {item} is lost: {said}"),
         }
-        self.line.resize(len + b"\r\nEND\r\n".len(), 0);
-        self.stream
-            .read_exact(&mut self.line)
-            .context("hear from memcached")?;
         self.out.clear();
         items.push_value(item, self.writes[slot], &mut self.out);
-        self.out.extend_from_slice(b"\r\nEND\r\n");
-        ensure!(self.line == self.out, "item {item} has other bytes");
+        ensure!(self.value == self.out, "item {item} has other bytes");
         Ok(())
     }
 }

@@ -1,12 +1,12 @@
 //! The parts that need no cluster, small: memcached in its cgroup over a swap file, and values that are
 //! wrong.
 
-use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::net::UnixStream;
 use std::sync::MutexGuard;
 
 use super::*;
 use crate::apps::memcached_load::CONNECTION_COUNT;
+use crate::memcached_text::{Client, with_value};
 use crate::swap_rig::turn;
 
 /// Not smaller: a cgroup of a few MiB whose pages are all in flight is killed, not waited for.
@@ -87,25 +87,17 @@ fn a_value_that_is_wrong_ends_the_run_by_its_number() {
     let mut key = Vec::new();
     load.items().push_key(3, &mut key);
     let key = String::from_utf8(key).unwrap();
-    let mut other = UnixStream::connect(&socket).unwrap();
-    let mut tell = |text: String| {
-        other.write_all(text.as_bytes()).unwrap();
-        let mut answer = String::new();
-        BufReader::new(&other).read_line(&mut answer).unwrap();
-        answer
-    };
+    let mut other = Client::new(UnixStream::connect(&socket).unwrap());
 
     let len = load.items().value_len(3);
-    let value = "x".repeat(len);
-    assert_eq!(
-        tell(format!("set {key} 0 0 {len}\r\n{value}\r\n")),
-        "STORED\r\n"
-    );
+    let request = with_value(&format!("set {key}"), &vec![b'x'; len], "");
+    assert_eq!(other.ask(&request).unwrap(), "STORED");
     let error = load.check(&interrupt).unwrap_err();
     assert_eq!(error.to_string(), "item 3 has other bytes");
 
     load.fill(&socket, &interrupt).unwrap();
-    assert_eq!(tell(format!("delete {key}\r\n")), "DELETED\r\n");
+    let request = format!("delete {key}\r\n");
+    assert_eq!(other.ask(request.as_bytes()).unwrap(), "DELETED");
     let error = load.check(&interrupt).unwrap_err();
     assert!(error.to_string().starts_with("item 3 is lost"), "{error}");
     drop(memcached);

@@ -1,7 +1,6 @@
 //! One client of a history: what it asks, and what it makes of the answers.
 
-use std::io::{self, BufRead as _, BufReader, ErrorKind, Read as _, Write as _};
-use std::net::TcpStream;
+use std::io::{self, ErrorKind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -9,6 +8,7 @@ use anyhow::{Context as _, Result, bail};
 use cenote_measure::random::{Random, mix};
 
 use super::{Answer, Ask, Operation, Options};
+use crate::memcached_text::{self, Item, with_value};
 
 pub(super) struct Client<'a> {
     options: &'a Options,
@@ -20,13 +20,20 @@ pub(super) struct Client<'a> {
     random: Random,
     /// Of the node that it asks.
     address: usize,
-    stream: Option<BufReader<TcpStream>>,
+    server: Option<memcached_text::Client>,
     /// The last number that a GETS returned, of each key.
     uniques: Vec<Option<u64>>,
     /// Writes so far.
     written: u64,
     /// Requests so far.
     asked: usize,
+}
+
+/// What a server answered.
+#[derive(Debug)]
+enum Said {
+    Line(String),
+    Item(Option<Item>),
 }
 
 /// What came back of one request.
@@ -53,7 +60,7 @@ impl<'a> Client<'a> {
             is_led,
             random: Random::new(mix(options.seed) ^ number as u64),
             address: number % options.addresses.len(),
-            stream: None,
+            server: None,
             uniques: vec![None; options.keys],
             written: 0,
             asked: 0,
@@ -66,7 +73,7 @@ impl<'a> Client<'a> {
         while !self.is_over() {
             // Between nothing and twice the mean, so that clients meet in all ways.
             std::thread::sleep(Duration::from_secs_f64(mean_s * 2.0 * self.random.unit()));
-            if self.stream.is_none() && !self.connect()? {
+            if self.server.is_none() && !self.connect()? {
                 break;
             }
             operations.extend(self.ask()?);
@@ -87,11 +94,9 @@ impl<'a> Client<'a> {
         let patience = Instant::now() + CONNECT_LIMIT;
         loop {
             let address = self.options.addresses[self.address];
-            match TcpStream::connect_timeout(&address, ANSWER_LIMIT) {
-                Ok(stream) => {
-                    stream.set_nodelay(true)?;
-                    stream.set_read_timeout(Some(ANSWER_LIMIT))?;
-                    self.stream = Some(BufReader::new(stream));
+            match memcached_text::Client::connect(address, ANSWER_LIMIT) {
+                Ok(server) => {
+                    self.server = Some(server);
                     return Ok(true);
                 }
                 Err(_) if self.is_over() => return Ok(false),
@@ -116,19 +121,19 @@ impl<'a> Client<'a> {
             .flatten();
         let request = request(ask, &key, argument, unique);
         let call_ns = self.now_ns();
-        let returned = self.exchange(&request);
+        let said = self.exchange(ask, &request);
         let return_ns = self.now_ns();
-        let returned = match returned {
-            Ok(line) => {
-                let value = self.value_of(&line);
-                understand(ask, &line, value).with_context(|| format!("{request:?}: {line:?}"))?
-            }
+        let returned = match said {
+            Ok(said) => understand(ask, &said).with_context(|| {
+                let request = request.escape_ascii();
+                format!("\"{request}\": {said:?}")
+            })?,
             Err(_) => Returned::default(),
         };
         let answer = returned.answer.unwrap_or(Answer::Unknown);
         if answer == Answer::Unknown {
             // Whatever comes late on this connection is of no use.
-            self.stream = None;
+            self.server = None;
             self.address = (self.address + 1) % self.options.addresses.len();
             if matches!(ask, Ask::Get | Ask::Gets) {
                 return Ok(None);
@@ -173,32 +178,14 @@ impl<'a> Client<'a> {
         (ask, argument)
     }
 
-    /// Sends, and reads the first line of the answer.
-    fn exchange(&mut self, request: &str) -> io::Result<String> {
-        let stream = self.stream.as_mut().ok_or(ErrorKind::NotConnected)?;
-        stream.get_mut().write_all(request.as_bytes())?;
-        let mut line = String::new();
-        stream.read_line(&mut line)?;
-        if !line.ends_with("\r\n") {
-            return Err(ErrorKind::UnexpectedEof.into());
+    fn exchange(&mut self, ask: Ask, request: &[u8]) -> io::Result<Said> {
+        let server = self.server.as_mut().ok_or(ErrorKind::NotConnected)?;
+        server.send(request)?;
+        if matches!(ask, Ask::Get | Ask::Gets) {
+            let found = server.value()?;
+            return Ok(found.map_or_else(Said::Line, Said::Item));
         }
-        line.truncate(line.len() - 2);
-        Ok(line)
-    }
-
-    /// What follows a line that announces a value; `None` if the connection ended in it.
-    fn value_of(&mut self, line: &str) -> Option<String> {
-        let length = line
-            .strip_prefix("VALUE ")?
-            .split(' ')
-            .nth(2)?
-            .parse()
-            .ok()?;
-        let stream = self.stream.as_mut()?;
-        let mut bytes = vec![0; usize::min(length, VALUE_BYTES_MAX) + "\r\nEND\r\n".len()];
-        stream.read_exact(&mut bytes).ok()?;
-        let text = String::from_utf8(bytes).ok()?;
-        Some(text.strip_suffix("\r\nEND\r\n")?.to_owned())
+        server.line().map(Said::Line)
     }
 
     fn now_ns(&self) -> u64 {
@@ -206,54 +193,58 @@ impl<'a> Client<'a> {
     }
 }
 
-fn request(ask: Ask, key: &str, argument: Option<u64>, unique: Option<u64>) -> String {
+fn request(ask: Ask, key: &str, argument: Option<u64>, unique: Option<u64>) -> Vec<u8> {
     let value = argument.unwrap_or_default().to_string();
-    let length = value.len();
+    let store = |name: &str, tail: &str| {
+        let head = format!("{name} {key}");
+        with_value(&head, value.as_bytes(), tail)
+    };
     match ask {
-        Ask::Get => format!("get {key}\r\n"),
-        Ask::Gets => format!("gets {key}\r\n"),
-        Ask::Set => format!("set {key} 0 0 {length}\r\n{value}\r\n"),
-        Ask::Add => format!("add {key} 0 0 {length}\r\n{value}\r\n"),
-        Ask::Cas => {
-            let unique = unique.unwrap_or_default();
-            format!("cas {key} 0 0 {length} {unique}\r\n{value}\r\n")
-        }
-        Ask::Incr => format!("incr {key} {value}\r\n"),
-        Ask::Delete => format!("delete {key}\r\n"),
+        Ask::Get => format!("get {key}\r\n").into_bytes(),
+        Ask::Gets => format!("gets {key}\r\n").into_bytes(),
+        Ask::Set => store("set", ""),
+        Ask::Add => store("add", ""),
+        Ask::Cas => store("cas", &format!(" {}", unique.unwrap_or_default())),
+        Ask::Incr => format!("incr {key} {value}\r\n").into_bytes(),
+        Ask::Delete => format!("delete {key}\r\n").into_bytes(),
     }
 }
 
-/// What an answer means; a value that did not come whole is no answer.
+/// What an answer means.
 ///
 /// # Errors
 /// One that no server may give to this request.
-fn understand(ask: Ask, line: &str, value: Option<String>) -> Result<Returned> {
+fn understand(ask: Ask, said: &Said) -> Result<Returned> {
     let mut returned = Returned::default();
-    let answer = match (ask, line) {
-        // Nothing is said about what was done.
-        (_, line) if line.starts_with("SERVER_ERROR") => Answer::Unknown,
-        (Ask::Get | Ask::Gets, "END") => Answer::Miss,
-        (Ask::Get | Ask::Gets, line) if line.starts_with("VALUE ") => {
-            let Some(value) = value else {
-                return Ok(returned);
-            };
-            returned.value = Some(value.trim_end().parse().context("a value is a number")?);
+    let answer = match (ask, said) {
+        (Ask::Get | Ask::Gets, Said::Item(None)) => Answer::Miss,
+        (Ask::Get | Ask::Gets, Said::Item(Some((unique, value)))) => {
+            returned.value = Some(
+                str::from_utf8(value)?
+                    .trim_end()
+                    .parse()
+                    .context("a value is a number")?,
+            );
             if ask == Ask::Gets {
-                let unique = line.split(' ').nth(4).context("a GETS has a number")?;
-                returned.unique = Some(unique.parse().context("and it is one")?);
+                returned.unique = Some(unique.context("a GETS has a number")?);
             }
             Answer::Value
         }
-        (Ask::Set | Ask::Add | Ask::Cas, "STORED") => Answer::Stored,
-        (Ask::Add, "NOT_STORED") => Answer::NotStored,
-        (Ask::Cas, "EXISTS") => Answer::Exists,
-        (Ask::Cas | Ask::Incr | Ask::Delete, "NOT_FOUND") => Answer::NotFound,
-        (Ask::Delete, "DELETED") => Answer::Deleted,
-        (Ask::Incr, number) => {
-            returned.value = Some(number.parse().context("what it became is a number")?);
-            Answer::Value
-        }
-        _ => bail!("this is no answer to it"),
+        (_, Said::Item(_)) => bail!("this is no answer to it"),
+        (_, Said::Line(line)) => match (ask, line.as_str()) {
+            // Nothing is said about what was done.
+            (_, line) if line.starts_with("SERVER_ERROR") => Answer::Unknown,
+            (Ask::Set | Ask::Add | Ask::Cas, "STORED") => Answer::Stored,
+            (Ask::Add, "NOT_STORED") => Answer::NotStored,
+            (Ask::Cas, "EXISTS") => Answer::Exists,
+            (Ask::Cas | Ask::Incr | Ask::Delete, "NOT_FOUND") => Answer::NotFound,
+            (Ask::Delete, "DELETED") => Answer::Deleted,
+            (Ask::Incr, number) => {
+                returned.value = Some(number.parse().context("what it became is a number")?);
+                Answer::Value
+            }
+            _ => bail!("this is no answer to it"),
+        },
     };
     returned.answer = Some(answer);
     Ok(returned)
@@ -264,77 +255,64 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 /// When no node at all accepts. Arbitrary.
 const CONNECT_LIMIT: Duration = Duration::from_secs(20);
 const RETRY_PERIOD: Duration = Duration::from_millis(20);
-/// Values are digits; what is longer is none of ours.
-const VALUE_BYTES_MAX: usize = 64;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn answer(ask: Ask, line: &str, value: Option<&str>) -> Result<Returned> {
-        understand(ask, line, value.map(str::to_owned))
+    fn line(line: &str) -> Said {
+        Said::Line(line.to_owned())
+    }
+
+    fn item(unique: Option<u64>, value: &[u8]) -> Said {
+        Said::Item(Some((unique, value.to_owned())))
     }
 
     #[test]
     fn answers_mean_what_memcached_says_they_do() {
-        for (ask, line, value, expected) in [
-            (Ask::Get, "END", None, (Answer::Miss, None, None)),
-            (
-                Ask::Get,
-                "VALUE k 0 2",
-                Some("12"),
-                (Answer::Value, Some(12), None),
-            ),
+        for (ask, said, answer, value, unique) in [
+            (Ask::Get, Said::Item(None), Answer::Miss, None, None),
+            (Ask::Get, item(None, b"12"), Answer::Value, Some(12), None),
             (
                 Ask::Gets,
-                "VALUE k 0 2 99",
-                Some("12"),
-                (Answer::Value, Some(12), Some(99)),
+                item(Some(99), b"12"),
+                Answer::Value,
+                Some(12),
+                Some(99),
             ),
-            (
-                Ask::Add,
-                "NOT_STORED",
-                None,
-                (Answer::NotStored, None, None),
-            ),
-            (Ask::Cas, "EXISTS", None, (Answer::Exists, None, None)),
-            (Ask::Incr, "13", None, (Answer::Value, Some(13), None)),
-            (Ask::Incr, "NOT_FOUND", None, (Answer::NotFound, None, None)),
+            (Ask::Add, line("NOT_STORED"), Answer::NotStored, None, None),
+            (Ask::Cas, line("EXISTS"), Answer::Exists, None, None),
+            (Ask::Incr, line("13"), Answer::Value, Some(13), None),
+            (Ask::Incr, line("NOT_FOUND"), Answer::NotFound, None, None),
             (
                 Ask::Set,
-                "SERVER_ERROR out of memory",
+                line("SERVER_ERROR out of memory"),
+                Answer::Unknown,
                 None,
-                (Answer::Unknown, None, None),
+                None,
             ),
         ] {
-            let returned = answer(ask, line, value).unwrap();
-            let (expected, value, unique) = expected;
-            assert_eq!(
-                returned,
-                Returned {
-                    answer: Some(expected),
-                    value,
-                    unique
-                },
-                "{line}"
-            );
+            let expected = Returned {
+                answer: Some(answer),
+                value,
+                unique,
+            };
+            assert_eq!(understand(ask, &said).unwrap(), expected, "{said:?}");
         }
-        assert_eq!(
-            answer(Ask::Get, "VALUE k 0 2", None).unwrap(),
-            Returned::default()
-        );
     }
 
     #[test]
     fn what_is_no_answer_to_a_request_is_an_error() {
-        for (ask, line) in [
-            (Ask::Set, "NOT_STORED"),
-            (Ask::Set, "ERROR"),
-            (Ask::Get, "CLIENT_ERROR line too long"),
-            (Ask::Incr, "CLIENT_ERROR cannot increment"),
-            (Ask::Delete, "STORED"),
+        for (ask, said) in [
+            (Ask::Set, line("NOT_STORED")),
+            (Ask::Set, line("ERROR")),
+            (Ask::Get, line("CLIENT_ERROR line too long")),
+            (Ask::Get, item(None, b"x")),
+            (Ask::Gets, item(None, b"12")),
+            (Ask::Incr, line("CLIENT_ERROR cannot increment")),
+            (Ask::Delete, line("STORED")),
         ] {
-            assert!(answer(ask, line, None).is_err(), "{line}");
+            assert!(understand(ask, &said).is_err(), "{said:?}");
         }
     }
 }

@@ -84,6 +84,17 @@ impl World {
         self.run_until(|_| false);
     }
 
+    /// Has region 0 leave its host, and stops when the first slab is about to be copied.
+    fn begin_move(&mut self) -> Filling {
+        let from = host_of(self, 0);
+        self.owner.handle_notice(self.now, from, None);
+        assert!(self.run_until(|action| matches!(action, Action::Fill { .. })));
+        match self.seen.last() {
+            Some(&Action::Fill { host, target, .. }) => Filling { from, host, target },
+            other => unreachable!("{other:?} was seen last"),
+        }
+    }
+
     fn carry_out(&mut self, action: Action) {
         let now = self.now;
         match action {
@@ -202,6 +213,13 @@ impl World {
 
 fn names(hosts: usize) -> Vec<String> {
     (0..hosts).map(|host| format!("h{host}")).collect()
+}
+
+/// A copy that begins.
+struct Filling {
+    from: usize,
+    host: usize,
+    target: Window,
 }
 
 fn host_of(world: &World, region: usize) -> usize {
@@ -366,9 +384,7 @@ fn clients_are_not_told_to_write_to_a_copy_that_is_lost() {
     world.run();
     world.join(1);
     world.run();
-    let from = host_of(&world, 0);
-    world.owner.handle_notice(world.now, from, None);
-    assert!(world.run_until(|action| matches!(action, Action::Fill { .. })));
+    let Filling { from, .. } = world.begin_move();
     world.seen.clear();
     world.kill(from);
     world.run();
@@ -403,12 +419,7 @@ fn with_two_copies_a_death_loses_nothing_and_another_copy_is_made() {
 fn a_target_that_dies_while_it_is_filled_costs_nothing() {
     let mut world = World::new(1, 1, 3);
     world.run();
-    let from = host_of(&world, 0);
-    world.owner.handle_notice(world.now, from, None);
-    assert!(world.run_until(|action| matches!(action, Action::Fill { .. })));
-    let Some(Action::Fill { host, .. }) = world.seen.last().cloned() else {
-        unreachable!("it was seen")
-    };
+    let Filling { from, host, .. } = world.begin_move();
     world.kill(host);
     world.run();
     assert_eq!(world.owner.entries()[0].losses, 0);
@@ -420,12 +431,7 @@ fn a_target_that_dies_while_it_is_filled_costs_nothing() {
 fn a_source_that_dies_while_it_is_read_is_a_loss_and_nothing_half_filled_is_served() {
     let mut world = World::new(1, 1, 3);
     world.run();
-    let from = host_of(&world, 0);
-    world.owner.handle_notice(world.now, from, None);
-    assert!(world.run_until(|action| matches!(action, Action::Fill { .. })));
-    let Some(Action::Fill { target, .. }) = world.seen.last().cloned() else {
-        unreachable!("it was seen")
-    };
+    let Filling { from, target, .. } = world.begin_move();
     world.kill(from);
     world.run();
     let entry = &world.owner.entries()[0];

@@ -10,8 +10,6 @@ cenote_pool::injected_faults! {
     /// Every mistake, by the name that people use.
     #[cfg(test)]
     const ALL {
-        /// A change of the journal is not synced before it counts.
-        Unsynced = "unsynced",
         /// A batch of the journal that is not whole counts as far as it goes.
         TornAccepted = "torn-accepted",
         /// A manager begins under the epoch of the one before it.

@@ -14,10 +14,7 @@ pub(crate) mod fuzz;
 mod tests;
 
 use std::collections::BTreeMap;
-use std::fs::{File, OpenOptions};
-use std::io::{self, ErrorKind, Read, Write};
-use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::io;
 use std::time::Duration;
 
 use cenote_pool::control::Window;
@@ -28,123 +25,7 @@ use crate::owner::{Access, Copy, Entry};
 use crate::service::injected_faults::{InjectedFault, is_injected};
 use format::Record;
 
-/// Where a journal's bytes are kept.
-pub trait Log: Send {
-    /// All bytes; none where nothing was kept yet.
-    ///
-    /// # Errors
-    /// The system refuses.
-    fn read(&mut self) -> io::Result<Vec<u8>>;
-
-    /// Appends; the bytes survive a crash of the machine once this returned.
-    ///
-    /// # Errors
-    /// The system refuses; part of the bytes may be there. [`Superseded`] where they can be somebody else's.
-    fn append(&mut self, bytes: &[u8]) -> io::Result<()>;
-
-    /// Puts other bytes in place of all: either those or the earlier ones survive a crash.
-    ///
-    /// # Errors
-    /// The system refuses.
-    fn replace(&mut self, bytes: &[u8]) -> io::Result<()>;
-}
-
-/// A journal in a file, which is made where there is none.
-#[derive(Debug)]
-pub struct JournalFile {
-    path: PathBuf,
-    /// For appending: what this process put there. Open, so that no other file gets its number.
-    file: Option<File>,
-}
-
-/// Far above the journal of any cache: 2^16 regions take some 3 MiB, four times that before it is
-/// written again.
-const FILE_BYTES_MAX: u64 = 64 << 20;
-
-impl JournalFile {
-    /// The journal at `path`. Nothing is touched yet.
-    #[must_use]
-    pub fn new(path: &Path) -> Self {
-        Self {
-            path: path.to_owned(),
-            file: None,
-        }
-    }
-}
-
-impl Log for JournalFile {
-    fn read(&mut self) -> io::Result<Vec<u8>> {
-        let mut bytes = Vec::new();
-        let file = match File::open(&self.path) {
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(bytes),
-            other => other?,
-        };
-        file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes)?;
-        if bytes.len() as u64 > FILE_BYTES_MAX {
-            return Err(ErrorKind::FileTooLarge.into());
-        }
-        Ok(bytes)
-    }
-
-    fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
-        let file = match &mut self.file {
-            Some(file) => file,
-            None => self
-                .file
-                .insert(OpenOptions::new().append(true).open(&self.path)?),
-        };
-        let (own, there) = (file.metadata()?, std::fs::metadata(&self.path)?);
-        if (own.dev(), own.ino()) != (there.dev(), there.ino()) {
-            return Err(Superseded.into());
-        }
-        append_to(file, bytes)
-    }
-
-    fn replace(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.file = None;
-        cenote_durable::replace(&self.path, bytes, 0o600)?;
-        self.file = Some(OpenOptions::new().append(true).open(&self.path)?);
-        Ok(())
-    }
-}
-
-/// A journal is not written because a later manager of the cache wrote it.
-#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
-#[error("the journal is a later manager's")]
-pub struct Superseded;
-
-impl From<Superseded> for io::Error {
-    fn from(superseded: Superseded) -> Self {
-        Self::other(superseded)
-    }
-}
-
-impl Superseded {
-    /// Whether a write ended with it.
-    #[must_use]
-    pub fn is_in(error: &io::Error) -> bool {
-        error.get_ref().is_some_and(|source| source.is::<Self>())
-    }
-}
-
-/// A file whose bytes survive a crash of the machine once they are synced.
-pub(super) trait Durable: Write {
-    fn sync(&mut self) -> io::Result<()>;
-}
-
-impl Durable for File {
-    fn sync(&mut self) -> io::Result<()> {
-        self.sync_data()
-    }
-}
-
-pub(super) fn append_to(file: &mut impl Durable, bytes: &[u8]) -> io::Result<()> {
-    file.write_all(bytes)?;
-    if is_injected(InjectedFault::Unsynced) {
-        return Ok(());
-    }
-    file.sync()
-}
+pub use cenote_durable::journal::{JournalError, JournalFile, Log, Superseded};
 
 /// What does not change in the life of a cache.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -344,22 +225,6 @@ pub fn listed(host: &HostConfig, cluster: &[HostConfig]) -> Listed {
     } else {
         Listed::NoMore
     }
-}
-
-/// Why a journal is of no use.
-#[derive(Debug, thiserror::Error)]
-pub enum JournalError {
-    /// The system refused.
-    #[error("journal: {0}")]
-    Io(#[from] io::Error),
-    /// It makes no sense.
-    #[error("journal damaged at byte {at}: {what}")]
-    Damaged {
-        /// Where the batch starts that makes no sense.
-        at: usize,
-        /// What is wrong with it.
-        what: &'static str,
-    },
 }
 
 /// A journal is written again when it is longer than this and four times what it has to say.

@@ -66,7 +66,7 @@ fn what_is_under_way_is_throughput_times_latency() {
         let measured = measurer.run(64, configuration);
         let latency_s = measured.latency_us(crate::LatencyOf::Mean) / 1e6;
         let under_way = measured.throughput_per_second() * latency_s;
-        let expected = configuration.requests_under_way() as f64;
+        let expected = f64::from(c * b * q);
         assert!(
             (under_way / expected - 1.0).abs() < 0.02,
             "{under_way} of {expected}"

@@ -55,8 +55,6 @@ const ORDERS_MAX: usize = 4;
 const TICK: Duration = Duration::from_secs(5);
 /// What a wrong token costs whoever tries one.
 const WRONG_TOKEN_PAUSE: Duration = Duration::from_millis(500);
-/// Pause after an accept failed for want of descriptors or memory.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Files of the page: where, what kind, and what is in them.
 static PAGE: [(&str, &str, &str); 7] = [
@@ -137,7 +135,9 @@ pub fn serve(listener: TcpListener, config: Config) -> Result<()> {
     std::thread::Builder::new()
         .name("dashboard".to_owned())
         .spawn(move || {
-            let ended = runtime.block_on(accept(listener, tls, site));
+            let open = Connections::new(CONNECTIONS_MAX, SOURCE_CONNECTIONS_MAX);
+            let converse = |stream, peer| converse(stream, peer, tls.clone(), Arc::clone(&site));
+            let ended = runtime.block_on(open.accept(listener, "dashboard", converse, || {}));
             if let Err(error) = ended {
                 tracing::error!(%error, "the dashboard is no longer served");
                 std::process::exit(i32::from(cenote_cli::failure::FAILED));
@@ -145,32 +145,6 @@ pub fn serve(listener: TcpListener, config: Config) -> Result<()> {
         })
         .context("start the thread of the dashboard")?;
     Ok(())
-}
-
-/// Takes connections for ever.
-async fn accept(
-    listener: TcpListener,
-    tls: Option<TlsAcceptor>,
-    site: Arc<Site>,
-) -> std::io::Result<()> {
-    let listener = tokio::net::TcpListener::from_std(listener)?;
-    let mut open = Connections::new(CONNECTIONS_MAX, SOURCE_CONNECTIONS_MAX);
-    loop {
-        let (stream, peer) = match listener.accept().await {
-            Ok(accepted) => accepted,
-            Err(error) => {
-                tracing::warn!(%error, "accept a connection of the dashboard");
-                tokio::time::sleep(ACCEPT_PAUSE).await;
-                continue;
-            }
-        };
-        let source = peer.ip().to_canonical();
-        if open.make_room(source) {
-            tracing::debug!(%source, "close the oldest connection: there are too many");
-        }
-        let task = tokio::spawn(converse(stream, peer, tls.clone(), Arc::clone(&site)));
-        open.add(source, task.abort_handle());
-    }
 }
 
 /// Serves one connection to its end.

@@ -5,16 +5,13 @@ use std::path::Path;
 use cenote_block::swap::FUSE_RINGS_SWITCH;
 
 use crate::mount_rig::MountRig;
-use crate::support::run;
+use crate::support::{has, run};
 
 #[test]
 fn files_are_measured_beside_a_passthrough_tmpfs_and_ext4() {
     let Some(place) = MountRig::new() else { return };
     drop(place);
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let has = |name: &str| std::env::split_paths(&path).any(|folder| folder.join(name).exists());
-    if !has("fio") || !has("mkfs.ext4") {
-        println!("skipped: fio and mkfs.ext4 are not installed");
+    if !has(&["fio", "mkfs.ext4"]) {
         return;
     }
     let before = std::fs::read_to_string(FUSE_RINGS_SWITCH).ok();

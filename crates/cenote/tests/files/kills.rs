@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::mount_rig::{MountRig, NEW, OLD, PATIENCE};
-use crate::support::{Folder, signal};
+use crate::support::{Folder, has, signal};
 
 /// Writes numbered files with fsync until it is told to stop or an error comes; each line of its
 /// output names one that is synced.
@@ -66,8 +66,7 @@ fn script(folder: &Folder, name: &str, text: &str) -> PathBuf {
 /// does is its number's affair.
 fn kills(rounds: Range<u64>, host_too: bool) {
     let Some(place) = MountRig::new() else { return };
-    if Command::new("python3").arg("-V").output().is_err() {
-        println!("skipped: python3 is not installed");
+    if !has(&["python3"]) {
         return;
     }
     let writer = script(&place.folder, "writer.py", WRITER);

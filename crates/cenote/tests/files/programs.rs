@@ -5,17 +5,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use crate::mount_rig::{MountRig, NEW, OLD};
-use crate::support::signal;
-
-/// Whether there is a program; says so where there is none.
-fn has(program: &str) -> bool {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let found = std::env::split_paths(&path).any(|folder| folder.join(program).exists());
-    if !found {
-        println!("skipped: {program} is not installed");
-    }
-    found
-}
+use crate::support::{has, signal};
 
 mod long {
     use super::*;
@@ -40,7 +30,7 @@ mod long {
     #[test]
     fn a_project_is_cloned_and_built_while_hosts_go() {
         let Some(place) = MountRig::new() else { return };
-        if !["git", "cargo"].into_iter().all(has) {
+        if !has(&["git", "cargo"]) {
             return;
         }
         let mut server = place.mount(&NEW);
@@ -73,7 +63,7 @@ mod long {
     #[test]
     fn fsx_finds_nothing_while_hosts_go() {
         let Some(place) = MountRig::new() else { return };
-        if !has("fsx") {
+        if !has(&["fsx"]) {
             return;
         }
         let asked = std::env::var("CENOTE_FILES_OPERATIONS").ok();
@@ -111,7 +101,7 @@ mod long {
     #[test]
     fn a_database_of_rocksdb_is_sound_after_kills() {
         let Some(place) = MountRig::new() else { return };
-        if !["db_bench", "ldb"].into_iter().all(has) {
+        if !has(&["db_bench", "ldb"]) {
             return;
         }
         let load = |existing: bool, seconds: u32| {

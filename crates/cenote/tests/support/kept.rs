@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Instant;
 
-use super::memcached::{Client, with_value};
+use super::memcached::{Client, connect, with_value};
 use super::well::PATIENCE;
 
 /// Enough that every partition has some.
@@ -30,7 +30,7 @@ pub struct Kept(Client);
 impl Kept {
     /// One to whom all values have been told.
     pub fn at(address: SocketAddr) -> Self {
-        let mut client = Client::connect(address).unwrap();
+        let mut client = connect(address).unwrap();
         for key in 0..KEYS {
             assert!(client.get(&format!("key{key}")).unwrap().is_some());
         }

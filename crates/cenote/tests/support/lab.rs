@@ -11,7 +11,7 @@ use std::process::{Child, Command, Output, Stdio};
 use serde_json::Value;
 
 use super::well::until;
-use super::{Ended, Folder, cenote, signal};
+use super::{Ended, Folder, cenote, has, signal};
 
 /// Hosts and a server of one volume on them.
 pub struct Lab {
@@ -407,16 +407,5 @@ pub fn wait_until(what: &str, condition: impl FnMut() -> bool, state: impl Fn() 
 
 /// Whether the client tools are there; says so when the test is skipped.
 pub fn has_tools() -> bool {
-    let missing = ["fio", "nbdcopy", "nbdkit"].into_iter().find(|tool| {
-        Command::new(tool)
-            .arg("--version")
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .status()
-            .is_err()
-    });
-    if let Some(tool) = missing {
-        eprintln!("skipped: {tool} is not installed (scripts/install-packages.sh installs it)");
-    }
-    missing.is_none()
+    has(&["fio", "nbdcopy", "nbdkit"])
 }

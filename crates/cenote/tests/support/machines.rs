@@ -5,12 +5,12 @@ use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::io::{BufRead, BufReader};
 use std::ops::Deref;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
+use super::Folder;
 use super::lab::{Lab, Load, VOLUME, has_tools};
 use super::nbd::Client;
 use super::net::{Killed, Net};
-use super::{Folder, run};
 
 pub const HOSTS: usize = 12;
 pub const CLIENT: &str = "client";
@@ -43,22 +43,11 @@ impl Machines {
         }
         let mut addresses = vec![(CLIENT.to_owned(), CLIENT_ADDRESS.to_owned())];
         addresses.extend((0..HOSTS).map(|index| (host_name(index), address_of(index))));
-        let net = Net::new().and_then(|mut net| {
-            for (name, address) in &addresses {
-                net.add(name, address)?;
-            }
-            Ok(net)
-        });
-        let net = match net {
-            Ok(net) => net,
-            Err(reason) => {
-                println!("skipped: network namespaces (root and iproute2 are needed): {reason}");
-                return None;
-            }
-        };
-        let folder = Folder::new();
-        let key = folder.path().join("cluster.key");
-        run(&["key", "new", "--out", key.to_str().expect("UTF-8")]).expect(0);
+        let machines = addresses
+            .iter()
+            .map(|(name, address)| (&**name, &**address));
+        let net = Net::of(machines)?;
+        let folder = Folder::with_key();
         let hosts: HashMap<String, String> = addresses.into_iter().skip(1).collect();
         write_cluster(&folder, &hosts);
         let hosts = hosts
@@ -136,10 +125,29 @@ pub fn write_cluster(folder: &Folder, hosts: &HashMap<String, String>) {
 
 /// Starts a host on its machine and waits until it says that it serves.
 pub fn start_host(net: &Net, folder: &Folder, name: &str, address: &str) -> Killed {
-    let mut child = net
-        .cenote(name)
-        .args(["host", "--name", name, "--memory", "96M", "--lock", "never"])
-        .args(["--listen", &format!("tcp:{address}:7000"), "--key"])
+    let listen = format!("{address}:7000");
+    serve(
+        net.cenote(name),
+        folder,
+        name,
+        &["--memory", "96M"],
+        &listen,
+    )
+    .0
+}
+
+/// Has a program be a host that lends so much and listens there over tcp; where it says that it does.
+pub fn serve(
+    mut program: Command,
+    folder: &Folder,
+    name: &str,
+    lends: &[&str],
+    listen: &str,
+) -> (Killed, String) {
+    let mut child = program
+        .args(["host", "--name", name, "--lock", "never"])
+        .args(lends)
+        .args(["--listen", &format!("tcp:{listen}"), "--key"])
         .arg(folder.path().join("cluster.key"))
         .stdout(Stdio::piped())
         .spawn()
@@ -147,11 +155,12 @@ pub fn start_host(net: &Net, folder: &Folder, name: &str, address: &str) -> Kill
     let stdout = child.stdout.take().expect("stdout is piped");
     let host = Killed(child);
     let mut line = String::new();
-    BufReader::new(stdout)
-        .read_line(&mut line)
-        .expect("a line of the host");
-    assert!(line.starts_with(&format!("ready {name} at ")), "{line}");
-    host
+    let read = BufReader::new(stdout).read_line(&mut line);
+    read.expect("a line of the host");
+    let address = line
+        .trim_end()
+        .strip_prefix(&format!("ready {name} at tcp:"));
+    (host, address.expect("an address").to_owned())
 }
 
 /// A page that no other offset has.

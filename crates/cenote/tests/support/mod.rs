@@ -38,6 +38,18 @@ pub fn cenote() -> Command {
     command
 }
 
+/// Whether all these programs are there; says which is not.
+pub fn has(programs: &[&str]) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let is_there =
+        |program: &&str| std::env::split_paths(&path).any(|at| at.join(program).exists());
+    let missing = programs.iter().find(|program| !is_there(program));
+    if let Some(program) = missing {
+        println!("skipped: {program} is not installed (scripts/install-packages.sh installs it)");
+    }
+    missing.is_none()
+}
+
 /// Runs to the end.
 pub fn run(arguments: &[&str]) -> Ended {
     Ended::from(cenote().args(arguments).output().expect("the binary runs"))
@@ -81,6 +93,14 @@ impl Folder {
         Self(tempfile::tempdir().expect("a temporary folder"))
     }
 
+    /// One with the key of a cluster that is not there yet.
+    pub fn with_key() -> Self {
+        let folder = Self::new();
+        let key = folder.path().join("cluster.key");
+        run(&["key", "new", "--out", key.to_str().expect("UTF-8")]).expect(0);
+        folder
+    }
+
     pub fn path(&self) -> &Path {
         self.0.path()
     }
@@ -107,6 +127,11 @@ impl Folder {
                 .output()
                 .expect("the binary runs"),
         )
+    }
+
+    pub fn create_volume(&self, name: &str, size: &str, scheme: &str) {
+        self.run(&["volume", "create", name, "--size", size, "--scheme", scheme])
+            .expect(0);
     }
 }
 

@@ -39,6 +39,20 @@ impl Net {
         Ok(net)
     }
 
+    /// A network of these machines; `None`, with the reason printed, where there cannot be one.
+    pub fn of<'a>(machines: impl IntoIterator<Item = (&'a str, &'a str)>) -> Option<Self> {
+        let net = Self::new().and_then(|mut net| {
+            for (name, address) in machines {
+                net.add(name, address)?;
+            }
+            Ok(net)
+        });
+        net.inspect_err(|reason| {
+            println!("skipped: network namespaces (root and iproute2 are needed): {reason}");
+        })
+        .ok()
+    }
+
     /// Adds a machine with an address, as in `10.77.0.2`.
     pub fn add(&mut self, name: &str, address: &str) -> Result<(), String> {
         self.add_namespace(name)?;

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
-use super::memcached::{Client, with_value};
+use super::memcached::{Client, connect, with_value};
 use super::well::PATIENCE;
 
 /// Clients of a [`Load`].
@@ -39,7 +39,7 @@ impl<'a> Writer<'a> {
         acknowledged: &'a AtomicU64,
         told: Option<&'a [AtomicU64]>,
     ) -> Self {
-        let client = Client::connect(addresses[number]).expect("it is up");
+        let client = connect(addresses[number]).expect("it is up");
         Self {
             told: told.map(|told| (told, told[number].load(Ordering::SeqCst))),
             at: number,
@@ -123,7 +123,7 @@ impl<'a> Writer<'a> {
                 self.client.send(format!("gets {key}\r\n").as_bytes())?;
                 let found = self.client.value()?.map_err(io::Error::other)?;
                 assert_eq!(found.as_ref().map(|found| &found.1), old.as_ref(), "{key}");
-                let unique = found.map_or(1, |found| found.0);
+                let unique = found.map_or(1, |found| found.0.expect("a GETS has one"));
                 let request = with_value(&format!("cas {key}"), &value, &format!(" {unique}"));
                 let changed = old.is_some().then_some(value);
                 (request, what("STORED"), changed)
@@ -190,7 +190,7 @@ impl<'a> Writer<'a> {
             let before = self
                 .told
                 .map(|(told, _)| (told, told[at].load(Ordering::SeqCst)));
-            match Client::connect(self.addresses[at]) {
+            match connect(self.addresses[at]) {
                 Ok(client) => {
                     self.told = before;
                     self.at = at;
@@ -266,7 +266,7 @@ impl<'a> Load<'a> {
     pub fn check(&self, written: &BTreeMap<String, Vec<Value>>, nodes: &[usize]) {
         for node in nodes {
             let address = self.addresses[*node];
-            let mut client = Client::connect(address).unwrap();
+            let mut client = connect(address).unwrap();
             for (key, may_be) in written {
                 let found = client.get(key).unwrap();
                 let length = |value: &Value| value.as_ref().map(Vec::len);

@@ -220,6 +220,7 @@ impl Agent {
     }
 
     /// System calls that the thread has made.
+    #[cfg(test)]
     pub(crate) fn system_calls(&self) -> u64 {
         self.shared.system_calls.load(Ordering::Relaxed)
     }

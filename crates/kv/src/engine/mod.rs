@@ -364,14 +364,3 @@ pub fn key_of<'s>(request: &'s Request<'_>, scratch: &'s mut KeyScratch) -> Opti
         _ => None,
     }
 }
-
-/// Whether a request writes a reply even if all goes well.
-pub fn is_answered(request: &Request<'_>) -> bool {
-    match request {
-        Request::Store(store) => !store.noreply,
-        Request::Delete { noreply, .. }
-        | Request::Arithmetic { noreply, .. }
-        | Request::Touch { noreply, .. } => !noreply,
-        _ => true,
-    }
-}

@@ -52,15 +52,6 @@ impl Exptime {
 }
 
 impl Expiry {
-    /// Whether an item is no longer there at `now`.
-    pub fn has_passed(self, now: u64) -> bool {
-        match self {
-            Self::Never => false,
-            Self::Passed => true,
-            Self::At(at) => at <= now,
-        }
-    }
-
     /// Seconds that are left at `now`; nothing if it does not end.
     pub fn seconds_left(self, now: u64) -> Option<u64> {
         match self {
@@ -97,11 +88,8 @@ mod tests {
     #[test]
     fn an_item_ends_with_its_last_second() {
         let expiry = Exptime(10).expiry(NOW);
-        assert!(!expiry.has_passed(NOW + 9));
-        assert!(expiry.has_passed(NOW + 10));
         assert_eq!(expiry.seconds_left(NOW + 3), Some(7));
         assert_eq!(Expiry::Never.seconds_left(NOW), None);
-        assert!(Expiry::Passed.has_passed(0));
     }
 
     #[test]

@@ -1,12 +1,12 @@
 //! `cenote lab cache`: a cache whose machines come and go, by seed.
 
-use std::io::Write;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
-use cenote_cli::failure::{DONE, FAILED};
+use anyhow::Result;
 use cenote_cli::span::{self, Span};
-use cenote_sim::cache::{self, Options};
+use cenote_sim::cache::{self, Options, Tally};
+
+use super::seeds::{Seeds, planted};
 
 #[derive(clap::Args, Debug)]
 pub struct Args {
@@ -34,50 +34,29 @@ pub struct Args {
 }
 
 pub fn run(args: &Args) -> Result<u8> {
-    let (mut requests, mut faults, mut moves) = (0, 0, 0);
-    for seed in (args.seed..).take(usize::try_from(args.seeds)?) {
+    let seeds = Seeds {
+        first: args.seed,
+        count: args.seeds,
+        json: args.json,
+    };
+    let simulate = |seed| {
         let report = cache::run(&options(args, seed)?);
-        requests += report.requests;
-        faults += report.faults;
-        moves += report.moves;
-        if args.json {
-            let mut out = std::io::stdout().lock();
-            serde_json::to_writer(&mut out, &report)?;
-            writeln!(out)?;
-        }
-        if let Some(violation) = &report.violation {
-            eprintln!("Last events:");
-            report.log.iter().for_each(|line| eprintln!("  {line}"));
-            eprintln!("Seed {seed}: {violation}");
-            eprintln!("Reproduce with: {}", repeat(args, seed));
-            return Ok(FAILED);
-        }
-    }
-    if !args.json {
-        println!(
-            "{} simulations from seed {}: {requests} requests, {faults} faults, {moves} regions \
-             moved: all guarantees hold",
-            args.seeds, args.seed
-        );
-    }
-    Ok(DONE)
+        Ok((report, repeat(args, seed)))
+    };
+    seeds.run(simulate, |all| {
+        let sum = |count: fn(&Tally) -> u64| all.iter().map(count).sum::<u64>();
+        format!(
+            "{} requests, {} faults, {} regions moved",
+            sum(|tally| tally.requests),
+            sum(|tally| tally.faults),
+            sum(|tally| tally.moves)
+        )
+    })
 }
 
 fn options(args: &Args, seed: u64) -> Result<Options> {
     let any = match &args.plant {
-        Some(_) if cfg!(not(feature = "injected-faults")) => {
-            bail!("this program was built without the feature injected")
-        }
-        Some(name) => {
-            let injected = cache::injected(name).with_context(|| {
-                let known: Vec<&str> = cache::fault_names().collect();
-                format!(
-                    "there is no injected bug {name:?}; there are {}",
-                    known.join(", ")
-                )
-            })?;
-            Options::suited(injected, seed)
-        }
+        Some(name) => Options::suited(planted(name, &cache::FAULTS)?, seed),
         None => Options {
             seed,
             ..Options::default()

@@ -1,10 +1,9 @@
 //! `cenote lab kv`: a coding group of key-value nodes, or whole nodes and their etcd, under faults, by seed.
 
-use std::io::Write;
+use anyhow::Result;
+use cenote_sim::kv::{self, Options, Scheme, Service, Tally, cluster};
 
-use anyhow::{Result, bail};
-use cenote_cli::failure::{DONE, FAILED};
-use cenote_sim::kv::{self, Options, Report, Scheme, Service, cluster};
+use super::seeds::{Seeds, planted};
 
 #[derive(clap::Args, Debug)]
 pub struct Args {
@@ -73,47 +72,32 @@ fn focus(name: &str) -> Result<kv::Focus, String> {
 }
 
 pub fn run(args: &Args) -> Result<u8> {
+    let seeds = Seeds {
+        first: args.seed,
+        count: args.runs,
+        json: args.json,
+    };
     if args.whole_nodes {
-        return run_clusters(args);
+        return run_clusters(args, &seeds);
     }
-    let mut sum = Report::default();
-    for seed in (args.seed..).take(usize::try_from(args.runs)?) {
+    let simulate = |seed| {
         let options = options(args, seed)?;
-        let report = kv::run(&options);
-        sum.add(&report);
-        if args.json {
-            let mut out = std::io::stdout().lock();
-            serde_json::to_writer(&mut out, &report)?;
-            writeln!(out)?;
-        }
-        if let Some(violation) = &report.violation {
-            return Ok(failed(&report.log, seed, violation, &options.command()));
-        }
-    }
-    if !args.json {
-        println!(
-            "{} simulations from seed {}: {} operations, {} faults, {} views: all guarantees hold",
-            args.runs, args.seed, sum.operations, sum.faults, sum.views
-        );
-    }
-    Ok(DONE)
+        Ok((kv::run(&options), options.command()))
+    };
+    seeds.run(simulate, |all| {
+        let mut sum = Tally::default();
+        all.iter().for_each(|tally| sum.add(tally));
+        format!(
+            "{} operations, {} faults, {} views",
+            sum.operations, sum.faults, sum.views
+        )
+    })
 }
 
-fn failed(log: &[String], seed: u64, violation: &str, command: &str) -> u8 {
-    eprintln!("Last events:");
-    log.iter().for_each(|line| eprintln!("  {line}"));
-    eprintln!("Seed {seed}: {violation}");
-    eprintln!("Reproduce with: {command}");
-    FAILED
-}
-
-fn run_clusters(args: &Args) -> Result<u8> {
-    let (mut operations, mut troubles) = (0, 0);
-    for seed in (args.seed..).take(usize::try_from(args.runs)?) {
-        if args.plant.is_some() && cfg!(not(feature = "injected-faults")) {
-            bail!("this program was built without the feature injected");
-        }
+fn run_clusters(args: &Args, seeds: &Seeds) -> Result<u8> {
+    let simulate = |seed| {
         let options = match &args.plant {
+            Some(name) => cluster::Options::suited(planted(name, &cluster::FAULTS)?, seed),
             None => cluster::Options {
                 seed,
                 k: args.k.into(),
@@ -124,52 +108,19 @@ fn run_clusters(args: &Args) -> Result<u8> {
                     _ => cluster::Options::many_groups(),
                 }
             },
-            Some(name) => {
-                let injected = cluster::injected(name);
-                let injected = injected.ok_or_else(|| unknown(name, cluster::fault_names()))?;
-                cluster::Options::suited(injected, seed)
-            }
         };
-        let report = cluster::run(&options);
-        operations += report.operations;
-        troubles += report.troubles;
-        if args.json {
-            let mut out = std::io::stdout().lock();
-            serde_json::to_writer(&mut out, &report)?;
-            writeln!(out)?;
-        }
-        if let Some(violation) = &report.violation {
-            return Ok(failed(&report.log, seed, violation, &options.command()));
-        }
-    }
-    if !args.json {
-        println!(
-            "{} simulations from seed {}: {operations} operations, {troubles} troubles: all \
-             guarantees hold",
-            args.runs, args.seed
-        );
-    }
-    Ok(DONE)
-}
-
-/// Why a mistake cannot be injected.
-fn unknown(name: &str, known: impl Iterator<Item = &'static str>) -> anyhow::Error {
-    let known: Vec<&str> = known.collect();
-    anyhow::anyhow!(
-        "there is no injected bug {name}; there are {}",
-        known.join(", ")
-    )
+        Ok((cluster::run(&options), options.command()))
+    };
+    seeds.run(simulate, |all| {
+        let operations: u64 = all.iter().map(|tally| tally.operations).sum();
+        let troubles: u64 = all.iter().map(|tally| tally.troubles).sum();
+        format!("{operations} operations, {troubles} troubles")
+    })
 }
 
 fn options(args: &Args, seed: u64) -> Result<Options> {
     if let Some(name) = &args.plant {
-        let Some(injected) = kv::injected(name) else {
-            return Err(unknown(name, kv::fault_names()));
-        };
-        if cfg!(not(feature = "injected-faults")) {
-            bail!("this program was built without the feature injected");
-        }
-        return Ok(Options::suited(injected, seed));
+        return Ok(Options::suited(planted(name, &kv::FAULTS)?, seed));
     }
     Ok(Options {
         seed,

@@ -17,10 +17,12 @@ mod world;
 
 use std::time::Duration;
 
-use cenote_cache::injected_faults::{ALL, InjectedFault};
+pub use cenote_cache::injected_faults::{ALL as FAULTS, InjectedFault};
 use serde::Serialize;
 
-use crate::panics::caught;
+#[cfg(feature = "injected-faults")]
+use crate::report::Injection;
+use crate::report::Report;
 use world::World;
 
 /// What is simulated.
@@ -116,12 +118,10 @@ impl Options {
     }
 }
 
-/// What a simulation found.
+/// What was done in a simulation.
 #[derive(Clone, Debug, Default, Serialize)]
-pub struct Report {
-    /// As asked for.
-    pub seed: u64,
-    /// As asked for, or drawn.
+pub struct Tally {
+    /// Copies of each region, as asked for, or drawn.
     pub copies: usize,
     /// Requests that ended.
     pub requests: u64,
@@ -135,69 +135,44 @@ pub struct Report {
     pub losses: u64,
     /// Of everything that happened on the network, in hex; the same for the same options.
     pub trace_hash: String,
-    /// The first promise that was broken.
-    pub violation: Option<String>,
-    /// Whether it ended in a panic, which is what `violation` says then.
-    #[serde(skip)]
-    pub has_panicked: bool,
-    /// The last things that happened before it.
-    pub log: Vec<String>,
 }
 
 /// Runs one simulation.
 #[must_use]
-pub fn run(options: &Options) -> Report {
+pub fn run(options: &Options) -> Report<Tally> {
     #[cfg(feature = "injected-faults")]
-    cenote_cache::injected_faults::inject(options.injected);
-    let report = caught(|| World::new(options).run()).unwrap_or_else(|panic| Report {
-        seed: options.seed,
-        violation: Some(panic),
-        has_panicked: true,
-        ..Report::default()
-    });
-    #[cfg(feature = "injected-faults")]
-    cenote_cache::injected_faults::inject(None);
-    report
-}
-
-/// The names of all mistakes.
-pub fn fault_names() -> impl Iterator<Item = &'static str> {
-    ALL.iter().map(|(name, _)| *name)
-}
-
-/// A mistake by its name.
-#[must_use]
-pub fn injected(name: &str) -> Option<InjectedFault> {
-    let known = ALL.iter().find(|(known, _)| *known == name);
-    known.map(|(_, injected)| *injected)
+    let _made = Injection::new(cenote_cache::injected_faults::inject, options.injected);
+    Report::of(options.seed, || World::new(options).run())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::verdict::{Verdict, search};
+    use crate::verdict::missed;
+
+    fn kept(options: &Options) -> Tally {
+        run(options).kept(format_args!("{options:?}")).tally
+    }
 
     #[test]
     fn a_cache_keeps_every_promise_under_faults() {
         for seed in 1..=12 {
-            let report = run(&Options {
+            let tally = kept(&Options {
                 seed,
                 ..Options::default()
             });
-            assert_eq!(report.violation, None, "seed {seed}: {:#?}", report.log);
-            assert!(report.requests > 1000 && report.faults > 5, "{report:?}");
+            assert!(tally.requests > 1000 && tally.faults > 5, "{tally:?}");
         }
     }
 
     #[test]
     fn a_cache_keeps_every_promise_while_writes_outlast_the_begin_of_moves() {
         for seed in 1..=12 {
-            let report = run(&Options {
+            let tally = kept(&Options {
                 injected: None,
                 ..Options::suited(InjectedFault::NoDrain, seed)
             });
-            assert_eq!(report.violation, None, "seed {seed}: {:#?}", report.log);
-            assert!(report.requests > 1000 && report.moves > 3, "{report:?}");
+            assert!(tally.requests > 1000 && tally.moves > 3, "{tally:?}");
         }
     }
 
@@ -205,13 +180,12 @@ mod tests {
     fn a_cache_is_whole_on_other_hosts_while_one_hangs() {
         let mut moves = 0;
         for seed in 1..=6 {
-            let report = run(&Options {
+            let tally = kept(&Options {
                 injected: None,
                 ..Options::suited(InjectedFault::WaitForEver, seed)
             });
-            assert_eq!(report.violation, None, "seed {seed}: {:#?}", report.log);
-            assert!(report.requests > 1000, "{report:?}");
-            moves += report.moves;
+            assert!(tally.requests > 1000, "{tally:?}");
+            moves += tally.moves;
         }
         assert!(moves > 6, "{moves}");
     }
@@ -219,32 +193,30 @@ mod tests {
     #[test]
     fn an_owner_that_another_followed_stands_down() {
         for seed in 1..=6 {
-            let report = run(&Options {
+            let tally = kept(&Options {
                 injected: None,
                 ..Options::suited(InjectedFault::SupersededGoesOn, seed)
             });
-            assert_eq!(report.violation, None, "seed {seed}: {:#?}", report.log);
-            assert!(report.requests > 500, "{report:?}");
+            assert!(tally.requests > 500, "{tally:?}");
         }
     }
 
     #[test]
     fn a_cache_keeps_every_promise_with_batches_to_server_threads() {
         for seed in 1..=8 {
-            let report = run(&Options {
+            let tally = kept(&Options {
                 seed,
                 is_batched: true,
                 ..Options::default()
             });
-            assert_eq!(report.violation, None, "seed {seed}: {:#?}", report.log);
-            assert!(report.requests > 1000 && report.faults > 5, "{report:?}");
+            assert!(tally.requests > 1000 && tally.faults > 5, "{tally:?}");
         }
     }
 
     #[test]
     fn the_same_seed_is_the_same_run() {
         let options = Options::default();
-        let (one, other) = (run(&options), run(&options));
+        let (one, other) = (run(&options).tally, run(&options).tally);
         assert_eq!(one.trace_hash, other.trace_hash);
         assert_eq!(one.requests, other.requests);
     }
@@ -253,14 +225,13 @@ mod tests {
     fn sound_without(injected: InjectedFault, seeds: u64) -> (u64, u64) {
         let (mut moves, mut losses) = (0, 0);
         for seed in 1..=seeds {
-            let report = run(&Options {
+            let tally = kept(&Options {
                 injected: None,
                 ..Options::suited(injected, seed)
             });
-            assert_eq!(report.violation, None, "seed {seed}: {:#?}", report.log);
-            assert!(report.requests > 500, "{report:?}");
-            moves += report.moves;
-            losses += report.losses;
+            assert!(tally.requests > 500, "{tally:?}");
+            moves += tally.moves;
+            losses += tally.losses;
         }
         (moves, losses)
     }
@@ -283,24 +254,10 @@ mod tests {
 
     #[test]
     fn every_injected_fault_is_found() {
-        let verdict = |options: &Options| {
-            let report = run(options);
-            Verdict::new(report.violation, report.has_panicked)
-        };
-        let mut missed = Vec::new();
-        for (name, injected) in ALL {
-            let faulty = |seed| verdict(&Options::suited(injected, seed));
-            let sound = |seed| {
-                verdict(&Options {
-                    injected: None,
-                    ..Options::suited(injected, seed)
-                })
-            };
-            match search(1..=40, faulty, sound) {
-                Ok((seed, how)) => println!("{name}: seed {seed}: {how}"),
-                Err(why) => missed.push(format!("{name}: {why}")),
-            }
-        }
+        let missed = missed(&FAULTS, 1..=40, |seed, mistake, injected| {
+            let suited = Options::suited(mistake, seed);
+            run(&Options { injected, ..suited }).verdict()
+        });
         assert!(missed.is_empty(), "{}", missed.join("\n"));
     }
 }

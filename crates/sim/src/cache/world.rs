@@ -4,7 +4,6 @@ mod faults;
 mod inspection;
 mod succession;
 
-use std::collections::VecDeque;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
@@ -20,7 +19,7 @@ use cenote_measure::random::Random;
 use super::member::{Channel, Member, ToClient, ToOwner, Whose};
 use super::model::Model;
 use super::muffles::{Muffles, Muffling};
-use super::{Options, Report};
+use super::{Options, Report, Tally};
 use crate::cluster::host::{Host, address_of};
 use crate::cluster::observer::Sightings;
 use succession::{Former, REIGN};
@@ -84,10 +83,9 @@ pub struct World {
     random: Random,
     repairs: Vec<(Time, Repair)>,
     seen: Sightings,
-    report: Report,
+    report: Report<Tally>,
     /// Clients submit at ticks alone: a load that fills the network hides nothing and costs time.
     submits: bool,
-    log: VecDeque<String>,
 }
 
 impl World {
@@ -141,15 +139,11 @@ impl World {
             random,
             repairs: Vec::new(),
             seen,
-            report: Report {
-                seed: options.seed,
-                copies,
-                ..Report::default()
-            },
+            report: Report::new(options.seed),
             submits: false,
-            log: VecDeque::new(),
             net,
         };
+        world.report.tally.copies = copies;
         // A write whose connection breaks may land, in part and late.
         world.net.set_late(Some(sim::Late {
             chance_ppm: 600_000,
@@ -164,15 +158,15 @@ impl World {
     }
 
     /// Faults, then rest, then everything read back.
-    pub fn run(mut self) -> Report {
+    pub fn run(mut self) -> Report<Tally> {
         let begin = Duration::from_secs(3);
         self.run_for(begin);
         self.begin_faults();
         let end = self.net.now().after(self.options.duration);
-        while self.net.now() < end && self.report.violation.is_none() {
+        while self.net.now() < end && !self.report.is_broken() {
             let pause = self.random.between(100, 1500);
             self.run_for(Duration::from_millis(pause));
-            if self.report.violation.is_none() {
+            if !self.report.is_broken() {
                 self.trouble();
             }
         }
@@ -180,7 +174,7 @@ impl World {
         self.rest();
         self.read_back();
         self.compare_copies();
-        if self.copies == 2 && self.report.violation.is_none() {
+        if self.copies == 2 && !self.report.is_broken() {
             let domain = usize::try_from(self.random.below(self.hosts.len() as u64 / 2));
             let first = domain.expect("an index") * 2;
             self.note(format!("domain of h{first} dies for good"));
@@ -190,29 +184,25 @@ impl World {
             self.run_for(Duration::from_secs(5));
             self.read_back();
         }
-        self.report.trace_hash = format!("{:016x}", self.net.trace_hash());
-        self.report.log = self.log.into();
+        self.report.tally.trace_hash = format!("{:016x}", self.net.trace_hash());
         self.report
     }
 
     fn note(&mut self, what: String) {
-        if self.log.len() == LOG_LINES {
-            self.log.pop_front();
-        }
         let at = Duration::from_nanos(self.net.now().0);
-        self.log.push_back(format!("{at:?}: {what}"));
+        self.report.note(format!("{at:?}: {what}"), LOG_LINES);
     }
 
     fn violate(&mut self, what: String) {
         self.note(what.clone());
-        self.report.violation.get_or_insert(what);
+        self.report.violate(what);
     }
 
     fn run_for(&mut self, time: Duration) {
         let end = self.net.now().after(time);
         let mut tick_at = self.net.now();
         let mut ready = Vec::new();
-        while self.report.violation.is_none() {
+        while !self.report.is_broken() {
             let event = self.net.next_event().unwrap_or(Time(u64::MAX));
             if event.min(tick_at) > end {
                 self.net.advance_to(end);
@@ -431,7 +421,7 @@ impl World {
         for entry in entries {
             let region = entry.region as usize;
             if entry.losses > self.model.losses(region) {
-                self.report.losses += 1;
+                self.report.tally.losses += 1;
                 self.note(format!("region {region} lost its bytes"));
                 if self.copies == 2 {
                     self.violate(format!("region {region} is lost, and had two copies"));
@@ -448,7 +438,7 @@ impl World {
                 is_copied && entry.copies.iter().any(|copy| !had(copy.host))
             };
             let is_moved = before.is_some_and(is_new);
-            self.report.moves += u64::from(is_moved);
+            self.report.tally.moves += u64::from(is_moved);
         }
     }
 
@@ -464,8 +454,8 @@ impl World {
         }
         let by = self.submits.then_some(client);
         let outcome = member.turn(now, by, &mut self.model, &mut self.random);
-        self.report.requests += outcome.requests;
-        self.report.failed += outcome.failed.len() as u64;
+        self.report.tally.requests += outcome.requests;
+        self.report.tally.failed += outcome.failed.len() as u64;
         if let Some(what) = outcome.wrong {
             self.violate(format!("c{client}: {what}"));
         }
@@ -476,7 +466,7 @@ impl World {
 
     /// Faults end; everything has to become whole, and every request to end.
     fn rest(&mut self) {
-        if self.report.violation.is_some() {
+        if self.report.is_broken() {
             return;
         }
         self.note("faults end".to_owned());
@@ -493,7 +483,7 @@ impl World {
                 && self.owner_paused_until == Time(0)
                 && self.manager.as_ref().is_some_and(is_whole)
                 && self.members.iter().all(|member| member.outstanding() == 0);
-            if is_done || self.report.violation.is_some() {
+            if is_done || self.report.is_broken() {
                 return;
             }
             if self.net.now() > end {
@@ -511,7 +501,7 @@ impl World {
 
     /// Every client reads everything.
     fn read_back(&mut self) {
-        if self.report.violation.is_some() {
+        if self.report.is_broken() {
             return;
         }
         let now = self.net.now();

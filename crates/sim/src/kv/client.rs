@@ -322,7 +322,7 @@ impl Client {
             }
             // Nothing was done: that is an end, and nothing to remember.
             Err(Refusal::NoSpace) => {
-                world.report.refused += 1;
+                world.report.tally.refused += 1;
                 Ok(Outcome::Done(Kind::Nothing, 0))
             }
             Err(_) => Ok(Outcome::Again),
@@ -332,7 +332,7 @@ impl Client {
     fn finish(&mut self, open: &Open, kind: Kind, process: Process, world: &mut World) {
         let (key, begun) = (open.key, open.begun);
         world.log(|| format!("key {key} {kind:?} since {begun} at {process}"));
-        world.report.operations += 1;
+        world.report.tally.operations += 1;
         let ended = Some(world.now);
         self.remember(open, kind, ended, world);
     }
@@ -340,7 +340,7 @@ impl Client {
     /// Who was asked does not answer any more: what was asked may have been done, or may be yet.
     fn lose(&mut self, open: &Open, world: &mut World) {
         if let Some(sent) = &open.sent {
-            world.report.operations += 1;
+            world.report.tally.operations += 1;
             self.remember(open, sent.kind, None, world);
         }
     }

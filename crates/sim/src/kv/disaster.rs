@@ -39,7 +39,7 @@ impl World {
     fn keep_busy(&mut self) -> bool {
         for _ in 0..self.random.below(STEPS) {
             self.step();
-            if self.report.violation.is_some() {
+            if self.report.is_broken() {
                 return false;
             }
         }

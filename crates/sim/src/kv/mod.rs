@@ -22,10 +22,12 @@ mod world;
 
 pub use cenote_kv::group::member::Service;
 pub use cenote_kv::group::view::Scheme;
-use cenote_kv::injected_faults::{ALL, InjectedFault};
+pub use cenote_kv::injected_faults::{ALL as FAULTS, InjectedFault};
 use serde::Serialize;
 
-use crate::panics::caught;
+#[cfg(feature = "injected-faults")]
+use crate::report::Injection;
+use crate::report::Report;
 pub use mood::Focus;
 use world::World;
 
@@ -129,7 +131,7 @@ impl Options {
     pub fn command(&self) -> String {
         let seed = self.seed;
         if let Some(injected) = self.injected {
-            let name = ALL.iter().find(|(_, known)| *known == injected);
+            let name = FAULTS.iter().find(|(_, known)| *known == injected);
             let name = name.map_or("", |(name, _)| name);
             return format!("cenote lab kv --seed {seed} --plant {name}");
         }
@@ -153,11 +155,9 @@ impl Options {
     }
 }
 
-/// What a simulation found.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Serialize)]
-pub struct Report {
-    /// As asked for.
-    pub seed: u64,
+/// What was done in a simulation.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Serialize)]
+pub struct Tally {
     /// Operations of clients that ended.
     pub operations: u64,
     /// Deaths and wrong suspicions.
@@ -176,16 +176,9 @@ pub struct Report {
     pub solved: u64,
     /// Requests for which there was no room.
     pub refused: u64,
-    /// The first promise that was broken.
-    pub violation: Option<String>,
-    /// Whether it ended in a panic, which is what `violation` says then.
-    #[serde(skip)]
-    pub has_panicked: bool,
-    /// The last things that happened before it.
-    pub log: Vec<String>,
 }
 
-impl Report {
+impl Tally {
     /// Adds up what was done.
     pub fn add(&mut self, other: &Self) {
         self.operations += other.operations;
@@ -201,28 +194,9 @@ impl Report {
 }
 
 /// Runs one simulation.
-pub fn run(options: &Options) -> Report {
+#[must_use]
+pub fn run(options: &Options) -> Report<Tally> {
     #[cfg(feature = "injected-faults")]
-    cenote_kv::injected_faults::inject(options.injected);
-    let report = caught(|| World::new(options).run()).unwrap_or_else(|panic| Report {
-        seed: options.seed,
-        violation: Some(panic),
-        has_panicked: true,
-        ..Report::default()
-    });
-    #[cfg(feature = "injected-faults")]
-    cenote_kv::injected_faults::inject(None);
-    report
-}
-
-/// The names of all mistakes.
-pub fn fault_names() -> impl Iterator<Item = &'static str> {
-    ALL.iter().map(|(name, _)| *name)
-}
-
-/// A mistake by its name.
-pub fn injected(name: &str) -> Option<InjectedFault> {
-    ALL.iter()
-        .find(|(known, _)| *known == name)
-        .map(|(_, fault)| *fault)
+    let _made = Injection::new(cenote_kv::injected_faults::inject, options.injected);
+    Report::of(options.seed, || World::new(options).run())
 }

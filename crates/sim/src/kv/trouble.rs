@@ -44,7 +44,7 @@ impl World {
     pub(super) fn unsettle(&mut self) {
         if !self.is_quiet && self.random.percent(self.mood.unsettling) {
             let shocks = 1 + self.random.below(4);
-            let mut at = self.report.steps;
+            let mut at = self.report.tally.steps;
             for _ in 0..shocks {
                 at += 1 + self.random.below(60);
                 self.aftershocks.push_back(at);
@@ -55,7 +55,7 @@ impl World {
     /// What was foreseen happens.
     pub(super) fn shake(&mut self) {
         self.end_leavers();
-        let steps = self.report.steps;
+        let steps = self.report.tally.steps;
         while self.aftershocks.front().is_some_and(|at| *at <= steps) {
             self.aftershocks.pop_front();
             match self.random.below(8) {
@@ -102,7 +102,7 @@ impl World {
 
     /// One that the group can lose, if faults are left.
     fn pick_victim(&mut self) -> Option<Process> {
-        if self.report.faults >= self.options.faults {
+        if self.report.tally.faults >= self.options.faults {
             return None;
         }
         self.pick_member().filter(|process| self.bears(*process))
@@ -115,7 +115,7 @@ impl World {
         };
         if self.random.percent(50) {
             self.slow_from(process);
-            let at = self.report.steps + self.random.below(120);
+            let at = self.report.tally.steps + self.random.below(120);
             self.doom = Some(Doom { process, at, dies });
         } else if dies {
             self.kill(process);
@@ -153,7 +153,7 @@ impl World {
         for process in left {
             self.leaving.remove(&process);
             if self.members.remove(&process).is_some() {
-                self.report.left += 1;
+                self.report.tally.left += 1;
                 self.log(|| format!("{process} has left"));
                 self.network.lose(process, &mut self.random);
             }
@@ -164,7 +164,7 @@ impl World {
         if !self.view().processes().contains(&process) || self.members.remove(&process).is_none() {
             return;
         }
-        self.report.faults += 1;
+        self.report.tally.faults += 1;
         self.log(|| format!("{process} dies"));
         self.dead.push(process);
         self.network.lose(process, &mut self.random);
@@ -180,7 +180,7 @@ impl World {
         let Some(view) = self.view().without(gone) else {
             return;
         };
-        self.report.faults += 1;
+        self.report.tally.faults += 1;
         let how = self.random.below(10);
         match how {
             0..6 => self.cut_off(process),
@@ -292,7 +292,7 @@ impl World {
             }
             20..30 => {
                 self.network.slow_down(channel, self.now + SLOW_NS);
-                self.leap = Some(self.report.steps + self.random.below(60));
+                self.leap = Some(self.report.tally.steps + self.random.below(60));
             }
             _ => {}
         }

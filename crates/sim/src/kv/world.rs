@@ -17,7 +17,7 @@ use super::mood::{Focus, Mood};
 use super::network::{Channel, Network, WAYS};
 use super::observations::Observations;
 use super::trouble::Doom;
-use super::{Options, Report, judge};
+use super::{Options, Report, Tally, judge};
 
 /// Lines of the log that a report shows.
 const LOG_LINES: usize = 400;
@@ -51,7 +51,7 @@ pub(super) struct World {
     pub(super) leaving: BTreeMap<Process, Leave>,
     pub(super) clients: Vec<Client>,
     pub(super) seen: Observations,
-    pub(super) report: Report,
+    pub(super) report: Report<Tally>,
     pub(super) incarnation: u64,
     /// When trouble follows trouble, in steps.
     pub(super) aftershocks: VecDeque<u64>,
@@ -88,10 +88,7 @@ impl World {
             dead: Vec::new(),
             leaving: BTreeMap::new(),
             seen: Observations::default(),
-            report: Report {
-                seed: options.seed,
-                ..Report::default()
-            },
+            report: Report::new(options.seed),
             incarnation: 1,
             aftershocks: VecDeque::new(),
             doom: None,
@@ -119,21 +116,21 @@ impl World {
         self.members.insert(process, Member::new(process, shape));
     }
 
-    pub(super) fn run(mut self) -> Report {
+    pub(super) fn run(mut self) -> Report<Tally> {
         let pause = self.mood.pauses.then_some(self.options.steps / 2);
         for step in 0..self.options.steps {
             if pause == Some(step) && !self.become_still() {
                 return self.end();
             }
             self.step();
-            if self.report.violation.is_some() {
+            if self.report.is_broken() {
                 return self.end();
             }
         }
         if self.become_still() {
             judge::judge(&mut self);
         }
-        let is_right = self.report.violation.is_none();
+        let is_right = !self.report.is_broken();
         if is_right && self.random.percent(DISASTERS) && self.strike() && self.become_still() {
             judge::judge(&mut self);
         }
@@ -147,7 +144,7 @@ impl World {
         let mut still = 0;
         for _ in 0..QUIET_STEPS {
             self.step();
-            if self.report.violation.is_some() {
+            if self.report.is_broken() {
                 return false;
             }
             still = if self.is_still() { still + 1 } else { 0 };
@@ -163,7 +160,7 @@ impl World {
         self.calm();
         judge::compare(self);
         self.is_quiet = false;
-        self.report.violation.is_none()
+        !self.report.is_broken()
     }
 
     /// Delivers all that there is, and tells backups what is stable.
@@ -182,10 +179,8 @@ impl World {
         }
     }
 
-    fn end(mut self) -> Report {
-        self.report.views = self.view().number;
-        let excess = self.report.log.len().saturating_sub(LOG_LINES);
-        self.report.log.drain(..excess);
+    fn end(mut self) -> Report<Tally> {
+        self.report.tally.views = self.view().number;
         self.report
     }
 
@@ -195,14 +190,11 @@ impl World {
 
     pub(super) fn log(&mut self, line: impl FnOnce() -> String) {
         let line = format!("{:>7} us: {}", (self.now - START_NS) / 1000, line());
-        self.report.log.push(line);
-        if self.report.log.len() > 4 * LOG_LINES {
-            self.report.log.drain(..LOG_LINES);
-        }
+        self.report.note(line, LOG_LINES);
     }
 
     pub(super) fn violate(&mut self, what: String) {
-        self.report.violation.get_or_insert(what);
+        self.report.violate(what);
     }
 
     /// The time in seconds.
@@ -212,7 +204,7 @@ impl World {
 
     pub(super) fn step(&mut self) {
         self.now += self.random.below(20_000);
-        self.report.steps += 1;
+        self.report.tally.steps += 1;
         match self.random.below(1000) {
             0..500 => self.deliver(),
             500..750 => self.client_step(),
@@ -314,7 +306,7 @@ impl World {
             };
             let now = self.now;
             if let Some(member) = self.members.get_mut(&to) {
-                self.report.solved += u64::from(matches!(message, Message::Solved { .. }));
+                self.report.tally.solved += u64::from(matches!(message, Message::Solved { .. }));
                 member.handle(from, number, message, now);
                 self.post(to);
             }
@@ -386,7 +378,7 @@ impl World {
         });
         if let Some(exchange) = self.view().exchange() {
             let owner = view.owner(exchange.partition);
-            self.report.exchanged += u64::from(owner == Some(exchange.parity));
+            self.report.tally.exchanged += u64::from(owner == Some(exchange.parity));
         }
         self.views.push(view);
         self.unsettle();
@@ -441,7 +433,7 @@ impl World {
             if !owned.is_empty() && !others.is_empty() {
                 let (partition, to) = (*self.random.pick(&owned), *self.random.pick(&others));
                 next = member.hand_over(now, partition, to);
-                self.report.handed += u64::from(next.is_some());
+                self.report.tally.handed += u64::from(next.is_some());
             }
         }
         let Some(view) = next else { return };

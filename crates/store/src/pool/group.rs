@@ -373,14 +373,6 @@ impl<M: Medium> Pool<M> {
         let group = self.group_of(sequences);
         self.carry_out(group)
     }
-
-    /// Makes one version durable if its value is whole; whether it is.
-    ///
-    /// # Errors
-    /// [`StoreError::Io`].
-    pub fn settle_if_idle(&mut self, sequence: u64) -> Result<bool, StoreError> {
-        Ok(!self.is_busy() && self.settle(&[sequence])? == 1)
-    }
 }
 
 /// Versions in their order, until they have so many bytes.

@@ -8,6 +8,7 @@
 )]
 
 mod compare;
+mod held;
 mod model;
 mod ops;
 mod pair;
@@ -17,6 +18,7 @@ use std::collections::BTreeMap;
 use cenote_vfs::{Caller, Files, FsError, Ino, NewInode, ROOT, Timestamp, Write};
 
 pub use compare::{compare, same_bytes};
+pub use held::{Held, What};
 pub use model::Model;
 pub use ops::{Op, ops};
 pub use pair::Pair;

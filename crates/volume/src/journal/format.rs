@@ -1,11 +1,11 @@
 //! The journal's bytes: batches of records, each batch whole or not at all.
 
+use cenote_durable::journal;
+
 use super::{Change, Held, Identity, Image, JournalError, Shape};
 
 /// First eight bytes of a journal; the last one counts formats.
 pub(super) const MAGIC: &[u8; 8] = b"cenoteJ1";
-/// Bytes in front of a batch: length, checksum of the length, checksum of the rest.
-const FRAME_BYTES: usize = 12;
 /// Sizes of slabs that a volume can have: a page at least, and an extent has fewer than 2^32 pages.
 const SLAB_BYTES: std::ops::Range<u64> = 4096..1 << 39;
 /// Longest name of a host.
@@ -73,20 +73,7 @@ pub(super) fn batch(records: &[Record]) -> Vec<u8> {
     for record in records {
         record.write(&mut bytes);
     }
-    sealed(&bytes)
-}
-
-/// Records with what stands in front of them.
-pub(super) fn sealed(records: &[u8]) -> Vec<u8> {
-    let mut bytes = vec![0; FRAME_BYTES];
-    bytes.extend(records);
-    let len =
-        u32::try_from(bytes.len() - FRAME_BYTES).expect("a directory has far less than 4 GiB");
-    let sum = cenote_codec::crc32c(&bytes[FRAME_BYTES..]);
-    bytes[..4].copy_from_slice(&len.to_le_bytes());
-    bytes[4..8].copy_from_slice(&cenote_codec::crc32c(&len.to_le_bytes()).to_le_bytes());
-    bytes[8..FRAME_BYTES].copy_from_slice(&sum.to_le_bytes());
-    bytes
+    journal::batch(&bytes)
 }
 
 /// A whole journal that says no more than `image`.
@@ -118,30 +105,11 @@ pub(super) fn size(image: &Image) -> u64 {
 
 /// What the bytes of a journal say; `None` when there are none.
 pub(super) fn parse(bytes: &[u8]) -> Result<Option<Image>, JournalError> {
-    let damaged = |at, what| Err(JournalError::Damaged { at, what });
-    if bytes.is_empty() {
-        return Ok(None);
-    }
-    if !bytes.starts_with(MAGIC) {
-        return damaged(0, "not a journal of this version");
-    }
-    let mut at = MAGIC.len();
     let mut image: Option<Image> = None;
-    while at < bytes.len() {
-        let Some(body) = body_of(&bytes[at..]) else {
-            // Nothing is appended behind a batch that is not on the disk: this one never was, and what
-            // is there of it may be any part of it.
-            if (at + 1..bytes.len()).any(|later| body_of(&bytes[later..]).is_some()) {
-                return damaged(at, "a checksum is wrong, and batches follow");
-            }
-            break;
-        };
-        let mut input = Input(body);
+    journal::batches(bytes, MAGIC, |records| {
+        let mut input = Input(records);
         while !input.0.is_empty() {
-            let Some(record) = input.record() else {
-                return damaged(at, "not a record");
-            };
-            match (record, &mut image) {
+            match (input.record().ok_or("not a record")?, &mut image) {
                 (Record::Begin(identity, epoch), None) => {
                     image = Some(Image {
                         identity,
@@ -150,29 +118,14 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Option<Image>, JournalError> {
                         held: std::collections::BTreeMap::new(),
                     });
                 }
-                (Record::Begin(..), Some(_)) => return damaged(at, "it begins twice"),
-                (_, None) => return damaged(at, "it does not say whose it is"),
+                (Record::Begin(..), Some(_)) => return Err("it begins twice"),
+                (_, None) => return Err("it does not say whose it is"),
                 (record, Some(image)) => record.apply(image),
             }
         }
-        at += FRAME_BYTES + body.len();
-    }
-    if image.is_none() {
-        return damaged(MAGIC.len(), "its beginning is missing");
-    }
+        Ok(())
+    })?;
     Ok(image)
-}
-
-/// The records of the batch that `bytes` begins with, if all of it is there.
-fn body_of(bytes: &[u8]) -> Option<&[u8]> {
-    let (frame, rest) = bytes.split_first_chunk::<FRAME_BYTES>()?;
-    let mut frame = Input(frame);
-    let (len, len_sum, sum) = (frame.u32()?, frame.u32()?, frame.u32()?);
-    if cenote_codec::crc32c(&len.to_le_bytes()) != len_sum {
-        return None;
-    }
-    let body = rest.get(..len as usize)?;
-    (cenote_codec::crc32c(body) == sum).then_some(body)
 }
 
 /// Whether extents can have so many data splits and parities.

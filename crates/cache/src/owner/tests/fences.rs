@@ -61,9 +61,7 @@ fn a_client_that_says_goodbye_and_one_that_knew_of_the_stop_leave_nothing_to_fen
     world.run();
     world.owner.handle_client_left(world.now, 1);
     // The other one stops after it said that its writes have ended.
-    let from = host_of(&world, 0);
-    world.owner.handle_notice(world.now, from, None);
-    assert!(world.run_until(|action| matches!(action, Action::Fill { .. })));
+    world.begin_move();
     world.stopped.push(2);
     world.seen.clear();
     forget_clients(&mut world);
@@ -178,12 +176,7 @@ fn map_of(world: &mut World) -> Option<Action> {
 fn a_host_that_never_ends_a_copy_does_not_keep_writes_waiting() {
     let mut world = World::new(1, 1, 3);
     world.run();
-    let from = host_of(&world, 0);
-    world.owner.handle_notice(world.now, from, None);
-    assert!(world.run_until(|action| matches!(action, Action::Fill { .. })));
-    let Some(Action::Fill { host, .. }) = world.seen.last().cloned() else {
-        unreachable!("it was seen")
-    };
+    let Filling { host, .. } = world.begin_move();
     world.mute.push(host);
     world.run();
     assert_eq!(world.owner.entries()[0].access, Access::Frozen);
@@ -212,9 +205,7 @@ fn a_slab_that_a_host_took_back_unasked_is_a_loss_as_soon_as_the_books_say_so() 
 fn books_that_are_as_they_should_be_end_no_move() {
     let mut world = World::new(1, 1, 2);
     world.run();
-    let from = host_of(&world, 0);
-    world.owner.handle_notice(world.now, from, None);
-    assert!(world.run_until(|action| matches!(action, Action::Fill { .. })));
+    let Filling { from, .. } = world.begin_move();
     world.seen.clear();
     world.tell_books(from);
     world.tell_books(1 - from);

@@ -1,6 +1,6 @@
 //! What the service promises, each in few lines, with and without a mistake.
 
-use std::io::{self, ErrorKind, Write};
+use std::io::{self, ErrorKind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ use super::*;
 use crate::Configuration;
 use crate::owner::{Access, Copy, Entry, Record, Settings};
 use crate::service::allowance::Allowance;
-use crate::service::journal::{Durable, Identity, Image, Journal, KeptHost, Log, append_to};
+use crate::service::journal::{Identity, Image, Journal, KeptHost, Log};
 use crate::service::message::{ToClient, ToManager, VERSION};
 use crate::service::outbox::{Outbox, Sent};
 use crate::service::question::{Answer, Question};
@@ -23,9 +23,8 @@ use crate::service::{Claim, Config, Server, Supply, Terms};
 type Check = fn(Option<InjectedFault>) -> Result<(), String>;
 
 /// What each mistake is looked for with, from the quickest to the slowest.
-const CHECKS: [(&str, Check); 8] = [
+const CHECKS: [(&str, Check); 7] = [
     ("nothing unproven", nothing_is_begun_unproven),
-    ("a change is synced", a_change_is_synced),
     ("a journal may be cut", a_journal_may_be_cut_anywhere),
     ("all is handed on", the_next_manager_begins_with_all),
     ("leases wait for the disk", a_lease_waits_for_the_disk),
@@ -70,37 +69,6 @@ fn expect<T: PartialEq + std::fmt::Debug>(found: T, wanted: T, what: &str) -> Re
         true => Ok(()),
         false => Err(format!("{what}: {found:?}, not {wanted:?}")),
     }
-}
-
-/// Of what was written, the first bytes survive a crash.
-#[derive(Default)]
-struct Disk {
-    written: Vec<u8>,
-    synced_bytes: usize,
-}
-
-impl Write for Disk {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.written.write(bytes)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-impl Durable for Disk {
-    fn sync(&mut self) -> io::Result<()> {
-        self.synced_bytes = self.written.len();
-        Ok(())
-    }
-}
-
-fn a_change_is_synced(_: Option<InjectedFault>) -> Result<(), String> {
-    let mut disk = Disk::default();
-    append_to(&mut disk, b"one batch").map_err(|error| error.to_string())?;
-    let survives = &disk.written[..disk.synced_bytes];
-    expect(survives, b"one batch", "after a crash")
 }
 
 /// A journal in memory, which takes nothing more while it is full.

@@ -4,6 +4,8 @@ use bytes::Buf;
 
 use std::time::Duration;
 
+use cenote_durable::journal;
+
 use super::{Identity, Image, JournalError, KeptHost, KeptRegion};
 use crate::fleet::{KeptMachine, Order, Stage};
 use crate::owner::{Access, REGION_BYTES_MAX, REGIONS_MAX};
@@ -14,8 +16,6 @@ use crate::service::message::{HOSTS_MAX, access_of};
 pub(super) const MAGIC: &[u8; 8] = b"cenoteC1";
 /// In place of the number of a host that there is not.
 const NO_HOST: u16 = u16::MAX;
-/// Bytes in front of a batch: length, checksum of the length, checksum of the rest.
-const FRAME_BYTES: usize = 12;
 
 /// One entry.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -32,11 +32,6 @@ pub(super) enum Record {
     NoMachine(Order),
     /// What a checkpoint took of a region until then is of bytes that were cut off.
     Outdated(u32, u64),
-}
-
-fn crc32c(bytes: &[u8]) -> u32 {
-    let sum = crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, bytes);
-    u32::try_from(sum).expect("32 bits")
 }
 
 impl Record {
@@ -316,19 +311,7 @@ pub(super) fn batch(records: &[Record]) -> Vec<u8> {
     for record in records {
         record.write(&mut bytes);
     }
-    sealed(&bytes)
-}
-
-/// Records with what stands in front of them.
-pub(super) fn sealed(records: &[u8]) -> Vec<u8> {
-    let mut bytes = vec![0; FRAME_BYTES];
-    bytes.extend(records);
-    let len = u32::try_from(bytes.len() - FRAME_BYTES).expect("a table has far less than 4 GiB");
-    let sum = crc32c(&bytes[FRAME_BYTES..]);
-    bytes[..4].copy_from_slice(&len.to_le_bytes());
-    bytes[4..8].copy_from_slice(&crc32c(&len.to_le_bytes()).to_le_bytes());
-    bytes[8..FRAME_BYTES].copy_from_slice(&sum.to_le_bytes());
-    bytes
+    journal::batch(&bytes)
 }
 
 /// The bytes of a journal that says `image` and has no history.
@@ -363,85 +346,26 @@ pub(super) fn size(image: &Image) -> u64 {
 
 /// What a journal says; `None` when there are no bytes.
 pub(super) fn parse(bytes: &[u8]) -> Result<Option<Image>, JournalError> {
-    let damaged = |at, what| Err(JournalError::Damaged { at, what });
-    if bytes.is_empty() {
-        return Ok(None);
-    }
-    if !bytes.starts_with(MAGIC) {
-        return damaged(0, "it is no journal of a cache, or one of another version");
-    }
     let mut image: Option<Image> = None;
-    let mut at = MAGIC.len();
-    while at < bytes.len() {
-        let Some(records) = whole_batch(&bytes[at..]) else {
-            match is_followed(bytes, at) {
-                true => return damaged(at, "a batch that is not whole, with one behind it"),
-                // It never came to be.
-                false => break,
-            }
-        };
-        let mut rest = records;
-        while !rest.is_empty() {
-            let Some(record) = Record::read(&mut rest) else {
-                return damaged(at, "a record that makes no sense");
-            };
+    let mut apply = |mut records: &[u8]| {
+        while !records.is_empty() {
+            let record = Record::read(&mut records).ok_or("a record that makes no sense")?;
             match (&mut image, record) {
                 (None, Record::Begin(identity, epoch)) => {
                     let fresh = Image::fresh(identity);
                     image = Some(Image { epoch, ..fresh });
                 }
-                (None, _) => return damaged(at, "it does not begin"),
-                (Some(image), record) => {
-                    if let Err(what) = record.apply(image) {
-                        return damaged(at, what);
-                    }
-                }
+                (None, _) => return Err("it does not begin"),
+                (Some(image), record) => record.apply(image)?,
             }
         }
-        at += FRAME_BYTES + records.len();
+        Ok(())
+    };
+    let end = journal::batches(bytes, MAGIC, &mut apply)?;
+    if is_injected(InjectedFault::TornAccepted)
+        && let Some(torn) = bytes.get(end + journal::FRAME_BYTES..)
+    {
+        apply(torn).map_err(|what| JournalError::Damaged { at: end, what })?;
     }
-    match image {
-        Some(image) => Ok(Some(image)),
-        None => damaged(at, "its first batch is not whole"),
-    }
-}
-
-/// Whether a whole batch begins somewhere behind `at`.
-///
-/// What has the frame of a batch and is none is met by chance at one place of 2^32: where there is more of
-/// it than there are bytes, somebody made it, and it is not summed for ever to find out that it is torn.
-fn is_followed(bytes: &[u8], at: usize) -> bool {
-    let mut budget = bytes.len();
-    for next in at + 1..bytes.len() {
-        let Some((records, sum)) = framed(&bytes[next..]) else {
-            continue;
-        };
-        match budget.checked_sub(records.len()) {
-            Some(left) if crc32c(records) != sum => budget = left,
-            _ => return true,
-        }
-    }
-    false
-}
-
-/// The records of the batch at the start of `bytes`, if it is whole.
-fn whole_batch(bytes: &[u8]) -> Option<&[u8]> {
-    if is_injected(InjectedFault::TornAccepted) {
-        let (mut frame, rest) = bytes.split_at_checked(FRAME_BYTES)?;
-        let (len, len_sum) = (frame.get_u32_le(), frame.get_u32_le());
-        let is_framed = crc32c(&len.to_le_bytes()) == len_sum;
-        return is_framed.then(|| &rest[..rest.len().min(len as usize)]);
-    }
-    let (records, sum) = framed(bytes)?;
-    (crc32c(records) == sum).then_some(records)
-}
-
-/// What the frame at the start of `bytes` says are its records, and their checksum, if there is so much.
-fn framed(bytes: &[u8]) -> Option<(&[u8], u32)> {
-    let (mut frame, rest) = bytes.split_at_checked(FRAME_BYTES)?;
-    let (len, len_sum, sum) = (frame.get_u32_le(), frame.get_u32_le(), frame.get_u32_le());
-    if len == 0 || crc32c(&len.to_le_bytes()) != len_sum {
-        return None;
-    }
-    Some((rest.get(..usize::try_from(len).ok()?)?, sum))
+    Ok(image)
 }

@@ -1,5 +1,7 @@
 //! What a manager reads of the journal that one before it left; see [`crate::fuzz`].
 
+use cenote_durable::journal::batch;
+
 use super::format;
 
 /// A journal: its bytes as they are, and as batches with the right checksums. For the second, each
@@ -11,7 +13,7 @@ pub fn journal(bytes: &[u8]) {
     let mut rest = bytes;
     while let Some((&len, after)) = rest.split_first() {
         let (records, after) = after.split_at(usize::from(len).min(after.len()));
-        sealed.extend(format::sealed(records));
+        sealed.extend(batch(records));
         rest = after;
     }
     check(&sealed);

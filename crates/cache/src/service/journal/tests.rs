@@ -1,3 +1,4 @@
+use std::io::ErrorKind;
 use std::sync::{Arc, Mutex};
 
 use proptest::prelude::*;
@@ -314,7 +315,7 @@ proptest! {
         forged.extend(&random);
         drop(format::parse(&forged));
         let mut sealed = b"cenoteC1".to_vec();
-        sealed.extend(format::sealed(&random));
+        sealed.extend(cenote_durable::journal::batch(&random));
         drop(format::parse(&sealed));
     }
 }

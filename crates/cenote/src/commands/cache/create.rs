@@ -11,17 +11,16 @@ use cenote_cache::owner::{REGION_BYTES_MAX, REGIONS_MAX};
 use cenote_cache::service::message::ENTRY_SLABS_MAX;
 use cenote_cache::service::question::{Parameters, Status};
 use cenote_cache::tuner::Transport;
-use cenote_cache::{Configuration, LatencyOf, Slo, Space};
+use cenote_cache::{Configuration, Space};
 use cenote_cli::failure::{DONE, Failure, NOT_WHOLE};
-use cenote_cli::number::amount;
 use cenote_cli::progress::{self, Left};
 use cenote_cli::size::Size;
-use cenote_cli::span::{self, Span};
+use cenote_cli::span;
 use cenote_measurer::files;
 use cenote_pool::control::HostStatus;
 
 use super::manage;
-use super::slo::{Best, SloArgs, refused, transport_of};
+use super::slo::{Best, ModelArgs, refused, transport_of};
 use super::state;
 use crate::ask;
 use crate::at_etcd::AtEtcd;
@@ -80,22 +79,8 @@ pub struct Args {
 /// What a cache has to do, as arguments.
 #[derive(clap::Args, Debug)]
 pub struct Wish {
-    /// Model file of cache model, from which the cheapest configuration that meets the SLO is
-    /// chosen
-    #[arg(long, value_name = "FILE", requires_all = ["throughput", "latency", "record"])]
-    model: Option<PathBuf>,
-    /// Minimum throughput in requests per second, over all client threads
-    #[arg(long, value_name = "N", value_parser = amount, requires = "model")]
-    throughput: Option<f64>,
-    /// Maximum latency of a request
-    #[arg(long, value_name = "DURATION", requires = "model")]
-    latency: Option<Span>,
-    /// Record size
-    #[arg(long, value_name = "SIZE", requires = "model")]
-    record: Option<Size>,
-    /// Latency that --latency bounds: mean, p50 or p99
-    #[arg(long, value_name = "WHICH", default_value_t)]
-    latency_of: LatencyOf,
+    #[command(flatten)]
+    model: ModelArgs,
     /// Configuration to use without a model: client threads, server threads (0: one-sided verbs),
     /// requests in a message, messages in flight, as in 2,1,8,16
     #[arg(long, value_name = "C,S,B,Q", conflicts_with = "model", value_parser = parameters)]
@@ -128,7 +113,7 @@ const USUAL: Parameters = Parameters {
 impl Wish {
     /// Whether anything is asked.
     pub fn is_there(&self) -> bool {
-        self.model.is_some() || self.configuration.is_some()
+        self.model.is_there() || self.configuration.is_some()
     }
 
     /// The cheapest configuration that does it.
@@ -136,19 +121,9 @@ impl Wish {
     /// # Errors
     /// The model is none, or has nothing for these hosts.
     pub fn choose(&self, loaded: &Loaded) -> Result<Chosen> {
-        let (Some(path), Some(throughput), Some(latency), Some(record)) =
-            (&self.model, self.throughput, self.latency, self.record)
-        else {
+        let Some((path, slo)) = self.model.asked()? else {
             return Ok(self.configuration.map_or(Chosen::Usual, Chosen::Given));
         };
-        let latency_of = self.latency_of;
-        let asked = SloArgs {
-            throughput,
-            latency,
-            record,
-            latency_of,
-        };
-        let slo = asked.slo()?;
         let model = files::model(path)?;
         let is_measured =
             |transport: &Transport| model.tables().any(|(key, _)| key.transport == *transport);
@@ -159,21 +134,17 @@ impl Wish {
             Ok(found) => Chosen::For(
                 found.configuration.into(),
                 Objective {
-                    throughput,
+                    throughput: slo.throughput_per_second,
                     latency_us: slo.latency_us,
-                    latency_of: latency_of.to_string(),
+                    latency_of: slo.latency_of.to_string(),
                     record_bytes: slo.record_bytes,
                     predicted_throughput: found.prediction.throughput_per_second,
                     predicted_latency_us: found.prediction.latency_us,
                 },
             ),
-            Err(refusal) => Chosen::Nothing(said(&refusal, &slo), Best::from(&*refusal)),
+            Err(refusal) => Chosen::Nothing(refused(&refusal, &slo), Best::from(&*refusal)),
         })
     }
-}
-
-fn said(refusal: &cenote_cache::tuner::Refusal, slo: &Slo) -> String {
-    refused(refusal, slo)
 }
 
 /// What the first host's address says of the transport.

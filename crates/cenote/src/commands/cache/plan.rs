@@ -5,12 +5,10 @@ use std::io::{Write, stdout};
 use std::path::PathBuf;
 
 use anyhow::Result;
-use cenote_cache::Writes;
 use cenote_cache::market::{Allocation, Catalogue, Need};
 use cenote_cache::tuner::{Found, Model, Transport};
-use cenote_cache::{LatencyOf, Slo};
+use cenote_cache::{Slo, Writes};
 use cenote_cli::failure::{DONE, NOT_WHOLE};
-use cenote_cli::number::amount;
 use cenote_cli::size::Size;
 use cenote_cli::span::Span;
 use cenote_cli::table::Table;
@@ -18,7 +16,7 @@ use cenote_measurer::files;
 use clap::ArgGroup;
 use serde::Serialize;
 
-use super::slo::{Best, Choice, SloArgs, refused, told, transport_of};
+use super::slo::{Best, Choice, ModelArgs, refused, told, transport_of};
 
 #[derive(clap::Args, Debug)]
 #[command(group = ArgGroup::new("how").args(["model", "server_threads"]))]
@@ -41,21 +39,8 @@ pub struct Args {
     /// Maximum distance of a machine
     #[arg(long, value_name = "DURATION")]
     distance: Option<Span>,
-    /// Model file of cache model, from which server threads and distance are chosen
-    #[arg(long, value_name = "FILE", requires_all = ["throughput", "latency", "record"])]
-    model: Option<PathBuf>,
-    /// Minimum throughput in requests per second, over all client threads
-    #[arg(long, value_name = "N", value_parser = amount, requires = "model")]
-    throughput: Option<f64>,
-    /// Maximum latency of a request; microseconds without a unit
-    #[arg(long, value_name = "DURATION", requires = "model")]
-    latency: Option<Span>,
-    /// Record size
-    #[arg(long, value_name = "SIZE", requires = "model")]
-    record: Option<Size>,
-    /// Latency that --latency bounds: mean, p50 or p99
-    #[arg(long, value_name = "WHICH", default_value_t)]
-    latency_of: LatencyOf,
+    #[command(flatten)]
+    model: ModelArgs,
     /// Share of requests that write, as measured
     #[arg(long, value_name = "PERCENT", default_value_t)]
     writes: Writes,
@@ -65,24 +50,6 @@ pub struct Args {
     /// Print one JSON line
     #[arg(long)]
     json: bool,
-}
-
-impl Args {
-    /// What the cache has to do, if that was given.
-    fn slo(&self) -> Result<Option<Slo>> {
-        let (Some(throughput), Some(latency), Some(record)) =
-            (self.throughput, self.latency, self.record)
-        else {
-            return Ok(None);
-        };
-        let asked = SloArgs {
-            throughput,
-            latency,
-            record,
-            latency_of: self.latency_of,
-        };
-        asked.slo().map(Some)
-    }
 }
 
 /// The JSON line of a plan.
@@ -128,13 +95,13 @@ struct NoPlan {
 
 pub fn run(args: &Args) -> Result<u8> {
     let catalogue = files::catalogue(&args.catalogue)?;
-    let plan = match (&args.model, args.slo()?) {
-        (Some(path), Some(slo)) => {
+    let plan = match args.model.asked()? {
+        Some((path, slo)) => {
             let model = files::model(path)?;
             let transport = transport_of(&model, args.transport, path)?;
             of_model(args, &catalogue, &model, transport, &slo)?
         }
-        _ => {
+        None => {
             let distance_ns = args.distance.map_or(u64::MAX, Span::ns);
             let threads = args.server_threads.unwrap_or(0);
             of_threads(args, &catalogue, threads, distance_ns, None)?
@@ -264,7 +231,7 @@ fn print(out: &mut impl Write, args: &Args, plan: Plan) -> Result<()> {
         return Ok(());
     }
     if let Some(found) = &found {
-        writeln!(out, "{}", told(found, args.latency_of))?;
+        writeln!(out, "{}", told(found, args.model.latency_of))?;
     }
     let mut table = Table::new([
         "MACHINE", "PROVIDER", "COUNT", "PRICE", "REGIONS", "THREADS",

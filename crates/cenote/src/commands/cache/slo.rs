@@ -1,7 +1,7 @@
 //! What was asked of a model and what it answers, as arguments, text and JSON.
 
 use std::fmt::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use cenote_cache::tuner::{Found, Model, Refusal, Transport};
@@ -42,6 +42,54 @@ impl SloArgs {
             latency_of: self.latency_of,
             record_bytes: record_bytes(self.record)?,
         })
+    }
+}
+
+/// A model, and what a cache has to do by it: all of that, or nothing.
+#[derive(clap::Args, Debug)]
+pub struct ModelArgs {
+    /// Model file of cache model, from which the cheapest configuration that meets the SLO is
+    /// chosen
+    #[arg(long, value_name = "FILE", requires_all = ["throughput", "latency", "record"])]
+    model: Option<PathBuf>,
+    /// Minimum throughput in requests per second, over all client threads
+    #[arg(long, value_name = "N", value_parser = amount, requires = "model")]
+    throughput: Option<f64>,
+    /// Maximum latency of a request; microseconds without a unit
+    #[arg(long, value_name = "DURATION", requires = "model")]
+    latency: Option<Span>,
+    /// Record size
+    #[arg(long, value_name = "SIZE", requires = "model")]
+    record: Option<Size>,
+    /// Latency that --latency bounds: mean, p50 or p99
+    #[arg(long, value_name = "WHICH", default_value_t)]
+    pub latency_of: LatencyOf,
+}
+
+impl ModelArgs {
+    /// Whether there is one.
+    pub fn is_there(&self) -> bool {
+        self.model.is_some()
+    }
+
+    /// The model's file and the wish.
+    ///
+    /// # Errors
+    /// The wish makes no sense.
+    pub fn asked(&self) -> Result<Option<(&Path, Slo)>> {
+        let (Some(path), Some(throughput), Some(latency), Some(record)) =
+            (&self.model, self.throughput, self.latency, self.record)
+        else {
+            return Ok(None);
+        };
+        let latency_of = self.latency_of;
+        let asked = SloArgs {
+            throughput,
+            latency,
+            record,
+            latency_of,
+        };
+        Ok(Some((path, asked.slo()?)))
     }
 }
 

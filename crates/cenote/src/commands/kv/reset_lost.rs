@@ -64,7 +64,7 @@ pub fn run(args: &Args) -> Result<u8> {
     let homes = |group: usize| -> Vec<u32> {
         let seats = plan.as_ref().map(|plan| plan.group(group));
         let nodes = seats.unwrap_or_default().iter();
-        nodes.map_while(|node| Some((*node)?.0)).collect()
+        nodes.map(|node| node.0).collect()
     };
     let groups = args
         .group

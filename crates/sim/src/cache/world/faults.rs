@@ -56,7 +56,7 @@ impl World {
     }
 
     pub(super) fn trouble(&mut self) {
-        self.report.faults += 1;
+        self.report.tally.faults += 1;
         match self.options.faults {
             Faults::Any => self.any_trouble(),
             Faults::TwoOwners | Faults::OwnerCutOff => {}

@@ -18,7 +18,7 @@ impl World {
     pub(super) fn compare_copies(&mut self) {
         let Some(manager) = &self.manager else { return };
         let entries = manager.owner.entries();
-        if self.copies < 2 || self.report.violation.is_some() {
+        if self.copies < 2 || self.report.is_broken() {
             return;
         }
         let (first, second) = (self.read_copy(&entries, 0), self.read_copy(&entries, 1));

@@ -133,18 +133,18 @@ impl Client {
         };
         let (kind, ended) = match outcome {
             Outcome::Waits if open.sent.is_none() && world.now - open.begun > PATIENCE_NS => {
-                world.report.refused += 1;
+                world.report.tally.refused += 1;
                 return self.rest(world);
             }
             Outcome::Waits => return self.open = Some(open),
             Outcome::Refused => {
-                world.report.refused += 1;
+                world.report.tally.refused += 1;
                 return self.rest(world);
             }
             Outcome::Lost(kind) => (kind, None),
             Outcome::Done(kind) => (kind, Some(world.now)),
         };
-        world.report.operations += 1;
+        world.report.tally.operations += 1;
         let begun = open.begun;
         self.calls.push((open.key, Call { kind, begun, ended }));
         self.rest(world);

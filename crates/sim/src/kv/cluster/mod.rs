@@ -14,11 +14,13 @@ mod node;
 mod trouble;
 mod world;
 
-use cenote_kv_cluster::injected_faults::{ALL, InjectedFault};
+pub use cenote_kv_cluster::injected_faults::{ALL as FAULTS, InjectedFault};
 use serde::Serialize;
 
 use super::linear::{Call, is_linearizable};
-use crate::panics::caught;
+#[cfg(feature = "injected-faults")]
+use crate::report::Injection;
+use crate::report::Report;
 pub use trouble::Trouble;
 use world::World;
 
@@ -122,7 +124,9 @@ impl Options {
     #[must_use]
     pub fn command(&self) -> String {
         let seed = self.seed;
-        let known = ALL.iter().find(|(_, known)| Some(*known) == self.injected);
+        let known = FAULTS
+            .iter()
+            .find(|(_, known)| Some(*known) == self.injected);
         match known {
             Some((name, _)) => format!("cenote lab kv --whole-nodes --seed {seed} --plant {name}"),
             None => format!(
@@ -133,11 +137,9 @@ impl Options {
     }
 }
 
-/// What a simulation found.
-#[derive(Clone, Debug, Default, Eq, PartialEq, Serialize)]
-pub struct Report {
-    /// As asked for.
-    pub seed: u64,
+/// What was done in a simulation.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Serialize)]
+pub struct Tally {
     /// Operations of clients that ended.
     pub operations: u64,
     /// Operations that were refused, or not served in time.
@@ -150,45 +152,17 @@ pub struct Report {
     pub bare: u64,
     /// The greatest number of a view.
     pub views: u32,
-    /// The first promise that was broken.
-    pub violation: Option<String>,
-    /// Whether it ended in a panic, which is what `violation` says then.
-    #[serde(skip)]
-    pub has_panicked: bool,
-    /// The last things that happened before it.
-    pub log: Vec<String>,
 }
 
 /// Runs one simulation.
 #[must_use]
-pub fn run(options: &Options) -> Report {
+pub fn run(options: &Options) -> Report<Tally> {
     #[cfg(feature = "injected-faults")]
-    cenote_kv_cluster::injected_faults::inject(options.injected);
-    let report = caught(|| live(World::new(options))).unwrap_or_else(|panic| Report {
-        seed: options.seed,
-        violation: Some(panic),
-        has_panicked: true,
-        ..Report::default()
-    });
-    #[cfg(feature = "injected-faults")]
-    cenote_kv_cluster::injected_faults::inject(None);
-    report
+    let _made = Injection::new(cenote_kv_cluster::injected_faults::inject, options.injected);
+    Report::of(options.seed, || live(World::new(options)))
 }
 
-/// A mistake by its name.
-#[must_use]
-pub fn injected(name: &str) -> Option<InjectedFault> {
-    let mut all = ALL.iter();
-    all.find(|(known, _)| *known == name)
-        .map(|(_, fault)| *fault)
-}
-
-/// The names of all mistakes.
-pub fn fault_names() -> impl Iterator<Item = &'static str> {
-    ALL.iter().map(|(name, _)| *name)
-}
-
-fn live(mut world: World) -> Report {
+fn live(mut world: World) -> Report<Tally> {
     if world.until("the group begins", World::is_calm) {
         world.etcd.borrow_mut().losses = *world.random.pick(&[0, 1, 5]);
         for _ in 0..world.options.troubles {

@@ -80,7 +80,7 @@ impl World {
             true => self.random.between(SECOND_NS / 10, 4 * SECOND_NS),
             false => self.random.between(4 * SECOND_NS, 25 * SECOND_NS),
         };
-        self.report.troubles += 1;
+        self.report.tally.troubles += 1;
         self.log(|| format!("{trouble:?} for {} ms", time / 1_000_000));
         match trouble {
             Trouble::OffEtcd => {
@@ -325,7 +325,7 @@ impl World {
                 return;
             }
             if self.owned().get(&first) == Some(&0) {
-                self.report.bare += 1;
+                self.report.tally.bare += 1;
                 self.log(|| format!("node {first} owns nothing"));
                 return;
             }

@@ -18,7 +18,7 @@ use cenote_measure::random::Random;
 use super::client::Client;
 use super::etcd::{Etcd, Reached};
 use super::node::{Fate, Moment, Node, Packet, config, document_keys, moment};
-use super::{Options, Report};
+use super::{Options, Report, Tally};
 
 /// Time of one step, in nanoseconds.
 pub(super) const STEP_NS: u64 = 5_000_000;
@@ -50,7 +50,7 @@ pub(super) struct World {
     /// Nodes that are to be started, and when.
     pub(super) starts: Vec<(u64, u32)>,
     pub(super) clients: Vec<Client>,
-    pub(super) report: Report,
+    pub(super) report: Report<Tally>,
     /// By group: the partitions that an operator had start from scratch.
     pub(super) given_up: Vec<u32>,
     /// Since when a group's view in etcd is not whole, or one of its processes not registered.
@@ -72,10 +72,7 @@ impl World {
             parted: BTreeSet::new(),
             starts: (0..options.nodes()).map(|node| (0, node)).collect(),
             clients: (0..CLIENTS).map(Client::new).collect(),
-            report: Report {
-                seed: options.seed,
-                ..Report::default()
-            },
+            report: Report::new(options.seed),
             given_up: vec![0; options.groups],
             unwell_since: None,
             turn: 0,
@@ -116,23 +113,18 @@ impl World {
 
     pub(super) fn log(&mut self, line: impl FnOnce() -> String) {
         let line = format!("{:>6} ms: {}", (self.now - START_NS) / 1_000_000, line());
-        self.report.log.push(line);
-        if self.report.log.len() > 4 * LOG_LINES {
-            self.report.log.drain(..LOG_LINES);
-        }
+        self.report.note(line, LOG_LINES);
     }
 
     pub(super) fn violate(&mut self, what: String) {
-        self.report.violation.get_or_insert(what);
+        self.report.violate(what);
     }
 
     pub(super) fn is_broken(&self) -> bool {
-        self.report.violation.is_some()
+        self.report.is_broken()
     }
 
-    pub(super) fn end(mut self) -> Report {
-        let excess = self.report.log.len().saturating_sub(LOG_LINES);
-        self.report.log.drain(..excess);
+    pub(super) fn end(self) -> Report<Tally> {
         self.report
     }
 
@@ -334,7 +326,7 @@ impl World {
                 self.violate(format!("{me} accuses {accused:?}"));
             }
             if let Some(view) = view {
-                self.report.views = self.report.views.max(view.number);
+                self.report.tally.views = self.report.tally.views.max(view.number);
                 self.log(|| {
                     format!(
                         "{me} has view {group}/{}: {:?} {:?}, handoff {:?}, refuses {refused:?}",
@@ -455,7 +447,7 @@ impl World {
         }
         let since = *self.unwell_since.get_or_insert(self.now);
         if turn > self.turn {
-            self.report.turns += 1;
+            self.report.tally.turns += 1;
             if !is_well && self.now - since > SECOND_NS {
                 let state = self.describe();
                 self.violate(format!(

@@ -1,0 +1,244 @@
+//! Journals: files of batches, each of which is there whole or not at all.
+//!
+//! What the records of a batch say is known to whose journal it is: the owner of a volume, the
+//! manager of a cache. A journal that was cut off inside its last batch is one that never got that
+//! batch; any other damage is an error. Byte tables: `docs/protocols/journal.md`,
+//! `docs/formats/cache-journal.md`.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, ErrorKind, Read as _, Write};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+/// Bytes in front of a batch: length, checksum of the length, checksum of the rest.
+pub const FRAME_BYTES: usize = 12;
+
+/// Where a journal's bytes are kept.
+pub trait Log: Send {
+    /// All bytes; none where nothing was kept yet.
+    ///
+    /// # Errors
+    /// The system refuses.
+    fn read(&mut self) -> io::Result<Vec<u8>>;
+
+    /// Appends; the bytes survive a crash of the machine once this returned.
+    ///
+    /// # Errors
+    /// The system refuses; part of the bytes may be there. [`Superseded`] where they can be
+    /// somebody else's.
+    fn append(&mut self, bytes: &[u8]) -> io::Result<()>;
+
+    /// Puts other bytes in place of all: either those or the earlier ones survive a crash.
+    ///
+    /// # Errors
+    /// The system refuses.
+    fn replace(&mut self, bytes: &[u8]) -> io::Result<()>;
+}
+
+/// A journal in a file, which is made where there is none.
+#[derive(Debug)]
+pub struct JournalFile {
+    path: PathBuf,
+    /// For appending: what this process put there. Open, so that no other file gets its number.
+    file: Option<File>,
+}
+
+/// Far above any journal, which is written again at four times what it has to say: 2^16 regions of
+/// a cache take some 3 MiB, 2^20 slabs of a volume 30.
+const FILE_BYTES_MAX: u64 = 1 << 30;
+
+impl JournalFile {
+    /// The journal at `path`. Nothing is touched yet.
+    #[must_use]
+    pub fn new(path: &Path) -> Self {
+        Self {
+            path: path.to_owned(),
+            file: None,
+        }
+    }
+
+    fn open(&mut self) -> io::Result<&mut File> {
+        let file = OpenOptions::new().append(true).open(&self.path)?;
+        Ok(self.file.insert(file))
+    }
+}
+
+impl Log for JournalFile {
+    fn read(&mut self) -> io::Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        let file = match File::open(&self.path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(bytes),
+            other => other?,
+        };
+        file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes)?;
+        if bytes.len() as u64 > FILE_BYTES_MAX {
+            return Err(ErrorKind::FileTooLarge.into());
+        }
+        Ok(bytes)
+    }
+
+    fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
+        if self.file.is_none() {
+            self.open()?;
+        }
+        let file = self.file.as_mut().expect("just opened");
+        let (own, there) = (file.metadata()?, std::fs::metadata(&self.path)?);
+        if (own.dev(), own.ino()) != (there.dev(), there.ino()) {
+            return Err(Superseded.into());
+        }
+        append_to(file, bytes)
+    }
+
+    fn replace(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.file = None;
+        crate::replace(&self.path, bytes, 0o600)?;
+        self.open().map(drop)
+    }
+}
+
+/// A file whose bytes survive a crash of the machine once they are synced.
+trait Synced: Write {
+    fn sync(&mut self) -> io::Result<()>;
+}
+
+impl Synced for File {
+    fn sync(&mut self) -> io::Result<()> {
+        self.sync_data()
+    }
+}
+
+fn append_to(file: &mut impl Synced, bytes: &[u8]) -> io::Result<()> {
+    file.write_all(bytes)?;
+    file.sync()
+}
+
+/// A journal is not written because a later process of its kind wrote it.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+#[error("the journal is a later process's")]
+pub struct Superseded;
+
+impl From<Superseded> for io::Error {
+    fn from(superseded: Superseded) -> Self {
+        Self::other(superseded)
+    }
+}
+
+impl Superseded {
+    /// Whether a write ended with it.
+    #[must_use]
+    pub fn is_in(error: &io::Error) -> bool {
+        error.get_ref().is_some_and(|source| source.is::<Self>())
+    }
+}
+
+/// Why a journal is of no use.
+#[derive(Debug, thiserror::Error)]
+pub enum JournalError {
+    /// The system refused.
+    #[error("journal: {0}")]
+    Io(#[from] io::Error),
+    /// It makes no sense.
+    #[error("journal damaged at byte {at}: {what}")]
+    Damaged {
+        /// Where the batch starts that makes no sense.
+        at: usize,
+        /// What is wrong with it.
+        what: &'static str,
+    },
+}
+
+fn crc32c(bytes: &[u8]) -> u32 {
+    let sum = crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, bytes);
+    u32::try_from(sum).expect("32 bits")
+}
+
+/// A batch of these records, of which there is at least one.
+///
+/// # Panics
+/// If they have 4 GiB.
+#[must_use]
+pub fn batch(records: &[u8]) -> Vec<u8> {
+    let len = u32::try_from(records.len()).expect("a journal has far less than 4 GiB");
+    let mut bytes = Vec::with_capacity(FRAME_BYTES + records.len());
+    bytes.extend(len.to_le_bytes());
+    bytes.extend(crc32c(&len.to_le_bytes()).to_le_bytes());
+    bytes.extend(crc32c(records).to_le_bytes());
+    bytes.extend(records);
+    bytes
+}
+
+/// Hands out the records of each batch of a journal that begins with `magic`; where the last whole
+/// one ends. No bytes have no batch; any others have one.
+///
+/// # Errors
+/// [`JournalError::Damaged`]: what `handle` says of a batch, too.
+pub fn batches(
+    bytes: &[u8],
+    magic: &[u8],
+    mut handle: impl FnMut(&[u8]) -> Result<(), &'static str>,
+) -> Result<usize, JournalError> {
+    let damaged = |at, what| JournalError::Damaged { at, what };
+    if bytes.is_empty() {
+        return Ok(0);
+    }
+    if !bytes.starts_with(magic) {
+        return Err(damaged(0, "it is of another kind, or of another version"));
+    }
+    let mut at = magic.len();
+    while let Some(records) = whole_batch(&bytes[at..]) {
+        handle(records).map_err(|what| damaged(at, what))?;
+        at += FRAME_BYTES + records.len();
+    }
+    // Nothing is appended behind a batch that is not on the disk: this one never was, and what is
+    // there of it may be any part of it.
+    if is_followed(bytes, at) {
+        return Err(damaged(at, "a batch that is not whole, with one behind it"));
+    }
+    if at == magic.len() {
+        return Err(damaged(at, "its first batch is not whole"));
+    }
+    Ok(at)
+}
+
+/// Whether a whole batch begins somewhere behind `at`.
+///
+/// What has the frame of a batch and is none is met by chance at one place of 2^32: where there is
+/// more of it than there are bytes, somebody made it, and it is not summed for ever to find out
+/// that it is torn.
+fn is_followed(bytes: &[u8], at: usize) -> bool {
+    let mut budget = bytes.len();
+    for next in at + 1..bytes.len() {
+        let Some((records, sum)) = framed(&bytes[next..]) else {
+            continue;
+        };
+        match budget.checked_sub(records.len()) {
+            Some(left) if crc32c(records) != sum => budget = left,
+            _ => return true,
+        }
+    }
+    false
+}
+
+/// The records of the batch at the start of `bytes`, if it is whole.
+fn whole_batch(bytes: &[u8]) -> Option<&[u8]> {
+    let (records, sum) = framed(bytes)?;
+    (crc32c(records) == sum).then_some(records)
+}
+
+/// What the frame at the start of `bytes` says are its records, and their checksum, if there is so
+/// much.
+fn framed(bytes: &[u8]) -> Option<(&[u8], u32)> {
+    let (frame, rest) = bytes.split_first_chunk::<FRAME_BYTES>()?;
+    let number = |at: usize| {
+        let bytes = frame[at..].first_chunk().expect("three numbers");
+        u32::from_le_bytes(*bytes)
+    };
+    let (len, len_sum, sum) = (number(0), number(4), number(8));
+    if len == 0 || crc32c(&len.to_le_bytes()) != len_sum {
+        return None;
+    }
+    Some((rest.get(..usize::try_from(len).ok()?)?, sum))
+}
+
+#[cfg(test)]
+mod tests;

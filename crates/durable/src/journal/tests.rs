@@ -1,0 +1,98 @@
+use super::*;
+
+const MAGIC: &[u8] = b"tests";
+
+fn journal(batches: &[&[u8]]) -> Vec<u8> {
+    let mut bytes = MAGIC.to_vec();
+    batches.iter().for_each(|one| bytes.extend(batch(one)));
+    bytes
+}
+
+/// The records of each whole batch, or where the damage is.
+fn read(bytes: &[u8]) -> Result<Vec<Vec<u8>>, usize> {
+    let mut read = Vec::new();
+    let end = batches(bytes, MAGIC, |records| {
+        read.push(records.to_vec());
+        Ok(())
+    });
+    match end {
+        Ok(_) => Ok(read),
+        Err(JournalError::Damaged { at, .. }) => Err(at),
+        Err(other) => panic!("{other}"),
+    }
+}
+
+#[test]
+fn a_frame_is_the_length_its_checksum_and_that_of_the_records() {
+    // CRC-32C of its check value, and of the length that it has.
+    let bytes = batch(b"123456789");
+    assert_eq!(bytes[..4], [9, 0, 0, 0]);
+    assert_eq!(bytes[8..12], 0xe306_9283_u32.to_le_bytes());
+    assert_eq!(&bytes[12..], b"123456789");
+}
+
+#[test]
+fn a_journal_that_is_cut_off_never_got_its_last_batch() {
+    let bytes = journal(&[b"one", b"two"]);
+    let first = journal(&[b"one"]).len();
+    assert_eq!(read(b""), Ok(vec![]));
+    assert_eq!(read(&bytes[..first - 1]), Err(MAGIC.len()));
+    for end in first..bytes.len() {
+        assert_eq!(read(&bytes[..end]), Ok(vec![b"one".to_vec()]));
+    }
+    assert_eq!(read(&bytes), Ok(vec![b"one".to_vec(), b"two".to_vec()]));
+}
+
+#[test]
+fn damage_with_a_batch_behind_it_is_told() {
+    let first = journal(&[b"one"]).len();
+    let mut bytes = journal(&[b"one", b"two", b"three"]);
+    bytes[first + FRAME_BYTES] ^= 1;
+    assert_eq!(read(&bytes), Err(first));
+    assert_eq!(read(b"others"), Err(0));
+}
+
+/// Of what was written, the first bytes survive a crash.
+#[derive(Default)]
+struct Disk {
+    written: Vec<u8>,
+    synced_bytes: usize,
+}
+
+impl Write for Disk {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.written.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Synced for Disk {
+    fn sync(&mut self) -> io::Result<()> {
+        self.synced_bytes = self.written.len();
+        Ok(())
+    }
+}
+
+#[test]
+fn what_was_appended_survives_a_crash() {
+    let mut disk = Disk::default();
+    append_to(&mut disk, b"one batch").unwrap();
+    assert_eq!(&disk.written[..disk.synced_bytes], b"one batch");
+}
+
+#[test]
+fn nothing_is_appended_to_the_file_that_another_process_put_there() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("journal");
+    let [mut first, mut second] = [JournalFile::new(&path), JournalFile::new(&path)];
+    assert_eq!(first.read().unwrap(), b"");
+    first.replace(b"first").unwrap();
+    first.append(b", more").unwrap();
+    assert_eq!(second.read().unwrap(), b"first, more");
+    second.replace(b"second").unwrap();
+    assert!(Superseded::is_in(&first.append(b", late").unwrap_err()));
+    assert_eq!(first.read().unwrap(), b"second");
+}

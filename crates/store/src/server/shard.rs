@@ -475,7 +475,7 @@ impl<M: Medium> State<M> {
     }
 
     fn list(&self, slot: u64, prefix: &[u8]) -> Answer {
-        let (_, count) = self.pool.hashing();
+        let count = self.pool.slot_count();
         let mut keys = Vec::new();
         let mut bytes = 0;
         let mut slot = slot.min(count);

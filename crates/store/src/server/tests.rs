@@ -14,6 +14,7 @@ use super::persister::Persister;
 use super::shard::{Reply, Shard};
 use crate::landing::Area;
 use crate::medium::{Medium as _, ModelMedium};
+use crate::no_threads::without_threads;
 use crate::pool::{Condition, Located, Pool, PoolConfig, Source, StoreError};
 use crate::protocol::{Answer, INLINE_BYTES_MAX, Refusal, Request};
 use crate::schemes::{EFactory, Forca, Saw, Scheme};
@@ -505,4 +506,19 @@ fn who_reads_after_a_value_was_written_is_told_of_it_whatever_an_earlier_look_fo
     }
     told.sort_unstable();
     assert_eq!(told, [8, 9]);
+}
+
+#[test]
+fn a_persister_without_a_thread_for_its_fences_waits_for_them_itself() {
+    let test = "server::tests::a_persister_without_a_thread_for_its_fences_waits_for_them_itself";
+    without_threads(test, || {
+        let bench = Bench::new(new_pool(1 << 20, DISK, 64), EFactory);
+        assert!(is_stored(bench.put(ONE, b"key", b"value")));
+        std::thread::scope(|scope| {
+            let fencer = Fencer::start(scope, &bench.shard);
+            fencer.fence(&bench.shard);
+        });
+        let fenced = bench.shard.lock().fenced.take();
+        assert!(matches!(fenced, Some(Ok(()))), "{fenced:?}");
+    });
 }

@@ -313,7 +313,7 @@ impl Store {
 
     /// Has the store clean its log in the background, which makes room of what was deleted. A store does
     /// that by itself as well, once its log has grown or many keys were deleted: a few large objects are
-    /// not many.
+    /// not many. Nothing is done where cleaning would leave out next to nothing.
     ///
     /// # Errors
     /// [`Error`].

@@ -1,9 +1,15 @@
 //! The index: where the newest version of each key is, in memory that clients read.
 //!
-//! Open addressing: an entry is the key's hash and a [`Word`], and is at the first free place from its
-//! hash on. It is not on the medium: recovery makes it from the log. Clients READ it while it changes:
-//! each word is one store, and what it leads to is verified by key, place and epoch. An entry that a
-//! client does not find may be on its way to another place; the server is asked then.
+//! Open addressing: an entry is the key's hash and a [`Word`], and is at the first free place from
+//! its hash on, of [`WALK_MAX`] places. It is not on the medium: recovery makes it from the log.
+//! Clients READ it while it changes: each word is one store, and what it leads to is verified by
+//! key, place and epoch. An entry that a client does not find may be on its way to another place;
+//! the server is asked then.
+//!
+//! Clients know the hash, since they look for its place, and choose keys: as many as they like may
+//! have one place. So no walk is longer than [`WALK_MAX`]. A key that finds no free place in that
+//! is in an [`Overflow`] of the server's own, whose order nobody else knows. Its places are
+//! numbered from the end of the others on.
 //!
 //! In front of the entries is the oldest epoch of which objects are still there: who has read an object,
 //! and reads this afterwards, knows that the object was not overwritten meanwhile.
@@ -11,12 +17,15 @@
 //! A stretch of places that never had an entry is not looked at, since memory is taken by a look: an
 //! index costs what its log's keys cost, however many places there are.
 
+mod overflow;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use cenote_fabric::{Region, RegionOptions};
 
 use crate::format::Word;
+use overflow::Overflow;
 
 /// Bytes of an entry.
 pub(crate) const ENTRY_BYTES: u64 = 16;
@@ -24,16 +33,27 @@ pub(crate) const ENTRY_BYTES: u64 = 16;
 pub(crate) const ENTRIES_AT: u64 = 64;
 /// Entries that a client reads at once.
 pub(crate) const PROBE_COUNT: u64 = 4;
+/// Places that are looked at for a hash. In an index that is half full, even of 2^30 places, no
+/// walk is as long by chance.
+pub(crate) const WALK_MAX: u64 = 128;
 /// Entries of a stretch: as many as take a page of memory.
 const STRETCH: u64 = 4096 / ENTRY_BYTES;
 
 /// The entries of one pool. One thread at a time changes them.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct Index {
     memory: Arc<Region>,
     entry_count: u64,
     /// Of each stretch, whether it ever had an entry.
     was_used: Arc<[AtomicBool]>,
+    overflow: Overflow,
+}
+
+/// Where a key's entry is, or goes.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Found {
+    Entry { slot: u64, word: Word },
+    Free { slot: u64 },
 }
 
 /// Where a hash may be.
@@ -61,7 +81,42 @@ impl Index {
             memory: Arc::new(memory.kept()),
             entry_count,
             was_used: (0..stretches).map(|_| AtomicBool::new(false)).collect(),
+            overflow: Overflow::default(),
         })
+    }
+
+    /// Looks for the entry of a key with this hash; `is_of_key` says whether a word leads to it.
+    pub fn find(&self, hash: u64, key: &[u8], is_of_key: impl Fn(Word) -> bool) -> Found {
+        let mask = self.entry_count - 1;
+        let first = home(hash, self.entry_count);
+        let mut free = None;
+        for step in 0..WALK_MAX.min(self.entry_count) {
+            let slot = (first + step) & mask;
+            let found = self.hash(slot);
+            if found == 0 {
+                free = Some(slot);
+                break;
+            }
+            let word = self.word(slot);
+            if found == hash && is_of_key(word) {
+                return Found::Entry { slot, word };
+            }
+        }
+        // A place may have become free since the key came.
+        for place in self.overflow.places_of(key) {
+            let word = self.overflow.word(place);
+            if is_of_key(word) {
+                let slot = self.entry_count + place;
+                return Found::Entry { slot, word };
+            }
+        }
+        let slot = free.unwrap_or_else(|| self.entry_count + self.overflow.next_place());
+        Found::Free { slot }
+    }
+
+    /// Places, with those of the overflow.
+    pub fn slot_count(&self) -> u64 {
+        self.entry_count + self.overflow.place_count()
     }
 
     /// What clients may read.
@@ -77,6 +132,9 @@ impl Index {
     }
 
     pub fn hash(&self, slot: u64) -> u64 {
+        if let Some(place) = self.in_overflow(slot) {
+            return self.overflow.hash(place);
+        }
         match self.was_used(slot) {
             true => self.load(ENTRIES_AT + slot * ENTRY_BYTES),
             false => 0,
@@ -84,6 +142,9 @@ impl Index {
     }
 
     pub fn word(&self, slot: u64) -> Word {
+        if let Some(place) = self.in_overflow(slot) {
+            return self.overflow.word(place);
+        }
         match self.was_used(slot) {
             true => Word(self.load(ENTRIES_AT + slot * ENTRY_BYTES + 8)),
             false => Word::default(),
@@ -92,20 +153,37 @@ impl Index {
 
     /// The first place from `slot` on that may have an entry; the number of places if there is none.
     pub fn next_used(&self, slot: u64) -> u64 {
-        if slot >= self.entry_count || self.was_used(slot) {
-            return slot.min(self.entry_count);
+        if let Some(place) = self.in_overflow(slot) {
+            return self.entry_count + self.overflow.next_used(place);
+        }
+        if self.was_used(slot) {
+            return slot;
         }
         let stretches = self.was_used[(slot / STRETCH) as usize..].iter();
         let skipped = stretches.take_while(|was_used| !was_used.load(Ordering::Relaxed));
         let next = (slot / STRETCH + skipped.count() as u64) * STRETCH;
-        next.min(self.entry_count)
+        match next < self.entry_count {
+            true => next,
+            false => self.entry_count + self.overflow.next_used(0),
+        }
+    }
+
+    fn in_overflow(&self, slot: u64) -> Option<u64> {
+        slot.checked_sub(self.entry_count)
     }
 
     fn was_used(&self, slot: u64) -> bool {
         self.was_used[(slot / STRETCH) as usize].load(Ordering::Relaxed)
     }
 
-    pub fn set_word(&self, slot: u64, word: Word) {
+    pub fn set_word(&mut self, slot: u64, word: Word) {
+        if let Some(place) = self.in_overflow(slot) {
+            return self.overflow.set_word(place, word);
+        }
+        self.store_word(slot, word);
+    }
+
+    fn store_word(&self, slot: u64, word: Word) {
         self.store(ENTRIES_AT + slot * ENTRY_BYTES + 8, word.0);
         if slot < PROBE_COUNT {
             let again = slot + self.entry_count;
@@ -113,27 +191,40 @@ impl Index {
         }
     }
 
-    pub fn set(&self, slot: u64, hash: u64, word: Word) {
+    /// Gives a key without an entry one, at the place that [`find`](Self::find) found for it.
+    pub fn add(&mut self, slot: u64, hash: u64, key: &[u8], word: Word) {
+        match self.in_overflow(slot) {
+            Some(place) => self.overflow.add(place, hash, key, word),
+            None => self.set(slot, hash, word),
+        }
+    }
+
+    fn set(&self, slot: u64, hash: u64, word: Word) {
         self.was_used[(slot / STRETCH) as usize].store(true, Ordering::Relaxed);
         // In between it is an entry of nothing.
-        self.set_word(slot, Word::default());
+        self.store_word(slot, Word::default());
         self.store(ENTRIES_AT + slot * ENTRY_BYTES, hash);
         if slot < PROBE_COUNT {
             let again = slot + self.entry_count;
             self.store(ENTRIES_AT + again * ENTRY_BYTES, hash);
         }
-        self.set_word(slot, word);
+        self.store_word(slot, word);
     }
 
-    /// Takes an entry away; those behind it that would not be found any more move up. So entry `slot` may
-    /// be another one afterwards, and none before it changes but across the end.
-    pub fn remove(&self, slot: u64) {
+    /// Takes an entry away; those behind it that would not be found any more move up. So entry
+    /// `slot` may be another one afterwards, and none before it changes but across the end. None
+    /// moves into the overflow or out of it.
+    pub fn remove(&mut self, slot: u64) {
+        if let Some(place) = self.in_overflow(slot) {
+            return self.overflow.remove(place);
+        }
         let mask = self.entry_count - 1;
         let (mut free, mut next) = (slot, slot);
         for _ in 0..mask {
             next = (next + 1) & mask;
             let hash = self.hash(next);
-            if hash == 0 {
+            // Entries so far behind have their homes behind the free place as well.
+            if hash == 0 || next.wrapping_sub(free) & mask >= WALK_MAX {
                 break;
             }
             // Whether its home is at the free place or before it, on the way to where it is.
@@ -159,66 +250,4 @@ impl Index {
 const OURS: &str = "nobody else truncates the memory of a store";
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use std::collections::HashMap;
-
-    fn find(index: &Index, hash: u64) -> Option<u64> {
-        let mask = index.entry_count - 1;
-        let places = (0..=mask).map(|step| hash.wrapping_add(step) & mask);
-        let mut seen = places.take_while(|slot| index.hash(*slot) != 0);
-        seen.find(|slot| index.hash(*slot) == hash)
-    }
-
-    #[test]
-    fn a_walk_passes_over_places_that_never_had_an_entry() {
-        let index = Index::new(1 << 12).unwrap();
-        assert_eq!(index.next_used(0), 1 << 12);
-        for slot in [300, 3000] {
-            index.set(slot, slot, Word(slot));
-        }
-        let walk = |slot: &u64| {
-            let next = index.next_used(slot + 1);
-            (next < 1 << 12).then_some(next)
-        };
-        let seen: Vec<u64> = std::iter::successors(Some(index.next_used(0)), walk).collect();
-        let stretches = (256..512).chain(2816..3072);
-        assert_eq!(seen, stretches.collect::<Vec<_>>());
-        assert_eq!((index.hash(300), index.word(3000)), (300, Word(3000)));
-        assert_eq!((index.hash(600), index.word(600)), (0, Word::default()));
-    }
-
-    #[test]
-    fn entries_are_found_whatever_was_taken_away() {
-        let index = Index::new(16).unwrap();
-        let mut model: HashMap<u64, u64> = HashMap::new();
-        let mut state = 7_u64;
-        for round in 1..20_000_u64 {
-            state = state
-                .wrapping_mul(6_364_136_223_846_793_005)
-                .wrapping_add(1);
-            let hash = 1 + (state >> 33) % 40;
-            match find(&index, hash) {
-                Some(slot) => {
-                    index.remove(slot);
-                    model.remove(&hash);
-                }
-                None if model.len() < 15 => {
-                    let slot = (0..16).map(|step| (hash + step) & 15);
-                    let slot = { slot }.find(|slot| index.hash(*slot) == 0).unwrap();
-                    index.set(slot, hash, Word(round));
-                    model.insert(hash, round);
-                }
-                None => {}
-            }
-            for hash in 1..41 {
-                let found = find(&index, hash).map(|slot| index.word(slot).0);
-                assert_eq!(found, model.get(&hash).copied());
-            }
-            for slot in 0..PROBE_COUNT {
-                assert_eq!(index.hash(slot), index.hash(slot + 16));
-                assert_eq!(index.word(slot), index.word(slot + 16));
-            }
-        }
-    }
-}
+mod tests;

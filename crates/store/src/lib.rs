@@ -27,6 +27,8 @@ mod index;
 mod injected_faults;
 mod landing;
 mod medium;
+#[cfg(test)]
+mod no_threads;
 mod pool;
 mod protocol;
 pub mod schemes;

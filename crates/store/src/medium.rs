@@ -91,6 +91,7 @@ pub(crate) fn load(medium: &impl Medium, at: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::no_threads::without_threads;
     use std::time::Duration;
 
     fn bytes(medium: &impl Medium, at: u64, len: usize) -> Vec<u8> {
@@ -132,8 +133,8 @@ mod tests {
         }
     }
 
-    #[test]
-    fn blocks_that_are_far_from_each_other_are_written_by_several() {
+    /// Has a fence write blocks that are far from each other.
+    fn write_far() {
         let file = tempfile::tempfile_in("/var/tmp").unwrap();
         file.set_len(16 << 20).unwrap();
         let medium = FileMedium::open(file.try_clone().unwrap()).unwrap();
@@ -152,6 +153,17 @@ mod tests {
         assert_eq!(medium.written_bytes(), (16 << 20) + 4096 * 1100);
         let file = FileMedium::look(file).unwrap();
         assert!(far.iter().all(|at| bytes(&file, *at, 1) == [2]));
+    }
+
+    #[test]
+    fn blocks_that_are_far_from_each_other_are_written_by_several() {
+        write_far();
+    }
+
+    #[test]
+    fn a_fence_writes_what_threads_would_that_cannot_be_started() {
+        let test = "medium::tests::a_fence_writes_what_threads_would_that_cannot_be_started";
+        without_threads(test, write_far);
     }
 
     #[test]

@@ -33,14 +33,14 @@ use crate::format::{
     FLAG_AT, HEAD_BYTES, HEADER_BYTES, Head, Header, KEY_BYTES_MAX, Kind, SEQUENCE_END,
     SPACE_BYTES, Space, VALUE_BYTES_MAX, Word, checksum,
 };
-use crate::index::Index;
+use crate::index::{Found, Index};
 use crate::injected_faults::{InjectedFault, is_injected};
 use crate::medium::Medium;
 use crate::schemes::Named;
 
 use backlog::{Backlog, Pending, Waiting};
 use cleaner::Cleaning;
-use lookup::{Found, Object};
+use lookup::Object;
 
 pub use cleaner::{Batch, Cleaned};
 pub use group::{Group, Settled, Taking};
@@ -325,7 +325,7 @@ impl<M: Medium> Pool<M> {
         self.check_key(key)?;
         let named = match self.find(key) {
             Found::Entry { word, .. } => self.object(word),
-            _ => None,
+            Found::Free { .. } => None,
         };
         let value = named.filter(|object| object.header.kind == Kind::Value);
         Ok(value.map(|object| self.version(self.place(object.at, object.header))))
@@ -390,7 +390,7 @@ impl<M: Medium> Pool<M> {
 
     /// Keys with a durable value that begin with `prefix`, in no order.
     pub fn keys<'a>(&'a self, prefix: &'a [u8]) -> impl Iterator<Item = Vec<u8>> + 'a {
-        let count = self.head.entry_count;
+        let count = self.index.slot_count();
         let used = move |slot| Some(self.index.next_used(slot)).filter(|at| *at < count);
         let slots = std::iter::successors(used(0), move |slot| used(slot + 1));
         slots.filter_map(move |slot| self.key_at(slot, prefix))
@@ -460,7 +460,7 @@ impl<M: Medium> Pool<M> {
         let (slot, previous_at) = match found {
             Found::Entry { slot, word } => (slot, self.predecessor(word)),
             Found::Free { slot } if self.has_place() => (slot, 0),
-            _ => return Err(StoreError::Full),
+            Found::Free { .. } => return Err(StoreError::Full),
         };
         // Where that one is being copied to another place, the copy comes before this one.
         let copy_of = |cleaning: &Cleaning| cleaning.copy_of(previous_at);
@@ -498,7 +498,7 @@ impl<M: Medium> Pool<M> {
                 self.replaced_bytes += before.object_bytes();
                 self.index.set_word(slot, word);
             } else {
-                self.index.set(slot, header.hash, word);
+                self.index.add(slot, header.hash, key, word);
                 self.entries += 1;
             }
         } else if let Found::Free { .. } = found {

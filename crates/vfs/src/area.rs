@@ -5,7 +5,10 @@
 //! sync.
 //!
 //! redb takes nothing more after an error of what it lies on. So the first error ends an [`Opening`]:
-//! nothing of it reaches the medium any more, and the next one has the area for itself.
+//! nothing of it reaches the medium any more, and the next one has the area for itself. Bytes that
+//! are not those that were there before are such an error ([`BlockSums`]).
+
+mod block_sums;
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,6 +18,7 @@ use redb::StorageBackend;
 
 use crate::label::Label;
 use crate::medium::{BLOCK_BYTES, Medium};
+use block_sums::BlockSums;
 
 /// The area, and the label that tells how long redb's file is.
 pub struct Area {
@@ -23,6 +27,7 @@ pub struct Area {
     start: u64,
     size_bytes: u64,
     opening: Opening,
+    sums: BlockSums,
 }
 
 /// Whether a database can be used still, from its opening to the first error of the medium.
@@ -62,6 +67,7 @@ impl Area {
             start,
             size_bytes,
             opening,
+            sums: BlockSums::default(),
         }
     }
 
@@ -76,8 +82,21 @@ impl Area {
         }
     }
 
+    fn damage(&self, offset: u64) -> io::Error {
+        let at = self.start + offset;
+        tracing::error!(
+            at,
+            "the volume has other bytes of the metadata than were written to it"
+        );
+        io::Error::new(
+            io::ErrorKind::InvalidData,
+            "a page of the metadata is damaged",
+        )
+    }
+
     fn resize(&self, len: u64) -> io::Result<()> {
         let mut label = lock(&self.label);
+        self.sums.forget_from(len.min(label.metadata_len));
         // What comes in is zeros: an earlier attempt to make the file system may have left more.
         let mut at = label.metadata_len.next_multiple_of(BLOCK_BYTES);
         let end = len.min(self.size_bytes);
@@ -119,7 +138,11 @@ impl StorageBackend for Area {
     fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
         self.opening.access(|| {
             let at = self.place(offset, out.len())?;
-            Ok(self.medium.read(at, out)?)
+            self.medium.read(at, out)?;
+            match self.sums.check(offset, out) {
+                true => Ok(()),
+                false => Err(self.damage(offset)),
+            }
         })
     }
 
@@ -134,6 +157,7 @@ impl StorageBackend for Area {
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
         self.opening.access(|| {
             let at = self.place(offset, data.len())?;
+            self.sums.note(offset, data);
             Ok(self.medium.write(at, data)?)
         })
     }

@@ -66,6 +66,14 @@ const CACHE_BYTES: usize = 64 << 20;
 const TOTALS: TableDefinition<'static, &str, u64> = TableDefinition::new("totals-1");
 const ROW_BYTES: &str = "row-bytes";
 
+fn cache_bytes() -> usize {
+    #[cfg(test)]
+    if cache::is_off() {
+        return 0;
+    }
+    CACHE_BYTES
+}
+
 impl Database {
     /// Opens what is in the label's area, or makes it.
     ///
@@ -75,8 +83,9 @@ impl Database {
         let opening = Opening::default();
         let area = Area::new(Arc::clone(medium), Arc::clone(label), opening.clone());
         let mut builder = redb::Builder::new();
-        builder.set_cache_size(CACHE_BYTES);
-        // Else redb trusts every page, and may panic over one that is damaged.
+        builder.set_cache_size(cache_bytes());
+        // Else redb trusts every page, and may panic over one that is damaged. What it reads later
+        // is what it verified here: the area sees to that.
         builder.set_check_integrity_on_open(true);
         let redb = builder.create_with_backend(area).map_err(unreadable)?;
         let database = Self { redb, opening };
@@ -317,4 +326,22 @@ impl Tables {
 pub fn damaged(ino: Ino, what: &str) -> FsError {
     tracing::error!(ino, what, "metadata contradicts itself");
     FsError::Io
+}
+
+/// Whether databases that this thread opens read everything from the medium.
+#[cfg(test)]
+pub mod cache {
+    use std::cell::Cell;
+
+    thread_local! {
+        static IS_OFF: Cell<bool> = const { Cell::new(false) };
+    }
+
+    pub fn turn_off() {
+        IS_OFF.set(true);
+    }
+
+    pub(super) fn is_off() -> bool {
+        IS_OFF.get()
+    }
 }

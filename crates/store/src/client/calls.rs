@@ -113,7 +113,7 @@ impl Client {
         Ok(keys)
     }
 
-    /// Has all shards cleaned, in the background.
+    /// Has all shards cleaned, in the background, in which that leaves something out.
     ///
     /// # Errors
     /// [`ClientError`].

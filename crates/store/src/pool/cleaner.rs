@@ -200,7 +200,7 @@ impl<M: Medium> Pool<M> {
             let next = self.cleaning_mut().next_slot;
             let slot = self.index.next_used(next);
             self.cleaning_mut().next_slot = slot;
-            if slot >= self.head.entry_count {
+            if slot >= self.index.slot_count() {
                 break;
             }
             looked_at += 1;
@@ -257,9 +257,9 @@ impl<M: Medium> Pool<M> {
                 }
             }
         }
-        let entry_count = self.head.entry_count;
+        let slot_count = self.index.slot_count();
         let cleaning = self.cleaning_mut();
-        if cleaning.next_slot < entry_count {
+        if cleaning.next_slot < slot_count {
             return Ok(Cleaned::Going);
         }
         let is_deferred = cleaning.is_deferred && !is_injected(InjectedFault::EmptiedTooEarly);

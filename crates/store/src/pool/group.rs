@@ -347,10 +347,9 @@ impl<M: Medium> Pool<M> {
                 }
             }
             Found::Free { slot } => {
-                self.index.set(slot, header.hash, word);
+                self.index.add(slot, header.hash, key, word);
                 self.entries += 1;
             }
-            Found::Full => unreachable!("a place was kept when there was space"),
         }
     }
 

@@ -6,16 +6,8 @@ use super::{Pool, StoreError};
 use crate::format::{
     FLAG_AT, GRAIN_BYTES, HEADER_BYTES, Header, KEYED_BYTES_MAX, Kind, SEQUENCE_AT, Word, flag,
 };
-use crate::index::home;
+use crate::index::Found;
 use crate::medium::{Medium, load};
-
-/// Where a key's entry is, or may be.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Found {
-    Entry { slot: u64, word: Word },
-    Free { slot: u64 },
-    Full,
-}
 
 /// An object's header and key, copied.
 #[derive(Clone, Copy)]
@@ -99,23 +91,8 @@ impl<M: Medium> Pool<M> {
     }
 
     pub(super) fn find(&self, key: &[u8]) -> Found {
-        let wanted = self.hash(key);
-        let count = self.head.entry_count;
-        let first = home(wanted, count);
-        for step in 0..count {
-            let slot = (first + step) & (count - 1);
-            let found = self.index.hash(slot);
-            if found == 0 {
-                return Found::Free { slot };
-            }
-            if found == wanted {
-                let word = self.index.word(slot);
-                if self.object(word).is_some_and(|object| object.key() == key) {
-                    return Found::Entry { slot, word };
-                }
-            }
-        }
-        Found::Full
+        let is_of_key = |word| self.object(word).is_some_and(|object| object.key() == key);
+        self.index.find(self.hash(key), key, is_of_key)
     }
 
     /// The newest version of a key that waits for its value or its fence, whether the index names it

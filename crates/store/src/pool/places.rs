@@ -24,6 +24,12 @@ impl<M: Medium> Pool<M> {
         self.empty_at_open
     }
 
+    /// Places that keys may be at: those of the index, and those that only the server knows.
+    #[must_use]
+    pub fn slot_count(&self) -> u64 {
+        self.index.slot_count()
+    }
+
     pub(super) fn remove_entry(&mut self, slot: u64) {
         if self.index.hash(slot) != 0 {
             self.entries -= 1;

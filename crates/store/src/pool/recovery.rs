@@ -188,12 +188,16 @@ impl<M: Medium> Pool<M> {
         match self.find(object.key()) {
             Found::Entry { slot, word } => Ok((slot, self.object(word))),
             Found::Free { slot } if self.entries + 1 < self.head.entry_count => {
-                self.index.set(slot, object.header.hash, Word::default());
+                let hash = object.header.hash;
+                self.index.add(slot, hash, object.key(), Word::default());
                 self.name(slot, object.at, object.header);
                 self.entries += 1;
                 Ok((slot, None))
             }
-            _ => Err(HeadError::Damaged("places of the index: fewer than the log has keys").into()),
+            Found::Free { .. } => {
+                let wrong = "places of the index: fewer than the log has keys";
+                Err(HeadError::Damaged(wrong).into())
+            }
         }
     }
 
@@ -265,7 +269,7 @@ impl<M: Medium> Pool<M> {
     fn drop_deleted(&mut self) -> u64 {
         let mut objects = 0;
         let mut slot = self.index.next_used(0);
-        while slot < self.head.entry_count {
+        while slot < self.index.slot_count() {
             match self.object(self.index.word(slot)) {
                 Some(object) => objects += u64::from(object.header.kind == Kind::Value),
                 None if self.index.hash(slot) != 0 => {

@@ -11,27 +11,41 @@ use crate::medium::Medium;
 pub(super) enum Fencer {
     /// A thread, which ends when this is dropped.
     Thread(Sender<()>),
+    /// The persister, which does nothing else meanwhile: the machine had no thread for it.
+    Here,
     /// Whoever calls [`Shard::end_fence`], as time that is simulated goes on.
     Later,
 }
 
 impl Fencer {
-    /// Starts the thread. It says when a fence is over in the shard's state.
+    /// Starts the thread, if the machine has one. It says when a fence is over in the shard's
+    /// state.
     pub fn start<'scope, M: Medium>(
         scope: &'scope Scope<'scope, '_>,
         shard: &'scope Shard<M>,
     ) -> Self {
         let (begin, begun) = channel();
-        scope.spawn(move || ended_as_one(|| fence_each(shard, &begun)));
-        Self::Thread(begin)
+        let run = move || ended_as_one(|| fence_each(shard, &begun));
+        match std::thread::Builder::new().spawn_scoped(scope, run) {
+            Ok(_) => Self::Thread(begin),
+            Err(error) => {
+                tracing::warn!(
+                    %error,
+                    "start a thread that waits for the disk; a shard is slower without it"
+                );
+                Self::Here
+            }
+        }
     }
 
-    /// Begins a fence of all that was written back.
-    pub fn fence(&self) {
-        if let Self::Thread(begin) = self {
-            begin
+    /// Begins a fence of all that was written back. The shard is not locked by the caller.
+    pub fn fence<M: Medium>(&self, shard: &Shard<M>) {
+        match self {
+            Self::Thread(begin) => begin
                 .send(())
-                .expect("a thread that panics ends the process");
+                .expect("a thread that panics ends the process"),
+            Self::Here => shard.end_fence(),
+            Self::Later => {}
         }
     }
 }

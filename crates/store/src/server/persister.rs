@@ -296,7 +296,7 @@ impl<M: Medium> Persister<M> {
         });
         self.fenced = now;
         if !is_over {
-            fencer.fence();
+            fencer.fence(shard);
         }
         state = shard.lock();
         if is_over {

@@ -146,7 +146,7 @@ impl<M: Medium> Shard<M> {
             Request::Sync { .. } => state.sync(client, waiter),
             Request::List { slot, prefix, .. } => Some(state.list(slot, prefix)),
             Request::Clean { .. } => {
-                state.wants_cleaning = true;
+                state.wants_cleaning |= state.is_worth_cleaning();
                 Some(Answer::Done { sequence: 0 })
             }
             Request::Figures { .. } => Some(Answer::Figures(state.figures(&self.medium))),
@@ -475,7 +475,7 @@ impl<M: Medium> State<M> {
     }
 
     fn list(&self, slot: u64, prefix: &[u8]) -> Answer {
-        let (_, count) = self.pool.hashing();
+        let count = self.pool.slot_count();
         let mut keys = Vec::new();
         let mut bytes = 0;
         let mut slot = slot.min(count);
@@ -499,6 +499,25 @@ impl<M: Medium> State<M> {
         self.pool.is_cleaning() || self.pool.is_cleaning_due() && has_grown
     }
 
+    /// Whether cleaning is under way, or may leave out more than so many bytes or keys.
+    fn may_leave_out(&self, bytes: u64, keys: u64) -> bool {
+        let (used, _) = self.pool.log_bytes();
+        self.pool.is_cleaning()
+            || used > self.used_after_cleaning + bytes
+            // Who deletes a few large values adds next to nothing to the log.
+            || self.pool.replaced_bytes() > bytes
+            || self.emptied > keys
+    }
+
+    /// Whether the log is cleaned for a client that asks for it. Any may, as often as it likes, and
+    /// all that is left is copied: so if a part may be left out, or nobody knows what is there.
+    fn is_worth_cleaning(&self) -> bool {
+        let ((used, all), (_, places)) = (self.pool.log_bytes(), self.pool.hashing());
+        let bytes = (used / 64).max(all / 1024);
+        let keys = (self.pool.keys_in_log() / 64).max(places / 1024);
+        (self.used_after_cleaning == 0 && used > 0) || self.may_leave_out(bytes, keys)
+    }
+
     /// What a client is told; a log or an index that is full is cleaned if that may help.
     pub fn refuse(&mut self, error: &StoreError) -> Refusal {
         if !matches!(error, StoreError::Full) {
@@ -507,15 +526,9 @@ impl<M: Medium> State<M> {
         if self.is_cleaning_stuck {
             return Refusal::Full;
         }
-        let (used, all) = self.pool.log_bytes();
-        let (_, places) = self.pool.hashing();
-        // For less than that of log or index, all that is left is not copied. Who deletes a few large values
-        // adds next to nothing to the log.
-        let worthwhile = all / 64;
-        let may_help = used > self.used_after_cleaning + worthwhile
-            || self.pool.replaced_bytes() > worthwhile
-            || self.emptied > places / 64;
-        if may_help || self.pool.is_cleaning() {
+        let ((_, all), (_, places)) = (self.pool.log_bytes(), self.pool.hashing());
+        // For less than that of log or index, all that is left is not copied.
+        if self.may_leave_out(all / 64, places / 64) {
             self.wants_cleaning = true;
             return Refusal::Busy;
         }

@@ -14,6 +14,7 @@ use super::persister::Persister;
 use super::shard::{Reply, Shard};
 use crate::landing::Area;
 use crate::medium::{Medium as _, ModelMedium};
+use crate::no_threads::without_threads;
 use crate::pool::{Condition, Located, Pool, PoolConfig, Source, StoreError};
 use crate::protocol::{Answer, INLINE_BYTES_MAX, Refusal, Request};
 use crate::schemes::{EFactory, Forca, Saw, Scheme};
@@ -351,6 +352,36 @@ fn a_log_that_is_full_of_values_is_cleaned_once() {
     }
 }
 
+/// Whoever asks for it again and again does not keep the disk busy.
+#[test]
+fn a_log_is_cleaned_for_who_asks_if_that_leaves_something_out() {
+    let mut bench = Bench::new(new_pool(1 << 20, DISK, 64), EFactory);
+    let ask = |bench: &mut Bench| {
+        let answer = bench.ask(OTHER, 0, Request::Clean { shard: 0 });
+        assert!(is_stored(answer));
+        bench.turn();
+        bench.shard.lock().pool.unused()
+    };
+    let key = |number: u64| format!("key {number}").into_bytes();
+    for number in 0..40 {
+        assert!(is_stored(bench.put(ONE, &key(number), &[7; 1000])));
+    }
+    bench.turn();
+    let before = bench.shard.lock().pool.unused();
+    let cleaned = ask(&mut bench);
+    assert_ne!(cleaned, before, "once, as nobody knows what is in it");
+    for _ in 0..3 {
+        assert_eq!(ask(&mut bench), cleaned);
+    }
+    // One value of 40.
+    bench.delete(&key(7));
+    bench.turn();
+    let before = bench.shard.lock().pool.unused();
+    let cleaned = ask(&mut bench);
+    assert_ne!(cleaned, before);
+    assert_eq!(ask(&mut bench), cleaned);
+}
+
 /// Crashes while the log is copied leave copies that are none.
 #[test]
 fn a_store_that_cannot_be_cleaned_says_that_it_is_full() {
@@ -475,4 +506,19 @@ fn who_reads_after_a_value_was_written_is_told_of_it_whatever_an_earlier_look_fo
     }
     told.sort_unstable();
     assert_eq!(told, [8, 9]);
+}
+
+#[test]
+fn a_persister_without_a_thread_for_its_fences_waits_for_them_itself() {
+    let test = "server::tests::a_persister_without_a_thread_for_its_fences_waits_for_them_itself";
+    without_threads(test, || {
+        let bench = Bench::new(new_pool(1 << 20, DISK, 64), EFactory);
+        assert!(is_stored(bench.put(ONE, b"key", b"value")));
+        std::thread::scope(|scope| {
+            let fencer = Fencer::start(scope, &bench.shard);
+            fencer.fence(&bench.shard);
+        });
+        let fenced = bench.shard.lock().fenced.take();
+        assert!(matches!(fenced, Some(Ok(()))), "{fenced:?}");
+    });
 }

@@ -139,18 +139,26 @@ impl Disk {
                 .map(|run| write(buffer, run))
                 .sum::<io::Result<u64>>(),
             false => std::thread::scope(|scope| {
-                let shares = runs.chunks(runs.len().div_ceil(WRITERS));
-                let writers: Vec<_> = shares
-                    .map(|share| {
-                        scope.spawn(|| {
-                            let mut buffer = Buffer::default();
-                            let ends = share.iter().map(|run| write(&mut buffer, run));
-                            ends.sum::<io::Result<u64>>()
-                        })
-                    })
-                    .collect();
+                let write = &write;
+                let (mut writers, mut own) = (Vec::new(), Vec::new());
+                for share in runs.chunks(runs.len().div_ceil(WRITERS)) {
+                    let write_share = move || {
+                        let mut buffer = Buffer::default();
+                        let ends = share.iter().map(|run| write(&mut buffer, run));
+                        ends.sum::<io::Result<u64>>()
+                    };
+                    match std::thread::Builder::new().spawn_scoped(scope, write_share) {
+                        Ok(writer) => writers.push(writer),
+                        // The machine has no more threads just now: what they would write is
+                        // written here.
+                        Err(_) => own.extend(share),
+                    }
+                }
+                let own = own.into_iter().map(|run| write(buffer, run));
+                let own = own.sum::<io::Result<u64>>();
                 let ends = writers.into_iter();
                 ends.map(|one| one.join().expect("a panic has ended the process"))
+                    .chain([own])
                     .sum::<io::Result<u64>>()
             }),
         }?;

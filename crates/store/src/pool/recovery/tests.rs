@@ -244,7 +244,7 @@ fn a_version_before_that_is_at_no_place_of_an_object_is_none() {
     pool.medium().write(at + FLAG_AT, &[0; 8]);
     let slot = pool.head.entry_count - 1;
     let word = Word::to(at, newer.object_bytes(), 1);
-    pool.index.set(slot, newer.hash, word);
+    pool.index.add(slot, newer.hash, b"key", word);
     let named = pool.object(word).expect("it is whole");
     assert!(pool.older(&named).is_none());
     assert_eq!(pool.key_at(slot, b""), None);

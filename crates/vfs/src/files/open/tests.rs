@@ -3,6 +3,8 @@ use crate::files::{Changed, NewInode, RenameMode, Write};
 use crate::medium::model::{ModelMedium, Survival};
 use crate::records::Entry;
 
+const SIZE_BYTES: u64 = 16 << 20;
+
 /// A file system of one file that has blocks 0, 1 and 3, as `damage` leaves its rows.
 fn opened(damage: impl FnOnce(&mut State, Ino)) -> Result<Files, OpenError> {
     let medium = Arc::new(ModelMedium::new(16 << 20));
@@ -170,37 +172,46 @@ fn directories_that_are_in_each_other_are_an_error_and_no_endless_walk() {
     assert_eq!(moved(14), Err(FsError::Invalid), "into itself");
 }
 
+/// A file system of 200 files that came to its end.
+fn closed() -> ModelMedium {
+    let medium = Arc::new(ModelMedium::new(SIZE_BYTES));
+    let files = Files::open(medium.clone(), Caller::default()).expect("a file system");
+    let new = NewInode {
+        mode: libc::S_IFREG | 0o600,
+        rdev: 0,
+        target: None,
+    };
+    for number in 0..200 {
+        let name = format!("file {number}");
+        let made = files.make(&Caller::default(), ROOT, name.as_bytes(), new);
+        made.expect("a file");
+    }
+    files.close().expect("a clean end");
+    drop(files);
+    medium.crash(Survival::All)
+}
+
+/// Pages of the metadata's area, with a medium each that has something there.
+fn pages() -> impl Iterator<Item = (u64, ModelMedium)> {
+    let area = Label::of_size(SIZE_BYTES);
+    let all = area.metadata_offset()..area.data_offset();
+    let media = all
+        .step_by(BLOCK_BYTES as usize)
+        .map(|page| (page, closed()));
+    media.filter(|(page, medium)| medium.allocation(*page, page + BLOCK_BYTES).0)
+}
+
+fn damage(medium: &ModelMedium, page: u64) {
+    for at in (page..page + BLOCK_BYTES).step_by(512) {
+        medium.write(at + 9, &[0xA5; 256]).expect("a write");
+    }
+}
+
 #[test]
 fn a_database_with_a_damaged_page_is_an_error_and_no_panic() {
-    let size_bytes = 16 << 20;
-    let made = || {
-        let medium = Arc::new(ModelMedium::new(size_bytes));
-        let files = Files::open(medium.clone(), Caller::default()).expect("a file system");
-        let new = NewInode {
-            mode: libc::S_IFREG | 0o600,
-            rdev: 0,
-            target: None,
-        };
-        for number in 0..200 {
-            let name = format!("file {number}");
-            let made = files.make(&Caller::default(), ROOT, name.as_bytes(), new);
-            made.expect("a file");
-        }
-        files.close().expect("a clean end");
-        drop(files);
-        medium.crash(Survival::All)
-    };
-    let area = Label::of_size(size_bytes);
-    let (start, end) = (area.metadata_offset(), area.data_offset());
     let mut refused = 0;
-    for page in (start..end).step_by(BLOCK_BYTES as usize) {
-        let medium = made();
-        if !medium.allocation(page, page + BLOCK_BYTES).0 {
-            continue;
-        }
-        for at in (page..page + BLOCK_BYTES).step_by(512) {
-            medium.write(at + 9, &[0xA5; 256]).expect("a write");
-        }
+    for (page, medium) in pages() {
+        damage(&medium, page);
         // What is damaged may be no part of it any more.
         match Files::open(Arc::new(medium), Caller::default()) {
             Ok(files) => {
@@ -212,6 +223,41 @@ fn a_database_with_a_damaged_page_is_an_error_and_no_panic() {
         }
     }
     assert!(refused > 5, "{refused} pages were refused");
+}
+
+#[test]
+fn a_page_that_is_damaged_under_a_mount_is_an_error_and_no_panic_and_no_other_rows() {
+    crate::database::cache::turn_off();
+    let mut met = 0;
+    for (page, medium) in pages() {
+        let medium = Arc::new(medium);
+        let files = Files::open(medium.clone(), Caller::default()).expect("a file system");
+        let expected = files.list(ROOT, None, 1000).expect("a listing");
+        damage(&medium, page);
+        match files.list(ROOT, None, 1000) {
+            Ok(listed) => assert_eq!(listed, expected, "page {page}"),
+            Err(FsError::Io) => met += 1,
+            Err(other) => panic!("page {page}: {other}"),
+        }
+        for number in 0..200 {
+            let name = format!("file {number}");
+            let found = files.lookup(ROOT, name.as_bytes());
+            let is_right = |ino| expected.iter().any(|one| one.ino == ino);
+            assert!(
+                found.map_or_else(|error| error == FsError::Io, |(ino, _)| is_right(ino)),
+                "page {page}: {found:?}"
+            );
+        }
+        let new = NewInode {
+            mode: libc::S_IFREG | 0o600,
+            rdev: 0,
+            target: None,
+        };
+        let made = files.make(&Caller::default(), ROOT, b"one more", new);
+        let committed = made.and_then(|_| files.commit());
+        assert!(matches!(committed, Ok(()) | Err(FsError::Io)));
+    }
+    assert!(met > 2, "{met} pages were met");
 }
 
 #[test]

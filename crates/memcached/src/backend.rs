@@ -122,6 +122,8 @@ pub trait Peers {
     fn asked_bytes(&self) -> usize;
     /// Whether a node may be answered more, where so many bytes of answers to it are held already.
     fn has_room_for_answers(&self, node: u32, held_bytes: usize) -> bool;
+    /// Whether a node still waits for the answer to a request: its link has not broken since.
+    fn is_awaited(&self, ticket: &Ticket) -> bool;
     /// Sends an answer to the node that has asked.
     fn answer(&mut self, ticket: Ticket, text: &[u8]);
     /// Once in every turn, after the clients' requests: tells what nodes ask and answer.
@@ -332,6 +334,10 @@ impl Peers for Nobody {
     }
 
     fn has_room_for_answers(&self, _node: u32, _held_bytes: usize) -> bool {
+        match *self {}
+    }
+
+    fn is_awaited(&self, _ticket: &Ticket) -> bool {
         match *self {}
     }
 

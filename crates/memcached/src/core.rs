@@ -497,9 +497,17 @@ impl<B: Backend> Core<B> {
     }
 
     /// Tries again what is parked. What still cannot be served holds up its client's others.
+    ///
+    /// A node bounds what it has asked over one link. Of links that broke nothing is kept, or each
+    /// would leave as much: their node has been told that the outcome is unknown, or asks again.
     fn retry(&mut self) {
         let mut parked = mem::take(&mut self.parked);
         while let Some(first) = parked.pop() {
+            let is_of_node = matches!(first.ticket.asker, Asker::Node(_));
+            let is_awaited = |peers: &B::Peers| peers.is_awaited(&first.ticket);
+            if is_of_node && !self.backend.peers().is_none_or(is_awaited) {
+                continue;
+            }
             let is_held = self.parked.has(who(&first.ticket));
             if is_held || !self.try_serve(first.ticket, &first.text) {
                 self.parked.push(first);

@@ -164,6 +164,10 @@ impl Peers for Lane {
         held_bytes + self.forwarding.reply_bytes(NodeId(node)) < self.bounds.answer_bytes
     }
 
+    fn is_awaited(&self, ticket: &Ticket) -> bool {
+        self.forwarding.is_awaited(ticket)
+    }
+
     fn answer(&mut self, ticket: Ticket, text: &[u8]) {
         if let Asker::Node(node) = ticket.asker {
             self.forwarding.reply(NodeId(node), ticket, text);

@@ -114,6 +114,15 @@ impl Forwarding {
         way.waiting.push_back(Asked { ticket, text });
     }
 
+    /// Whether a node that has asked can still be answered.
+    pub(super) fn is_awaited(&self, ticket: &Ticket) -> bool {
+        let Asker::Node(node) = ticket.asker else {
+            return true;
+        };
+        let way = self.nodes.get(&NodeId(node));
+        way.is_some_and(|way| way.is_open && way.link == ticket.client)
+    }
+
     pub(super) fn reply(&mut self, node: NodeId, ticket: Ticket, text: &[u8]) {
         let way = self.nodes.entry(node).or_default();
         if way.link == ticket.client {
@@ -388,6 +397,31 @@ mod tests {
         forwarding.reply(NodeId(1), ticket, &vec![b'x'; TEXT_BYTES_MAX + 1]);
         let replies = &forwarding.nodes[&NodeId(1)].replies;
         assert_eq!(replies[0], (7, Bytes::from_static(TOO_LONG)));
+    }
+
+    #[test]
+    fn a_node_awaits_what_it_asked_over_the_link_that_is_there() {
+        let mut forwarding = Forwarding::new(1 << 20);
+        let (node, text) = (NodeId(3), Bytes::from_static(b"get a\r\n"));
+        let (mut asks, mut answers) = (Batch::default(), Batch::default());
+        let mut taken = Vec::new();
+        for number in 1..3 {
+            forwarding.link_up(node);
+            let (client, text) = (7, text.clone());
+            let forward = Forward {
+                number,
+                client,
+                text,
+            };
+            let payload = Bytes::from([&forward.head()[..], &forward.text].concat());
+            forwarding.take_ask(node, &payload, &mut asks).unwrap();
+            taken = asks.iter().map(|(ticket, _)| ticket).collect();
+            let is_awaited = |ticket| forwarding.is_awaited(ticket);
+            let awaited = taken.iter().filter(|ticket| is_awaited(ticket)).count();
+            assert_eq!((taken.len() as u64, awaited), (number, 1));
+            forwarding.link_down(node, &mut asks, &mut answers);
+        }
+        assert!(!taken.iter().any(|ticket| forwarding.is_awaited(ticket)));
     }
 
     #[test]

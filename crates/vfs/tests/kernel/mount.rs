@@ -279,17 +279,29 @@ impl Shown {
 
 /// How many threads of this process serve the kernel, or wait for those that do.
 fn threads() -> usize {
-    let tasks = std::fs::read_dir("/proc/self/task").expect("threads");
-    let names = tasks.filter_map(|task| {
-        let path = task.ok()?.path().join("comm");
-        std::fs::read_to_string(path).ok()
-    });
-    let serve = |name: &String| {
+    let serve = |name: &str| {
         ["cenote-ring", "cenote-fuse", "cenote-files"]
             .iter()
             .any(|prefix| name.starts_with(prefix))
     };
-    names.filter(serve).count()
+    // A thread names itself, once it has a processor: until it sleeps its name may be its maker's.
+    loop {
+        let tasks = std::fs::read_dir("/proc/self/task").expect("threads");
+        let stats =
+            tasks.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("stat")).ok());
+        let stats: Vec<String> = stats.collect();
+        // Number, name in brackets, state.
+        let of = |stat: &String| {
+            let (name, rest) = stat.split_once('(')?.1.rsplit_once(") ")?;
+            Some((name.to_owned(), rest.starts_with('R')))
+        };
+        let tasks: Vec<_> = stats.iter().filter_map(of).collect();
+        // This one runs.
+        if tasks.iter().filter(|(_, runs)| *runs).count() <= 1 {
+            return tasks.iter().filter(|(name, _)| serve(name)).count();
+        }
+        std::thread::yield_now();
+    }
 }
 
 /// How many descriptors of `/dev/fuse` this process has.

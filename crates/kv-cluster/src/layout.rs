@@ -4,8 +4,8 @@
 //! are rotated over the nodes, so that every node plays data and parity roles, and the first
 //! parities of one node's groups, which lead recoveries, are on different nodes. Arithmetic only.
 //!
-//! Invariants: no node plays two slots of one group, in no plan and after no [`Seats::fill`];
-//! nodes of one plan differ by at most one in the slots they play.
+//! Invariants of a plan: no node plays two slots of one group, and nodes differ by at most one in
+//! the slots they play.
 //! Paper: \[cocytus16\] section 3.2, Figure 3.
 
 use std::collections::BTreeSet;

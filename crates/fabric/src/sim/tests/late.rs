@@ -128,3 +128,34 @@ fn a_landing_revoked_while_the_answer_is_under_way_stays_as_it_is() {
         "of a dropped endpoint"
     );
 }
+
+/// Who gives a window back has ended its own writes there, and those of clients that are still connected.
+/// What a client had under way when it left may come late: it has told its giver.
+#[test]
+fn a_write_into_a_window_that_was_given_back_is_told_but_that_of_a_client_that_has_left() {
+    let giver = ClientId(99);
+    for (by, leaves, is_told) in [
+        (giver, false, true),
+        (giver, true, false),
+        (hello().client, true, true),
+    ] {
+        let mut pair = Pair::plain();
+        let source = [1; 64];
+        pair.post_write(0, &source, 1);
+        pair.endpoint.flush(&mut pair.queue);
+        let (_, host) = pair.nodes();
+        pair.net
+            .note_given_back(host, pair.window.descriptor.generation, by);
+        let other = pair.session.endpoint(Duration::ZERO).unwrap();
+        if leaves {
+            pair.endpoint = other;
+        }
+        while pair.net.step() {}
+        let told = pair.net.take_broken();
+        assert_eq!(
+            !told.is_empty(),
+            is_told,
+            "by {by:?}, leaves: {leaves}: {told:?}"
+        );
+    }
+}

@@ -194,9 +194,8 @@ const SLACK_BYTES: u64 = 64 << 20;
 const LENT_BYTES: u64 = 8 << 20;
 /// About what a burst of swapping takes on a disk.
 const LENT_FOR: Duration = Duration::from_millis(100);
-/// How long a stall may go unseen, and what is to be pressed out may gather; a look is a read of two small
-/// files.
-const LOOK_PERIOD: Duration = Duration::from_millis(2);
+/// How long a stall may go unseen; a look is a read of two small files.
+const LOOK_PERIOD: Duration = Duration::from_millis(10);
 /// Arbitrary: so long no disk takes to swap out [`LENT_BYTES`].
 const PATIENCE: Duration = Duration::from_secs(30);
 

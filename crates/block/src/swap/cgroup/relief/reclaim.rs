@@ -128,6 +128,5 @@ fn check(result: libc::c_int) -> io::Result<()> {
 const SIGNAL: libc::c_int = libc::SIGURG;
 /// Where a request has freed nothing. Short: the program may be faster meanwhile.
 const PAUSE: std::time::Duration = std::time::Duration::from_millis(1);
-/// What is reclaimed in that time may be too much, some hundred pages, and who faults meanwhile waits
-/// behind them.
-const PERIOD_NS: libc::c_long = 150_000;
+/// What is reclaimed in that time may be too much: a few MiB.
+const PERIOD_NS: libc::c_long = 1_000_000;

@@ -30,6 +30,15 @@ fn lacks() -> Option<String> {
     compiles.is_err().then(|| "a C compiler".to_owned())
 }
 
+/// Hosts, where programs can be served here.
+fn cluster() -> Option<Cluster> {
+    if let Some(lacks) = lacks() {
+        println!("skipped: memory of programs: needs {lacks}");
+        return None;
+    }
+    Some(Cluster::start(3, Transport::Shm, 160 * MIB, MIB))
+}
+
 fn compile(folder: &Path) -> std::path::PathBuf {
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/served/hostile.c");
     let program = folder.join("hostile");
@@ -75,11 +84,7 @@ fn is_right(pattern: &str) -> Option<Served> {
 }
 
 fn is_right_with(pattern: &str, handlers: usize) -> Option<Served> {
-    if let Some(lacks) = lacks() {
-        println!("skipped: memory of programs: needs {lacks}");
-        return None;
-    }
-    let cluster = Cluster::start(3, Transport::Shm, 160 * MIB, MIB);
+    let cluster = cluster()?;
     let (output, served) = serve(&cluster, handlers, |folder| {
         let mut command = Command::new(compile(folder));
         command.arg(pattern);
@@ -174,11 +179,9 @@ fn a_program_that_closes_everything_and_passes_libc_by_loses_nothing() {
 
 #[test]
 fn a_program_that_a_later_handler_refuses_is_told_why_and_leaves_what_others_had() {
-    if let Some(lacks) = lacks() {
-        println!("skipped: memory of programs: needs {lacks}");
+    let Some(cluster) = cluster() else {
         return;
-    }
-    let cluster = Cluster::start(3, Transport::Shm, 160 * MIB, MIB);
+    };
     let volume = cluster.volume("rs:2+1", 160 * MIB);
     let folder = tempfile::tempdir().expect("a folder");
     let at = |name: &str| folder.path().join(name);
@@ -237,11 +240,9 @@ fn a_program_that_a_later_handler_refuses_is_told_why_and_leaves_what_others_had
 
 #[test]
 fn silent_connections_go_in_time_and_keep_no_program_out() {
-    if let Some(lacks) = lacks() {
-        println!("skipped: memory of programs: needs {lacks}");
+    let Some(cluster) = cluster() else {
         return;
-    }
-    let cluster = Cluster::start(3, Transport::Shm, 160 * MIB, MIB);
+    };
     let volume = cluster.volume("rs:2+1", 160 * MIB);
     let folder = tempfile::tempdir().expect("a folder");
     let at = |name: &str| folder.path().join(name);
@@ -275,11 +276,9 @@ fn silent_connections_go_in_time_and_keep_no_program_out() {
 
 #[test]
 fn a_program_whose_connection_was_closed_before_it_spoke_connects_again() {
-    if let Some(lacks) = lacks() {
-        println!("skipped: memory of programs: needs {lacks}");
+    let Some(cluster) = cluster() else {
         return;
-    }
-    let cluster = Cluster::start(3, Transport::Shm, 160 * MIB, MIB);
+    };
     let volume = cluster.volume("rs:2+1", 160 * MIB);
     let folder = tempfile::tempdir().expect("a folder");
     let at = |name: &str| folder.path().join(name);
@@ -317,11 +316,9 @@ fn a_program_whose_connection_was_closed_before_it_spoke_connects_again() {
 
 #[test]
 fn descriptors_that_are_something_else_are_refused() {
-    if let Some(lacks) = lacks() {
-        println!("skipped: memory of programs: needs {lacks}");
+    let Some(cluster) = cluster() else {
         return;
-    }
-    let cluster = Cluster::start(3, Transport::Shm, 32 * MIB, MIB);
+    };
     let volume = cluster.volume("rs:2+1", 8 * MIB);
     let folder = tempfile::tempdir().expect("a folder");
     let socket = folder.path().join("socket");

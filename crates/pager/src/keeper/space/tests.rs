@@ -29,8 +29,8 @@ static FORKS: RwLock<()> = RwLock::new(());
 
 /// Whether this process forks while there is a program, or others have programs, too.
 enum Turn {
-    Shared(#[allow(dead_code)] RwLockReadGuard<'static, ()>),
-    Alone(#[allow(dead_code)] RwLockWriteGuard<'static, ()>),
+    Shared(#[expect(dead_code, reason = "held until it is dropped")] RwLockReadGuard<'static, ()>),
+    Alone(#[expect(dead_code, reason = "held until it is dropped")] RwLockWriteGuard<'static, ()>),
 }
 
 impl Turn {
@@ -171,14 +171,22 @@ fn access(at: usize, write: Option<u64>) -> u64 {
     }
 }
 
-#[test]
-fn a_page_that_comes_before_its_fault_is_heard_loses_no_write() {
+/// A volume of hosts that run as long as it is used; none where the kernel does not let programs be served.
+fn volume() -> Option<(Cluster, Volume)> {
     if let Err(error) = crate::works() {
         println!("skipped: memory of programs: needs {error}");
-        return;
+        return None;
     }
     let cluster = Cluster::start(3, Transport::Shm, 32 * MIB, MIB);
     let volume = cluster.volume("rs:2+1", 8 * MIB);
+    Some((cluster, volume))
+}
+
+#[test]
+fn a_page_that_comes_before_its_fault_is_heard_loses_no_write() {
+    let Some((_cluster, volume)) = volume() else {
+        return;
+    };
     let mut program = Program::begin(&volume);
     for page in 1..=12 {
         program.touch(page, Some(u64::from(page)));
@@ -216,12 +224,9 @@ fn a_page_that_comes_before_its_fault_is_heard_loses_no_write() {
 
 #[test]
 fn a_stopped_agent_holds_up_who_waits_for_its_pages_alone() {
-    if let Err(error) = crate::works() {
-        println!("skipped: memory of programs: needs {error}");
+    let Some((_cluster, volume)) = volume() else {
         return;
-    }
-    let cluster = Cluster::start(3, Transport::Shm, 32 * MIB, MIB);
-    let volume = cluster.volume("rs:2+1", 8 * MIB);
+    };
     let mut program = Program::begin(&volume);
     // The first pages are zeros, and go.
     for page in 1..=8 {
@@ -276,12 +281,9 @@ fn a_stopped_agent_holds_up_who_waits_for_its_pages_alone() {
 
 #[test]
 fn a_program_whose_memory_the_kernel_does_not_serve_is_ended_and_gets_nothing_wrong() {
-    if let Err(error) = crate::works() {
-        println!("skipped: memory of programs: needs {error}");
+    let Some((_cluster, volume)) = volume() else {
         return;
-    }
-    let cluster = Cluster::start(3, Transport::Shm, 32 * MIB, MIB);
-    let volume = cluster.volume("rs:2+1", 8 * MIB);
+    };
     let mut program = Program::begin(&volume);
     program.touch(1, Some(5));
     // From here on the kernel refuses whatever it is asked for.
@@ -325,12 +327,9 @@ fn fork_and_ask(doorbell: usize) -> thread::JoinHandle<i32> {
 
 #[test]
 fn a_child_beyond_the_bound_is_told_its_number_and_not_served() {
-    if let Err(error) = crate::works() {
-        println!("skipped: memory of programs: needs {error}");
+    let Some((_cluster, volume)) = volume() else {
         return;
-    }
-    let cluster = Cluster::start(3, Transport::Shm, 32 * MIB, MIB);
-    let volume = cluster.volume("rs:2+1", 8 * MIB);
+    };
     let mut program = Program::of_pages(&volume, PAGES, Turn::alone());
     program.touch(1, Some(5));
     for _ in 1..SPACES_MAX {
@@ -358,12 +357,9 @@ fn a_child_beyond_the_bound_is_told_its_number_and_not_served() {
 
 #[test]
 fn children_of_a_program_that_is_given_up_are_as_well() {
-    if let Err(error) = crate::works() {
-        println!("skipped: memory of programs: needs {error}");
+    let Some((_cluster, volume)) = volume() else {
         return;
-    }
-    let cluster = Cluster::start(3, Transport::Shm, 32 * MIB, MIB);
-    let volume = cluster.volume("rs:2+1", 8 * MIB);
+    };
     let mut program = Program::begin(&volume);
     // The kernel refuses the first of several changes, and a fork is not settled.
     let null = File::open("/dev/null").expect("it is there");
@@ -385,12 +381,9 @@ fn children_of_a_program_that_is_given_up_are_as_well() {
 
 #[test]
 fn an_agent_that_cannot_be_told_holds_nothing() {
-    if let Err(error) = crate::works() {
-        println!("skipped: memory of programs: needs {error}");
+    let Some((_cluster, volume)) = volume() else {
         return;
-    }
-    let cluster = Cluster::start(3, Transport::Shm, 32 * MIB, MIB);
-    let volume = cluster.volume("rs:2+1", 8 * MIB);
+    };
     let mut program = Program::begin(&volume);
     for page in 1..=8 {
         program.touch(page, Some(u64::from(page)));
@@ -419,12 +412,9 @@ fn an_agent_that_cannot_be_told_holds_nothing() {
 
 #[test]
 fn a_program_that_gives_much_memory_up_lets_others_have_their_turn() {
-    if let Err(error) = crate::works() {
-        println!("skipped: memory of programs: needs {error}");
+    let Some((_cluster, volume)) = volume() else {
         return;
-    }
-    let cluster = Cluster::start(3, Transport::Shm, 32 * MIB, MIB);
-    let volume = cluster.volume("rs:2+1", 8 * MIB);
+    };
     let mut program = Program::of_pages(&volume, 3 * FORGET_MAX, Turn::shared());
     let last = 3 * FORGET_MAX;
     program.touch(last, Some(7));
@@ -440,12 +430,9 @@ fn a_program_that_gives_much_memory_up_lets_others_have_their_turn() {
 
 #[test]
 fn a_program_that_forks_for_long_holds_up_nobody_and_loses_nothing() {
-    if let Err(error) = crate::works() {
-        println!("skipped: memory of programs: needs {error}");
+    let Some((_cluster, volume)) = volume() else {
         return;
-    }
-    let cluster = Cluster::start(3, Transport::Shm, 32 * MIB, MIB);
-    let volume = cluster.volume("rs:2+1", 8 * MIB);
+    };
     let mut program = Program::begin(&volume);
     for page in 1..=12 {
         program.touch(page, Some(u64::from(page)));

@@ -1,13 +1,9 @@
-//! Crashes of a store at every write-back and every fence, with any of the unfenced units
-//! surviving.
+//! Crashes of a store at every write-back and every fence, with any of the unfenced units surviving.
 //!
-//! A workload of puts, durable puts, deletions, reads and cleaning runs on a model of a medium,
-//! under one of the
-//! schemes. Then: what was read or acknowledged as durable is there or a newer version is, a
-//! value is one that
-//! a client wrote whole, no sequence comes twice, and what was gone stays gone. Reads under
-//! schemes whose
-//! readers do not ask the server promise no more than that a value is whole.
+//! A workload of puts, durable puts, deletions, reads and cleaning runs on a model of a medium, under one of
+//! the schemes. Then: what was read or acknowledged as durable is there or a newer version is, a value is one
+//! that a client wrote whole, no sequence comes twice, and what was gone stays gone. Reads under schemes
+//! whose readers do not ask the server promise no more than that a value is whole.
 
 mod life;
 pub mod network;

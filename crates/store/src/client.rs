@@ -10,6 +10,7 @@
 mod calls;
 mod connector;
 mod operation;
+mod step;
 mod verbs;
 
 use std::collections::VecDeque;
@@ -29,7 +30,8 @@ use crate::server::shard_of;
 
 use calls::{Calls, QUESTIONS};
 pub use connector::Connecting;
-use operation::{Operation, Step, Whose};
+use operation::{Operation, Whose};
+use step::Step;
 use verbs::Verbs;
 
 /// Chosen by who submits, returned with the end.

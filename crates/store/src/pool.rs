@@ -18,6 +18,7 @@ mod cleaner;
 mod group;
 mod lookup;
 mod places;
+mod record;
 mod recovery;
 mod version;
 
@@ -30,8 +31,8 @@ use cenote_fabric::Region;
 use twox_hash::XxHash3_64;
 
 use crate::format::{
-    FLAG_AT, HEAD_BYTES, HEADER_BYTES, Head, Header, KEY_BYTES_MAX, Kind, SEQUENCE_END,
-    SPACE_BYTES, Space, VALUE_BYTES_MAX, Word, checksum,
+    FLAG_AT, HEAD_BYTES, HEADER_BYTES, Head, Header, KEY_BYTES_MAX, Kind, SEQUENCE_END, Space,
+    VALUE_BYTES_MAX, Word, checksum,
 };
 use crate::index::{Found, Index};
 use crate::injected_faults::{InjectedFault, is_injected};
@@ -81,6 +82,9 @@ pub struct Pool<M> {
     groups: usize,
     /// And takings.
     takings: usize,
+    /// The record of the head that is being written: it counts once a fence has passed. The one after it
+    /// takes the place of the one before it, so there is one at a time.
+    next_space: Option<Space>,
     /// Set by an error of the medium: what is in memory may not be what is durable.
     is_broken: bool,
 }
@@ -132,7 +136,7 @@ impl<M: Medium> Pool<M> {
             ceiling: 1,
         }
         .leased(1);
-        write_space(&medium, space)?;
+        record::write(&medium, space)?;
         medium.fence()?;
         // Last: before that it is no pool.
         medium.write(0, &head.encode());
@@ -168,6 +172,7 @@ impl<M: Medium> Pool<M> {
             next_try: 0,
             groups: 0,
             takings: 0,
+            next_space: None,
             is_broken: false,
         })
     }
@@ -224,15 +229,6 @@ impl<M: Medium> Pool<M> {
             self.set_space(space)?;
         }
         Ok(self.medium)
-    }
-
-    fn set_space(&mut self, space: Space) -> Result<(), StoreError> {
-        self.guarded(|pool| {
-            write_space(&*pool.medium, space)?;
-            pool.medium.fence()
-        })?;
-        self.space = space;
-        Ok(())
     }
 
     /// The checksum that a client announces.
@@ -584,11 +580,6 @@ impl<M: Medium> Pool<M> {
 /// A key's hash; never 0, which is a place of the index without an entry.
 pub(crate) fn hash(seed: u64, key: &[u8]) -> u64 {
     XxHash3_64::oneshot_with_seed(seed, key).max(1)
-}
-
-fn write_space(medium: &impl Medium, space: Space) -> io::Result<()> {
-    medium.write(space.at(), &space.encode());
-    medium.write_back(space.at()..space.at() + SPACE_BYTES as u64)
 }
 
 /// The first page of a medium.

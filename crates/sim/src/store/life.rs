@@ -316,7 +316,17 @@ impl<'a> Life<'a> {
         }
     }
 
+    /// Some batches: the first and the last of a cleaning are a record alone.
     fn clean(&mut self, random: &mut Random) -> Result<Ended, String> {
+        for _ in 0..random.below(3) {
+            if self.clean_batch(random)? == Ended::Crashed {
+                return Ok(Ended::Crashed);
+            }
+        }
+        self.clean_batch(random)
+    }
+
+    fn clean_batch(&mut self, random: &mut Random) -> Result<Ended, String> {
         let entries = 1 + random.below(20) as usize;
         let batch = match self.batch.take() {
             Some(batch) => batch,

@@ -279,7 +279,10 @@ impl World {
         }
         self.serve()?;
         if self.random.below(4) == 0 {
-            self.persist()?;
+            // While there is more to do the thread does not rest.
+            for _ in 0..self.random.between(1, 3) {
+                self.persist()?;
+            }
         }
         let promises = member::Promises {
             scheme: &*self.scheme,

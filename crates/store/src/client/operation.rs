@@ -2,6 +2,7 @@
 
 use cenote_fabric::{Status, Time};
 
+use super::step::Step;
 use super::{Client, ClientError, Command, Outcome, REST, Token};
 use crate::format::{FLAG_AT, HEADER_BYTES, Header, Kind, Word, checksum, flag, u64_at};
 use crate::index::{ENTRIES_AT, ENTRY_BYTES, PROBE_COUNT, home};
@@ -9,67 +10,6 @@ use crate::injected_faults::{InjectedFault, is_injected};
 use crate::pool::Condition;
 use crate::protocol::{Answer, INLINE_BYTES_MAX, Notice, Refusal, Request, WRITTEN};
 use crate::schemes::{GetStep, PutStep, Scheme};
-
-/// What comes next, or is awaited.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Step {
-    /// A call is to be made.
-    Call,
-    /// Its answer is awaited.
-    Called,
-    /// A value is to be written to a place.
-    Write {
-        sequence: u64,
-        shard: u16,
-        offset: u64,
-    },
-    /// It is on its way; perhaps the server has said already whether it is durable. Its memory is in use
-    /// until its verbs have ended, whatever the server says.
-    Written {
-        sequence: u64,
-        shard: u16,
-        is_durable: Option<bool>,
-    },
-    /// It is there, and the server's word is awaited.
-    Acknowledged {
-        sequence: u64,
-        shard: u16,
-        is_durable: Option<bool>,
-    },
-    /// The server is to be asked to make it durable.
-    Settle { sequence: u64, shard: u16 },
-    /// The entry is to be read.
-    Entry,
-    /// It is on its way.
-    EntryRead,
-    /// An object is to be read; the server named it if `is_told`.
-    Object { word: Word, is_told: bool },
-    /// It is on its way.
-    ObjectRead { word: Word, is_told: bool },
-}
-
-impl Step {
-    /// After the server's word.
-    pub fn acknowledged(self, is_durable: bool) -> Self {
-        match self {
-            Self::Written {
-                sequence, shard, ..
-            } => Self::Written {
-                sequence,
-                shard,
-                is_durable: Some(is_durable),
-            },
-            Self::Acknowledged {
-                sequence, shard, ..
-            } => Self::Acknowledged {
-                sequence,
-                shard,
-                is_durable: Some(is_durable),
-            },
-            other => other,
-        }
-    }
-}
 
 /// Who hears of the end of a command.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -95,6 +35,8 @@ pub(super) struct Operation {
     tries: u32,
     /// Versions that were given up, of a `Sync`.
     lost: u64,
+    /// A `Sync` was told of lost versions, of which that of this PUT may be one: it ends by the server's word.
+    is_doubtful: bool,
     entry: [u8; (PROBE_COUNT * ENTRY_BYTES) as usize],
     keyed: Vec<u8>,
     value: Vec<u8>,
@@ -126,6 +68,7 @@ impl Operation {
             failed: None,
             tries: 0,
             lost: 0,
+            is_doubtful: false,
             entry: [0; (PROBE_COUNT * ENTRY_BYTES) as usize],
             keyed: Vec::new(),
             value: Vec::new(),
@@ -262,14 +205,22 @@ impl Client {
             }
             Ok(Answer::Synced { lost }) => {
                 operation.lost = operation.lost.saturating_add(lost);
+                let (all, shard) = (operation.lost, operation.shard as u16);
                 operation.shard += 1;
-                if operation.shard < self.shards.len() {
+                let is_last = operation.shard == self.shards.len();
+                if !is_last {
                     operation.step = Step::Call;
+                }
+                if lost > 0 {
+                    let operations = self.operations.iter_mut().flatten();
+                    for put in operations.filter(|one| one.step.writes_to(shard)) {
+                        put.is_doubtful = true;
+                    }
+                }
+                if !is_last {
                     return self.go_on(index, now);
                 }
-                Ok(Outcome::Synced {
-                    lost: operation.lost,
-                })
+                Ok(Outcome::Synced { lost: all })
             }
             Ok(Answer::Keys { .. } | Answer::Figures(_)) => Err(ClientError::Protocol),
         };
@@ -445,7 +396,7 @@ impl Client {
             };
             return self.go_on(index, now);
         }
-        if !is_durable {
+        if !is_durable && !operation.is_doubtful {
             return self.end(index, Ok(Outcome::Done { sequence }));
         }
         operation.step = Step::Settle { sequence, shard };

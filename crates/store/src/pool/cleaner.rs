@@ -1,21 +1,16 @@
-//! Cleaning: the newest durable version of each key is copied to the other half of the log, and
-//! the half that it
-//! came from is empty.
+//! Cleaning: the newest durable version of each key is copied to the other half of the log, and the half
+//! that it came from is empty.
 //!
-//! Reads and writes go on meanwhile. New versions go to the new half from the beginning; the
-//! other half is of
-//! the epoch before, and both are read. Entries of the index are copied some at a time: a copy's
-//! header names
-//! the version that it is copied from, so that who gets to the copy before it is whole goes on to
-//! that one.
-//! Then `|` a fence, the copies' flags, and the entries' words. An entry of which a version waits
-//! for its value
-//! is come back to. When none is left `|` a record says that the half of the epoch before is empty.
+//! Reads and writes go on meanwhile, and whoever cleans waits for its fences without the pool. First `|` a
+//! record says that the half in use is another. New versions go there from then on; the half that is left
+//! is of the epoch before, and both are read. Entries of the index are copied some at a time: a copy's
+//! header names the version that it is copied from, so that who gets to the copy before it is whole goes on
+//! to that one. Then `|` a fence, the copies' flags, and the entries' words. An entry of which a version
+//! waits for its value is come back to. When none is left `|` a record says that the half of the epoch
+//! before is empty.
 //!
-//! A crash leaves both halves as they are, and cleaning goes on from the first entry. The half
-//! that was
-//! emptied is written to after the record of the next cleaning is durable, and after the index
-//! says that
+//! A crash leaves both halves as they are, and cleaning goes on from the first entry. The half that was
+//! emptied is written to after the record of the next cleaning is durable, and after the index says that
 //! objects of its epoch are gone.
 //! Paper: eFactory, log cleaning.
 
@@ -35,6 +30,8 @@ use crate::schemes::Named;
 #[derive(Clone, Debug)]
 pub(super) struct Cleaning {
     next_slot: u64,
+    /// Nothing is left in the other half: the record that says so is to be written.
+    is_over: bool,
     /// Some entry of this pass has a version that waits for its value.
     is_deferred: bool,
     /// Room that copies take at most: new versions leave it.
@@ -76,10 +73,12 @@ pub enum Cleaned {
     Waiting,
 }
 
-/// Objects that are copied together.
+/// What becomes durable by one fence: objects that are copied together, or the record that begins or ends
+/// a cleaning.
 pub struct Batch<M> {
     medium: Arc<M>,
     copies: Vec<Copy>,
+    is_record: bool,
 }
 
 struct Copy {
@@ -107,14 +106,15 @@ impl<M: Medium> Batch<M> {
         Ok(())
     }
 
-    /// Waits until the copies are durable.
+    /// Waits until the copies, or the record, are durable.
     ///
     /// # Errors
     /// Those of the medium.
     pub fn fence(&self) -> io::Result<()> {
-        match self.copies.is_empty() || is_injected(InjectedFault::CopyUnfenced) {
-            true => Ok(()),
-            false => self.medium.fence(),
+        let has_copies = !self.copies.is_empty() && !is_injected(InjectedFault::CopyUnfenced);
+        match self.is_record || has_copies {
+            true => self.medium.fence(),
+            false => Ok(()),
         }
     }
 }
@@ -191,10 +191,20 @@ impl<M: Medium> Pool<M> {
     /// As [`Pool::clean`].
     pub fn begin_clean(&mut self, entries: usize) -> Result<(Batch<M>, usize), StoreError> {
         self.check_whole()?;
-        if self.cleaning.is_none() {
-            self.begin_cleaning()?;
+        let mut batch = Batch {
+            medium: Arc::clone(&self.medium),
+            copies: Vec::new(),
+            is_record: false,
+        };
+        if let Some(record) = self.cleaning_record()? {
+            // That of a lease may be on its way: this one comes after it.
+            batch.is_record = self.next_space.is_none();
+            if batch.is_record {
+                self.guarded(|pool| pool.begin_record(record))?;
+            }
+            return Ok((batch, 0));
         }
-        let mut copies = Vec::new();
+        let copies = &mut batch.copies;
         let (mut bytes, mut looked_at) = (0, 0);
         while looked_at < entries.min(BATCH) && bytes < BATCH_BYTES {
             let next = self.cleaning_mut().next_slot;
@@ -227,8 +237,7 @@ impl<M: Medium> Pool<M> {
         if !copies.is_empty() {
             self.guarded(|pool| pool.write_back_headers(u64::MAX))?;
         }
-        let medium = Arc::clone(&self.medium);
-        Ok((Batch { medium, copies }, looked_at))
+        Ok((batch, looked_at))
     }
 
     /// Has the index name what was copied, and ends cleaning when nothing is left.
@@ -243,6 +252,13 @@ impl<M: Medium> Pool<M> {
         if let Err(error) = fenced {
             self.is_broken = true;
             return Err(error.into());
+        }
+        if batch.is_record {
+            self.end_record();
+            return Ok(self.take_cleaning_record());
+        }
+        if self.cleaning.as_ref().is_none_or(|one| one.is_over) {
+            return Ok(Cleaned::Waiting);
         }
         for copy in &batch.copies {
             let flag = self.flag(copy.to, copy.header.sequence);
@@ -268,8 +284,8 @@ impl<M: Medium> Pool<M> {
             (cleaning.next_slot, cleaning.is_deferred) = (0, false);
             return Ok(Cleaned::Waiting);
         }
-        self.end_cleaning()?;
-        Ok(Cleaned::Done)
+        self.cleaning_mut().is_over = true;
+        Ok(Cleaned::Going)
     }
 
     /// The index names a version from here on. If that is in the half that is left, this pass is not the
@@ -338,24 +354,39 @@ impl<M: Medium> Pool<M> {
         false
     }
 
-    fn begin_cleaning(&mut self) -> Result<(), StoreError> {
-        if !self.space.has_epochs() {
-            return Err(StoreError::Full);
+    /// The record that is to be written now: that a cleaning begins, or that one is over.
+    fn cleaning_record(&self) -> Result<Option<Space>, StoreError> {
+        let next = self.space.next();
+        match &self.cleaning {
+            None if !self.space.has_epochs() => Err(StoreError::Full),
+            None => Ok(Some(Space {
+                epoch: self.space.epoch + 1,
+                active: 1 - self.space.active,
+                is_cleaning: true,
+                ..next
+            })),
+            Some(cleaning) if cleaning.is_over => Ok(Some(Space {
+                is_cleaning: false,
+                ..next
+            })),
+            Some(_) => Ok(None),
         }
-        let reserve = self.log_bytes().0;
-        let space = Space {
-            epoch: self.space.epoch + 1,
-            active: 1 - self.space.active,
-            is_cleaning: true,
-            ..self.space.next()
-        };
-        self.set_space(space)?;
-        self.tail = self.head.half(space.active).start;
-        // Before the first byte there is overwritten.
-        self.index.set_oldest_epoch(space.oldest_epoch());
+    }
+
+    /// That record is durable. Versions that came meanwhile are where those before them are.
+    fn take_cleaning_record(&mut self) -> Cleaned {
+        // Before the first byte of an emptied half is overwritten.
+        self.index.set_oldest_epoch(self.space.oldest_epoch());
+        if !self.space.is_cleaning {
+            self.forget_cleaning();
+            return Cleaned::Done;
+        }
+        let left = self.head.half(1 - self.space.active);
+        let reserve = self.tail - left.start;
+        self.tail = self.head.half(self.space.active).start;
         self.resume_cleaning(reserve);
         self.cleaning_mut().late_deletions = Some(HashSet::new());
-        Ok(())
+        Cleaned::Going
     }
 
     /// From the first entry on, after a beginning or a crash. What the other half holds takes `reserve`
@@ -364,6 +395,7 @@ impl<M: Medium> Pool<M> {
         self.replaced_bytes = 0;
         self.cleaning = Some(Cleaning {
             next_slot: 0,
+            is_over: false,
             is_deferred: false,
             reserve,
             moving: HashMap::new(),
@@ -376,22 +408,15 @@ impl<M: Medium> Pool<M> {
         self.cleaning.as_mut().expect("it has begun")
     }
 
-    fn end_cleaning(&mut self) -> Result<(), StoreError> {
-        let space = Space {
-            is_cleaning: false,
-            ..self.space.next()
-        };
-        self.set_space(space)?;
-        self.index.set_oldest_epoch(space.oldest_epoch());
+    fn forget_cleaning(&mut self) {
         self.cleaning = None;
-        let active = self.head.half(space.active);
+        let active = self.head.half(self.space.active);
         self.unnamed.retain(|at| active.contains(at));
         self.dropped = match self.named {
             Named::AtAllocation => 0,
             // Their entries may have been taken away since they came.
             Named::WhenDurable => self.backlog() as u64,
         };
-        Ok(())
     }
 
     /// Gives an object a place in the half in use, with its header and without its value and its flag.

@@ -8,7 +8,7 @@ use std::io;
 use std::sync::Arc;
 
 use super::{Found, Pending, Pool, Source, StoreError, Waiting};
-use crate::format::{FLAG_AT, Header, LEASE, SEQUENCE_END, Word, checksum};
+use crate::format::{FLAG_AT, Header, Word, checksum};
 use crate::injected_faults::{InjectedFault, is_injected};
 use crate::medium::Medium;
 use crate::schemes::Named;
@@ -28,7 +28,7 @@ pub struct Group<M> {
     unreadable: Vec<u64>,
     /// Whether a record goes with it that lets more sequences be given.
     is_leasing: bool,
-    /// What the medium said to the headers.
+    /// What the medium said to the headers, and to that record.
     headers: io::Result<()>,
 }
 
@@ -269,21 +269,21 @@ impl<M: Medium> Pool<M> {
         let (members, unreadable) = self.members(sequences);
         self.groups += 1;
         let last = members.iter().map(|member| member.sequence).max();
+        let mut headers = self.write_back_headers(last.unwrap_or(0));
+        let is_leasing = headers.is_ok()
+            && self.is_lease_short()
+            && self.next_space.is_none()
+            && !self.is_broken;
+        if is_leasing {
+            headers = self.begin_record(self.space.next().leased(self.next_sequence));
+        }
         Group {
-            headers: self.write_back_headers(last.unwrap_or(0)),
+            headers,
             medium: Arc::clone(&self.medium),
             members,
             unreadable,
-            is_leasing: self.is_lease_short() && self.groups == 1 && !self.is_broken,
+            is_leasing,
         }
-    }
-
-    /// Whether numbers of versions run out until a group has passed.
-    #[must_use]
-    pub fn is_lease_short(&self) -> bool {
-        // At the end of all sequences there is no more to be leased.
-        self.space.ceiling < SEQUENCE_END
-            && self.space.ceiling.saturating_sub(self.next_sequence) < LEASE / 2
     }
 
     /// Whether groups or takings are under way: versions in them cannot be settled by others.
@@ -326,7 +326,7 @@ impl<M: Medium> Pool<M> {
             self.backlog.remove(member.sequence);
         }
         if group.is_leasing {
-            self.set_space(self.space.next().leased(self.next_sequence))?;
+            self.end_record();
         }
         settled.waiting.sort_unstable();
         Ok(settled)

@@ -1,19 +1,16 @@
 //! What a pool comes back to after a crash.
 //!
-//! The log is walked from its beginning, the half that is being copied first. Of each key the
-//! newest version
-//! that is durable, or whole, is the one that there is; it is made durable, and younger ones are
-//! forgotten. So
-//! what was told is there, and what was not told is there whole or not at all. Recovery changes
-//! nothing but
-//! flags and a record, and may be cut short by a crash and done again.
+//! The log is walked from its beginning, the half that is being copied first. Of each key the newest version
+//! that is durable, or whole, is the one that there is; it is made durable, and younger ones are forgotten.
+//! So what was told is there, and what was not told is there whole or not at all. Recovery changes nothing
+//! but flags and a record, and may be cut short by a crash and done again.
 
 use std::collections::HashMap;
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
 
 use super::group::set_flag;
-use super::{Found, Object, Pool, StoreError, read_head, write_space};
+use super::{Found, Object, Pool, StoreError, read_head, record};
 use crate::format::{HEAD_BYTES, Head, HeadError, Header, Kind, Space, Word, checksum};
 use crate::injected_faults::{InjectedFault, is_injected};
 use crate::medium::Medium;
@@ -113,7 +110,7 @@ impl<M: Medium> Pool<M> {
                     pool.medium.write_back(*at..at + header.object_bytes())?;
                 }
             }
-            write_space(&*pool.medium, space)?;
+            record::write(&*pool.medium, space)?;
             pool.medium.fence()?;
             for (at, header) in completed {
                 let flag = pool.flag(*at, header.sequence);

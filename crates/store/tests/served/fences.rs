@@ -2,6 +2,7 @@
 
 use std::io;
 use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
@@ -22,6 +23,8 @@ enum State {
     #[default]
     Open,
     Shut,
+    /// One fence passes, and it is shut behind it.
+    One,
     /// The disk is full, at each fence from now on.
     Full,
 }
@@ -30,6 +33,8 @@ enum State {
 struct Gate {
     state: Mutex<State>,
     opened: Condvar,
+    /// Fences that wait.
+    waiting: AtomicUsize,
 }
 
 impl Gate {
@@ -39,12 +44,28 @@ impl Gate {
     }
 
     fn pass(&self) -> io::Result<()> {
-        let state = self.state.lock().unwrap();
+        let mut state = self.state.lock().unwrap();
+        self.waiting.fetch_add(1, Ordering::SeqCst);
         let shut = |state: &mut State| *state == State::Shut;
-        match *self.opened.wait_while(state, shut).unwrap() {
+        state = self.opened.wait_while(state, shut).unwrap();
+        self.waiting.fetch_sub(1, Ordering::SeqCst);
+        match *state {
             State::Full => Err(io::ErrorKind::StorageFull.into()),
+            State::One => {
+                *state = State::Shut;
+                Ok(())
+            }
             _ => Ok(()),
         }
+    }
+}
+
+/// Opens a gate at the end of a test, however that comes: a server waits for its fences.
+struct Opening<'a>(&'a Gate);
+
+impl Drop for Opening<'_> {
+    fn drop(&mut self) {
+        self.0.set(State::Open);
     }
 }
 
@@ -167,6 +188,64 @@ fn a_disk_that_is_full_in_a_fence_acknowledges_nothing_more() {
         assert!(!matches!(told, Ok(Outcome::Done { .. })), "{told:?}");
         let server = lab.serve(&options);
         assert_eq!(lab.client(&server).get(b"kept"), Some(b"value".to_vec()));
+        server.stop().unwrap();
+    }
+}
+
+/// Fences of a cleaning, from the record that begins it to the one that ends it: each takes as long as it
+/// likes.
+#[test]
+fn clients_are_served_during_every_fence_of_a_cleaning() {
+    for transport in TRANSPORTS {
+        let lab = Lab::new();
+        let options = Options {
+            shards: 1,
+            ..Options::new(transport)
+        };
+        let gate = Arc::new(Gate::default());
+        let server = lab.serve_on(&options, |file| Gated {
+            disk: FileMedium::open(file).unwrap(),
+            gate: Arc::clone(&gate),
+        });
+        let opening = Opening(&gate);
+        let mut user = lab.client(&server);
+        for number in 0..PUTS {
+            user.put(b"replaced", &number.to_le_bytes());
+        }
+        user.put_durable(b"kept", b"value");
+        gate.set(State::Shut);
+        user.0.clean(LIMIT).unwrap();
+        let (mut rounds, mut was_cleaning) = (0_u64, false);
+        loop {
+            let began = Instant::now();
+            while gate.waiting.load(Ordering::SeqCst) == 0 {
+                assert!(
+                    began.elapsed() < LIMIT,
+                    "round {rounds}: no fence is waited for"
+                );
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            user.put(&rounds.to_le_bytes(), b"during a fence");
+            rounds += 1;
+            let is_cleaning = server.figures()[0].is_cleaning;
+            if was_cleaning && !is_cleaning {
+                break;
+            }
+            was_cleaning |= is_cleaning;
+            gate.set(State::One);
+            while *gate.state.lock().unwrap() == State::One {
+                std::thread::yield_now();
+            }
+        }
+        drop(opening);
+        for number in 0..rounds {
+            let value = user.get(&number.to_le_bytes());
+            assert_eq!(value.as_deref(), Some(&b"during a fence"[..]), "{number}");
+        }
+        assert_eq!(user.get(b"kept"), Some(b"value".to_vec()));
+        let last = (PUTS - 1).to_le_bytes().to_vec();
+        assert_eq!(user.get(b"replaced"), Some(last));
+        assert!(rounds >= 3, "a record, copies, a record: {rounds}");
         server.stop().unwrap();
     }
 }

@@ -63,6 +63,15 @@ enum Asked {
     },
 }
 
+impl Asked {
+    fn covers_mut(&mut self) -> Option<&mut Vec<(u64, u64)>> {
+        match self {
+            Self::Sync { covers } => Some(covers),
+            _ => None,
+        }
+    }
+}
+
 const TIMEOUT: Duration = Duration::from_secs(1);
 /// Most commands under way.
 const DEPTH: usize = 4;
@@ -257,7 +266,15 @@ impl Member {
             }
             (Asked::Sync { covers }, Outcome::Synced { lost }) => {
                 self.put.retain(|one| !covers.contains(one));
-                if lost == 0 && promises.is_durable {
+                if lost > 0 {
+                    // Any of those that it was told to have written may be the lost one, and none is counted
+                    // twice.
+                    self.put.clear();
+                    let waits = self.asked.values_mut();
+                    for covers in waits.filter_map(Asked::covers_mut) {
+                        covers.clear();
+                    }
+                } else if promises.is_durable {
                     for (key, sequence) in covers {
                         oracle.tell(key, sequence);
                     }

@@ -191,10 +191,16 @@ pub struct Ready {
 pub struct Groups(Arc<Shared>);
 
 impl Groups {
-    /// What each lane last said.
+    /// What each lane last said, of those groups of which it knows a view.
     #[must_use]
     pub fn report(&self) -> Vec<GroupReport> {
         self.0.groups()
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.0.homes.len()
     }
 
     /// What has become of connections to its lanes that had not proven the key.

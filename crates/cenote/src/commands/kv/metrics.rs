@@ -32,7 +32,11 @@ impl fmt::Debug for KvMetrics {
 ///
 /// Of the other nodes it says nothing: whether a cluster bears the loss of one more is for
 /// `kv status`.
-pub fn unready(node: NodeId, groups: &[GroupReport]) -> Option<String> {
+pub fn unready(node: NodeId, count: usize, groups: &[GroupReport]) -> Option<String> {
+    if groups.len() < count {
+        let known = groups.len();
+        return Some(format!("the views of {known} of {count} groups are known"));
+    }
     groups.iter().find_map(|group| {
         let places = [(&group.data, "home"), (&group.parity, "full")];
         let places = places
@@ -402,9 +406,10 @@ mod tests {
         let whole = group([(1, "home"), (2, "home")], (3, "full"));
         let other = group([(1, "home"), (2, "recovering")], (3, "full"));
         let mine = group([(1, "home"), (2, "home")], (3, "joining"));
-        let of = |node, groups: &[GroupReport]| unready(NodeId(node), groups);
+        let of = |node, groups: &[GroupReport]| unready(NodeId(node), groups.len(), groups);
         assert_eq!(of(3, &[whole.clone(), other.clone()]), None);
-        assert_eq!(of(3, &[]), None);
+        let unknown = unready(NodeId(3), 2, std::slice::from_ref(&whole));
+        assert!(unknown.is_some_and(|why| why.contains("1 of 2 groups")));
         assert!(of(2, &[whole.clone(), other]).is_some_and(|why| why.contains("recovering")));
         assert!(of(3, &[whole, mine]).is_some_and(|why| why.contains("group 3")));
     }

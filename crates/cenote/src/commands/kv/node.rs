@@ -123,7 +123,7 @@ fn serve_metrics(args: &Args, ready: &Ready) -> Result<()> {
         groups: ready.groups.clone(),
     }));
     let (node, groups) = (ready.node, ready.groups.clone());
-    let unready = Box::new(move || unready(node, &groups.report()));
+    let unready = Box::new(move || unready(node, groups.count(), &groups.report()));
     let bound = metrics::serve(address, args.serving.allow_remote, registry, unready)?;
     eprintln!("metrics at http://{bound}/metrics");
     Ok(())

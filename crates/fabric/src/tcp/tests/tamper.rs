@@ -205,6 +205,9 @@ fn run(protection: WireProtection, to_host: bool, tamper: Option<Tamper>) -> See
         }
         let is_dead = client.endpoint.is_dead();
         drop(client);
+        // Until then the host may be writing what came before the end.
+        let is_over = |event| matches!(event, AgentEvent::Closed { .. });
+        while !is_over(rig.events.recv_timeout(Duration::from_secs(20)).unwrap()) {}
         let mut bytes = vec![0; 1 << 20];
         region.read(0, &mut bytes).unwrap();
         let mut written = old.clone();

@@ -4,6 +4,7 @@
 //! that its landing is free again while the groups before it are in their fences. Both are begun and ended
 //! with the pool; in between they need the medium alone, and take their time there.
 
+use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 
@@ -23,7 +24,7 @@ pub struct Taking<M> {
 /// Some versions on their way to be durable.
 pub struct Group<M> {
     medium: Arc<M>,
-    members: Vec<Member>,
+    members: VecDeque<Member>,
     /// Those of damaged headers, which are not whole.
     unreadable: Vec<u64>,
     /// Whether a record goes with it that lets more sequences be given.
@@ -83,6 +84,12 @@ impl<M: Medium> Group<M> {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.members.is_empty() && self.unreadable.is_empty() && !self.is_leasing
+    }
+
+    /// Whether there are some to end.
+    #[must_use]
+    pub fn has_members(&self) -> bool {
+        !self.members.is_empty()
     }
 
     /// Verifies values, and writes back those that are whole. A fence makes them durable.
@@ -266,24 +273,31 @@ impl<M: Medium> Pool<M> {
 
     /// Begins to make these durable, those that wait and are nobody's.
     pub fn group_of(&mut self, sequences: &[u64]) -> Group<M> {
-        let (members, unreadable) = self.members(sequences);
         self.groups += 1;
-        let last = members.iter().map(|member| member.sequence).max();
-        let mut headers = self.write_back_headers(last.unwrap_or(0));
-        let is_leasing = headers.is_ok()
-            && self.is_lease_short()
-            && self.next_space.is_none()
-            && !self.is_broken;
-        if is_leasing {
-            headers = self.begin_record(self.space.next().leased(self.next_sequence));
-        }
-        Group {
-            headers,
+        let is_leasing = self.is_lease_short() && self.next_space.is_none() && !self.is_broken;
+        let mut group = Group {
+            headers: match is_leasing {
+                true => self.begin_record(self.space.next().leased(self.next_sequence)),
+                false => Ok(()),
+            },
             medium: Arc::clone(&self.medium),
-            members,
-            unreadable,
+            members: VecDeque::with_capacity(sequences.len()),
+            unreadable: Vec::new(),
             is_leasing,
+        };
+        self.add_to(&mut group, sequences);
+        group
+    }
+
+    /// Adds these to a group that is not written back yet, those that wait and are nobody's.
+    pub fn add_to(&mut self, group: &mut Group<M>, sequences: &[u64]) {
+        let (members, unreadable) = self.members(sequences);
+        let last = members.iter().map(|member| member.sequence).max();
+        if group.headers.is_ok() {
+            group.headers = self.write_back_headers(last.unwrap_or(0));
         }
+        group.members.extend(members);
+        group.unreadable.extend(unreadable);
     }
 
     /// Whether groups or takings are under way: versions in them cannot be settled by others.
@@ -298,19 +312,35 @@ impl<M: Medium> Pool<M> {
     /// [`StoreError::Io`]: the medium's error, after which the pool is not used any more.
     pub fn end_group(
         &mut self,
-        group: Group<M>,
+        mut group: Group<M>,
         fenced: io::Result<()>,
     ) -> Result<Settled, StoreError> {
-        self.groups -= 1;
         if let Err(error) = fenced {
+            self.groups -= 1;
             self.is_broken = true;
             return Err(error.into());
         }
-        let mut settled = Settled {
-            durable: Vec::new(),
-            waiting: group.unreadable,
-        };
-        for member in group.members {
+        let mut settled = self.end_members(&mut group, usize::MAX)?;
+        self.groups -= 1;
+        settled.waiting.extend(group.unreadable);
+        if group.is_leasing {
+            self.end_record();
+        }
+        settled.waiting.sort_unstable();
+        Ok(settled)
+    }
+
+    /// The same of at most so many members of a group that is fenced; [`Pool::end_group`] ends the rest.
+    ///
+    /// # Errors
+    /// As [`Pool::end_group`].
+    pub fn end_members(
+        &mut self,
+        group: &mut Group<M>,
+        limit: usize,
+    ) -> Result<Settled, StoreError> {
+        let mut settled = Settled::default();
+        for member in group.members.drain(..limit.min(group.members.len())) {
             if let Some(source) = member.source {
                 self.backlog.set(member.sequence, Waiting::Value(source));
                 settled.waiting.push(member.sequence);
@@ -325,10 +355,6 @@ impl<M: Medium> Pool<M> {
             settled.durable.push(member.sequence);
             self.backlog.remove(member.sequence);
         }
-        if group.is_leasing {
-            self.end_record();
-        }
-        settled.waiting.sort_unstable();
         Ok(settled)
     }
 

@@ -6,23 +6,25 @@
 //! it looks for them: at once while some come, and more and more rarely while none do.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use cenote_fabric::Time;
+use parking_lot::MutexGuard;
 
 use super::books::CLIENT_VERSIONS_MAX;
 use super::fence::Fencer;
 use super::job::{Job, JobKind};
 use super::shard::{Shard, State, place_answer};
 use crate::medium::Medium;
-use crate::pool::{Cleaned, Condition, Group, Located, Settled, StoreError};
+use crate::pool::{Cleaned, Condition, Group, Located, StoreError};
 use crate::protocol::{Answer, Refusal};
 use crate::schemes::Durable;
 
-/// Most versions that are looked at in a turn, and of a group that nobody waits for: others wait for the
-/// shard while their books are kept.
+/// Most versions that are looked at in a turn, and of a group that nobody waits for.
 const VERSIONS_MAX: usize = 1024;
+/// Versions whose books are kept at once: then whoever waits for the shard has it first.
+const BOOKED_AT_ONCE: usize = 64;
 /// Of their values, bytes that are copied in a turn: those who wait for the fence wait for that as well.
 const TAKEN_BYTES: u64 = 1 << 20;
 /// Bytes of the values of a disk's group that nobody waits for: who comes next waits for its fence.
@@ -55,6 +57,8 @@ pub(super) struct Persister<M> {
     flight: Option<Flight<M>>,
     /// When the last one began to.
     fenced: Time,
+    /// As many versions were in it as may be: more are waiting.
+    was_full: bool,
     /// Versions that were looked at in turn since one was whole: as many as wait are all of them.
     passed_over: usize,
 }
@@ -90,6 +94,7 @@ impl<M: Medium> Persister<M> {
             looks: 0,
             flight: None,
             fenced: Time::default(),
+            was_full: false,
             passed_over: 0,
         }
     }
@@ -138,8 +143,7 @@ impl<M: Medium> Persister<M> {
                 (true, false) => pause.max(LINGER),
             };
             pause = (pause * 2).min(LOOK_EVERY.1);
-            let waited = shard.work.wait_timeout(state, wait);
-            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            shard.work.wait_for(&mut state, wait);
         }
     }
 
@@ -212,6 +216,7 @@ impl<M: Medium> Persister<M> {
         let is_large = || state.pool.oldest_taken(VERSIONS_MAX, GROUP_BYTES).len();
         self.flight.is_none()
             && (is_awaited
+                || self.was_full
                 || now.since(self.fenced) >= LINGER
                 || is_large() < state.pool.taken_count())
     }
@@ -279,7 +284,11 @@ impl<M: Medium> Persister<M> {
         let is_alone = !self.awaited.is_empty() && chosen.len() == state.pool.backlog();
         let decided = state.books.decided_of(&chosen);
         let sequences: Vec<u64> = chosen.into_iter().collect();
-        let mut group = state.pool.group_of(&sequences);
+        let mut group = state.pool.group_of(&[]);
+        for some in sequences.chunks(BOOKED_AT_ONCE) {
+            state.pool.add_to(&mut group, some);
+            MutexGuard::bump(&mut state);
+        }
         drop(state);
         let written = group.write_back();
         // Another thread waits for it, unless that is quicker here, or nothing else is to be done.
@@ -308,26 +317,38 @@ impl<M: Medium> Persister<M> {
     /// Ends the group whose fence is over; how many versions are durable.
     fn land(
         &mut self,
-        state: &mut State<M>,
+        state: &mut Guard<'_, M>,
         fenced: std::io::Result<()>,
         now: Time,
     ) -> Result<usize, StoreError> {
         let Some(Flight {
-            group,
+            mut group,
             decided,
             look,
         }) = self.flight.take()
         else {
             return Ok(0);
         };
-        let Settled { durable, waiting } = state.pool.end_group(group, fenced)?;
-        for sequence in &durable {
-            self.awaited.remove(sequence);
-            state.is_stored(&self.shard.outboxes, *sequence);
+        let mut waiting = Vec::new();
+        let mut count = 0;
+        if fenced.is_ok() {
+            while group.has_members() {
+                let some = state.pool.end_members(&mut group, BOOKED_AT_ONCE)?;
+                for sequence in &some.durable {
+                    self.awaited.remove(sequence);
+                    state.is_stored(&self.shard.outboxes, *sequence);
+                }
+                count += some.durable.len();
+                waiting.extend(some.waiting);
+                MutexGuard::bump(state);
+            }
         }
+        waiting.extend(state.pool.end_group(group, fenced)?.waiting);
+        waiting.sort_unstable();
+        self.was_full = count >= VERSIONS_MAX;
         self.pass_over(state, &waiting, &decided, look);
         self.do_jobs(state, now);
-        Ok(durable.len())
+        Ok(count)
     }
 
     /// Versions whose values turned out not to be whole in a look: who came before it waits for them no

@@ -5,9 +5,10 @@
 //! landing, then an outbox.
 
 use std::io;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use cenote_fabric::{ClientId, PeerId, Time};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::Figures;
 use super::books::{Books, Closed, Waiter};
@@ -98,7 +99,7 @@ impl<M: Medium> Shard<M> {
     }
 
     pub fn lock(&self) -> MutexGuard<'_, State<M>> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// How much it holds and has done.
@@ -108,10 +109,7 @@ impl<M: Medium> Shard<M> {
 
     /// The pool, at the end.
     pub fn into_pool(self) -> Pool<M> {
-        self.state
-            .into_inner()
-            .unwrap_or_else(PoisonError::into_inner)
-            .pool
+        self.state.into_inner().pool
     }
 
     /// Does what a request asks for.

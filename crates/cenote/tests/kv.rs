@@ -49,7 +49,7 @@ fn nodes_see_each_other_and_at_once_that_one_is_killed() {
         opinions(status, "n02") == ["disconnected"; 4]
     });
     assert_ne!(node(&status, "n02")["state"], "up");
-    well.run(&["status"]).expect(3);
+    well.shown().expect(3);
 
     // Back under its name it is the same node, and another process.
     let before = node(&well.status(), "n00")["report"]["incarnation"].clone();
@@ -62,7 +62,7 @@ fn nodes_see_each_other_and_at_once_that_one_is_killed() {
     assert!(back["report"]["incarnation"].as_u64() > before.as_u64());
     // Nobody has to say so: it gets its places back, and what it held is recovered.
     well.until("all is whole", |status| status["whole"] == true);
-    well.run(&["status"]).expect(0);
+    well.shown().expect(0);
 }
 
 #[test]

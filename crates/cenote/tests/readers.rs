@@ -96,7 +96,7 @@ fn a_store_whose_start_nobody_reads_is_up() {
     }
     let ended = ended.expect(UNREAD);
     assert!(!ended.stderr.contains("panicked"), "{ended:#?}");
-    well.run(&["status"]).expect(0);
+    well.shown().expect(0);
 }
 
 #[test]

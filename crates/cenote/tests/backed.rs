@@ -22,7 +22,11 @@ fn all_hosts_are_killed_under_a_verified_load() {
         }
         load.expect_clean();
         assert_eq!(counter(&lab, "counters", "requests_failed"), 0);
-        assert_eq!(lab.status()["mapped_bytes"], 0, "nobody is left");
+        wait_until(
+            "nobody is left",
+            || lab.status()["mapped_bytes"] == 0,
+            || lab.status().to_string(),
+        );
         assert_eq!(counter(&lab, "backing", "errors"), 0);
         assert_eq!(counter(&lab, "backing", "stale_pages"), 0);
     }

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use support::cache_load::CacheLoad;
 use support::market::{Market, PATIENCE, is_only_on, machine, used};
+use support::well::until;
 use support::{Folder, runs, signal};
 
 /// Has a load run until the cache is whole on one host.
@@ -14,7 +15,8 @@ fn until_only_on(folder: &Folder, load: &mut CacheLoad, host: &str) {
     let deadline = Instant::now() + PATIENCE;
     loop {
         load.run_for(Duration::from_millis(50));
-        let status = folder.run(&["cache", "status", "c0", "--json"]).json();
+        let ask = || folder.run(&["cache", "status", "c0", "--json"]);
+        let status = until("a status is told", ask, |_| true);
         if status["whole"] == true && is_only_on(&status["status"], host) {
             return;
         }

@@ -14,7 +14,7 @@ use cenote_proc_sdk::Away;
 use cenote_proc_sdk::procedures::{Reached, Walk};
 use serde_json::Value;
 use support::cache_load::open;
-use support::{Folder, signal};
+use support::{Folder, signal, well};
 
 /// How long what must happen may take on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -24,7 +24,8 @@ const NODES: u64 = 48;
 const WALK_WASM: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../proc/guests/walk.wasm");
 
 fn status(folder: &Folder) -> Value {
-    folder.run(&["cache", "status", "c0", "--json"]).json()["status"].clone()
+    let ask = || folder.run(&["cache", "status", "c0", "--json"]);
+    well::until("a status is told", ask, |_| true)["status"].take()
 }
 
 fn until_whole(folder: &Folder) -> Value {

@@ -20,7 +20,7 @@ use cenote_proc::remote::Remote;
 use cenote_proc::{CacheId, ECHO, ProcedureId, Status};
 use serde_json::Value;
 use support::cache_load::open;
-use support::{Folder, signal};
+use support::{Folder, signal, well};
 
 /// How long what must happen may take on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(180);
@@ -152,7 +152,8 @@ impl Worker {
 }
 
 fn status(folder: &Folder) -> Value {
-    folder.run(&["cache", "status", "c0", "--json"]).json()["status"].clone()
+    let ask = || folder.run(&["cache", "status", "c0", "--json"]);
+    well::until("a status is told", ask, |_| true)["status"].take()
 }
 
 /// Waits until the cache is as it should be.

@@ -13,7 +13,7 @@ use cenote_kv_cluster::etcd::{Credentials, Etcd, EtcdServer, ServerError};
 use serde_json::Value;
 use support::cache_load::{CacheLoad, open, open_with};
 use support::small_disk::SmallDisk;
-use support::{Folder, cenote, runs, signal, wait_ended};
+use support::{Folder, cenote, runs, signal, wait_ended, well};
 
 /// How long what must happen may take on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(90);
@@ -37,15 +37,9 @@ fn create(folder: &Folder, copies: &str) {
 }
 
 fn status(folder: &Folder) -> Value {
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        let ended = folder.run(&["cache", "status", "c0", "--json"]);
-        if ended.code == 0 || ended.code == 3 {
-            return ended.json();
-        }
-        // A manager that has much to do does not answer in the time that a command waits.
-        assert!(ended.code == 1 && Instant::now() < deadline, "{ended:#?}");
-    }
+    // A manager that has much to do does not answer in the time that a command waits.
+    let ask = || folder.run(&["cache", "status", "c0", "--json"]);
+    well::until("a status is told", ask, |_| true)
 }
 
 /// Asks until the status is as wanted.
@@ -85,18 +79,13 @@ fn busiest(status: &Value) -> String {
         .to_owned()
 }
 
-fn lent_bytes(folder: &Folder) -> u64 {
-    let status = folder.run(&["status", "--json"]).json();
-    status["lent_bytes"].as_u64().expect("a number")
-}
-
 #[test]
 fn a_cache_is_made_used_measured_reshaped_and_deleted() {
     let folder = up(3);
     create(&folder, "1");
     let made = status(&folder);
     assert_eq!(made["status"]["regions"]["open"], 8);
-    assert_eq!(lent_bytes(&folder), 8 << 20);
+    assert_eq!(folder.lent_bytes(), 8 << 20);
 
     let mut load = CacheLoad::open(folder.path(), "c0", 1);
     load.fill();
@@ -139,7 +128,7 @@ fn a_cache_is_made_used_measured_reshaped_and_deleted() {
     drop(load);
 
     folder.run(&["cache", "delete", "c0"]).expect(0);
-    assert_eq!(lent_bytes(&folder), 0);
+    assert_eq!(folder.lent_bytes(), 0);
     assert!(!folder.path().join("caches/c0").exists());
     let gone = folder.run(&["cache", "status", "c0"]).expect(1);
     assert!(gone.stderr.contains("there is no cache c0"), "{gone:#?}");
@@ -332,7 +321,7 @@ fn a_cache_that_nobody_renews_ends_and_one_that_is_renewed_stays() {
         .run(&["cache", "renew", "c0", "--duration", "1s"])
         .expect(0);
     wait_ended(pid);
-    assert_eq!(lent_bytes(&folder), 0);
+    assert_eq!(folder.lent_bytes(), 0);
     assert!(!folder.path().join("caches/c0").exists());
 }
 
@@ -352,6 +341,7 @@ fn a_manager_with_an_old_journal_is_refused_where_managers_agree_at_etcd() {
         password: "open sesame".to_owned(),
     };
     let open = Etcd::new(etcd.url(), None).expect("an address");
+    let open = open.patient(PATIENCE);
     open.enable_credentials(&root).expect("it asks from now on");
     let create = ["cache", "create", "c0", "--size", "2M", "--region", "1M"];
     let nobody = [&create[..], &["--etcd", etcd.url()]].concat();
@@ -395,7 +385,10 @@ fn lose_nothing_to_a_full_disk(time: Duration) {
     let arguments = ["--size", "16M", "--region", "256K", "--copies", "2"];
     disk.run(&[&["cache", "create", "c0"][..], &arguments].concat())
         .expect(0);
-    let ask = || disk.run(&["cache", "status", "c0", "--json"]).json();
+    let ask = || {
+        let ask = || disk.run(&["cache", "status", "c0", "--json"]);
+        well::until("a status is told", ask, |_| true)
+    };
     let wait = |what: &str, wanted: &dyn Fn(&Value) -> bool| {
         let deadline = Instant::now() + PATIENCE;
         loop {

@@ -6,6 +6,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
 
+use support::lab::wait_until;
 use support::{Ended, Folder, cenote, run, runs, signal, wait_ended};
 
 fn up(folder: &Folder, hosts: &str, transport: &str) -> support::Ended {
@@ -220,7 +221,7 @@ fn a_cluster_whose_hosts_end_while_it_is_looked_for_is_started_again() {
             .count()
             == 2
     };
-    support::lab::wait_until("it looks for hosts", looked, String::new);
+    wait_until("it looks for hosts", looked, String::new);
     for pid in pids {
         signal(pid, "KILL");
     }
@@ -235,12 +236,17 @@ fn a_stopped_host_is_silent_and_is_killed_by_down() {
     up(&folder, "2", "shm").expect(0);
     let pid = folder.pid("h00");
     signal(pid, "STOP");
-    let status = folder
-        .run(&["status", "--json", "--timeout", "200ms"])
-        .expect(3)
-        .json();
-    assert_eq!(status["hosts"][0]["state"], "silent");
-    assert_eq!(status["hosts"][1]["state"], "up");
+    let look = || {
+        let look = ["status", "--json", "--timeout", "200ms"];
+        folder.run(&look).expect(3).json()
+    };
+    // The other one may need longer than that for an answer, and is not silent for ever.
+    let is_told = || {
+        let status = look();
+        assert_eq!(status["hosts"][0]["state"], "silent", "{status}");
+        status["hosts"][1]["state"] == "up"
+    };
+    wait_until("one is silent, one is up", is_told, || look().to_string());
     let down = folder.run(&["down", "--timeout", "1s"]).expect(0);
     assert!(down.stdout.contains("1 of them killed"), "{down:#?}");
     assert!(!runs(pid));

@@ -22,7 +22,7 @@ use support::lab::wait_until;
 use support::net::Killed;
 use support::{Folder, cenote, run, signal};
 
-const LIMIT: Duration = Duration::from_secs(20);
+const LIMIT: Duration = Duration::from_secs(60);
 const BYTES: &[u8] = b"written before the process was replaced";
 
 /// A client with one session and one endpoint.

@@ -63,7 +63,7 @@ impl Gated {
     }
 
     fn status(&self) -> Value {
-        self.ask().json()
+        self.until("a status is told", |_| true)
     }
 
     fn ask(&self) -> Ended {
@@ -83,9 +83,10 @@ impl Gated {
     }
 
     fn address(&self, name: &str) -> SocketAddr {
-        let status = self.status();
-        let address = node(&status, name)["registration"]["clients"][0].as_str();
-        address.expect("it is registered").parse().expect("one")
+        let address = |status: &Value| node(status, name)["registration"]["clients"][0].clone();
+        let status = self.until("it is registered", |status| address(status).is_string());
+        let address = address(&status);
+        address.as_str().expect("text").parse().expect("one")
     }
 
     fn kill(&self, name: &str) {
@@ -223,10 +224,11 @@ fn a_group_whose_nodes_are_cut_off_from_etcd_alone_is_served_on_and_stays_what_i
     for name in ["x0", "x1"] {
         gated.gates[name].open();
     }
-    let status = gated.until("they are registered again", |status| {
+    let status = gated.until("they are registered again, and all is whole", |status| {
         ["x0", "x1"].map(|name| node(status, name)["state"] == "up") == [true; 2]
+            && is_whole(status)
     });
-    assert!(is_whole(&status) && view(&status) == before, "{status:#}");
+    assert_eq!(view(&status), before, "{status:#}");
     for at in [away, here] {
         expect_all(at, "meanwhile");
     }
@@ -274,6 +276,7 @@ fn an_etcd_that_has_lost_its_data_and_has_gone_on_past_it_is_given_what_nodes_kn
     (0..50).for_each(|key| put(&mut client, key, "before"));
     gated.gates.values().for_each(Gate::shut);
     let store = Etcd::new(&gated.url, None).expect("an address");
+    let store = store.patient(PATIENCE);
     let before = store.list("/").expect("it answers");
     gated.lose_etcd_of_that_number();
     // Nothing of it is the nodes' own.
@@ -311,6 +314,7 @@ fn a_group_that_is_ended_while_nodes_run_elsewhere_begins_again_by_command() {
 
     let down = gated.well.run(&["down"]).expect(0);
     let etcd = Etcd::new(&gated.url, None).expect("an address");
+    let etcd = etcd.patient(PATIENCE);
     let has = |key: &str| {
         etcd.read(&format!("/cenote/kv/kv/{key}"))
             .unwrap()

@@ -54,10 +54,8 @@ fn expect_nothing_lost(lab: &Lab) {
 }
 
 fn slabs_of(lab: &Lab, host: &str) -> u64 {
-    let status = lab.folder.run(&["status", "--json"]).json();
-    let mut hosts = status["hosts"].as_array().expect("hosts").iter();
-    let found = hosts.find(|entry| entry["name"] == host).expect("a host");
-    let slabs = &found["status"]["slabs"];
+    let status = lab.folder.status_of(host);
+    let slabs = &status["slabs"];
     slabs["mapped"].as_u64().expect("a count") + slabs["orphaned"].as_u64().expect("a count")
 }
 
@@ -145,11 +143,7 @@ fn a_drain_is_called_off_by_its_time_limit_and_by_hand() {
         .expect(0);
     let said = folder.run(&["host", "drain", "h01"]).expect(0).stdout;
     assert_eq!(said, "h01: drained: no slabs mapped\n");
-    let draining = |name: &str| {
-        let status = folder.run(&["status", "--json"]).json();
-        let index = usize::from(name == "h01");
-        status["hosts"][index]["status"]["draining"].clone()
-    };
+    let draining = |name: &str| folder.status_of(name)["draining"].clone();
     assert_eq!(
         (draining("h00"), draining("h01")),
         (false.into(), true.into())

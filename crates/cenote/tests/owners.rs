@@ -7,8 +7,6 @@ mod support;
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
-use std::os::unix::net::UnixStream;
-use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use support::lab::{Lab, has_tools, wait_until};
@@ -131,8 +129,6 @@ fn kill_in_every_order(seed: u64, rounds: usize) {
     while round < rounds {
         let case = &CASES[round / 2 % CASES.len()];
         let mut lab = Lab::with_volume(14, case.transport, case.volume);
-        // Its socket is there before anybody listens.
-        wait_listens(&lab.socket(), case.transport);
         let mut sectors = Sectors::fill(&lab.socket(), PAGES, seed ^ round as u64);
         for _ in 0..2 {
             let order = ORDERS[round % ORDERS.len()];
@@ -145,14 +141,6 @@ fn kill_in_every_order(seed: u64, rounds: usize) {
     }
     println!("{unknown} writes were under way in {rounds} rounds, {there} of them are there");
     assert!(there > 0, "none of {unknown} writes under way is there");
-}
-
-fn wait_listens(socket: &Path, state: &str) {
-    wait_until(
-        "the server listens",
-        || UnixStream::connect(socket).is_ok(),
-        || state.to_owned(),
-    );
 }
 
 fn kill_in_order(
@@ -188,7 +176,6 @@ fn kill_in_order(
             }
         }
         lab.serve_after_kill();
-        wait_listens(&socket, state);
         sectors.check(&socket, writers, state)
     })
 }

@@ -9,7 +9,7 @@ use std::fs;
 
 use serde_json::Value;
 use support::lab::{Lab, Load, has_tools, wait_until};
-use support::{Ended, cenote, signal};
+use support::{Ended, cenote, host_status, signal};
 
 /// Six members of a stripe on eight hosts: two are to spare.
 fn pressed_lab() -> Lab {
@@ -53,12 +53,14 @@ fn host(lab: &Lab, name: &str) -> Value {
             fs::copy(lab.folder.path().join(file), aside.join(file)).expect("a copy");
         }
     }
-    let mut command = cenote();
-    command.args(["status", "--json", "--cluster"]).arg(cluster);
-    let status = Ended::from(command.output().expect("the binary runs")).json();
-    let mut hosts = status["hosts"].as_array().expect("hosts").iter();
-    let found = hosts.find(|entry| entry["name"] == name).expect("a host");
-    found["status"].clone()
+    let ask = || {
+        let mut command = cenote();
+        command
+            .args(["status", "--json", "--cluster"])
+            .arg(&cluster);
+        Ended::from(command.output().expect("the binary runs"))
+    };
+    host_status(ask, name)
 }
 
 fn number(value: &Value) -> u64 {

@@ -53,8 +53,7 @@ fn servers_that_cannot_say_that_they_are_ready_end_and_leave_nothing_behind() {
     let volumes = folder.run(&["volume", "list", "--json"]).expect(0).json();
     assert_eq!(volumes, serde_json::json!([]), "its volume is forgotten");
     // What it had of the hosts is theirs again, since it ended in good order.
-    let status = folder.run(&["status", "--json"]).expect(0).json();
-    assert_eq!(status["lent_bytes"], 0, "{status}");
+    assert_eq!(folder.lent_bytes(), 0);
 }
 
 #[test]
@@ -97,7 +96,7 @@ fn a_store_whose_start_nobody_reads_is_up() {
     }
     let ended = ended.expect(UNREAD);
     assert!(!ended.stderr.contains("panicked"), "{ended:#?}");
-    well.run(&["status"]).expect(0);
+    well.shown().expect(0);
 }
 
 #[test]

@@ -25,7 +25,13 @@ fn cluster() -> Folder {
 fn one_frame_is_text_with_every_host_and_volume() {
     let folder = cluster();
     let once = ["top", "--once", "--interval", "100ms"];
-    let frame = folder.run(&once).expect(0).stdout;
+    let mut frame = String::new();
+    // A host may be silent for as long as a frame waits.
+    let all_answer = || {
+        frame = folder.run(&once).expect(0).stdout;
+        frame.contains(": 3 of 3 hosts up")
+    };
+    wait_until("all hosts answer", all_answer, String::new);
     let lines: Vec<&str> = frame.lines().collect();
     assert!(lines[0].starts_with("cenote top  "), "{frame}");
     assert!(lines[0].contains(": 3 of 3 hosts up, 0 B lent of 96.0 MiB"));
@@ -76,7 +82,17 @@ fn what_a_hosts_machine_needs_is_seen() {
             .is_some_and(|word| word == "%")
     };
     wait_until("the host has looked", is_watched, frame);
-    let calm = words(&frame(), "h00");
+    // Of a host that answers: it may be silent for as long as a frame waits.
+    let told = |host: &str| {
+        let mut told = Vec::new();
+        let answers = || {
+            told = words(&frame(), host);
+            told.get(1).is_some_and(|word| word == "up")
+        };
+        wait_until("the host answers", answers, frame);
+        told
+    };
+    let calm = told("h00");
     assert_eq!(calm[8..10], ["0", "%"], "{calm:?}");
     assert_eq!(calm[12..14], ["16.0", "MiB"], "{calm:?}");
 
@@ -90,12 +106,12 @@ fn what_a_hosts_machine_needs_is_seen() {
     std::fs::rename(&next, &file).expect("a file");
     let number = |word: &str| word.parse::<f64>().expect("a number");
     let is_squeezed = || {
-        let squeezed = words(&frame(), "h00");
+        let squeezed = told("h00");
         // By the average, which follows within some seconds.
         number(&squeezed[8]) > 85.0 && number(&squeezed[10]) < 16.0 && squeezed[6] == "0"
     };
     wait_until("the others' memory is seen", is_squeezed, frame);
-    let other = words(&frame(), "h01");
+    let other = told("h01");
     assert_eq!(other[8..10], ["0", "%"], "{other:?}");
 }
 

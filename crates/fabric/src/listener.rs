@@ -66,6 +66,8 @@ pub struct Listener {
     next_id: u64,
     /// Most clients.
     places: usize,
+    /// Whoever goes to make place has been silent for so long.
+    silence: Duration,
     /// Whether the bound sockets are watched; when not, until when.
     accepting: bool,
     paused_until: Option<Instant>,
@@ -135,6 +137,7 @@ impl Listener {
             peers: HashMap::new(),
             next_id: 0,
             places: PEER_COUNT_MAX,
+            silence: FAILURE_TIMEOUT,
             accepting: false,
             paused_until: None,
         };
@@ -417,7 +420,7 @@ impl Listener {
                 _ => None,
             });
         if let Some((since, id)) = silent.min()
-            && since.elapsed() >= FAILURE_TIMEOUT
+            && since.elapsed() >= self.silence
         {
             tracing::warn!("all places are taken: a silent client goes");
             self.end_peer(id);

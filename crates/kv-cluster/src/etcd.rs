@@ -6,16 +6,16 @@
 //! breaks before the answer: see [`Etcd::swap`].
 //! Threads: [`Watch`] has one.
 
+mod error;
 mod lease;
 mod message;
 mod server;
 mod tls;
 mod watch;
 
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -23,6 +23,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::store::Store;
+pub use error::EtcdError;
 pub use lease::LeaseId;
 pub use server::{EtcdServer, ServerError};
 pub use tls::Tls;
@@ -37,6 +38,8 @@ const CALL_LIMIT: Duration = Duration::from_secs(3);
 const ANSWER_BYTES_MAX: u64 = 16 << 20;
 /// etcd's own numbers (of gRPC) of errors that another member, or a later time, may not give.
 const UNAVAILABLE: [i64; 2] = [4, 14];
+/// What is to be made is there already.
+const FAILED_PRECONDITION: i64 = 9;
 /// The token is not known or no longer.
 const UNAUTHENTICATED: i64 = 16;
 /// So much of what is not etcd's is told.
@@ -75,61 +78,6 @@ pub enum Swap {
     Changed(Option<Entry>),
 }
 
-/// Why a call has no result.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum EtcdError {
-    /// No endpoint answered; worth another try later.
-    #[error("etcd does not answer at {endpoints}: {last}")]
-    Unreachable {
-        /// All that were tried.
-        endpoints: String,
-        /// What the last one came to.
-        last: String,
-    },
-    /// etcd answered that it will not do this.
-    #[error("etcd refuses: {message} (code {code})")]
-    Refused {
-        /// Number of gRPC.
-        code: i64,
-        /// etcd's words.
-        message: String,
-    },
-    /// The answer is not one of etcd's.
-    #[error("not an answer of etcd: {0}")]
-    Malformed(String),
-    /// What answered speaks HTTP and not etcd's language: a proxy, or etcd before it knows what is asked.
-    #[error("HTTP status {status} in place of an answer of etcd: {said}")]
-    Http {
-        /// Number and name.
-        status: String,
-        /// The beginning of what it says.
-        said: String,
-    },
-    /// No endpoint, or one that is no URL.
-    #[error("{0:?} is no address of etcd; write http://HOST:PORT, several with commas")]
-    Endpoint(String),
-    /// One of https, and nobody who vouches for its certificate.
-    #[error("{0} speaks TLS: name the authority of its certificate, --etcd-ca FILE")]
-    NoAuthority(String),
-    /// The authority, the certificate or its key.
-    #[error("{}: {why}", path.display())]
-    Certificate {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong with it.
-        why: String,
-    },
-}
-
-impl EtcdError {
-    /// Whether the same call may succeed later.
-    #[must_use]
-    pub fn is_retryable(&self) -> bool {
-        matches!(self, Self::Unreachable { .. })
-    }
-}
-
 /// Name and password at etcd.
 #[derive(Clone)]
 pub struct Credentials {
@@ -149,6 +97,8 @@ impl std::fmt::Debug for Credentials {
 #[derive(Clone, Debug)]
 pub struct Etcd {
     agent: ureq::Agent,
+    /// How long a call is made again while endpoints are silent.
+    patience: Duration,
     shared: Arc<Shared>,
 }
 
@@ -209,6 +159,7 @@ impl Etcd {
             .into();
         Ok(Self {
             agent,
+            patience: Duration::ZERO,
             shared: Arc::new(Shared {
                 endpoints,
                 preferred: AtomicUsize::new(0),
@@ -216,6 +167,17 @@ impl Etcd {
                 token: Mutex::new(None),
             }),
         })
+    }
+
+    /// The same, for who has nothing to do without an answer: its calls are made again for so long
+    /// while the endpoints are silent, as they are when their disk has much to do. Where nobody
+    /// listens that is said at once.
+    #[must_use]
+    pub fn patient(&self, patience: Duration) -> Self {
+        Self {
+            patience,
+            ..self.clone()
+        }
     }
 
     /// The endpoints as they are given to [`Etcd::new`].
@@ -350,7 +312,17 @@ impl Etcd {
             ("auth/user/grant", json!({ "user": name, "role": "root" })),
             ("auth/enable", json!({})),
         ] {
-            self.call::<Value>(method, &request)?;
+            let mut is_again = false;
+            self.insist(|| match self.call_once::<Value>(method, &request) {
+                // It was done the time before, and the answer was late.
+                Err(EtcdError::Refused { code, .. }) if is_again && code == FAILED_PRECONDITION => {
+                    Ok(Value::Null)
+                }
+                said => {
+                    is_again = true;
+                    said
+                }
+            })?;
         }
         Ok(())
     }
@@ -367,6 +339,25 @@ impl Etcd {
 
     /// One call, at one endpoint after the other.
     fn call<T: DeserializeOwned>(&self, method: &str, request: &Value) -> Result<T, EtcdError> {
+        self.insist(|| self.call_once(method, request))
+    }
+
+    /// Makes a call until somebody has answered, for as long as the client is patient.
+    fn insist<T>(&self, mut call: impl FnMut() -> Result<T, EtcdError>) -> Result<T, EtcdError> {
+        let deadline = Instant::now() + self.patience;
+        loop {
+            match call() {
+                Err(error) if error.is_silence() && Instant::now() < deadline => {}
+                said => return said,
+            }
+        }
+    }
+
+    fn call_once<T: DeserializeOwned>(
+        &self,
+        method: &str,
+        request: &Value,
+    ) -> Result<T, EtcdError> {
         let bytes = self.each_endpoint(method, request, CALL_LIMIT, |mut response| {
             let body = response.body_mut().with_config().limit(ANSWER_BYTES_MAX);
             body.read_to_vec().map_err(|error| error.to_string())
@@ -385,7 +376,7 @@ impl Etcd {
     ) -> Result<T, EtcdError> {
         let count = self.shared.endpoints.len();
         let first = self.shared.preferred.load(Ordering::Relaxed);
-        let mut last = String::new();
+        let mut last = self.unreachable(String::new(), false);
         for turn in 0..count {
             let index = (first + turn) % count;
             match self.at_endpoint(index, method, request, limit, &read) {
@@ -393,11 +384,11 @@ impl Etcd {
                     self.shared.preferred.store(index, Ordering::Relaxed);
                     return Ok(answer);
                 }
-                Err(EtcdError::Unreachable { last: why, .. }) => last = why,
+                Err(error @ EtcdError::Unreachable { .. }) => last = error,
                 Err(other) => return Err(other),
             }
         }
-        Err(self.unreachable(last))
+        Err(last)
     }
 
     fn at_endpoint<T>(
@@ -413,7 +404,7 @@ impl Etcd {
             let token = self.token(index, fresh)?;
             let response = self.post(index, method, request, token.as_deref(), limit)?;
             if response.status().is_success() {
-                return read(response).map_err(|why| self.unreachable(why));
+                return read(response).map_err(|why| self.unreachable(why, false));
             }
             match self.refusal(response) {
                 EtcdError::Refused { code, .. } if code == UNAUTHENTICATED && !fresh => {}
@@ -445,8 +436,10 @@ impl Etcd {
         if let Some(token) = token {
             post = post.header("Authorization", token);
         }
-        post.send(request.to_string().as_bytes())
-            .map_err(|error| self.unreachable(error.to_string()))
+        post.send(request.to_string().as_bytes()).map_err(|error| {
+            let is_silent = matches!(error, ureq::Error::Timeout(_));
+            self.unreachable(error.to_string(), is_silent)
+        })
     }
 
     /// What an answer that is no success means.
@@ -454,10 +447,10 @@ impl Etcd {
         let status = response.status();
         let body = response.body_mut().with_config().limit(64 << 10);
         let Ok(bytes) = body.read_to_vec() else {
-            return self.unreachable(format!("HTTP status {status}"));
+            return self.unreachable(format!("HTTP status {status}"), false);
         };
         match message::refusal(&bytes) {
-            Some((code, message)) if UNAVAILABLE.contains(&code) => self.unreachable(message),
+            Some((code, message)) if UNAVAILABLE.contains(&code) => self.unreachable(message, true),
             Some((code, message)) => EtcdError::Refused { code, message },
             None => EtcdError::Http {
                 status: status.to_string(),
@@ -489,16 +482,17 @@ impl Etcd {
         let body = response.body_mut().with_config().limit(ANSWER_BYTES_MAX);
         let bytes = body
             .read_to_vec()
-            .map_err(|error| self.unreachable(error.to_string()))?;
+            .map_err(|error| self.unreachable(error.to_string(), false))?;
         let token = message::parse::<message::Token>(&bytes)?.token;
         *held() = Some(token.clone());
         Ok(Some(token))
     }
 
-    fn unreachable(&self, last: String) -> EtcdError {
+    fn unreachable(&self, last: String, is_silent: bool) -> EtcdError {
         EtcdError::Unreachable {
             endpoints: self.endpoints(),
             last,
+            is_silent,
         }
     }
 }

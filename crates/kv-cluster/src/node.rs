@@ -53,6 +53,8 @@ use cenote_memcached::{BindError, FIRST_TOKEN, Server};
 const TURN_MAX: Duration = Duration::from_secs(1);
 /// The same where something is to be tried again, or looked at, soon.
 const BUSY_TURN: Duration = Duration::from_millis(5);
+/// How long etcd may be silent when a node starts: less than who starts it waits for.
+const START_PATIENCE: Duration = Duration::from_secs(20);
 /// How long another node may take to say what it has.
 const ASK_LIMIT: Duration = Duration::from_secs(1);
 
@@ -280,18 +282,20 @@ impl Node {
             config.credentials.clone(),
             config.tls.as_ref(),
         )?;
+        // Without these answers there is nothing that it could do.
+        let asked = etcd.patient(START_PATIENCE);
         let keys = DocumentKeys::of(&config.cluster)?;
-        let cluster = Arc::new(keys.read_config(&etcd)?);
+        let cluster = Arc::new(keys.read_config(&asked)?);
         if KeyFingerprint::of(&config.key, &config.cluster) != cluster.key {
             return Err(NodeError::Key(config.cluster.clone()));
         }
-        let id = keys.claim_number(&etcd, &config.name)?;
-        let names = keys.numbers(&etcd)?;
+        let id = keys.claim_number(&asked, &config.name)?;
+        let names = keys.numbers(&asked)?;
         let plan = plan(&names, &keys, &cluster)?;
         let [mark, seed] = [random()?, random()?];
         let floor = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         let floor = floor.map_or(0, |since| u64::try_from(since.as_micros()).unwrap_or(0));
-        let incarnation = keys.claim_incarnation(&etcd, id, floor, mark)?;
+        let incarnation = keys.claim_incarnation(&asked, id, floor, mark)?;
         let server = Server::bind(cenote_memcached::Settings {
             workers: cluster.lanes,
             memory_bytes: cluster.memory_bytes,

@@ -143,7 +143,8 @@ fn part(
     let mut at = pages * thread / threads;
     let mut part = Part::new();
     let mut before = Instant::now();
-    while before < until {
+    // One at least, also by a thread that got no processor in the time.
+    while before < until || part.touches == 0 {
         let mut any = || (random.next() % pages as u64) as usize;
         let index = match pattern {
             Pattern::Random => any(),

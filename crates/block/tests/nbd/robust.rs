@@ -133,8 +133,7 @@ fn a_half_closed_client_still_gets_its_replies() {
 #[test]
 fn a_slow_handshake_is_given_up_and_a_slow_session_is_not() {
     let disk = Arc::new(RamDisk::new(1 << 20));
-    let limit = Duration::from_millis(300);
-    let fixture = Fixture::with(disk, |config| config.handshake_limit = limit);
+    let fixture = Fixture::with(disk, |config| config.handshake_limit = HANDSHAKE_LIMIT);
     let mut session = fixture.simple();
     let mut slow = fixture.connect();
     slow.greet();

@@ -321,7 +321,7 @@ fn a_stranger_that_begins_tls_and_stops_is_given_up() {
         let any: SocketAddr = "127.0.0.1:0".parse().unwrap();
         config.addresses.push(Address::Tcp(any));
         config.tls = Some(certificates.server());
-        config.handshake_limit = std::time::Duration::from_millis(300);
+        config.handshake_limit = HANDSHAKE_LIMIT;
     });
     let mut stranger = fixture.connect_tcp();
     stranger.greet();

@@ -5,7 +5,7 @@
 
 use std::fs::File;
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
 use serde_json::Value;
@@ -173,7 +173,7 @@ impl Lab {
             .spawn()
             .expect("nbdkit is installed");
         let client = PatientClient { child, socket };
-        wait_until("nbdkit listens", || client.socket.exists(), String::new);
+        wait_listens(&client.socket, "nbdkit");
         client
     }
 
@@ -197,7 +197,7 @@ impl Lab {
     }
 
     fn wait_served(&self) {
-        wait_until("the server listens", || self.socket().exists(), String::new);
+        wait_listens(&self.socket(), "the server");
     }
 
     pub fn socket(&self) -> PathBuf {
@@ -398,6 +398,15 @@ impl Load {
         assert!(status.success(), "fio: {text}");
         assert!(text.contains("err= 0"), "fio: {text}");
     }
+}
+
+/// Waits until a socket lets clients in: it lies there a moment before it does.
+pub fn wait_listens(socket: &Path, whose: &str) {
+    wait_until(
+        &format!("{whose} listens"),
+        || UnixStream::connect(socket).is_ok(),
+        String::new,
+    );
 }
 
 /// Waits for a condition, and shows `state` when it does not come true.

@@ -76,7 +76,7 @@ impl Market {
         );
         let quoted = |script: &str| format!("'''{head}{script}'''");
         let text = format!(
-            "look_every_s = 1\n[[provider]]\nname = \"cloud\"\nkind = \"command\"\nlimit_s = 20\n\
+            "look_every_s = 1\n[[provider]]\nname = \"cloud\"\nkind = \"command\"\nlimit_s = 100\n\
              acquire = [\"sh\", \"-c\", {}]\nrelease = [\"sh\", \"-c\", {}]\n{more}",
             quoted(GET),
             quoted(RELEASE)

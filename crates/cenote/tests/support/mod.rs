@@ -27,6 +27,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::retry_on_intr;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use serde_json::Value;
 
 /// The binary under test, blind to the caller's environment.
 pub fn cenote() -> Command {
@@ -80,7 +81,7 @@ impl Ended {
         self
     }
 
-    pub fn json(&self) -> serde_json::Value {
+    pub fn json(&self) -> Value {
         serde_json::from_str(&self.stdout).unwrap_or_else(|e| panic!("{e}: {self:#?}"))
     }
 }
@@ -129,6 +130,23 @@ impl Folder {
         )
     }
 
+    /// What a host says of itself. On a busy machine it may be silent for as long as a command
+    /// waits.
+    pub fn status_of(&self, host: &str) -> Value {
+        let ask = || self.run(&["status", "--json"]);
+        host_status(ask, host)
+    }
+
+    /// Bytes that hosts have lent, when all that run have said how many.
+    pub fn lent_bytes(&self) -> u64 {
+        let ask = || self.run(&["status", "--json"]);
+        let status = well::until("all hosts answer", ask, |status| {
+            let mut hosts = status["hosts"].as_array().expect("hosts").iter();
+            hosts.all(|host| host["state"] != "silent")
+        });
+        status["lent_bytes"].as_u64().expect("a number")
+    }
+
     pub fn create_volume(&self, name: &str, size: &str, scheme: &str) {
         self.run(&["volume", "create", name, "--size", size, "--scheme", scheme])
             .expect(0);
@@ -149,6 +167,17 @@ impl Drop for Folder {
             panic!("{ended:#?}");
         }
     }
+}
+
+/// What a host says of itself, by a command that asks all hosts until this one answers.
+pub fn host_status(ask: impl Fn() -> Ended, host: &str) -> Value {
+    let of = |status: &Value| {
+        let mut hosts = status["hosts"].as_array().expect("hosts").iter();
+        let found = hosts.find(|entry| entry["name"] == host);
+        found.expect("a host of the cluster")["status"].clone()
+    };
+    let what = format!("{host} answers");
+    of(&well::until(&what, ask, |status| !of(status).is_null()))
 }
 
 /// Whether a process of this number runs: any thread of it. Its state would not tell, for that is the first

@@ -94,20 +94,35 @@ impl Well {
         self.until("whole", |status| status["whole"] == true);
     }
 
+    /// The status as people see it, once etcd has answered the command.
+    pub fn shown(&self) -> Ended {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let ended = self.run(&["status"]);
+            if !is_unknown(&ended) {
+                return ended;
+            }
+            assert!(Instant::now() < deadline, "etcd is silent: {ended:#?}");
+        }
+    }
+
     /// Asks until the status is as wanted.
     pub fn until(&self, what: &str, wanted: impl FnMut(&Value) -> bool) -> Value {
         until(what, || self.ask(), wanted)
     }
 }
 
-/// Asks by `ask` until what it says is as wanted. While etcd cannot be reached the command has nothing
-/// to say and ends with 1: not yet.
+/// While etcd cannot be reached the command has nothing to say, and ends with 1.
+fn is_unknown(ended: &Ended) -> bool {
+    ended.code == 1 && ended.stdout.is_empty()
+}
+
+/// Asks by `ask` until what it says is as wanted.
 pub fn until(what: &str, ask: impl Fn() -> Ended, mut wanted: impl FnMut(&Value) -> bool) -> Value {
     let deadline = Instant::now() + PATIENCE;
     loop {
         let ended = ask();
-        let is_unknown = ended.code == 1 && ended.stdout.is_empty();
-        if !is_unknown
+        if !is_unknown(&ended)
             && let status = ended.json()
             && wanted(&status)
         {

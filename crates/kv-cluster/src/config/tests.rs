@@ -124,6 +124,8 @@ fn a_cluster_is_founded_once_and_numbers_are_given_once() {
         other => other.unwrap(),
     };
     let etcd = Etcd::new(server.url(), None).unwrap();
+    // How slow its disk is, is no matter of this test.
+    let etcd = etcd.patient(std::time::Duration::from_secs(60));
     let keys = DocumentKeys::of("c").unwrap();
     let none = keys.read_config(&etcd).unwrap_err();
     assert_eq!(none.to_string(), "there is no cluster c in etcd");

@@ -1,5 +1,6 @@
 //! Against a real server. Without the program the tests say that they were left out.
 
+use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
 
 use super::*;
@@ -31,8 +32,9 @@ impl Store {
         }
     }
 
+    /// How slow the disk is, is no matter of these tests.
     fn client(&self) -> Etcd {
-        Etcd::new(&self.url, None).unwrap()
+        Etcd::new(&self.url, None).unwrap().patient(PATIENCE)
     }
 
     fn restart(&mut self) {
@@ -136,6 +138,63 @@ fn silent_endpoints_are_passed_over() {
     }
     let made = Etcd::new("https://a:1", None);
     assert!(matches!(made, Err(EtcdError::NoAuthority(_))));
+}
+
+/// A server that is silent on its first connection, and answers on those after it.
+fn slow(answers: Vec<(u16, &'static str)>) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    std::thread::spawn(move || {
+        let _silent = listener.accept().unwrap();
+        for (code, said) in answers {
+            let (mut stream, _) = listener.accept().unwrap();
+            // What was not read of a request would be told as a reset.
+            let mut request = Vec::new();
+            while !request.ends_with(b"}") {
+                let mut byte = [0];
+                stream.read_exact(&mut byte).unwrap();
+                request.extend(byte);
+            }
+            let length = said.len();
+            let head = format!("HTTP/1.1 {code} It\r\nConnection: close\r\n");
+            let answer = format!("{head}Content-Length: {length}\r\n\r\n{said}");
+            stream.write_all(answer.as_bytes()).unwrap();
+        }
+    });
+    url
+}
+
+#[test]
+fn who_is_patient_asks_again_while_etcd_is_silent_and_not_where_nobody_listens() {
+    let nothing = r#"{"header":{"cluster_id":"1","revision":"7"}}"#;
+    let etcd = Etcd::new(&slow(vec![(200, nothing)]), None).unwrap();
+    let error = etcd.read("/a").unwrap_err();
+    assert!(error.is_silence(), "{error}");
+    let etcd = Etcd::new(&slow(vec![(200, nothing)]), None).unwrap();
+    assert_eq!(etcd.patient(PATIENCE).read("/a").unwrap(), None);
+
+    let closed = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", closed.local_addr().unwrap());
+    drop(closed);
+    // An hour, unless it is told at once.
+    let patient = Etcd::new(&url, None)
+        .unwrap()
+        .patient(Duration::from_secs(3600));
+    let error = patient.read("/a").unwrap_err();
+    assert!(error.is_retryable() && !error.is_silence(), "{error}");
+}
+
+#[test]
+fn what_was_done_and_not_answered_in_time_is_no_error_the_second_time() {
+    let root = Credentials {
+        name: "root".to_owned(),
+        password: "open sesame".to_owned(),
+    };
+    let there =
+        r#"{"error":"user name already exists","code":9,"message":"user name already exists"}"#;
+    let url = slow(vec![(400, there), (200, "{}"), (200, "{}"), (200, "{}")]);
+    let etcd = Etcd::new(&url, None).unwrap().patient(PATIENCE);
+    etcd.enable_credentials(&root).unwrap();
 }
 
 /// An authority, and certificates of 127.0.0.1 and of clients that it has signed: as an operator makes them.
@@ -429,7 +488,9 @@ fn a_user_and_a_password_are_shown_and_shown_again() {
             name: "root".to_owned(),
             password: password.to_owned(),
         };
-        Etcd::new(&store.url, Some(credentials)).unwrap()
+        Etcd::new(&store.url, Some(credentials))
+            .unwrap()
+            .patient(PATIENCE)
     };
     assert!(matches!(
         with("dry").read("/a"),

@@ -22,6 +22,7 @@ impl Away {
         Err(EtcdError::Unreachable {
             endpoints: "none".to_owned(),
             last: "silence".to_owned(),
+            is_silent: true,
         })
     }
 }

@@ -317,7 +317,7 @@ fn who_does_not_read_does_not_cost_memory() {
 
 #[test]
 fn the_silent_are_dropped_where_that_is_asked() {
-    let server = Server::start(&["-p", "-1", "-l", "127.0.0.1", "-o", "idle_timeout=1"]);
+    let server = Server::start(&["-p", "-1", "-l", "127.0.0.1", "-o", "idle_timeout=5"]);
     let mut stream = server.connect();
     assert_eq!(ask(&mut stream, "mn\r\n"), "MN\r\n");
     assert_eq!(stream.read(&mut [0]).unwrap(), 0);

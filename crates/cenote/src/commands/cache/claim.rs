@@ -8,9 +8,13 @@
 //! [`Agreement`].
 
 use std::cmp::Ordering;
+use std::time::Duration;
 
 use cenote_cache::service::{Agreement, Claimed};
 use cenote_kv_cluster::etcd::{Etcd, Swap};
+
+/// How long etcd may be silent when a manager starts: less than who starts it waits for.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The key of one cache, for the manager in one place.
 pub struct AtEtcd {
@@ -32,7 +36,9 @@ impl AtEtcd {
 
 impl Agreement for AtEtcd {
     fn claim(&mut self, last: u64) -> Result<Claimed, String> {
-        let found = self.etcd.read(&self.key);
+        // Without an answer the manager does not start.
+        let etcd = self.etcd.patient(PATIENCE);
+        let found = etcd.read(&self.key);
         let found = found.map_err(|error| error.to_string())?;
         let (revision, stored) = match &found {
             None => (0, None),
@@ -44,7 +50,7 @@ impl Agreement for AtEtcd {
         let epoch = next(stored, &self.place, last)?;
         let may_have_rival = stored.is_some_and(|(_, place)| place != self.place);
         let value = format!("{epoch} {}", self.place);
-        match self.etcd.swap(&self.key, revision, value.as_bytes(), None) {
+        match etcd.swap(&self.key, revision, value.as_bytes(), None) {
             Ok(Swap::Done(_)) => Ok(Claimed {
                 epoch,
                 may_have_rival,

@@ -54,7 +54,7 @@ pub struct Args {
 
 pub fn run(args: &Args) -> Result<u8> {
     let stop = signals::on_stop(|| ())?;
-    let found = args.which.load()?;
+    let found = args.which.load()?.patient();
     // Fails here, with what is wrong, and not in the node's log.
     found.keys.read_config(&found.etcd)?;
     let number = found.keys.claim_number(&found.etcd, &args.name)?;

@@ -14,6 +14,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use cenote_cli::failure::Failure;
@@ -174,7 +175,18 @@ pub struct Found {
     pub key_file: PathBuf,
 }
 
+/// How long etcd may be silent before a command that changes something ends with an error.
+pub const ETCD_PATIENCE: Duration = Duration::from_secs(20);
+
 impl Found {
+    /// For a command that changes something, and would leave half of it behind where etcd is slow.
+    pub fn patient(self) -> Self {
+        Self {
+            etcd: self.etcd.patient(ETCD_PATIENCE),
+            ..self
+        }
+    }
+
     /// The cluster that is up in a folder; `None`: none is.
     pub fn of_folder(dir: &Path) -> Result<Option<Self>> {
         let which = Which::of_folder(dir);

@@ -45,7 +45,7 @@ const STEP: Duration = Duration::from_millis(50);
 const ASK_LIMIT: Duration = Duration::from_secs(1);
 
 pub fn run(args: &Args) -> Result<u8> {
-    let found = args.which.load()?;
+    let found = args.which.load()?.patient();
     let config = found.keys.read_config(&found.etcd)?;
     if let Some(group) = args.group.filter(|group| *group >= config.groups) {
         let what = format!(

@@ -17,10 +17,10 @@ use cenote_kv::group::member::Service;
 use cenote_kv_cluster::config::{
     ClusterConfig, DocumentKeys, KeyFingerprint, REGION_BYTES, Scheme,
 };
-use cenote_kv_cluster::etcd::{Etcd, EtcdServer, ServerError};
+use cenote_kv_cluster::etcd::{Credentials, Etcd, EtcdError, EtcdServer, ServerError};
 use cenote_kv_cluster::layout::Code;
 
-use super::place::{Found, Known, KvDir, NAME, PASSWORD};
+use super::place::{ETCD_PATIENCE, Found, Known, KvDir, NAME, PASSWORD};
 use super::service_flags::Serving;
 use super::start::{Addresses, Starting};
 use super::status;
@@ -131,7 +131,7 @@ pub fn run(args: &Args) -> Result<u8> {
         Some(_) => dir.at_own_etcd(),
         None => args.at_etcd.clone(),
     };
-    let etcd = at_etcd.connect(&known.etcd)?;
+    let etcd = at_etcd.connect(&known.etcd)?.patient(ETCD_PATIENCE);
     keys.found(&etcd, &config)?;
     // Numbers in the order of the names, so that the plan reads as it is drawn.
     for name in &config.nodes {
@@ -306,7 +306,8 @@ fn all_serve(found: &Found, config: &ClusterConfig, stop: &AtomicBool) -> Result
 /// Brings the etcd of a cluster that runs back.
 fn revive(dir: &KvDir, known: &Known) -> Result<u8> {
     let server = OwnEtcd::start_again(dir, &known.etcd)?;
-    dir.at_own_etcd().connect(&known.etcd)?.read("/cenote")?;
+    let etcd = dir.at_own_etcd().connect(&known.etcd)?;
+    etcd.patient(ETCD_PATIENCE).read("/cenote")?;
     server.keep();
     println!(
         "up: the cluster is running, and its etcd at {} was restarted with its data",
@@ -322,6 +323,16 @@ fn write_password(folder: &Folder) -> Result<()> {
     getrandom::fill(&mut bytes).map_err(|error| anyhow::anyhow!("get random bytes: {error}"))?;
     let password: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
     Ok(folder.write(PASSWORD, &(password + "\n"))?)
+}
+
+/// Has an etcd ask for a password. One that is new, or has lost its data, asks nobody.
+fn protect(open: &Etcd, credentials: &Credentials) -> Result<(), EtcdError> {
+    match open.read("/cenote") {
+        Ok(_) => open.enable_credentials(credentials),
+        Err(EtcdError::Refused { .. }) => Ok(()),
+        // Who knows whether it asks.
+        Err(error) => Err(error),
+    }
 }
 
 /// An etcd of ours; stopped again unless it is kept.
@@ -384,12 +395,9 @@ impl OwnEtcd {
             server: Some(server),
             folder: dir.make_etcd()?,
         };
-        // One that is new, or has lost its data, asks nobody.
-        let open = Etcd::new(&own.url(), None)?;
-        if open.read("/cenote").is_ok()
-            && let Some(credentials) = dir.at_own_etcd().credentials()?
-        {
-            open.enable_credentials(&credentials)?;
+        if let Some(credentials) = dir.at_own_etcd().credentials()? {
+            let open = Etcd::new(&own.url(), None)?;
+            protect(&open.patient(ETCD_PATIENCE), &credentials)?;
         }
         let process = own.server.as_ref().expect("just started").process();
         Identity::of(process)?.save(&own.folder)?;
@@ -415,5 +423,26 @@ impl Drop for OwnEtcd {
                 tracing::warn!(error = format!("{error:#}"), "forget etcd");
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+
+    /// Nobody knows whether it asks for the password: nodes would be started at one that asks
+    /// nobody.
+    #[test]
+    fn an_etcd_that_is_silent_does_not_count_as_one_that_asks() {
+        let mute = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}", mute.local_addr().unwrap());
+        let credentials = Credentials {
+            name: "root".to_owned(),
+            password: "open sesame".to_owned(),
+        };
+        let silence = protect(&Etcd::new(&url, None).unwrap(), &credentials);
+        assert!(silence.unwrap_err().is_silence());
     }
 }

@@ -26,7 +26,7 @@ impl Fleet {
     fn poll(&mut self, queue: &mut CompletionQueue) {
         let endpoints = self.clients.iter_mut();
         let endpoints = endpoints.map(|client| &mut client.endpoint as &mut dyn Endpoint);
-        self.batch.poll(endpoints, Time::now(), queue);
+        self.batch.poll(endpoints, STILL, queue);
     }
 
     /// Waits until every host that owes an answer has begun to give it.

@@ -133,6 +133,7 @@ impl Reached<'_> {
         let silent = || EtcdError::Unreachable {
             endpoints: "simulated".to_owned(),
             last: "silence".to_owned(),
+            is_silent: true,
         };
         if !etcd.is_up || self.node.is_some_and(|node| etcd.cut.contains(&node)) {
             return Err(silent());

@@ -347,7 +347,10 @@ impl Etcd {
         let deadline = Instant::now() + self.patience;
         loop {
             match call() {
-                Err(error) if error.is_silence() && Instant::now() < deadline => {}
+                Err(error) if error.is_silence() && Instant::now() < deadline => {
+                    // One that says that it cannot yet says so at once.
+                    std::thread::sleep(Duration::from_millis(50));
+                }
                 said => return said,
             }
         }

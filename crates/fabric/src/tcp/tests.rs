@@ -117,6 +117,7 @@ const STILL: Time = Time(1);
 struct Client {
     endpoint: TcpEndpoint,
     queue: CompletionQueue,
+    clock: fn() -> Time,
 }
 
 impl Client {
@@ -128,6 +129,7 @@ impl Client {
         Self {
             endpoint: TcpEndpoint::new(stream, records).unwrap(),
             queue: CompletionQueue::default(),
+            clock: || STILL,
         }
     }
 
@@ -167,7 +169,7 @@ impl Client {
             if let Some(fd) = self.endpoint.fd() {
                 wait(&[fd], Some(Duration::from_millis(100))).unwrap();
             }
-            self.endpoint.poll(STILL, &mut self.queue);
+            self.endpoint.poll((self.clock)(), &mut self.queue);
         }
     }
 

@@ -153,6 +153,10 @@ fn run(protection: WireProtection, to_host: bool, tamper: Option<Tamper>) -> See
     let (our_records, their_records) = records(protection);
     rig.agent.adopt(theirs, CLIENT, their_records);
     let mut client = Client::with(ours, our_records);
+    if tamper.is_some() && protection != WireProtection::Plain {
+        // What is left out is found missing by the silence after it.
+        client.clock = Time::now;
+    }
     let is_changed = AtomicBool::new(false);
     let editor = |tamper| Editor {
         tamper,

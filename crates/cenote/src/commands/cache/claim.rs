@@ -10,7 +10,8 @@
 use std::cmp::Ordering;
 
 use cenote_cache::service::{Agreement, Claimed};
-use cenote_kv_cluster::etcd::{Etcd, Swap};
+use cenote_kv_cluster::etcd::Etcd;
+use cenote_kv_cluster::store::Swap;
 
 /// The key of one cache, for the manager in one place.
 pub struct AtEtcd {

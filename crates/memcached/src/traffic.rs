@@ -22,10 +22,7 @@ pub(super) struct Traffic {
     pub(super) buffer_bytes: Counter,
     /// Of requests of clients that wait here, or for other nodes.
     pub(super) asked_bytes: Counter,
-    evictions: Counter,
-    evicted_unfetched: Counter,
-    reclaimed: Counter,
-    expired_unfetched: Counter,
+    went: Went,
     pub(super) classes: Published,
 }
 
@@ -34,10 +31,7 @@ impl Traffic {
         self.items.set(figures.items);
         self.bytes.set(figures.bytes);
         self.resident_bytes.set(figures.resident_bytes);
-        self.evictions.set(figures.went.evictions);
-        self.evicted_unfetched.set(figures.went.evicted_unfetched);
-        self.reclaimed.set(figures.went.reclaimed);
-        self.expired_unfetched.set(figures.went.expired_unfetched);
+        self.went.set(&figures.went);
     }
 
     pub(super) fn figures(&self) -> Figures {
@@ -45,12 +39,7 @@ impl Traffic {
             items: self.items.read(),
             bytes: self.bytes.read(),
             resident_bytes: self.resident_bytes.read(),
-            went: Counts {
-                evictions: self.evictions.read(),
-                evicted_unfetched: self.evicted_unfetched.read(),
-                reclaimed: self.reclaimed.read(),
-                expired_unfetched: self.expired_unfetched.read(),
-            },
+            went: self.went.read(),
         }
     }
 }
@@ -69,10 +58,7 @@ impl Default for Published {
 struct Numbers {
     items: Counter,
     bytes: Counter,
-    evictions: Counter,
-    evicted_unfetched: Counter,
-    reclaimed: Counter,
-    expired_unfetched: Counter,
+    went: Went,
 }
 
 impl Published {
@@ -80,10 +66,7 @@ impl Published {
         let class = &self.0[class];
         class.items.set(figures.here.items);
         class.bytes.set(figures.here.bytes);
-        class.evictions.set(figures.went.evictions);
-        class.evicted_unfetched.set(figures.went.evicted_unfetched);
-        class.reclaimed.set(figures.went.reclaimed);
-        class.expired_unfetched.set(figures.went.expired_unfetched);
+        class.went.set(&figures.went);
     }
 
     pub(super) fn of(&self, class: usize) -> ClassFigures {
@@ -93,12 +76,34 @@ impl Published {
                 items: class.items.read(),
                 bytes: class.bytes.read(),
             },
-            went: Counts {
-                evictions: class.evictions.read(),
-                evicted_unfetched: class.evicted_unfetched.read(),
-                reclaimed: class.reclaimed.read(),
-                expired_unfetched: class.expired_unfetched.read(),
-            },
+            went: class.went.read(),
+        }
+    }
+}
+
+/// Items that went without being asked to.
+#[derive(Debug, Default)]
+struct Went {
+    evictions: Counter,
+    evicted_unfetched: Counter,
+    reclaimed: Counter,
+    expired_unfetched: Counter,
+}
+
+impl Went {
+    fn set(&self, counts: &Counts) {
+        self.evictions.set(counts.evictions);
+        self.evicted_unfetched.set(counts.evicted_unfetched);
+        self.reclaimed.set(counts.reclaimed);
+        self.expired_unfetched.set(counts.expired_unfetched);
+    }
+
+    fn read(&self) -> Counts {
+        Counts {
+            evictions: self.evictions.read(),
+            evicted_unfetched: self.evicted_unfetched.read(),
+            reclaimed: self.reclaimed.read(),
+            expired_unfetched: self.expired_unfetched.read(),
         }
     }
 }

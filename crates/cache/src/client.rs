@@ -27,6 +27,8 @@ mod queue;
 mod region;
 #[cfg(test)]
 mod tests;
+mod verbs;
+mod windows;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -35,12 +37,11 @@ use bytes::{Bytes, BytesMut};
 use cenote_fabric::{RemoteWindow, Time};
 use cenote_pool::control::Window;
 
-use crate::injected_faults::{InjectedFault, is_injected};
-use crate::owner::{Access, Entry, HostIndex};
-use crate::path::{Completion, Failure, Full, Operation, Path, Token};
+use crate::owner::{Entry, HostIndex};
+use crate::path::{Completion, Path, Token};
 use patience::Patience;
-use piece::{Piece, PieceKind, Progress};
-use region::RegionView;
+use piece::{Piece, PieceKind};
+use region::{RegionView, WindowName};
 
 /// How a cache is cut.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -156,9 +157,6 @@ struct Request {
     /// Regions that parts of a write are in, with their losses then.
     written: Vec<(usize, u32)>,
 }
-
-/// A window of a host: its id, and its generation.
-type WindowName = (u32, u64);
 
 #[derive(Default)]
 struct Link {

@@ -3,11 +3,11 @@
 //! Stepped from outside with the time, as the manager is. What passes between a client and its owner is the
 //! caller's.
 
-use cenote_fabric::{Incoming, Session, Time};
+use cenote_fabric::{Incoming, Session, Time, WindowDescriptor};
+use cenote_pool::control::Window;
 
 use crate::client::Client;
 use crate::links::{Dial, HostConfig, Linked};
-use crate::manager::fabric_window;
 use crate::path::{Batched, OneSided, Path};
 
 /// A client with its connections.
@@ -159,5 +159,16 @@ impl Attached {
                 }
             }
         }
+    }
+}
+
+/// A window as the fabric has it.
+#[must_use]
+pub fn fabric_window(window: Window) -> WindowDescriptor {
+    WindowDescriptor {
+        id: cenote_fabric::WindowId(window.id),
+        generation: cenote_fabric::Generation(window.generation),
+        len_bytes: window.len_bytes,
+        rights: cenote_fabric::Rights(window.rights),
     }
 }

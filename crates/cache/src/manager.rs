@@ -7,6 +7,7 @@
 mod checkpoints;
 mod host;
 mod roster;
+mod saving;
 #[cfg(test)]
 mod tests;
 
@@ -14,16 +15,16 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use cenote_fabric::calls::CallerOpener;
-use cenote_fabric::{Error, Incoming, Time, WindowDescriptor};
+use cenote_fabric::{Error, Incoming, Time};
 use cenote_pool::control::{FillResult, HeldSlab, Refusal, Reply, Request, Source, Window};
 
 use crate::links::{Dial, HostConfig, Linked};
 use crate::owner::{
     Action, BadRecord, ClientNumber, Entry, HostIndex, OWN_REQUEST, Owner, Record, Settings,
 };
-use checkpoints::Checkpoints;
-pub use checkpoints::{CheckpointError, Made};
 use host::{HostLink, Listed, State};
+use saving::Checkpoints;
+pub use saving::{CheckpointError, Made};
 
 /// What the caller is to pass on.
 #[derive(Clone, Debug)]
@@ -527,17 +528,6 @@ impl Manager {
 
 fn names(hosts: &[HostConfig]) -> Vec<String> {
     hosts.iter().map(|host| host.name.clone()).collect()
-}
-
-/// A window as the fabric has it.
-#[must_use]
-pub fn fabric_window(window: Window) -> WindowDescriptor {
-    WindowDescriptor {
-        id: cenote_fabric::WindowId(window.id),
-        generation: cenote_fabric::Generation(window.generation),
-        len_bytes: window.len_bytes,
-        rights: cenote_fabric::Rights(window.rights),
-    }
 }
 
 /// Whether an error is the end of a session, as opposed to a bound that will pass.

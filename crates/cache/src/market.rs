@@ -15,8 +15,8 @@ mod relocation;
 mod source;
 
 pub use allocation::{Allocation, Need, NeedError, NoMachines, Share};
-pub use catalogue::{Catalogue, CatalogueError, MachineType};
-pub use lookout::{EVERY, Holding, Lookout};
+pub use catalogue::{Catalogue, CatalogueError, EVERY, MachineType};
+pub use lookout::{Holding, Lookout};
 pub use relocation::Move;
 pub use source::{Source, SourceKind};
 

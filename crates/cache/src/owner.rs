@@ -19,184 +19,79 @@
 //!
 //! Paper: \[redy22\] section 5 (region table, migration); copies are ours. Decision 71.
 
+mod action;
 mod audit;
+mod books;
 mod checkpoints;
 mod clients;
 mod fence;
-mod hosts;
+mod host;
 mod life;
+mod outdated;
 mod planner;
 mod record;
 mod region;
 mod relocation;
 mod roster;
+mod settings;
 mod standstill;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use cenote_fabric::Time;
 use cenote_pool::control::{FillResult, HeldSlab, Refusal, Window};
 
-use checkpoints::Outdated;
+pub use action::{Action, OWN_REQUEST, SlabOf};
 pub use checkpoints::{HOLD_MAX, Held, Hold};
 pub use clients::{CLIENTS_MAX, ClientNumber, LEASE, LEASE_MARGIN, Renewal};
 use clients::{Clients, Role};
-use fence::Renewing;
-use hosts::Host;
-pub use hosts::HostIndex;
-use life::{Life, Reign};
+use host::Host;
+pub use host::HostIndex;
+use outdated::Outdated;
 pub use record::{BadRecord, HOSTS_MAX, Record};
 pub use region::{Access, Copy, Entry, Stage};
-use region::{Contents, Region};
+use region::{Contents, Region, Renewing};
 pub use relocation::{ANSWER_LIMIT, FILLS_AHEAD};
 pub use roster::HostSummary;
-use standstill::Recording;
+pub use settings::{REGION_BYTES_MAX, REGIONS_MAX, Settings};
 
 use crate::injected_faults::{InjectedFault, is_injected};
 
-/// What a cache is. Sizes in bytes.
-#[derive(Clone, Copy, Debug)]
-pub struct Settings {
-    /// Its identity on hosts.
-    pub cache: u128,
-    /// Bytes of a slab of its hosts.
-    pub slab_bytes: u64,
-    /// Slabs of a region, at least 1.
-    pub slabs_per_region: u32,
-    /// Copies of each region on different failure domains, 1 or 2.
-    pub copies: usize,
-    /// A host that is out of reach for longer is taken for dead: what it holds is lost, and
-    /// is not used again when it returns.
-    pub give_up_after: Duration,
-}
-
-impl Settings {
-    /// Bytes of a region.
-    #[must_use]
-    pub fn region_bytes(&self) -> u64 {
-        self.slab_bytes * u64::from(self.slabs_per_region)
-    }
-}
-
-/// Longest region: 1 GiB, as in the paper.
-pub const REGION_BYTES_MAX: u64 = 1 << 30;
-
-/// Number of the request by which a driver owns the cache on a host; those of actions are higher.
-pub const OWN_REQUEST: u64 = 1;
-
-/// Most regions of a cache.
-pub const REGIONS_MAX: u32 = 1 << 16;
-
-/// What a slab is for. On its host it is extent `region * slabs_per_region + slab` of a volume that
-/// is the cache, and member 0 of that: see [`cenote_pool::ledger::StripeMember`]. A host has no two slabs
-/// of one place.
+/// Whether this owner decides.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct SlabOf {
-    /// The region.
-    pub region: u32,
-    /// Which of the region's slabs.
-    pub slab: u32,
+pub(super) enum Reign {
+    /// Nobody said otherwise. No other can have begun before `until`.
+    Stands { until: Time },
+    /// A host has seen a later owner: nothing is done or granted any more.
+    Superseded,
 }
 
-impl SlabOf {
-    /// The extent that hosts know it by. Another region would have it only past [`REGIONS_MAX`].
-    #[must_use]
-    pub fn extent(self, slabs_per_region: u32) -> u32 {
-        self.region
-            .saturating_mul(slabs_per_region)
-            .saturating_add(self.slab)
-    }
-
-    /// What an extent is for.
-    #[must_use]
-    pub fn of_extent(extent: u32, slabs_per_region: u32) -> Self {
-        Self {
-            region: extent / slabs_per_region,
-            slab: extent % slabs_per_region,
-        }
-    }
+/// How long a cache is kept.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Life {
+    /// Until it is deleted.
+    Unbounded,
+    /// Until nobody has renewed it for so long.
+    Leased { duration: Duration, until: Time },
+    /// It is over, and its slabs go back.
+    Over,
 }
 
-/// What the driver is to do, in order.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub enum Action {
-    /// Ask a host for a slab.
-    Map {
-        /// The host.
-        host: HostIndex,
-        /// Returned with [`Owner::handle_granted`] or [`Owner::handle_refused`].
-        request: u64,
-        /// What it is for.
-        place: SlabOf,
-    },
-    /// Give a slab back, if the host is connected; if not, the books are compared when it is.
-    Unmap {
-        /// The host.
-        host: HostIndex,
-        /// Its window.
-        window: Window,
-    },
-    /// Give a slab's window another generation, and leave its bytes.
-    Renew {
-        /// The host.
-        host: HostIndex,
-        /// Returned with [`Owner::handle_granted`] or [`Owner::handle_refused`].
-        request: u64,
-        /// Its window so far.
-        window: Window,
-    },
-    /// End the session to a host and begin another: it does not answer what it is asked.
-    Reconnect {
-        /// The host.
-        host: HostIndex,
-    },
-    /// Have a host read a range of a slab from another host, at the same offset.
-    Fill {
-        /// The host that reads.
-        host: HostIndex,
-        /// Returned with [`Owner::handle_filled`].
-        request: u64,
-        /// Its slab.
-        target: Window,
-        /// The host that is read.
-        source: HostIndex,
-        /// Its slab.
-        source_window: Window,
-        /// First byte of the range in both.
-        offset: u64,
-        /// At most [`cenote_pool::control::FILL_BYTES_MAX`].
-        len_bytes: u64,
-    },
-    /// Fill new memory from the checkpoint. Nobody uses it yet.
-    Restore {
-        /// Returned with [`Owner::handle_restored`].
-        request: u64,
-        /// The region.
-        region: u32,
-        /// The host.
-        host: HostIndex,
-        /// Its slabs, in the order of the region's bytes.
-        windows: Vec<Window>,
-    },
-    /// Tell a host that there is nowhere to put what it asked for.
-    Decline {
-        /// The host.
-        host: HostIndex,
-        /// The slab's window.
-        window: Window,
-    },
-    /// Keep [`Owner::record`] where the next owner finds it, before anything that follows.
-    Record,
-    /// Tell a client what holds for a region from now on.
-    Tell {
-        /// The client.
-        client: ClientNumber,
-        /// The region's entry.
-        entry: Entry,
-    },
+/// What is put off while the driver keeps a record.
+#[derive(Debug)]
+pub(super) struct Recording {
+    since: Time,
+    /// Regions whose entry changed.
+    untold: BTreeSet<usize>,
+    /// Clients that came.
+    newcomers: BTreeSet<ClientNumber>,
+    /// Something happened from which nothing was concluded yet.
+    is_behind: bool,
+    /// The table as it is recorded, where that is known: what clients go by meanwhile.
+    kept: Option<Vec<Entry>>,
 }
 
 /// The owner of one cache. See the module's text.
@@ -430,6 +325,48 @@ impl Owner {
         self.join(now, client, Role::User)
     }
 
+    /// Who has hosts told came, and is told of every region. It is waited for by nobody. False:
+    /// there are too many clients.
+    #[must_use]
+    pub fn handle_listener_joined(&mut self, now: Time, client: ClientNumber) -> bool {
+        self.join(now, client, Role::Listener)
+    }
+
+    /// A host was told all that the listener was told: its procedures use the cache. What it goes
+    /// by is said and waited for as with any client; it asks for its lease next, and writes to its
+    /// own memory alone. False: there are too many clients.
+    #[must_use]
+    pub fn handle_host_joined(&mut self, now: Time, client: ClientNumber, host: HostIndex) -> bool {
+        self.join(now, client, Role::Host(host))
+    }
+
+    fn join(&mut self, now: Time, client: ClientNumber, role: Role) -> bool {
+        if self.is_superseded() {
+            return true;
+        }
+        if !self.clients.join(now, client, role, self.regions.len()) {
+            return false;
+        }
+        if !matches!(role, Role::Host(_)) {
+            // It may have writes under way that it began as an earlier client: it says itself what
+            // it knows.
+            self.tell_newcomer(client, role);
+        }
+        self.advance(now);
+        true
+    }
+
+    /// [`Owner::handle_known`] of several regions, with the generation of each. What follows is
+    /// concluded once: a client that joins answers for every region of the cache.
+    pub fn handle_all_known(&mut self, now: Time, client: ClientNumber, known: &[(usize, u64)]) {
+        for &(region, generation) in known {
+            if region < self.regions.len() {
+                self.clients.note_known(client, region, generation);
+            }
+        }
+        self.advance(now);
+    }
+
     /// A client asks for its lease, or for more of it. The driver answers it, behind what it was
     /// told.
     #[must_use]
@@ -507,10 +444,31 @@ impl Owner {
         now.after(TICK)
     }
 
-    /// What the next owner is to find. `names` are those of hosts, in the order of `domains`.
+    /// What the next owner is to find. `names` are those of hosts, in the order of `domains`: it may
+    /// have more, from a record before.
     #[must_use]
     pub fn record(&self, names: &[String]) -> Record {
-        Record::of(self, names)
+        let name = |host: usize| match names.get(host) {
+            Some(name) => name.clone(),
+            None => self.hosts[host].name.clone().unwrap_or_default(),
+        };
+        let is_leaving = |&host: &HostIndex| self.hosts[host].is_told_to_leave();
+        let hosts = 0..self.hosts.len();
+        Record {
+            leaving: hosts.clone().filter(is_leaving).collect(),
+            hosts: hosts.map(name).collect(),
+            duration: self.duration(),
+            outdated: self.outdated.until.clone(),
+            // Memory for a copy to come is the next owner's to ask for.
+            entries: self
+                .entries()
+                .into_iter()
+                .map(|entry| Entry {
+                    next: Vec::new(),
+                    ..entry
+                })
+                .collect(),
+        }
     }
 
     /// What holds for each region, as clients are told.

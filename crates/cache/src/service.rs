@@ -35,8 +35,9 @@ mod outbox;
 pub mod question;
 mod server;
 
-pub use asker::{ask, ask_while};
-pub use handle::{Cache, CallError, OpenError, Options};
+pub use asker::{CallError, ask, ask_while};
+pub use greeting::{OpenError, Options};
+pub use handle::Cache;
 pub use server::{
     Agreement, Claim, Claimed, Config, End, MakeProvider, Market, ReadHosts, Server, StartError,
     Supply, Terms,

@@ -99,6 +99,16 @@ pub fn serve(
 /// Name, help, unit and value.
 pub type Metric = (&'static str, &'static str, Option<Unit>, u64);
 
+/// A table of [metrics](Metric): the name, its unit where it has one, what it says, and its value.
+macro_rules! table {
+    ($($name:literal $(in $unit:ident)?: $help:literal, $value:expr;)*) => {
+        vec![$(($name, $help, $crate::metrics::table!(@unit $($unit)?), $value as u64)),*]
+    };
+    (@unit) => { None };
+    (@unit $unit:ident) => { Some(prometheus_client::registry::Unit::$unit) };
+}
+pub(crate) use table;
+
 /// Encodes values that go up and down.
 ///
 /// # Errors

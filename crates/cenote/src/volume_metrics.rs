@@ -11,9 +11,9 @@ use cenote_volume::{
 };
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
-use prometheus_client::registry::{Registry, Unit};
+use prometheus_client::registry::Registry;
 
-use crate::metrics::{self, Metric, counters, gauges, histogram};
+use crate::metrics::{self, Metric, counters, gauges, histogram, table};
 
 /// Reads a volume, and the server in front of it, at each scrape. It keeps neither alive.
 #[derive(Clone)]
@@ -79,7 +79,7 @@ impl Collector for VolumeMetrics {
                 &status.latency.write,
             )?;
             if let Some(journal) = &status.journal {
-                gauges(&mut encoder, &[journal_gauge(journal)])?;
+                gauges(&mut encoder, &journal_gauges(journal))?;
             }
             if let Some(backing) = &status.backing {
                 gauges(&mut encoder, &backing_gauges(backing))?;
@@ -88,359 +88,130 @@ impl Collector for VolumeMetrics {
         }
         if let Some(server) = self.server.upgrade() {
             let stats = server.stats();
-            let open = (
-                "cenote_nbd_connections_open",
-                "Connections open now",
-                None,
-                stats.connections_open,
-            );
-            gauges(&mut encoder, &[open])?;
+            gauges(&mut encoder, &nbd_gauges(&stats))?;
             counters(&mut encoder, &nbd_counters(&stats))?;
         }
         Ok(())
     }
 }
 
-fn journal_gauge(journal: &JournalStatus) -> Metric {
-    (
-        "cenote_volume_journal_failing",
-        "1 while the journal cannot be written; writes to stripes whose hosts changed wait",
-        None,
-        u64::from(journal.error.is_some()),
-    )
+fn journal_gauges(journal: &JournalStatus) -> Vec<Metric> {
+    table! {
+        "cenote_volume_journal_failing":
+            "1 while the journal cannot be written; writes to stripes whose hosts changed wait",
+            journal.error.is_some();
+    }
 }
 
 fn backing_gauges(backing: &BackingStatus) -> Vec<Metric> {
-    let bytes = |name, help, value| (name, help, Some(Unit::Bytes), value);
-    vec![
-        bytes(
-            "cenote_backing_remote",
-            "Pages whose newest version is also on hosts",
-            backing.remote_bytes,
-        ),
-        bytes(
-            "cenote_backing_pending",
-            "Pages on their way to the disk",
-            backing.pending_bytes,
-        ),
-        (
-            "cenote_backing_stale_pages",
-            "Pages that failed to be written to the disk and are only on hosts",
-            None,
-            backing.stale_pages,
-        ),
-    ]
+    table! {
+        "cenote_backing_remote" in Bytes:
+            "Pages whose newest version is also on hosts", backing.remote_bytes;
+        "cenote_backing_pending" in Bytes: "Pages on their way to the disk", backing.pending_bytes;
+        "cenote_backing_stale_pages":
+            "Pages that failed to be written to the disk and are only on hosts", backing.stale_pages;
+    }
 }
 
 fn backing_counters(backing: &BackingStatus) -> Vec<Metric> {
-    vec![
-        (
-            "cenote_backing_pages_read",
-            "Pages read from the disk",
-            None,
-            backing.pages_read,
-        ),
-        (
-            "cenote_backing_pages_written",
-            "Pages written to the disk",
-            None,
-            backing.pages_written,
-        ),
-        (
-            "cenote_backing_pages_promoted",
-            "Pages read from the disk and copied to hosts",
-            None,
-            backing.pages_promoted,
-        ),
-        (
-            "cenote_backing_transfers",
-            "Disk transfers, each of neighbouring pages",
-            None,
-            backing.transfers,
-        ),
-        (
-            "cenote_backing_errors",
-            "Disk transfers that failed",
-            None,
-            backing.errors,
-        ),
-    ]
+    table! {
+        "cenote_backing_pages_read": "Pages read from the disk", backing.pages_read;
+        "cenote_backing_pages_written": "Pages written to the disk", backing.pages_written;
+        "cenote_backing_pages_promoted":
+            "Pages read from the disk and copied to hosts", backing.pages_promoted;
+        "cenote_backing_transfers": "Disk transfers, each of neighbouring pages", backing.transfers;
+        "cenote_backing_errors": "Disk transfers that failed", backing.errors;
+    }
 }
 
 fn volume_gauges(status: &VolumeStatus) -> Vec<Metric> {
-    let extents = |name, help, health: Health| {
-        let count = status
-            .extents
-            .iter()
-            .filter(|extent| extent.health == health)
-            .count();
-        (name, help, None, count as u64)
+    let extents = |health: Health| {
+        let extents = status.extents.iter();
+        extents.filter(|extent| extent.health == health).count()
     };
-    let connected = status.hosts.iter().filter(|host| host.connected).count() as u64;
-    let bytes = |name, help, value| (name, help, Some(Unit::Bytes), value);
+    let connected = status.hosts.iter().filter(|host| host.connected).count();
     let doubted = |host: &&HostState| host.reputation != Reputation::Trusted;
-    let doubted = status.hosts.iter().filter(doubted).count() as u64;
+    let doubted = status.hosts.iter().filter(doubted).count();
     let corrupt = status.scrub.last.map_or(0, |last| last.corrupt_pages);
-    vec![
-        (
-            "cenote_volume_hosts_doubted",
-            "Hosts that recently sent wrong splits",
-            None,
-            doubted,
-        ),
-        (
-            "cenote_volume_scrub_corrupt",
-            "Pages that the last scrub could not repair",
-            None,
-            corrupt,
-        ),
-        bytes(
-            "cenote_volume_size",
-            "Size of the address range",
-            status.size_bytes,
-        ),
-        bytes(
-            "cenote_volume_stored",
-            "Pages that hold data",
-            status.stored_bytes,
-        ),
-        bytes(
-            "cenote_volume_mapped",
-            "Address range of mapped extents",
-            status.mapped_bytes,
-        ),
-        bytes(
-            "cenote_volume_lent",
-            "Memory that hosts lend to this volume",
-            status.lent_bytes,
-        ),
-        (
-            "cenote_volume_hosts_connected",
-            "Hosts with a control connection",
-            None,
-            connected,
-        ),
-        extents(
-            "cenote_volume_extents_healthy",
-            "Extents with every slab",
-            Health::Healthy,
-        ),
-        extents(
-            "cenote_volume_extents_regenerating",
-            "Extents being rebuilt",
-            Health::Regenerating,
-        ),
-        extents(
-            "cenote_volume_extents_degraded",
-            "Degraded extents that are readable",
-            Health::Degraded,
-        ),
-        extents(
-            "cenote_volume_extents_lost",
-            "Extents with more slabs unreachable than the scheme tolerates",
-            Health::Lost,
-        ),
-        bytes(
-            "cenote_volume_pages_lost",
-            "Pages that return errors until they are completely overwritten",
-            status.torn_pages * PAGE_BYTES as u64,
-        ),
-    ]
+    table! {
+        "cenote_volume_hosts_doubted": "Hosts that recently sent wrong splits", doubted;
+        "cenote_volume_scrub_corrupt": "Pages that the last scrub could not repair", corrupt;
+        "cenote_volume_size" in Bytes: "Size of the address range", status.size_bytes;
+        "cenote_volume_stored" in Bytes: "Pages that hold data", status.stored_bytes;
+        "cenote_volume_mapped" in Bytes: "Address range of mapped extents", status.mapped_bytes;
+        "cenote_volume_lent" in Bytes: "Memory that hosts lend to this volume", status.lent_bytes;
+        "cenote_volume_hosts_connected": "Hosts with a control connection", connected;
+        "cenote_volume_extents_healthy": "Extents with every slab", extents(Health::Healthy);
+        "cenote_volume_extents_regenerating":
+            "Extents being rebuilt", extents(Health::Regenerating);
+        "cenote_volume_extents_degraded":
+            "Degraded extents that are readable", extents(Health::Degraded);
+        "cenote_volume_extents_lost":
+            "Extents with more slabs unreachable than the scheme tolerates", extents(Health::Lost);
+        "cenote_volume_pages_lost" in Bytes:
+            "Pages that return errors until they are completely overwritten", status.torn_pages * PAGE_BYTES as u64;
+    }
 }
 
 fn volume_counters(status: &VolumeStatus) -> Vec<Metric> {
     let counters = &status.counters;
-    vec![
-        (
-            "cenote_volume_pages_read",
-            "Page reads",
-            None,
-            counters.pages_read,
-        ),
-        (
-            "cenote_volume_pages_written",
-            "Page writes",
-            None,
-            counters.pages_written,
-        ),
-        (
-            "cenote_volume_writes_early",
-            "Writes acknowledged before all their splits had landed",
-            None,
-            counters.writes_early,
-        ),
-        (
-            "cenote_volume_pages_decoded",
-            "Reads that decoded because a split was missing",
-            None,
-            counters.pages_decoded,
-        ),
-        (
-            "cenote_volume_reads_repeated",
-            "Reads repeated because of a concurrent write or a failure",
-            None,
-            counters.reads_repeated,
-        ),
-        (
-            "cenote_volume_requests_failed",
-            "Requests that ended in an error",
-            None,
-            counters.requests_failed,
-        ),
-        (
-            "cenote_volume_rebuilt",
-            "Slab bytes rebuilt",
-            Some(Unit::Bytes),
-            counters.rebuilt_bytes,
-        ),
-        (
-            "cenote_volume_slabs_rebuilt",
-            "Slabs whose rebuild completed",
-            None,
-            counters.slabs_rebuilt,
-        ),
-        (
-            "cenote_volume_slabs_moved",
-            "Slabs moved to another host because their host asked for them",
-            None,
-            counters.slabs_moved,
-        ),
-        (
-            "cenote_volume_wrong_splits",
-            "Wrong splits found on hosts",
-            None,
-            status.integrity.wrong_splits,
-        ),
-        (
-            "cenote_volume_healed_splits",
-            "Wrong splits that were repaired",
-            None,
-            status.integrity.healed_splits,
-        ),
-        (
-            "cenote_volume_corrupt_reads",
-            "Reads that failed because the right splits could not be determined",
-            None,
-            status.integrity.corrupt_reads,
-        ),
-        (
-            "cenote_volume_scrub_passes",
-            "Completed scrub passes",
-            None,
-            status.scrub.passes,
-        ),
-        (
-            "cenote_volume_slabs_dropped",
-            "Slabs dropped because their pages are in the backing store",
-            None,
-            counters.slabs_dropped,
-        ),
-        (
-            "cenote_volume_extents_reclaimed",
-            "Extents dropped because this machine has spare memory",
-            None,
-            counters.extents_reclaimed,
-        ),
-        (
-            "cenote_volume_reclaims_heard",
-            "Spare memory reports from hosts on this machine",
-            None,
-            counters.reclaims_heard,
-        ),
-    ]
+    table! {
+        "cenote_volume_pages_read": "Page reads", counters.pages_read;
+        "cenote_volume_pages_written": "Page writes", counters.pages_written;
+        "cenote_volume_writes_early":
+            "Writes acknowledged before all their splits had landed", counters.writes_early;
+        "cenote_volume_pages_decoded":
+            "Reads that decoded because a split was missing", counters.pages_decoded;
+        "cenote_volume_reads_repeated":
+            "Reads repeated because of a concurrent write or a failure", counters.reads_repeated;
+        "cenote_volume_requests_failed":
+            "Requests that ended in an error", counters.requests_failed;
+        "cenote_volume_rebuilt" in Bytes: "Slab bytes rebuilt", counters.rebuilt_bytes;
+        "cenote_volume_slabs_rebuilt": "Slabs whose rebuild completed", counters.slabs_rebuilt;
+        "cenote_volume_slabs_moved":
+            "Slabs moved to another host because their host asked for them", counters.slabs_moved;
+        "cenote_volume_wrong_splits": "Wrong splits found on hosts", status.integrity.wrong_splits;
+        "cenote_volume_healed_splits":
+            "Wrong splits that were repaired", status.integrity.healed_splits;
+        "cenote_volume_corrupt_reads":
+            "Reads that failed because the right splits could not be determined", status.integrity.corrupt_reads;
+        "cenote_volume_scrub_passes": "Completed scrub passes", status.scrub.passes;
+        "cenote_volume_slabs_dropped":
+            "Slabs dropped because their pages are in the backing store", counters.slabs_dropped;
+        "cenote_volume_extents_reclaimed":
+            "Extents dropped because this machine has spare memory", counters.extents_reclaimed;
+        "cenote_volume_reclaims_heard":
+            "Spare memory reports from hosts on this machine", counters.reclaims_heard;
+    }
+}
+
+fn nbd_gauges(stats: &Stats) -> Vec<Metric> {
+    table! {
+        "cenote_nbd_connections_open": "Connections open now", stats.connections_open;
+    }
 }
 
 fn nbd_counters(stats: &Stats) -> Vec<Metric> {
-    vec![
-        (
-            "cenote_nbd_reads",
-            "READ requests received",
-            None,
-            stats.reads,
-        ),
-        (
-            "cenote_nbd_writes",
-            "WRITE requests received",
-            None,
-            stats.writes,
-        ),
-        (
-            "cenote_nbd_discards",
-            "TRIM and WRITE_ZEROES requests received",
-            None,
-            stats.discards,
-        ),
-        (
-            "cenote_nbd_flushes",
-            "FLUSH requests received",
-            None,
-            stats.flushes,
-        ),
-        (
-            "cenote_nbd_caches",
-            "CACHE requests received",
-            None,
-            stats.caches,
-        ),
-        (
-            "cenote_nbd_block_statuses",
-            "BLOCK_STATUS requests received",
-            None,
-            stats.block_statuses,
-        ),
-        (
-            "cenote_nbd_errors",
-            "Requests answered with an error",
-            None,
-            stats.errors,
-        ),
-        (
-            "cenote_nbd_read",
-            "Bytes of READ requests answered",
-            Some(Unit::Bytes),
-            stats.read_bytes,
-        ),
-        (
-            "cenote_nbd_written",
-            "Bytes of WRITE requests answered",
-            Some(Unit::Bytes),
-            stats.written_bytes,
-        ),
-        (
-            "cenote_nbd_connections_accepted",
-            "Connections accepted",
-            None,
-            stats.connections_accepted,
-        ),
-        (
-            "cenote_nbd_connections_refused",
-            "Connections closed because too many were open",
-            None,
-            stats.connections_refused,
-        ),
-        (
-            "cenote_nbd_connections_evicted",
-            "Connections closed during the handshake to make room for others",
-            None,
-            stats.connections_evicted,
-        ),
-        (
-            "cenote_nbd_connections_stalled",
-            "Idle connections closed because others waited for their memory",
-            None,
-            stats.connections_stalled,
-        ),
-        (
-            "cenote_nbd_handshakes_expired",
-            "Connections closed because their handshake took too long",
-            None,
-            stats.handshakes_expired,
-        ),
-        (
-            "cenote_nbd_tls_failures",
-            "Connections closed because of a TLS error or a missing certificate",
-            None,
-            stats.tls_failures,
-        ),
-    ]
+    table! {
+        "cenote_nbd_reads": "READ requests received", stats.reads;
+        "cenote_nbd_writes": "WRITE requests received", stats.writes;
+        "cenote_nbd_discards": "TRIM and WRITE_ZEROES requests received", stats.discards;
+        "cenote_nbd_flushes": "FLUSH requests received", stats.flushes;
+        "cenote_nbd_caches": "CACHE requests received", stats.caches;
+        "cenote_nbd_block_statuses": "BLOCK_STATUS requests received", stats.block_statuses;
+        "cenote_nbd_errors": "Requests answered with an error", stats.errors;
+        "cenote_nbd_read" in Bytes: "Bytes of READ requests answered", stats.read_bytes;
+        "cenote_nbd_written" in Bytes: "Bytes of WRITE requests answered", stats.written_bytes;
+        "cenote_nbd_connections_accepted": "Connections accepted", stats.connections_accepted;
+        "cenote_nbd_connections_refused":
+            "Connections closed because too many were open", stats.connections_refused;
+        "cenote_nbd_connections_evicted":
+            "Connections closed during the handshake to make room for others", stats.connections_evicted;
+        "cenote_nbd_connections_stalled":
+            "Idle connections closed because others waited for their memory", stats.connections_stalled;
+        "cenote_nbd_handshakes_expired":
+            "Connections closed because their handshake took too long", stats.handshakes_expired;
+        "cenote_nbd_tls_failures":
+            "Connections closed because of a TLS error or a missing certificate", stats.tls_failures;
+    }
 }

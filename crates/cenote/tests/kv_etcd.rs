@@ -9,7 +9,8 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-use cenote_kv_cluster::etcd::{Etcd, EtcdError, EtcdServer, ServerError};
+use cenote_kv_cluster::etcd::{Etcd, EtcdServer, ServerError};
+use cenote_kv_cluster::store::EtcdError;
 use serde_json::Value;
 use support::gate::Gate;
 use support::memcached::{Client, connect, with_value};

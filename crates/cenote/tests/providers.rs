@@ -89,26 +89,21 @@ fn processes_are_started_asked_and_ended() {
 #[test]
 fn a_host_that_does_not_start_is_no_machine() {
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let mut processes = Processes::new(ProcessSettings {
-        program: env!("CARGO_BIN_EXE_cenote").into(),
-        folder: folder.path().to_owned(),
-        key: folder.path().join("no.key"),
-        over_tcp: true,
-        grace: Duration::ZERO,
-        cgroup: None,
-        count_max: 2,
-    });
+    let start = |program: &str| {
+        Processes::new(ProcessSettings {
+            program: program.into(),
+            folder: folder.path().to_owned(),
+            key: folder.path().join("no.key"),
+            over_tcp: true,
+            grace: Duration::ZERO,
+            cgroup: None,
+            count_max: 2,
+        })
+    };
+    let mut processes = start(env!("CARGO_BIN_EXE_cenote"));
     let error = processes.acquire(&wish()).expect_err("it has no key");
     assert!(matches!(error, Error::Nonsense { .. }), "{error}");
-    let mut other = Processes::new(ProcessSettings {
-        program: "/bin/echo".into(),
-        folder: folder.path().to_owned(),
-        key: folder.path().join("no.key"),
-        over_tcp: true,
-        grace: Duration::ZERO,
-        cgroup: None,
-        count_max: 2,
-    });
+    let mut other = start("/bin/echo");
     let error = other.acquire(&wish()).expect_err("it is no host");
     assert!(error.to_string().contains("something else"), "{error}");
 }

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use cenote_fabric::{Address, ClusterKey, WireProtection};
 use cenote_pool::control::NAME_BYTES_MAX;
+use cenote_pool::pressure;
 
 use crate::machine::Machine;
 use crate::{Error, Result};
@@ -73,6 +74,40 @@ impl Config {
     #[must_use]
     pub fn slabs_total(&self) -> u32 {
         u32::try_from(self.memory_bytes / self.slab_bytes).unwrap_or(u32::MAX)
+    }
+
+    /// A headroom as the pool's decisions take it, on a machine that has `total_bytes`.
+    ///
+    /// # Errors
+    /// `Config`: nothing would ever be lent, or the floor is above what is kept.
+    pub(crate) fn pressure(
+        &self,
+        headroom: &Headroom,
+        total_bytes: u64,
+    ) -> Result<pressure::Settings> {
+        let headroom_bytes = headroom.keep.of(total_bytes);
+        let floor = headroom.floor.map(|floor| floor.of(total_bytes));
+        let floor_bytes = floor.unwrap_or(headroom_bytes / 4);
+        let wrong = |what, value: u64, rule| {
+            Err(Error::Config {
+                what,
+                value: value.to_string(),
+                rule,
+            })
+        };
+        if headroom_bytes.saturating_add(self.slab_bytes) > total_bytes {
+            let rule = "must leave the machine's memory room for a slab";
+            return wrong("headroom", headroom_bytes, rule);
+        }
+        if floor_bytes > headroom_bytes {
+            return wrong("floor", floor_bytes, "must be at most the headroom");
+        }
+        Ok(pressure::Settings {
+            slab_bytes: self.slab_bytes,
+            slabs_total: self.slabs_total(),
+            headroom_bytes,
+            floor_bytes,
+        })
     }
 
     /// Holds the settings against each other and against the machine.
@@ -224,13 +259,13 @@ mod tests {
     #[test]
     fn a_headroom_is_a_share_of_the_machine_and_leaves_room_for_a_slab() {
         let mut headroom = Headroom::infiniswap();
-        let paper = headroom.settings(&config(), 64 << 30).unwrap();
+        let paper = config().pressure(&headroom, 64 << 30).unwrap();
         assert_eq!(
             (paper.headroom_bytes, paper.floor_bytes, paper.slabs_total),
             (8 << 30, 2 << 30, 64)
         );
         let message = |headroom: &Headroom| {
-            let wrong = headroom.settings(&config(), 1 << 30);
+            let wrong = config().pressure(headroom, 1 << 30);
             wrong.unwrap_err().to_string()
         };
         headroom.keep = Share::Bytes(1 << 30);
@@ -239,7 +274,7 @@ mod tests {
         headroom.floor = Some(Share::PerMille(1));
         assert!(message(&headroom).starts_with("floor 1073741"));
         headroom.floor = Some(Share::Bytes(1 << 20));
-        headroom.settings(&config(), 1 << 30).unwrap();
+        config().pressure(&headroom, 1 << 30).unwrap();
     }
 
     #[test]

@@ -8,6 +8,9 @@
 //! before `Unmapped` is sent.
 
 mod departure;
+mod inheritance;
+mod leaving;
+mod pressure;
 mod reclaim;
 mod service;
 mod slab_stock;
@@ -22,21 +25,24 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use cenote_fabric::calls::Spin;
 use cenote_fabric::{
-    Address, Event, Listen, Listener, PeerId, Region, RegionOptions, Time, Waker, WindowDescriptor,
-    WindowId,
+    Address, Event, Listen, Listener, PeerId, RegionOptions, Time, Waker, WindowDescriptor,
 };
-use cenote_pool::control::{Counters, FillResult, Window};
-use cenote_pool::ledger::{Handover, LEASE, Ledger, Limits, ORPHAN_LIFE, SlabIndex, TICK};
+use cenote_pool::control::{Counters, Window};
+use cenote_pool::ledger::{Handover, LEASE, Ledger, Limits, ORPHAN_LIFE, TICK};
 use cenote_pool::pressure::Room;
-use departure::Leaving;
-pub use departure::{End, Inheritance};
-pub(crate) use departure::{Inherited, open as inherit};
+pub use inheritance::Inheritance;
+use inheritance::Memory;
+pub(crate) use inheritance::{Inherited, open as inherit};
+pub use leaving::End;
+use leaving::Leaving;
 use slab_stock::Stocking;
 use watch::Evicting;
 pub(crate) use watch::Watch;
 
-use crate::cache_threads::{CacheThreads, Owners};
+use crate::cache_threads::CacheThreads;
 use crate::machine::{Machine, volunteer_for_oom_killer};
+use crate::outcome::Outcome;
+use crate::owners::Owners;
 use crate::procedures::Running;
 use crate::side_thread::SideThread;
 use crate::{Config, Result, fill, keeper};
@@ -94,12 +100,6 @@ pub(crate) struct Parts {
     pub machine: u128,
 }
 
-/// A slab's memory and the window on it.
-struct Memory {
-    region: Arc<Region>,
-    window: WindowId,
-}
-
 /// A client's control connection.
 struct Session {
     client: u128,
@@ -111,25 +111,6 @@ struct Session {
     away_bytes: Option<u64>,
     /// Cleared when the session ends.
     wanted: Arc<AtomicBool>,
-}
-
-/// The end of slow work.
-pub(crate) enum Outcome {
-    /// The slab has fresh memory.
-    Prepared(SlabIndex, Arc<Region>),
-    /// There was none.
-    PrepareFailed(SlabIndex),
-    /// The slab's memory is gone.
-    GivenBack(SlabIndex),
-    /// A fill ended.
-    Filled {
-        /// The session that asked.
-        peer: PeerId,
-        client: u128,
-        request: u64,
-        len_bytes: u64,
-        result: FillResult,
-    },
 }
 
 /// Prepared slabs are kept ahead, one for each this many, ...
@@ -484,6 +465,8 @@ fn to_wire(window: WindowDescriptor) -> Window {
 
 #[cfg(test)]
 mod tests {
+    use cenote_fabric::Region;
+
     use super::*;
     use crate::LockMemory;
     use cenote_fabric::ClusterKey;

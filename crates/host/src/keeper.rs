@@ -12,7 +12,7 @@ use std::sync::mpsc::{Receiver, Sender};
 use cenote_fabric::{Region, RegionOptions, Waker};
 use cenote_pool::ledger::SlabIndex;
 
-use crate::daemon::Outcome;
+use crate::outcome::Outcome;
 use crate::side_thread::SideThread;
 use crate::{Error, Result, machine};
 

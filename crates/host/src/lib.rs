@@ -20,6 +20,8 @@ mod gauge;
 mod keeper;
 mod machine;
 mod on_thread;
+mod outcome;
+mod owners;
 mod procedures;
 mod side_thread;
 mod stepped_host;

@@ -5,7 +5,7 @@ mod group;
 
 use std::fs;
 
-pub(crate) use files::Files;
+pub(crate) use files::{Files, read};
 pub(crate) use group::Group;
 
 use crate::{Error, Result};
@@ -144,11 +144,6 @@ fn raise_lock_limit() -> u64 {
     // SAFETY: `limit` is a valid rlimit; raising the soft limit to the hard one needs no right.
     let raised = unsafe { libc::setrlimit(libc::RLIMIT_MEMLOCK, &raw const limit) } == 0;
     if raised { limit.rlim_max } else { soft }
-}
-
-/// A file of the system, empty where it cannot be read.
-pub(crate) fn read(path: &str) -> String {
-    fs::read_to_string(path).unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -14,11 +14,13 @@ use cenote_fabric::{
 use cenote_pool::control::{Drain, HostStatus};
 use cenote_pool::ledger::{Demand, Handover};
 
-use crate::cache_threads::{CacheThreads, Owners, answer_call};
-use crate::daemon::{Daemon, Inheritance, Inherited, Outcome, Parts, Watch, inherit};
+use crate::cache_threads::{CacheThreads, answer_call};
+use crate::daemon::{Daemon, Inheritance, Inherited, Parts, Watch, inherit};
 use crate::fill::{self, Filler, Reach};
 use crate::keeper;
 use crate::machine::Machine;
+use crate::outcome::Outcome;
+use crate::owners::Owners;
 use crate::side_thread::SideThread;
 use crate::{Config, Gauge, Result};
 

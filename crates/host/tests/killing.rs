@@ -2,45 +2,18 @@
 //!
 //! The processes are this test program again, told by the environment what to play.
 
+#[path = "support/part.rs"]
+mod part;
 mod support;
-
-use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, Command, Stdio};
 
 use cenote_fabric::{ClusterKey, Status};
 use cenote_pool::control::{FillResult, Reply, Request, Source, Window};
+use part::{play, say};
 use support::{Client, Fabric, Host, Lab, SLAB_BYTES, noise};
 
 const ROLE: &str = "CENOTE_TEST_ROLE";
 
-/// Starts this program as `role` with the lab's key; what it says first is returned.
-fn play(role: &str, argument: &str, lab: &Lab) -> (Child, String) {
-    let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "a_part_in_another_test", "--nocapture"])
-        .env(ROLE, format!("{role} {argument} {}", lab.key.to_hex()))
-        // A killed child leaves its files; the lab's end removes them.
-        .env("TMPDIR", lab.path())
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-    let said = lines
-        .map(Result::unwrap)
-        .find_map(|line| line.split_once("SAYS ").map(|(_, said)| said.to_owned()));
-    (
-        child,
-        said.expect("the child says something before it ends"),
-    )
-}
-
-fn say(text: &str) {
-    let mut out = std::io::stdout();
-    writeln!(out, "SAYS {text}").unwrap();
-    out.flush().unwrap();
-    // Until it is killed, or its parent is gone.
-    std::io::stdin().lines().for_each(drop);
-}
+const PART: &str = "a_part_in_another_test";
 
 #[test]
 fn a_part_in_another_test() {
@@ -76,7 +49,7 @@ fn a_part_in_another_test() {
 fn a_killed_clients_slabs_stay_for_the_one_that_comes_back() {
     let lab = Lab::new(Fabric::Shm);
     let host = lab.host("h", 2);
-    let (mut child, said) = play("client", &host.address.to_string(), &lab);
+    let (mut child, said) = play(PART, ROLE, &format!("client {}", host.address), &lab);
     child.kill().unwrap();
     child.wait().unwrap();
     let (id, generation) = said.split_once(' ').unwrap();
@@ -102,7 +75,7 @@ fn a_killed_clients_slabs_stay_for_the_one_that_comes_back() {
 
 fn a_killed_source_counts_as_lost(fabric: Fabric) {
     let lab = Lab::new(fabric);
-    let (mut child, address) = play("host", &lab.address("source").to_string(), &lab);
+    let (mut child, address) = play(PART, ROLE, &format!("host {}", lab.address("source")), &lab);
     let mut owner = Client::connect(&lab.key, &address.parse().unwrap(), 1).unwrap();
     let data = noise(9, usize::try_from(SLAB_BYTES).unwrap());
     let source = owner.map(7, 0);

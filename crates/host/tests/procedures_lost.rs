@@ -5,10 +5,11 @@
 
 #[path = "support/cache.rs"]
 mod cache;
+#[path = "support/part.rs"]
+mod part;
 mod support;
 
-use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, Command, Stdio};
+use std::process::Child;
 use std::time::{Duration, Instant};
 
 use cache::{Cache, poll_until, remote};
@@ -18,6 +19,7 @@ use cenote_proc::service::Heard;
 use cenote_proc::{ECHO, Status, WALK};
 use cenote_proc_sdk::Away;
 use cenote_proc_sdk::procedures::Walk;
+use part::{play, say};
 use support::{Client, Fabric, Host, Lab, SLAB_BYTES};
 
 const ROLE: &str = "CENOTE_TEST_HOST";
@@ -33,19 +35,8 @@ struct Process {
 
 impl Process {
     fn start(lab: &Lab, name: &str) -> Self {
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "a_host_in_another_test", "--nocapture"])
-            .env(ROLE, format!("{} {}", lab.address(name), lab.key.to_hex()))
-            .env("TMPDIR", lab.path())
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        let said = lines
-            .map(Result::unwrap)
-            .find_map(|line| line.split_once("SAYS ").map(|(_, said)| said.to_owned()));
-        let address = said.expect("the host says where it is");
+        let address = lab.address(name).to_string();
+        let (child, address) = play("a_host_in_another_test", ROLE, &address, lab);
         Self { child, address }
     }
 
@@ -76,11 +67,7 @@ fn a_host_in_another_test() {
         cache_threads: 2,
         ..lab.config("other", 4)
     });
-    let mut out = std::io::stdout();
-    writeln!(out, "SAYS {}", host.address).unwrap();
-    out.flush().unwrap();
-    // Until it is killed, or its parent is gone.
-    std::io::stdin().lines().for_each(drop);
+    say(&host.address.to_string());
 }
 
 /// A list from slab to slab, one node on each.

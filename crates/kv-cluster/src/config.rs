@@ -19,8 +19,8 @@ use cenote_kv::memory::footprint::{Footprint, Others, Roles};
 use serde::{Deserialize, Serialize};
 
 use super::NodeId;
-use super::etcd::EtcdError;
 use super::layout::{Code, GROUPS_MAX, LayoutError, SLOTS_MAX, Seats};
+use super::store::EtcdError;
 
 mod document_keys;
 

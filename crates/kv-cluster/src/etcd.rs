@@ -6,7 +6,6 @@
 //! breaks before the answer: see [`Etcd::swap`].
 //! Threads: [`Watch`] has one.
 
-mod error;
 mod lease;
 mod message;
 mod server;
@@ -22,9 +21,7 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use super::store::Store;
-pub use error::EtcdError;
-pub use lease::LeaseId;
+use super::store::{Entry, EtcdError, LeaseId, Listing, Store, Swap};
 pub use server::{EtcdServer, ServerError};
 pub use tls::Tls;
 pub use watch::{Change, Watch};
@@ -44,39 +41,6 @@ const FAILED_PRECONDITION: i64 = 9;
 const UNAUTHENTICATED: i64 = 16;
 /// So much of what is not etcd's is told.
 const SAID_CHARS_MAX: usize = 200;
-
-/// A key with its value, as etcd has it.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Entry {
-    /// The key.
-    pub key: String,
-    /// Its value.
-    pub value: Vec<u8>,
-    /// The store's revision of the last change of this key; what [`Etcd::swap`] compares.
-    pub mod_revision: i64,
-    /// The lease that it goes with.
-    pub lease: Option<LeaseId>,
-}
-
-/// All keys under a prefix at one revision of the store.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Listing {
-    /// Which store it is of. One that is made from scratch has another number, as a rule.
-    pub cluster: u64,
-    /// Revision of the whole store at which this was so.
-    pub revision: i64,
-    /// By key.
-    pub entries: Vec<Entry>,
-}
-
-/// What a compare-and-swap came to.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub enum Swap {
-    /// The value stands; its revision.
-    Done(i64),
-    /// The key was changed meanwhile, to this (`None`: deleted, or never there).
-    Changed(Option<Entry>),
-}
 
 /// Name and password at etcd.
 #[derive(Clone)]

@@ -3,7 +3,7 @@
 //!
 //! Group g is on lane g mod lanes, on every node. A request for a key of another lane goes to that
 //! worker, one for another node's partition over the link of its lane. Nothing here blocks: what
-//! has to be agreed on in etcd is [proposed](super::node::Proposal), and comes back as an [`Order`].
+//! has to be agreed on in etcd is [proposed](super::node::Proposal), and comes back as an [`Order`](super::node::Order).
 //!
 //! Invariant: all of a group's messages between two nodes are on one link, in order; when one cannot be
 //! taken the link is broken, and both sides begin again.
@@ -46,10 +46,8 @@ use super::steering::Steering;
 use bounds::LinkBounds;
 use cenote_memcached::Batch;
 pub(super) use cenote_memcached::now_ns;
-use departure::Goodbye;
 use forwarder::Forwarding;
-pub(super) use orders::Order;
-use outbox::{Outbox, Way};
+use outbox::{Outbox, drop_early_acks};
 use passages::Passages;
 use request_order::Changing;
 
@@ -68,6 +66,25 @@ struct Seat {
     steering: Steering,
     refused: Refused,
     passages: Passages,
+}
+
+/// How far this node is with another.
+#[derive(Clone, Copy, Debug, Default)]
+struct Goodbye {
+    /// The last question, and when it was asked.
+    asked: Option<(u64, u64)>,
+    /// The last one that was answered; 0: none.
+    answered: u64,
+}
+
+/// Where messages go.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Way {
+    /// To the link, as long as it has room. A link that is new may not have been told of yet, so not
+    /// before all events have been taken.
+    Link,
+    /// To what waits for it.
+    Outbox,
 }
 
 /// See the [module](self).
@@ -149,8 +166,8 @@ impl Lane {
             refused: Refused::default(),
             passages: Passages::default(),
         };
+        let seats: Vec<Seat> = groups.map(seat).collect();
         Self {
-            seats: groups.map(seat).collect(),
             index: parts.index,
             me: parts.me,
             links,
@@ -162,7 +179,8 @@ impl Lane {
             outboxes: BTreeMap::new(),
             head: BytesMut::new(),
             forwarding: Forwarding::new(bounds.window_bytes),
-            changing: Changing::default(),
+            changing: Changing::new(seats.len(), config.code.data()),
+            seats,
             goodbyes: BTreeMap::new(),
             shared: parts.shared,
             waker: parts.waker,
@@ -270,6 +288,58 @@ impl Lane {
         self.goodbyes.remove(&peer);
         self.outboxes.remove(&peer);
         self.forwarding.link_down(peer, asks, answers);
+    }
+
+    /// Puts what members say where it leaves from, in its order.
+    fn post(&mut self, way: Way) {
+        for seat in &mut self.seats {
+            let mut messages = seat.member.take_messages();
+            drop_early_acks(&mut messages);
+            let group = u16::try_from(seat.group).expect("fewer than 65,536 groups");
+            for outgoing in messages {
+                let node = NodeId(outgoing.to.node);
+                // Another process of that node is none of the view's.
+                if self.membership.linked(node) != Some(outgoing.to) {
+                    continue;
+                }
+                let (head, links) = (&mut self.head, &mut self.links);
+                head.clear();
+                let body = wire::encode_into(group, outgoing.view, &outgoing.message, head);
+                let outbox = self.outboxes.entry(node).or_default();
+                if way == Way::Link && outbox.is_empty() {
+                    let sent = links.send_behind(node, kind::GROUP, head, body.as_slice());
+                    if sent.is_ok() {
+                        continue;
+                    }
+                }
+                let body = body.unwrap_or_default();
+                outbox.push(head, body);
+            }
+        }
+    }
+
+    /// Gives links what they have room for.
+    fn fill_links(&mut self, now: Instant) {
+        let (links, bytes_max) = (&mut self.links, self.bounds.outbox_bytes);
+        for (&node, outbox) in &mut self.outboxes {
+            if !outbox.fill(node, links, bytes_max) {
+                links.reset(node, now, &mut self.events);
+            }
+        }
+    }
+
+    /// Notes which partitions have another owner since it was last called.
+    fn note_owners(&mut self, asks: &mut Batch, now: Instant) {
+        let forwarding = &mut self.forwarding;
+        for node in self.changing.late(forwarding, now) {
+            tracing::warn!(%node, "it does not pass on what it was sent");
+            self.links.reset(node, now, &mut self.events);
+        }
+        for (number, seat) in self.seats.iter().enumerate() {
+            if let Some(view) = seat.member.view() {
+                self.changing.note_view(number, view, forwarding, asks, now);
+            }
+        }
     }
 
     fn take_frame(

@@ -15,7 +15,7 @@ use cenote_kv::group::view::View;
 use super::NodeId;
 use super::config::NodeState;
 use super::detector::{Cause, Detector, State};
-use super::etcd::LeaseId;
+use super::store::LeaseId;
 use crate::injected_faults::{InjectedFault, is_injected};
 
 /// What is known of a node that is registered.

@@ -19,7 +19,7 @@ use cenote_fabric::ClusterKey;
 use mio::net::TcpListener;
 
 pub(super) use super::steward::Proposal;
-pub(super) use board::{Parting, Shared};
+pub(super) use board::{Order, Parting, Shared};
 use keeper::Keeper;
 pub use report::{
     ChangeReport, GroupReport, HandoffReport, NodeReport, PartitionReport, PeerReport, PeerState,
@@ -34,15 +34,16 @@ use super::config::{
     ClusterConfig, DocumentError, DocumentKeys, KeyFingerprint, NodeState, Registration, VERSION,
 };
 use super::detector::{Detector, Settings, State};
-use super::etcd::{Credentials, Etcd, EtcdError, LeaseId, Tls, Watch};
+use super::etcd::{Credentials, Etcd, Tls, Watch};
 use super::forward;
 use super::handshake::Hello;
-use super::lane::{Lane, Order, Parts, now_ns};
+use super::lane::{Lane, Parts, now_ns};
 use super::links::Links;
 use super::membership::Registered;
 use super::registrar::RegistrarError;
-use super::seeder::Testimony;
+use super::seeding::Testimony;
 use super::steward::{Notice, Steward};
+use super::store::{EtcdError, LeaseId};
 use cenote_kv::group::process::Process;
 use cenote_kv::memory::key_hash::KeyHasher;
 use cenote_kv::protocol::Limits;

@@ -7,9 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::config::{DocumentError, Registration};
-use super::etcd::{EtcdError, LeaseId, Swap};
 use super::registration_lease::RegistrationLease;
-use super::store::Store;
+use super::store::{EtcdError, LeaseId, Store, Swap};
 use crate::injected_faults::{InjectedFault, is_injected};
 
 /// How long a registration stays when nobody renews it.

@@ -6,7 +6,7 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use super::etcd::LeaseId;
+use super::store::LeaseId;
 
 /// See the [module](self). Times in nanoseconds of the clock that leases use.
 #[derive(Debug, Default)]

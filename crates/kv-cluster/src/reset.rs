@@ -10,9 +10,9 @@ use cenote_kv::group::wire::{decode_view, encode_view};
 
 use super::NodeId;
 use super::config::{DocumentError, DocumentKeys, NodeState, Registration};
-use super::etcd::{Entry, Etcd, Swap};
+use super::etcd::Etcd;
 use super::seeder::raised;
-use super::store::Store;
+use super::store::{Entry, Store, Swap};
 
 /// What came of it.
 #[derive(Clone, Debug, Eq, PartialEq)]

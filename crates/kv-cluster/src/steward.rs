@@ -20,9 +20,9 @@ use super::NodeId;
 use super::backoff::Backoff;
 use super::balance::{self, Balance, HandOver};
 use super::config::{ClusterConfig, DocumentKeys, NodeState, Registration, Scheme};
-use super::etcd::{Change, Entry, LeaseId, Listing, Swap};
-use super::seeder::{Ask, Seeding};
-use super::store::Store;
+use super::etcd::Change;
+use super::seeding::{Seeding, Testimony};
+use super::store::{Entry, LeaseId, Listing, Store, Swap};
 use crate::injected_faults::{InjectedFault, is_injected};
 
 /// Between two tries to do what etcd does not have yet, in nanoseconds.
@@ -40,6 +40,9 @@ pub struct Proposal {
     /// The view.
     pub view: View,
 }
+
+/// Asks a process what it has; nothing: it does not answer, or is another one.
+pub type Ask<'a> = &'a dyn Fn(&Steward, Process) -> Option<Testimony>;
 
 /// What the lanes are to be told, in this order.
 #[derive(Clone, Debug)]

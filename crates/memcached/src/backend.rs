@@ -16,7 +16,7 @@ use mio::event::Event;
 use mio::{Registry, Token};
 
 use super::batch::{Batch, Ticket};
-use super::mailboxes::now_ns;
+use super::clock::now_ns;
 
 #[cfg(doc)]
 use cenote_kv::memory::key_hash::place_hash;

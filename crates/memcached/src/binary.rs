@@ -1,6 +1,5 @@
 //! One client that speaks the binary protocol: what its messages do, and who it is.
 
-use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -12,7 +11,7 @@ use cenote_kv::engine::Reply;
 use cenote_kv::protocol::Request;
 use cenote_kv::protocol::authentication::Credentials;
 use cenote_kv::protocol::binary::{
-    Command, Head, Message, REPLY_MAGIC, Refusal, Seconds, Status, delete, reply, sasl,
+    Command, Head, Message, Refusal, Seconds, Status, delete, reply, sasl,
 };
 
 /// Whether a client has said who it is.
@@ -41,19 +40,6 @@ impl Gate {
             Self::Shut(credentials) | Self::Passed(credentials) => Some(credentials),
         }
     }
-}
-
-/// An answer as a client of the binary protocol is told it: what comes as text comes from who could
-/// not serve its message, a node that is cut off for one.
-pub(super) fn told(head: Head, answer: &[u8]) -> Cow<'_, [u8]> {
-    if answer.is_empty() || answer[0] == REPLY_MAGIC {
-        return Cow::Borrowed(answer);
-    }
-    let line = answer.trim_ascii_end();
-    let text = line.strip_prefix(b"SERVER_ERROR ").unwrap_or(line);
-    let mut out = Vec::new();
-    reply::text(&mut out, head, Status::Internal, text);
-    Cow::Owned(out)
 }
 
 impl Session {
@@ -162,24 +148,5 @@ impl Session {
         }
         reply::error(self.replies.tail().text(), refusal.head, refusal.status);
         self.has_quit |= refusal.is_end;
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_answer_in_text_becomes_an_error() {
-        let head = Head {
-            opcode: 1,
-            opaque: 7,
-        };
-        assert!(told(head, b"").is_empty());
-        assert_eq!(told(head, b"\x81rest").as_ref(), b"\x81rest");
-        let error = told(head, b"SERVER_ERROR nodes are missing\r\n");
-        assert_eq!(&error[..2], b"\x81\x01");
-        assert_eq!(&error[6..8], &[0, 0x84]);
-        assert!(error.ends_with(b"\0nodes are missing"));
     }
 }

@@ -7,6 +7,7 @@
 
 mod fan_out;
 mod held_answer;
+mod reports;
 
 use std::cmp::Reverse;
 use std::collections::hash_map::Entry;
@@ -27,11 +28,13 @@ use super::backend::{Backend, Peers, Route};
 use super::batch::{Asker, Batch, Ticket};
 use super::buffers::Buffers;
 use super::crawl::Walk;
-use super::mailboxes::{Message, Shared, Traffic};
+use super::mailboxes::Message;
 use super::parked_requests::{Parked, Parking, who};
+use super::shared::Shared;
 use super::times::Stopwatch;
-use fan_out::FanOut;
-use held_answer::Waiting;
+use super::traffic::Traffic;
+use fan_out::{FanOut, Flush};
+use held_answer::{Held, Waiting};
 
 /// How soon a parked request is tried again, if nothing else happens.
 const PARKED_RETRY: Duration = Duration::from_millis(2);
@@ -40,23 +43,6 @@ const POOLED_BUFFERS_MAX: usize = 64;
 
 /// What a client is told whose operation was under way when its partition changed hands.
 const UNKNOWN: &[u8] = b"SERVER_ERROR partition changed hands, outcome unknown\r\n";
-
-/// Bytes of answers that wait for an operation.
-#[derive(Default)]
-struct Held {
-    /// Of clients of this process, whether they are still there or have gone.
-    clients: usize,
-    nodes: HashMap<u32, usize>,
-}
-
-impl Held {
-    fn of(&mut self, ticket: &Ticket) -> &mut usize {
-        match ticket.asker {
-            Asker::Worker(_) => &mut self.clients,
-            Asker::Node(node) => self.nodes.entry(node).or_default(),
-        }
-    }
-}
 
 /// What is on its way to another worker.
 #[derive(Default)]
@@ -304,7 +290,7 @@ impl<B: Backend> Core<B> {
             Request::Crawler(words) => {
                 let mut out = mem::take(&mut self.scratch);
                 out.clear();
-                Walk::answer(*words, self, &mut out);
+                Walk::answer(*words, &mut self.backend, &mut out);
                 self.scratch = out;
                 self.deliver_scratch(ticket);
                 return true;
@@ -362,6 +348,40 @@ impl<B: Backend> Core<B> {
         true
     }
 
+    /// Flushes all partitions of this worker, each once, and then those of other nodes unless one of these
+    /// asks. Where one cannot be flushed now, it is tried again; where one is refused, its refusal is the answer.
+    fn try_flush(&mut self, ticket: Ticket, at: u64, text: &[u8]) -> bool {
+        let at = u32::try_from(at).unwrap_or(u32::MAX);
+        let owners = self.owners();
+        // What comes back from a node that owns nothing any more is a part that is waited for already.
+        let spread = self.spreads.entry(ticket);
+        let spread = spread.or_insert_with(|| FanOut::new(owners));
+        let Flush {
+            waits,
+            refused,
+            is_done,
+        } = spread.flush(&mut self.backend, at, text);
+        let mut nodes = Vec::new();
+        if is_done && matches!(ticket.asker, Asker::Worker(_)) {
+            nodes = self.backend.peers().map(Peers::nodes).unwrap_or_default();
+            spread.owners = owners;
+        }
+        spread.left += waits.len() + refused.len() + nodes.len();
+        for why in refused {
+            self.deliver(ticket, why);
+        }
+        for (index, xid) in waits {
+            self.hold(index, xid, ticket, Vec::new());
+        }
+        for node in nodes {
+            self.send(Route::Node(node), ticket, text);
+        }
+        if is_done {
+            self.deliver(ticket, b"");
+        }
+        is_done
+    }
+
     /// Answers what is nothing that one worker asks another. Nobody of ours sends that, but of another
     /// node's socket anything may come.
     fn refuse(&mut self, ticket: Ticket) -> bool {
@@ -394,9 +414,7 @@ impl<B: Backend> Core<B> {
         if parts.left == 0 {
             let mut parts = spread.remove();
             // Who gave a partition away may have passed it over, and so may who got it.
-            if parts.answer.is_empty()
-                && parts.owners != self.backend.peers().map_or(0, Peers::owners)
-            {
+            if parts.answer.is_empty() && parts.owners != self.owners() {
                 parts.answer.extend_from_slice(UNKNOWN);
             }
             self.tell(ticket, &parts.answer);

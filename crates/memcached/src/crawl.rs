@@ -13,7 +13,6 @@ use cenote_kv::memory::classes::{CLASSES, class_of, item_bytes};
 use cenote_kv::protocol::{Dialect, Words, encode_base64};
 
 use super::backend::Backend;
-use super::core::Core;
 use super::watch::write_key;
 
 /// A piece is ended when it has so many bytes, or so many stretches of the table were looked at.
@@ -256,8 +255,8 @@ impl Walk {
     }
 
     /// Writes a worker's answer to a text's words.
-    pub(super) fn answer<B: Backend>(words: Words<'_>, core: &mut Core<B>, out: &mut Vec<u8>) {
-        let next = Self::of_text(words).and_then(|walk| walk.write(core, out));
+    pub(super) fn answer<B: Backend>(words: Words<'_>, backend: &mut B, out: &mut Vec<u8>) {
+        let next = Self::of_text(words).and_then(|walk| walk.write(backend, out));
         let line = next.map_or(String::new(), |(partition, from)| {
             format!("{partition} {from}")
         });
@@ -265,19 +264,19 @@ impl Walk {
     }
 
     /// Writes a piece; says where the next one begins.
-    fn write<B: Backend>(self, core: &mut Core<B>, out: &mut Vec<u8>) -> Option<(usize, u64)> {
+    fn write<B: Backend>(self, backend: &mut B, out: &mut Vec<u8>) -> Option<(usize, u64)> {
         let mut stretches = 0;
         let mut line = String::new();
         let mut left = self.left;
         let class = self.classes.trailing_zeros() as usize;
-        if self.format == Format::Class && core.backend.class(class).here.items == 0 {
+        if self.format == Format::Class && backend.class(class).here.items == 0 {
             return None;
         }
-        for index in self.partition..core.backend.partition_count() {
-            if !core.backend.is_here(index) {
+        for index in self.partition..backend.partition_count() {
+            if !backend.is_here(index) {
                 continue;
             }
-            let partition = core.backend.partition(index);
+            let partition = backend.partition(index);
             let mut next = Some(if index == self.partition {
                 self.from
             } else {

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use cenote_kv::engine::{Event, EventKind};
 
-use super::mailboxes::locked;
+use super::threads::locked;
 
 /// What ends a prefix.
 const DELIMITER: u8 = b':';

@@ -22,9 +22,12 @@ mod binary;
 mod buffers;
 mod classes;
 mod client;
+mod clock;
+mod connections;
 mod core;
 mod crawl;
 mod details;
+mod direct;
 pub mod files;
 mod listen;
 mod mailboxes;
@@ -32,10 +35,12 @@ mod parked_requests;
 mod replies;
 mod session;
 mod settings;
+mod shared;
 mod stats;
 pub mod threads;
 mod times;
 pub mod tls;
+mod traffic;
 mod transport;
 mod tuning_commands;
 mod turns;
@@ -56,13 +61,16 @@ pub use backend::{
     Alone, Backend, ClassFigures, FIRST_TOKEN, Figures, Nobody, Partitions, Peers, Route,
 };
 pub use batch::{Asker, Batch, Ticket};
+pub use clock::now_ns;
 pub use listen::BindError;
-pub use mailboxes::now_ns;
 pub use settings::{Binding, Settings, TcpAddress, WhenFull};
 
 use listen::{Bound, Front};
-use mailboxes::{Mailbox, Shared, Traffic, WorkerFace, locked};
+use mailboxes::Mailbox;
+use shared::{Shared, WorkerFace};
+use threads::locked;
 use times::Times;
+use traffic::Traffic;
 use worker::Worker;
 
 /// A server whose sockets are bound, and that does not serve yet.
@@ -106,7 +114,7 @@ impl Handle {
 
     /// How long requests for items took so far, by what they ask for: see [`times`].
     pub fn latencies(&self) -> Vec<(&'static str, Latency)> {
-        times::latencies(&self.0)
+        times::latencies(self.0.workers.iter().map(|worker| &worker.times))
     }
 
     /// Ends it: replies that are written are sent as far as clients take them at once.

@@ -16,8 +16,12 @@ use mio::{Events, Interest, Poll, Token};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 use rustls::ServerConnection;
 
-use super::mailboxes::{ConnectionFacts, Message, NewClient, Shared, clock, locked};
+use super::clock::clock;
+use super::connections::ConnectionFacts;
+use super::mailboxes::{Message, NewClient};
 use super::settings::{Settings, TcpAddress, WhenFull};
+use super::shared::Shared;
+use super::threads::locked;
 use super::transport::Transport;
 use super::watch;
 

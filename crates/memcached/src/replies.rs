@@ -3,7 +3,10 @@
 //! A reply that is whole goes to the text that is to be sent; where an earlier one is still
 //! awaited, it waits behind it in a slot. What has been taken from the front is never seen again.
 
+use std::borrow::Cow;
 use std::collections::VecDeque;
+
+use cenote_kv::protocol::binary::{Head, REPLY_MAGIC, Status, reply};
 
 use super::times::Timed;
 
@@ -294,6 +297,19 @@ fn append(text: &mut Vec<u8>, reply: &[u8]) {
     text.extend_from_slice(reply);
 }
 
+/// An answer as a client of the binary protocol is told it: what comes as text comes from who could
+/// not serve its message, a node that is cut off for one.
+pub(super) fn told(head: Head, answer: &[u8]) -> Cow<'_, [u8]> {
+    if answer.is_empty() || answer[0] == REPLY_MAGIC {
+        return Cow::Borrowed(answer);
+    }
+    let line = answer.trim_ascii_end();
+    let text = line.strip_prefix(b"SERVER_ERROR ").unwrap_or(line);
+    let mut out = Vec::new();
+    reply::text(&mut out, head, Status::Internal, text);
+    Cow::Owned(out)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -425,5 +441,19 @@ mod tests {
         assert!(replies.is_full());
         replies.is_short = false;
         assert!(!replies.is_full());
+    }
+
+    #[test]
+    fn an_answer_in_text_becomes_an_error() {
+        let head = Head {
+            opcode: 1,
+            opaque: 7,
+        };
+        assert!(told(head, b"").is_empty());
+        assert_eq!(told(head, b"\x81rest").as_ref(), b"\x81rest");
+        let error = told(head, b"SERVER_ERROR nodes are missing\r\n");
+        assert_eq!(&error[..2], b"\x81\x01");
+        assert_eq!(&error[6..8], &[0, 0x84]);
+        assert!(error.ends_with(b"\0nodes are missing"));
     }
 }

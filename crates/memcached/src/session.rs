@@ -2,11 +2,10 @@
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
-use std::io::IoSlice;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use cenote_kv::engine::{Ask, Outcome, Reply, Sight, key_of};
+use cenote_kv::engine::{Ask, Outcome, Sight, key_of};
 use cenote_kv::memory::key_hash::place_hash;
 use cenote_kv::protocol::binary::Head;
 use cenote_kv::protocol::reply::{self, Answer};
@@ -14,24 +13,18 @@ use cenote_kv::protocol::{Error, Exptime, KEY_BYTES_MAX, Refusal, Request, Retri
 
 use super::backend::{Backend, Route};
 use super::batch::{Asker, Ticket};
-use super::binary::told;
 use super::core::Core;
 use super::crawl::{Command, Walk};
-use super::replies::{Replies, is_error};
+use super::direct::{Direct, Target};
+use super::replies::{Replies, is_error, told};
 use super::stats;
 use super::times::{Operation, Timed};
-use super::transport::Transport;
-use super::watch::Watcher;
+use super::watch::{Watcher, wanted};
 
-/// Values from this length on are written from where they lie, if the client can take them.
-const DIRECT_BYTES_MIN: usize = 8 << 10;
 /// What follows a value.
 const LINE_END: &[u8] = b"\r\n";
 /// What follows the value of a retrieval of one key.
 const GET_END: &[u8] = b"\r\nEND\r\n";
-/// Parts of a value that are written at once at most.
-const DIRECT_PARTS_MAX: usize = 6;
-
 /// See the [module](self).
 #[derive(Debug)]
 pub(super) struct Session {
@@ -62,65 +55,6 @@ struct LongGet {
     taken: usize,
     with_cas: bool,
     touch: Option<Exptime>,
-}
-
-/// Where a value may be written from where it lies.
-pub(super) struct Direct<'a> {
-    pub(super) transport: &'a mut Transport,
-    /// Becomes false when it takes no more.
-    pub(super) is_writable: &'a mut bool,
-    pub(super) written: &'a mut u64,
-}
-
-/// A reply that goes to its place, or straight to the client.
-struct Target<'a, 'b> {
-    replies: &'a mut Replies,
-    direct: Option<&'a mut Direct<'b>>,
-    /// What follows a value: the line end, and the end of a retrieval of one key.
-    tail: &'static [u8],
-    has_value: bool,
-}
-
-impl Reply for Target<'_, '_> {
-    fn text(&mut self) -> &mut Vec<u8> {
-        self.replies.tail()
-    }
-
-    fn value(&mut self, parts: &[&[u8]]) {
-        let length: usize = parts.iter().map(|part| part.len()).sum();
-        self.has_value = true;
-        let mut taken = 0;
-        if length >= DIRECT_BYTES_MIN
-            && parts.len() <= DIRECT_PARTS_MAX
-            && let Some(direct) = &mut self.direct
-        {
-            let mut slices = [IoSlice::new(&[]); DIRECT_PARTS_MAX + 2];
-            slices[0] = IoSlice::new(self.replies.unsent());
-            for (slice, part) in slices[1..].iter_mut().zip(parts) {
-                *slice = IoSlice::new(part);
-            }
-            slices[parts.len() + 1] = IoSlice::new(self.tail);
-            match direct.transport.write(&slices[..parts.len() + 2]) {
-                Ok(written) => {
-                    *direct.written += written as u64;
-                    let text = self.replies.unsent().len().min(written);
-                    self.replies.note_sent(text);
-                    taken = written - text;
-                }
-                // An error of the stream is met again where the rest is written.
-                Err(_) => *direct.is_writable = false,
-            }
-        }
-        for part in parts.iter().copied().chain([self.tail]) {
-            let skipped = taken.min(part.len());
-            taken -= skipped;
-            self.replies.tail().extend_from_slice(&part[skipped..]);
-        }
-    }
-
-    fn bytes(&mut self, parts: &[&[u8]]) {
-        self.replies.tail().bytes(parts);
-    }
 }
 
 impl Session {
@@ -481,6 +415,36 @@ impl Session {
             }
         }
         false
+    }
+
+    /// Shows what happens from now on.
+    pub(super) fn watch<B: Backend>(&mut self, core: &Core<B>, words: Words<'_>) {
+        let shared = &core.shared;
+        let is_first = self.replies.is_done();
+        let answer: &[u8] = match (wanted(words), self.connection) {
+            _ if !shared.settings.may_watch => b"CLIENT_ERROR watch commands not allowed\r\n",
+            _ if !is_first => b"ERROR cannot pipeline other commands before watch\r\n",
+            (Some(wanted), Some(_)) => {
+                let place = self.place();
+                self.watcher = shared.watchers.add(wanted, core.index, place);
+                match self.watcher {
+                    Some(_) => b"OK\r\n",
+                    None => b"WATCHER_TOO_MANY log watcher limit reached\r\n",
+                }
+            }
+            _ => b"ERROR\r\n",
+        };
+        self.replies.tail().extend_from_slice(answer);
+    }
+
+    /// Moves what is to be shown to the replies, as the client reads.
+    pub(super) fn show_events(&mut self) {
+        let Some(watcher) = &self.watcher else {
+            return;
+        };
+        if !self.replies.is_full() {
+            self.replies.tail().extend_from_slice(&watcher.take());
+        }
     }
 
     fn detail<B: Backend>(&mut self, core: &Core<B>, mut words: Words<'_>) {

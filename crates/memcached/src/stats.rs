@@ -17,8 +17,11 @@ use cenote_kv::protocol::{Error, Words};
 
 use super::backend::{Backend, Figures, Peers};
 use super::classes::Class;
+use super::clock::clock;
 use super::core::Core;
-use super::mailboxes::{Shared, Traffic, clock, locked};
+use super::shared::Shared;
+use super::threads::locked;
+use super::traffic::Traffic;
 
 /// Bytes of the smallest piece of memory.
 const CHUNK_BYTES: u64 = 16;
@@ -101,7 +104,7 @@ fn list<B: Backend>(
         Some(b"conns") => connections(list, shared, core.now),
         Some(b"reset") => {
             *locked(&shared.baseline) = totals(shared);
-            let classes = (0..CLASSES).map(|class| Class::total(shared, class));
+            let classes = (0..CLASSES).map(|class| class_total(shared, class));
             *locked(&shared.class_baseline) = classes.collect();
             shared.details.clear();
             return Some(Told::Reset);
@@ -229,6 +232,28 @@ fn figures(shared: &Shared) -> Figures {
         resident_bytes: sum.resident_bytes + one.resident_bytes,
         ..sum
     })
+}
+
+fn class_total(shared: &Shared, class: usize) -> Class {
+    let mut all = Class::new();
+    for worker in &shared.workers {
+        let figures = worker.traffic.classes.of(class);
+        all.add(&figures, worker.counters.classes.of(class));
+    }
+    all
+}
+
+/// What is told of classes that have items, or had some since the last reset; by their numbers.
+fn classes(shared: &Shared) -> Vec<(usize, Class)> {
+    let bases = locked(&shared.class_baseline);
+    let classes = (1..CLASSES).map(|class| {
+        let mut all = class_total(shared, class);
+        if let Some(base) = bases.get(class) {
+            all.take_off(base);
+        }
+        (class, all)
+    });
+    classes.filter(|(_, class)| class.is_used()).collect()
 }
 
 fn general(list: &mut impl List, shared: &Shared, now: u64) {
@@ -410,7 +435,7 @@ fn settings(list: &mut impl List, shared: &Shared) {
 }
 
 fn items(list: &mut impl List, shared: &Shared) {
-    for (number, class) in Class::all(shared) {
+    for (number, class) in classes(shared) {
         let went = class.went;
         for (name, value) in [
             ("number", class.here.items),
@@ -430,7 +455,7 @@ fn items(list: &mut impl List, shared: &Shared) {
 
 fn slabs(list: &mut impl List, shared: &Shared) {
     let figures = figures(shared);
-    let classes = Class::all(shared);
+    let classes = classes(shared);
     for (number, class) in &classes {
         // As many chunks as memcached would have for these items, in pages that are full but for the last.
         let chunk_bytes = chunk_bytes(*number).unwrap_or(PAGE_BYTES);

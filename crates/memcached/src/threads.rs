@@ -4,6 +4,7 @@
 //! take it for alive though it serves nothing. Others can only replace what has ended.
 
 use std::io;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::{Builder, JoinHandle};
 
 /// Starts a thread; a panic of it ends the process, at once, by SIGABRT.
@@ -32,6 +33,11 @@ impl Drop for EndAsOne {
         eprintln!("thread {} panicked: this process ends", self.0);
         std::process::abort();
     }
+}
+
+/// A lock whose holder panicked has whole contents here: single inserts and removals.
+pub(super) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -10,10 +10,6 @@ use std::time::Duration;
 use cenote_kv::protocol::{Request, binary};
 use cenote_latency::{Histogram, Latency};
 
-use super::backend::Backend;
-use super::core::Core;
-use super::mailboxes::{Shared, now_ns};
-
 /// What a request for an item asks for.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Operation {
@@ -64,11 +60,13 @@ pub(super) struct Timed {
 pub(super) struct Times([Histogram; Operation::NAMES.len()]);
 
 /// Of all workers, by the names of what was asked for.
-pub(super) fn latencies(shared: &Shared) -> Vec<(&'static str, Latency)> {
+pub(super) fn latencies<'a>(
+    workers: impl Iterator<Item = &'a Times> + Clone,
+) -> Vec<(&'static str, Latency)> {
     let names = Operation::NAMES.into_iter().enumerate();
     names
         .map(|(at, name)| {
-            let histograms = shared.workers.iter().map(|worker| &worker.times.0[at]);
+            let histograms = workers.clone().map(|times| &times.0[at]);
             (name, Latency::of(histograms))
         })
         .collect()
@@ -103,12 +101,14 @@ impl Stopwatch {
         })
     }
 
-    fn note(&self, times: &Times, timed: Timed) {
+    /// One that was waited for is there.
+    pub(super) fn note(&self, times: &Times, timed: Timed) {
         let took = Duration::from_nanos(self.looked_ns.saturating_sub(timed.since_ns));
         times.0[timed.operation as usize].note(took);
     }
 
-    fn end_turn(&mut self, times: &Times, now_ns: u64) {
+    /// A turn is over.
+    pub(super) fn end_turn(&mut self, times: &Times, now_ns: u64) {
         let took = Duration::from_nanos(now_ns.saturating_sub(self.looked_ns));
         for (count, spread) in self.answered.iter_mut().zip(&times.0) {
             if *count > 0 {
@@ -116,27 +116,6 @@ impl Stopwatch {
             }
         }
         self.looked_ns = now_ns;
-    }
-}
-
-impl<B: Backend> Core<B> {
-    /// Answers have come, all at this moment.
-    pub(super) fn look_at_clock(&mut self) {
-        self.stopwatch.look(now_ns());
-    }
-
-    /// One that was waited for is there.
-    pub(super) fn note_answer(&self, timed: Option<Timed>) {
-        if let Some(timed) = timed {
-            let times = &self.shared.workers[self.index].times;
-            self.stopwatch.note(times, timed);
-        }
-    }
-
-    /// A client's turn is over.
-    pub(super) fn end_turn(&mut self) {
-        let times = &self.shared.workers[self.index].times;
-        self.stopwatch.end_turn(times, now_ns());
     }
 }
 

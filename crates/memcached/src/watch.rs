@@ -8,15 +8,12 @@
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::{SystemTime, UNIX_EPOCH};
 
-use cenote_kv::engine::{Event, EventKind, Item, NEVER, Partition};
+use cenote_kv::engine::{Event, EventKind, Item, NEVER};
 use cenote_kv::protocol::Words;
 
-use super::backend::Backend;
-use super::core::Core;
-use super::mailboxes::locked;
-use super::session::Session;
+use super::clock::since_1970;
+use super::threads::locked;
 
 /// Watchers at once, as in memcached.
 const WATCHERS_MAX: usize = 20;
@@ -145,8 +142,7 @@ impl Watchers {
         if !self.want(kind) {
             return Vec::new();
         }
-        let since = SystemTime::now().duration_since(UNIX_EPOCH);
-        let since = since.unwrap_or_default();
+        let since = since_1970();
         let (seconds, rest) = (since.as_secs(), since.subsec_micros());
         let number = self.lines.fetch_add(1, Ordering::Relaxed) + 1;
         let line = format!("ts={seconds}.{rest:06} gid={number} {}\n", line());
@@ -235,76 +231,6 @@ pub(super) fn evicted(key: &[u8], item: &Item, now: u64) -> String {
     )
     .expect("a string takes all");
     line
-}
-
-impl<B: Backend> Core<B> {
-    /// Tells who watches what the last request did, and counts it.
-    pub(super) fn note_events(&mut self, key: &[u8], connection: impl FnOnce() -> i32) {
-        if !self.engine.is_watched() {
-            return;
-        }
-        let events = self.engine.take_events();
-        if events.is_empty() {
-            return;
-        }
-        let connection = connection();
-        for event in events {
-            self.shared.details.count(&event, key);
-            if let Some((kind, line)) = line_of(&event, key, connection) {
-                self.shared.watched(kind, || line);
-            }
-        }
-    }
-
-    /// What is kept for who watches, from this turn on; tells them what made room.
-    pub(super) fn look_for_watchers(&mut self) {
-        let watchers = &self.shared.watchers;
-        let is_watched = watchers.want(FETCHERS | MUTATIONS) || self.shared.details.is_on();
-        self.engine.set_watched(is_watched);
-        let sees_evictions = watchers.want(EVICTIONS);
-        for index in 0..self.backend.partition_count() {
-            if !self.backend.is_here(index) {
-                continue;
-            }
-            let partition = self.backend.partition(index);
-            for (key, item) in partition.take_evicted(sees_evictions) {
-                let line = || evicted(&key, &item, self.now);
-                self.shared.watched(EVICTIONS, line);
-            }
-        }
-    }
-}
-
-impl Session {
-    /// Shows what happens from now on.
-    pub(super) fn watch<B: Backend>(&mut self, core: &Core<B>, words: Words<'_>) {
-        let shared = &core.shared;
-        let is_first = self.replies.is_done();
-        let answer: &[u8] = match (wanted(words), self.connection) {
-            _ if !shared.settings.may_watch => b"CLIENT_ERROR watch commands not allowed\r\n",
-            _ if !is_first => b"ERROR cannot pipeline other commands before watch\r\n",
-            (Some(wanted), Some(_)) => {
-                let place = self.place();
-                self.watcher = shared.watchers.add(wanted, core.index, place);
-                match self.watcher {
-                    Some(_) => b"OK\r\n",
-                    None => b"WATCHER_TOO_MANY log watcher limit reached\r\n",
-                }
-            }
-            _ => b"ERROR\r\n",
-        };
-        self.replies.tail().extend_from_slice(answer);
-    }
-
-    /// Moves what is to be shown to the replies, as the client reads.
-    pub(super) fn show_events(&mut self) {
-        let Some(watcher) = &self.watcher else {
-            return;
-        };
-        if !self.replies.is_full() {
-            self.replies.tail().extend_from_slice(&watcher.take());
-        }
-    }
 }
 
 #[cfg(test)]

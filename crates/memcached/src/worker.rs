@@ -14,9 +14,11 @@ use mio::{Events, Interest, Poll, Token};
 use super::backend::{Backend, FIRST_TOKEN};
 use super::buffers::{Held, PATIENCE_SECONDS, Part, Shares};
 use super::client::{Client, Turn};
+use super::clock::{now_ns, since_1970};
 use super::core::Core;
-use super::mailboxes::{Message, NewClient, Shared, now_ns, since_1970};
+use super::mailboxes::{Message, NewClient};
 use super::session::Session;
+use super::shared::Shared;
 use super::udp::{Exchange, Sockets};
 use super::watch::CONNECTIONS;
 

@@ -9,6 +9,7 @@ use std::hash::BuildHasher;
 use std::time::Duration;
 
 use cenote_sim::cluster::{self, Options, Weights};
+use cenote_sim::weights;
 use cenote_volume::Protection;
 use kept::{assert_kept, simulate};
 
@@ -285,14 +286,7 @@ fn assert_old_or_new(seeds: [u64; 6], simulated_seconds: u64) {
             gentle_percent: 100,
             epoch: Duration::from_secs(10),
             fault_pause: Duration::from_millis(300),
-            weights: Weights {
-                replace_client: 10,
-                crash: 6,
-                lose: 3,
-                delay: 6,
-                cut: 2,
-                ..Weights::default()
-            },
+            weights: weights! { replace_client: 10, crash: 6, lose: 3, delay: 6, cut: 2 },
             ..options(seed, simulated_seconds)
         };
         let report = assert_kept(&options);
@@ -389,12 +383,7 @@ fn a_slab_that_goes_for_two_reasons_is_given_back_once_its_window_is_closed() {
         volume_bytes: 256 << 10,
         fault_pause: Duration::from_millis(100),
         duration: Duration::from_secs(31),
-        weights: Weights {
-            drain: 2,
-            delay: 2,
-            lose: 12,
-            ..Weights::default()
-        },
+        weights: weights! { drain: 2, delay: 2, lose: 12 },
         ..cluster::injected("early-clear", 1)
     };
     assert_kept(&options);
@@ -414,12 +403,7 @@ fn assert_missed(seeds: std::ops::RangeInclusive<u64>) {
             gentle_percent: 0,
             epoch: Duration::from_secs(40),
             fault_pause: Duration::from_millis(1500),
-            weights: Weights {
-                crash: 2,
-                pause_client: 4,
-                replace_client: 3,
-                ..Weights::default()
-            },
+            weights: weights! { crash: 2, pause_client: 4, replace_client: 3 },
             ..options(seed, 240)
         };
         assert_kept(&options);
@@ -438,12 +422,7 @@ fn a_crash_at_each_arrow_of_a_relocation_is_survived() {
             volume_bytes: 256 << 10,
             epoch: Duration::from_secs(10),
             fault_pause: Duration::from_millis(300),
-            weights: Weights {
-                crash: 2,
-                lose: 1,
-                ambush: 4,
-                ..Weights::default()
-            },
+            weights: weights! { crash: 2, lose: 1, ambush: 4 },
             ..options(seed, 60)
         };
         let report = assert_kept(&options);

@@ -31,88 +31,32 @@ enum Bound {
     AtMost(f64),
 }
 
-const fn goal(
-    between: Between,
-    case: &'static [&'static str],
-    without: &'static [&'static str],
-    metric: &'static str,
-    bound: Bound,
-) -> Goal {
-    Goal {
-        between,
-        case,
-        without,
-        metric,
-        bound,
-    }
+/// Stores, words of the case, words that it has not, the metric and its bound.
+macro_rules! goals {
+    ($($between:ident $($case:literal),+ $(without $without:literal)?:
+        $metric:literal $bound:ident($than:literal);)*) => {
+        [$(Goal {
+            between: Between::$between,
+            case: &[$($case),+],
+            without: &[$($without)?],
+            metric: $metric,
+            bound: Bound::$bound($than),
+        }),*]
+    };
 }
 
 /// Memory: what coding 3+2 saves of three copies, less the metadata that is kept three times.
-const GOALS: [Goal; 9] = [
-    goal(
-        Between::Nodes,
-        &["100:0", "depth 1"],
-        &[],
-        "throughput",
-        Bound::AtLeast(1.0),
-    ),
-    goal(
-        Between::Nodes,
-        &["100:0", "depth 1"],
-        &[],
-        "get_p99",
-        Bound::AtMost(1.0),
-    ),
-    goal(
-        Between::Nodes,
-        &["100:0", "depth"],
-        &["depth 1"],
-        "throughput",
-        Bound::AtLeast(1.2),
-    ),
-    goal(
-        Between::CodedAndCopies,
-        &["50:50"],
-        &[],
-        "throughput",
-        Bound::AtLeast(0.9),
-    ),
-    goal(
-        Between::CodedAndMemcached,
-        &["50:50"],
-        &[],
-        "throughput",
-        Bound::AtLeast(0.5),
-    ),
-    goal(
-        Between::CodedAndCopies,
-        &["1 KiB"],
-        &[],
-        "resident_per_byte",
-        Bound::AtMost(0.59),
-    ),
-    goal(
-        Between::CodedAndCopies,
-        &["4 KiB"],
-        &[],
-        "resident_per_byte",
-        Bound::AtMost(0.57),
-    ),
-    goal(
-        Between::CodedAndCopies,
-        &["16 KiB"],
-        &[],
-        "resident_per_byte",
-        Bound::AtMost(0.565),
-    ),
-    goal(
-        Between::CodedAndCopies,
-        &["zipf"],
-        &[],
-        "resident_per_byte",
-        Bound::AtMost(0.8),
-    ),
-];
+const GOALS: [Goal; 9] = goals! {
+    Nodes "100:0", "depth 1": "throughput" AtLeast(1.0);
+    Nodes "100:0", "depth 1": "get_p99" AtMost(1.0);
+    Nodes "100:0", "depth" without "depth 1": "throughput" AtLeast(1.2);
+    CodedAndCopies "50:50": "throughput" AtLeast(0.9);
+    CodedAndMemcached "50:50": "throughput" AtLeast(0.5);
+    CodedAndCopies "1 KiB": "resident_per_byte" AtMost(0.59);
+    CodedAndCopies "4 KiB": "resident_per_byte" AtMost(0.57);
+    CodedAndCopies "16 KiB": "resident_per_byte" AtMost(0.565);
+    CodedAndCopies "zipf": "resident_per_byte" AtMost(0.8);
+};
 
 fn between(ours: &Server, peer: &Server) -> Option<Between> {
     match (ours.redundancy, peer.redundancy) {

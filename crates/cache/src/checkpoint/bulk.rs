@@ -8,8 +8,8 @@ use cenote_fabric::{Address, ClientId, FAILURE_TIMEOUT, Incoming, RemoteWindow, 
 use cenote_pool::control::Window;
 
 use super::format::CHUNK_BYTES_MAX;
+use crate::connections::fabric_window;
 use crate::links::{Caller, Linked};
-use crate::manager::fabric_window;
 use crate::path::{Failure, OneSided, Operation, Path, Token};
 
 /// Chunks under way: what a connection carries in a round trip.

@@ -14,6 +14,7 @@ use cenote_pool::control::Window;
 use super::*;
 use crate::owner::{Access, Copy, Entry};
 use crate::path::Failure;
+use crate::path::{Full, Operation};
 
 mod ahead;
 mod late;
@@ -477,7 +478,7 @@ fn a_window_that_could_not_be_had_is_wanted_again_after_a_pause() {
     bench.tell(1, Access::Open, &[0]);
     assert_eq!(bench.client.take_wanted(), Some((0, name)));
     read(&mut bench, 0, 1);
-    let fails = crate::manager::fabric_window;
+    let fails = crate::connections::fabric_window;
     bench.client.handle_no_window(bench.now, 0, fails(name));
     bench.poll();
     assert_eq!(bench.client.take_wanted(), None, "not at once");

@@ -5,85 +5,22 @@
 //! moment, with every write that was acknowledged before that; different regions at different moments,
 //! in their order. Decision 83.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use cenote_fabric::{Time, Waker};
 use cenote_pool::control::Window;
 
 use super::Manager;
+use super::saving::{CheckpointError, Checkpoints, Made, Saving, Step};
 use crate::checkpoint::format::{self, Header};
 use crate::checkpoint::restorer::{self, Restorer, Task};
 use crate::checkpoint::saver::{Order, Saver, Told};
 use crate::links::Caller;
-use crate::owner::{Held, Hold, HostIndex};
+use crate::owner::{Hold, HostIndex};
 
 /// Times that a region is copied before the checkpoint is given up.
 const TRIES_MAX: u32 = 8;
-
-/// A checkpoint that was made.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Made {
-    /// Regions in it.
-    pub regions: u32,
-    /// Bytes of the file.
-    pub len_bytes: u64,
-    /// The longest that writes of a region were held, in milliseconds.
-    pub longest_hold_ms: u64,
-}
-
-/// Why there is no checkpoint.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum CheckpointError {
-    /// One is being made.
-    #[error("a checkpoint is being made")]
-    Busy,
-    /// The manager cannot reach hosts for data.
-    #[error("this manager makes no checkpoints")]
-    Off,
-    /// The file.
-    #[error("{0}")]
-    File(#[from] format::Error),
-    /// A region could not be copied.
-    #[error("region {region} could not be copied: {why}")]
-    Region {
-        /// The region.
-        region: u32,
-        /// The last reason.
-        why: String,
-    },
-}
-
-/// What the manager has of checkpoints.
-pub(super) struct Checkpoints {
-    caller: Caller,
-    waker: Waker,
-    saving: Option<Saving>,
-    restorer: Restorer,
-    ends: std::collections::VecDeque<Result<Made, CheckpointError>>,
-}
-
-/// A checkpoint that is being made.
-struct Saving {
-    path: PathBuf,
-    saver: Saver,
-    step: Step,
-    tries: u32,
-    made: Made,
-    /// What traces have of it; ends with it.
-    span: tracing::Span,
-}
-
-#[derive(Debug)]
-enum Step {
-    /// The region is to be held, or is about to be.
-    Hold(u32),
-    /// It is held since then, and copied.
-    Copy(u32, Held, Time),
-    /// The file is put in place.
-    Finish,
-}
 
 impl Manager {
     /// Lets it make checkpoints and use them; `caller` is how it reaches hosts for data.

@@ -8,6 +8,8 @@ use std::time::Duration;
 use cenote_fabric::calls::CallerOpener;
 use cenote_fabric::{Address, Opener, Result, Session};
 
+use cenote_fabric::WindowDescriptor;
+
 use super::*;
 use crate::links::Arrival;
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde::Deserialize;
 
 use super::source::FileSource;
-use super::{EVERY, Price, Source};
+use super::{Price, Source};
 
 /// Most machine types of a catalogue: arbitrary, above what a cloud offers in one place.
 pub const TYPES_MAX: usize = 4096;
@@ -20,6 +20,9 @@ const CORES_MAX: u32 = 1 << 16;
 const MEMORY_MIB_MAX: u64 = 1 << 30;
 /// Longest distance: a second.
 const DISTANCE_NS_MAX: u64 = 1_000_000_000;
+/// Between two looks, where a catalogue says nothing. Arbitrary: prices of spot machines change within hours.
+pub const EVERY: Duration = Duration::from_secs(300);
+
 /// Longest time between two looks for cheaper machines: a day.
 const LOOK_EVERY_S_MAX: u64 = 86_400;
 /// Longest name.
@@ -136,8 +139,7 @@ impl FromStr for Catalogue {
         if file.provider.len() > SOURCES_MAX {
             return Err(CatalogueError::Providers(file.provider.len()));
         }
-        let sources: Result<Vec<_>, _> =
-            file.provider.into_iter().map(FileSource::checked).collect();
+        let sources: Result<Vec<_>, _> = file.provider.into_iter().map(source).collect();
         let sources = sources?;
         for (at, one) in sources.iter().enumerate() {
             if sources[..at].iter().any(|before| before.name == one.name) {
@@ -178,8 +180,17 @@ impl FromStr for Catalogue {
 }
 
 /// 1 to 128 visible characters.
-pub(super) fn is_name(name: &str) -> bool {
+fn is_name(name: &str) -> bool {
     (1..=NAME_BYTES_MAX).contains(&name.len()) && name.chars().all(|one| one.is_ascii_graphic())
+}
+
+fn source(file: FileSource) -> Result<Source, CatalogueError> {
+    if !is_name(&file.name) {
+        return Err(CatalogueError::Name);
+    }
+    let name = file.name.clone();
+    file.checked()
+        .map_err(|field| CatalogueError::Provider { name, field })
 }
 
 fn checked(file: FileMachine) -> Result<MachineType, CatalogueError> {

@@ -6,9 +6,6 @@ use cenote_fabric::Time;
 
 use super::{Allocation, Catalogue, Move, Need, Price};
 
-/// Between two looks, where a catalogue says nothing. Arbitrary: prices of spot machines change within hours.
-pub const EVERY: Duration = Duration::from_secs(300);
-
 /// What a cache uses, and for how long.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Holding {
@@ -76,6 +73,7 @@ impl Lookout {
 
 #[cfg(test)]
 mod tests {
+    use super::super::EVERY;
     use super::*;
 
     const TEXT: &str = "\

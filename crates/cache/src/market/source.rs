@@ -4,9 +4,6 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use super::CatalogueError;
-use super::catalogue::is_name;
-
 /// Longest that a command may be given: what clouds take for a machine, several times.
 const LIMIT_S_MAX: u64 = 3600;
 /// What it is given where the file does not say.
@@ -46,7 +43,7 @@ pub enum SourceKind {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct FileSource {
-    name: String,
+    pub name: String,
     kind: FileKind,
     #[serde(default)]
     acquire: Vec<String>,
@@ -64,14 +61,9 @@ enum FileKind {
 }
 
 impl FileSource {
-    pub fn checked(self) -> Result<Source, CatalogueError> {
-        if !is_name(&self.name) {
-            return Err(CatalogueError::Name);
-        }
-        let wrong = |field| CatalogueError::Provider {
-            name: self.name.clone(),
-            field,
-        };
+    /// # Errors
+    /// The field that is wrong.
+    pub fn checked(self) -> Result<Source, &'static str> {
         let is_command = |words: &[String]| {
             let bytes: usize = words.iter().map(String::len).sum();
             let is_word = |word: &String| !word.contains('\0');
@@ -83,23 +75,23 @@ impl FileSource {
         let says_more =
             !self.acquire.is_empty() || !self.release.is_empty() || self.limit_s.is_some();
         let kind = match self.kind {
-            FileKind::Running | FileKind::Processes if says_more => return Err(wrong("kind")),
+            FileKind::Running | FileKind::Processes if says_more => return Err("kind"),
             FileKind::Running => SourceKind::Running,
             FileKind::Processes => SourceKind::Processes,
             FileKind::Command => {
                 let limit_s = self.limit_s.unwrap_or(LIMIT_S_DEFAULT);
                 if !is_command(&self.acquire) {
-                    return Err(wrong("acquire"));
+                    return Err("acquire");
                 }
                 if !is_command(&self.release) {
-                    return Err(wrong("release"));
+                    return Err("release");
                 }
                 if !(1..=LIMIT_S_MAX).contains(&limit_s) {
-                    return Err(wrong("limit_s"));
+                    return Err("limit_s");
                 }
                 SourceKind::Command {
-                    acquire: self.acquire.clone(),
-                    release: self.release.clone(),
+                    acquire: self.acquire,
+                    release: self.release,
                     limit: Duration::from_secs(limit_s),
                 }
             }

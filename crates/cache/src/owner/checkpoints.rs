@@ -6,12 +6,11 @@
 //! host is to go and another has room: a notice may be as short as a hold is long. It opens, too,
 //! before a time in which nothing is decided.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use cenote_fabric::Time;
 
-use super::region::{Access, Copy, Target, Task};
+use super::region::{Access, Copy, Holding, Restoring, Target, Task};
 use super::{Action, Owner};
 
 /// How long writes of a region may be held. A region of 1 GiB takes some seconds.
@@ -35,53 +34,6 @@ pub struct Held {
     pub generation: u64,
     /// Where it is read.
     pub copy: Copy,
-}
-
-/// A region whose writes are held.
-#[derive(Debug)]
-pub(super) struct Holding {
-    /// When it opens whatever the checkpoint does.
-    until: Time,
-}
-
-/// Memory that is filled from a checkpoint.
-#[derive(Debug)]
-pub(super) struct Restoring {
-    pub target: Target,
-    pub request: u64,
-}
-
-/// Copies in checkpoints of bytes that are gone with the region's earlier life: it was cut off, and is
-/// empty if it comes again.
-#[derive(Debug, Default)]
-pub(super) struct Outdated {
-    /// When each region was copied last, in milliseconds since 1970: its newest bytes in any checkpoint.
-    copied: BTreeMap<u32, u64>,
-    /// Copies of a region up to this time are of bytes that were cut off.
-    until: BTreeMap<u32, u64>,
-}
-
-impl Outdated {
-    pub fn recovered(until: BTreeMap<u32, u64>) -> Self {
-        let copied = BTreeMap::new();
-        Self { copied, until }
-    }
-
-    /// For the next owner.
-    pub fn until(&self) -> BTreeMap<u32, u64> {
-        self.until.clone()
-    }
-
-    fn has(&self, region: u32, taken_ms: u64) -> bool {
-        self.until
-            .get(&region)
-            .is_some_and(|&until| taken_ms <= until)
-    }
-
-    fn note_copied(&mut self, region: u32, taken_ms: u64) {
-        let newest = self.copied.entry(region).or_default();
-        *newest = taken_ms.max(*newest);
-    }
 }
 
 impl Owner {

@@ -5,8 +5,7 @@ use std::time::Duration;
 
 use cenote_fabric::Time;
 
-use super::Owner;
-use super::hosts::HostIndex;
+use super::host::HostIndex;
 
 /// A client, as the driver numbers them. Never reused.
 pub type ClientNumber = u64;
@@ -161,50 +160,6 @@ impl Clients {
             !is_over
         });
         gone
-    }
-}
-
-impl Owner {
-    /// Who has hosts told came, and is told of every region. It is waited for by nobody. False:
-    /// there are too many clients.
-    #[must_use]
-    pub fn handle_listener_joined(&mut self, now: Time, client: ClientNumber) -> bool {
-        self.join(now, client, Role::Listener)
-    }
-
-    /// A host was told all that the listener was told: its procedures use the cache. What it goes
-    /// by is said and waited for as with any client; it asks for its lease next, and writes to its
-    /// own memory alone. False: there are too many clients.
-    #[must_use]
-    pub fn handle_host_joined(&mut self, now: Time, client: ClientNumber, host: HostIndex) -> bool {
-        self.join(now, client, Role::Host(host))
-    }
-
-    pub(super) fn join(&mut self, now: Time, client: ClientNumber, role: Role) -> bool {
-        if self.is_superseded() {
-            return true;
-        }
-        if !self.clients.join(now, client, role, self.regions.len()) {
-            return false;
-        }
-        if !matches!(role, Role::Host(_)) {
-            // It may have writes under way that it began as an earlier client: it says itself what
-            // it knows.
-            self.tell_newcomer(client, role);
-        }
-        self.advance(now);
-        true
-    }
-
-    /// [`Owner::handle_known`] of several regions, with the generation of each. What follows is
-    /// concluded once: a client that joins answers for every region of the cache.
-    pub fn handle_all_known(&mut self, now: Time, client: ClientNumber, known: &[(usize, u64)]) {
-        for &(region, generation) in known {
-            if region < self.regions.len() {
-                self.clients.note_known(client, region, generation);
-            }
-        }
-        self.advance(now);
     }
 }
 

@@ -16,8 +16,8 @@ use cenote_fabric::Time;
 use cenote_pool::control::Window;
 
 use super::clients::{ClientNumber, Role};
-use super::hosts::HostIndex;
-use super::region::{Access, Contents, Copy, CopyState, Fencing, Purpose, Target, Task};
+use super::host::HostIndex;
+use super::region::{Access, Contents, Copy, CopyState, Fencing, Purpose, Renewing, Target, Task};
 use super::relocation::{ANSWER_LIMIT, PAUSE};
 use super::{Action, Owner};
 use crate::injected_faults::{InjectedFault, is_injected};
@@ -25,15 +25,6 @@ use crate::injected_faults::{InjectedFault, is_injected};
 /// Windows that a host is asked to renew at once: a client that goes leaves all regions doubtful,
 /// and a session takes only so many messages. Arbitrary.
 const RENEWING_MAX: usize = 64;
-
-/// A window that is being renewed.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Renewing {
-    pub region: usize,
-    pub host: HostIndex,
-    slab: usize,
-    pub asked_at: Time,
-}
 
 impl Owner {
     /// Forgets clients whose lease is over, and doubts what they may have been writing to.

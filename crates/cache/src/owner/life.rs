@@ -4,29 +4,9 @@ use std::time::Duration;
 
 use cenote_fabric::Time;
 
-use super::Owner;
 use super::region::{Region, Task};
+use super::{Life, Owner, Reign};
 use crate::injected_faults::{InjectedFault, is_injected};
-
-/// Whether this owner decides.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Reign {
-    /// Nobody said otherwise. No other can have begun before `until`.
-    Stands { until: Time },
-    /// A host has seen a later owner: nothing is done or granted any more.
-    Superseded,
-}
-
-/// How long a cache is kept.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Life {
-    /// Until it is deleted.
-    Unbounded,
-    /// Until nobody has renewed it for so long.
-    Leased { duration: Duration, until: Time },
-    /// It is over, and its slabs go back.
-    Over,
-}
 
 impl Owner {
     /// A host says that the cache has a later owner: this one decides nothing any more, grants no

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use cenote_fabric::Time;
 use cenote_pool::control::{Refusal, Window};
 
-use super::hosts::HostIndex;
+use super::host::HostIndex;
 use super::region::{Access, Contents, Copy, CopyState, Placing, Purpose, Region, Target, Task};
 use super::relocation::PAUSE;
 use super::{Action, Owner, SlabOf};

@@ -6,9 +6,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::hosts::HostIndex;
+use super::host::HostIndex;
 use super::region::{Copy, Entry};
-use super::{Owner, REGIONS_MAX, Settings};
+use super::settings::{REGIONS_MAX, Settings};
 
 /// Most hosts of a cache, those of the record that are there no more among them.
 pub const HOSTS_MAX: usize = 4096;
@@ -35,31 +35,6 @@ pub struct Record {
 pub struct BadRecord(pub &'static str);
 
 impl Record {
-    /// Of an owner whose hosts have these names. It may have more, from a record before.
-    pub(super) fn of(owner: &Owner, names: &[String]) -> Self {
-        let name = |host: usize| match names.get(host) {
-            Some(name) => name.clone(),
-            None => owner.hosts[host].name.clone().unwrap_or_default(),
-        };
-        let is_leaving = |&host: &HostIndex| owner.hosts[host].is_told_to_leave();
-        let hosts = 0..owner.hosts.len();
-        Self {
-            leaving: hosts.clone().filter(is_leaving).collect(),
-            hosts: hosts.map(name).collect(),
-            duration: owner.duration(),
-            outdated: owner.outdated.until(),
-            // Memory for a copy to come is the next owner's to ask for.
-            entries: owner
-                .entries()
-                .into_iter()
-                .map(|entry| Entry {
-                    next: Vec::new(),
-                    ..entry
-                })
-                .collect(),
-        }
-    }
-
     /// The same with hosts by their position in `names`. Those that are not in it come behind it.
     ///
     /// # Errors

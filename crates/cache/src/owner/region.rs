@@ -6,9 +6,8 @@ use cenote_fabric::Time;
 use cenote_pool::control::Window;
 use cenote_wire::{List, Malformed, Taken, messages};
 
-use super::REGIONS_MAX;
-use super::checkpoints::{Holding, Restoring};
-use super::hosts::HostIndex;
+use super::host::HostIndex;
+use super::settings::REGIONS_MAX;
 
 /// The slabs of one host that hold a region.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -214,6 +213,29 @@ pub(super) struct Switching {
     pub quiet: Vec<(HostIndex, u64)>,
     /// When the last of these were asked for or answered.
     pub heard_at: Option<Time>,
+}
+
+/// A region whose writes are held.
+#[derive(Debug)]
+pub(super) struct Holding {
+    /// When it opens whatever the checkpoint does.
+    pub until: Time,
+}
+
+/// Memory that is filled from a checkpoint.
+#[derive(Debug)]
+pub(super) struct Restoring {
+    pub target: Target,
+    pub request: u64,
+}
+
+/// A window that is being renewed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Renewing {
+    pub region: usize,
+    pub host: HostIndex,
+    pub slab: usize,
+    pub asked_at: Time,
 }
 
 /// One fill under way.

@@ -21,7 +21,7 @@ use std::time::Duration;
 use cenote_fabric::Time;
 use cenote_pool::control::{FILL_BYTES_MAX, FillResult};
 
-use super::hosts::HostIndex;
+use super::host::HostIndex;
 use super::region::{Access, Fill, Filling, Purpose, Region, Switching, Target, Task};
 use super::{Action, Copy, Owner};
 use crate::injected_faults::{InjectedFault, is_injected};

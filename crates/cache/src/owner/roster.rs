@@ -1,6 +1,6 @@
 //! Hosts that come after the owner began, and what is told of each to whoever gets and releases machines.
 
-use super::hosts::{Host, HostIndex};
+use super::host::{Host, HostIndex};
 use super::region::Copy;
 use super::{HOSTS_MAX, Owner};
 

@@ -11,42 +11,12 @@ use std::time::Duration;
 use cenote_fabric::Time;
 
 use super::clients::{ClientNumber, Role};
-use super::hosts::HostIndex;
+use super::host::HostIndex;
 use super::region::Task;
-use super::{Action, Entry, Owner};
+use super::{Action, Entry, Owner, Recording};
 
 /// An owner that was not driven for longer stood still. Ten times its tick.
 const STANDSTILL: Duration = Duration::from_secs(1);
-
-/// What is put off while the driver keeps a record.
-#[derive(Debug)]
-pub(super) struct Recording {
-    since: Time,
-    /// Regions whose entry changed.
-    untold: BTreeSet<usize>,
-    /// Clients that came.
-    newcomers: BTreeSet<ClientNumber>,
-    /// Something happened from which nothing was concluded yet.
-    is_behind: bool,
-    /// The table as it is recorded, where that is known: what clients go by meanwhile.
-    kept: Option<Vec<Entry>>,
-}
-
-impl Action {
-    /// The host that is to do it.
-    fn host(&self) -> Option<HostIndex> {
-        match *self {
-            Self::Map { host, .. }
-            | Self::Unmap { host, .. }
-            | Self::Renew { host, .. }
-            | Self::Reconnect { host }
-            | Self::Fill { host, .. }
-            | Self::Restore { host, .. }
-            | Self::Decline { host, .. } => Some(host),
-            Self::Record | Self::Tell { .. } => None,
-        }
-    }
-}
 
 impl Owner {
     /// The driver took [`Action::Record`] and takes no other action before it is kept, however long

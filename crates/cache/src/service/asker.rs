@@ -6,8 +6,47 @@ use std::time::Duration;
 use cenote_fabric::{Address, ClusterKey, Time, Waker, wait};
 
 use super::correspondent::{Correspondent, Told};
-use super::handle::CallError;
 use super::question::{Answer, Question};
+use crate::client;
+
+/// Why a call has no result.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CallError {
+    /// A read or a write failed; the error names the region.
+    #[error(transparent)]
+    Request(#[from] client::Error),
+    /// The cache was deleted, or its time is over: open another one.
+    #[error("the cache is gone")]
+    Gone,
+    /// The manager did not answer in time. What was asked may be done or not.
+    #[error("the manager does not answer within {0:?}")]
+    Silent(Duration),
+    /// The connection to the manager ended before it answered. What was asked may be done or not.
+    #[error("the manager's connection ended before it answered: what was asked may be done or not")]
+    Ended,
+    /// No manager is there, and nothing was asked.
+    #[error("no manager is there")]
+    NoManager,
+    /// The manager refuses.
+    #[error("{0}")]
+    Refused(String),
+    /// The system refuses to wait.
+    #[error(transparent)]
+    Fabric(#[from] cenote_fabric::Error),
+}
+
+impl CallError {
+    /// Whether the same call can succeed later.
+    #[must_use]
+    pub fn is_retryable(&self) -> bool {
+        match self {
+            Self::Request(error) => error.is_retryable(),
+            Self::Silent(_) | Self::Ended | Self::NoManager => true,
+            Self::Gone | Self::Refused(_) | Self::Fabric(_) => false,
+        }
+    }
+}
 
 /// Asks the manager at one of `addresses`, and waits for its answer up to `timeout`.
 ///

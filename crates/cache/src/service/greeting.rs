@@ -1,13 +1,58 @@
 //! The first words between a handle and the manager: what the cache is, and its hosts.
 
 use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::time::Duration;
 
-use cenote_fabric::{Time, Waker, wait};
+use cenote_fabric::{Time, Waker, WireProtection, wait};
 
 use super::correspondent::{Correspondent, Told};
-use super::handle::{OpenError, Options, REST};
 use super::message::{Refusal, ToClient, Welcome};
 use crate::links::HostConfig;
+
+/// Longest sleep.
+pub(super) const REST: Duration = Duration::from_millis(20);
+
+/// How a cache is opened.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// For people: shown by the status of hosts and of the cache. At most 64 bytes.
+    pub name: String,
+    /// A request that cannot go on for so long fails.
+    pub patience: Duration,
+    /// How long opening, and a question, may take.
+    pub timeout: Duration,
+    /// How bytes travel over tcp.
+    pub page_traffic: WireProtection,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            name: "cache client".to_owned(),
+            patience: Duration::from_secs(30),
+            timeout: Duration::from_secs(10),
+            page_traffic: WireProtection::default(),
+        }
+    }
+}
+
+/// Why a cache is not opened.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// No manager answers. Try again when it runs.
+    #[error("no manager of the cache answers within {0:?}")]
+    NoManager(Duration),
+    /// The manager does not take it.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    /// The system refuses.
+    #[error(transparent)]
+    Fabric(#[from] cenote_fabric::Error),
+    /// The system has no randomness.
+    #[error("read random bytes: {0}")]
+    Random(getrandom::Error),
+}
 
 pub(super) fn host_of(name: String, address: &str, domain: String) -> Option<HostConfig> {
     let address = address.parse().ok()?;

@@ -7,103 +7,20 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use cenote_fabric::calls::CALLS_UNDER_WAY_MAX;
-use cenote_fabric::{
-    Address, ClusterKey, QUEUE_DEPTH, Time, Waker, WireProtection, connector_with, wait,
-};
+use cenote_fabric::{Address, ClusterKey, QUEUE_DEPTH, Time, Waker, connector_with, wait};
 
 use cenote_pool::batch::OPERATION_BYTES_MAX;
 
-use super::asker;
+use super::asker::{self, CallError};
 use super::correspondent::{Correspondent, Told};
-use super::greeting::{greeted, host_of};
+use super::greeting::{OpenError, Options, REST, greeted, host_of};
 use super::message::{Refusal, ToClient, Welcome};
 use super::question::{Answer, Question, Status};
-use crate::client::{self, Client, Ended, Geometry, Lost};
+use crate::client::{Client, Ended, Geometry, Lost};
 use crate::configuration::Configuration;
 use crate::connections::Attached;
 use crate::links::{Caller, Threads};
 use crate::path::Token;
-
-/// How a cache is opened.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// For people: shown by the status of hosts and of the cache. At most 64 bytes.
-    pub name: String,
-    /// A request that cannot go on for so long fails.
-    pub patience: Duration,
-    /// How long opening, and a question, may take.
-    pub timeout: Duration,
-    /// How bytes travel over tcp.
-    pub page_traffic: WireProtection,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self {
-            name: "cache client".to_owned(),
-            patience: Duration::from_secs(30),
-            timeout: Duration::from_secs(10),
-            page_traffic: WireProtection::default(),
-        }
-    }
-}
-
-/// Why a cache is not opened.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum OpenError {
-    /// No manager answers. Try again when it runs.
-    #[error("no manager of the cache answers within {0:?}")]
-    NoManager(Duration),
-    /// The manager does not take it.
-    #[error(transparent)]
-    Refused(#[from] Refusal),
-    /// The system refuses.
-    #[error(transparent)]
-    Fabric(#[from] cenote_fabric::Error),
-    /// The system has no randomness.
-    #[error("read random bytes: {0}")]
-    Random(getrandom::Error),
-}
-
-/// Why a call has no result.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum CallError {
-    /// A read or a write failed; the error names the region.
-    #[error(transparent)]
-    Request(#[from] client::Error),
-    /// The cache was deleted, or its time is over: open another one.
-    #[error("the cache is gone")]
-    Gone,
-    /// The manager did not answer in time. What was asked may be done or not.
-    #[error("the manager does not answer within {0:?}")]
-    Silent(Duration),
-    /// The connection to the manager ended before it answered. What was asked may be done or not.
-    #[error("the manager's connection ended before it answered: what was asked may be done or not")]
-    Ended,
-    /// No manager is there, and nothing was asked.
-    #[error("no manager is there")]
-    NoManager,
-    /// The manager refuses.
-    #[error("{0}")]
-    Refused(String),
-    /// The system refuses to wait.
-    #[error(transparent)]
-    Fabric(#[from] cenote_fabric::Error),
-}
-
-impl CallError {
-    /// Whether the same call can succeed later.
-    #[must_use]
-    pub fn is_retryable(&self) -> bool {
-        match self {
-            Self::Request(error) => error.is_retryable(),
-            Self::Silent(_) | Self::Ended | Self::NoManager => true,
-            Self::Gone | Self::Refused(_) | Self::Fabric(_) => false,
-        }
-    }
-}
 
 /// One thread's handle on a cache: a range of bytes in the memory of several machines.
 ///
@@ -173,9 +90,6 @@ const CALL_BYTES: usize = 64 << 20;
 const BATCHED_CALL_BYTES: usize = 1 << 20;
 /// Between two looks for messages while requests keep the thread busy.
 const TEND: Duration = Duration::from_micros(500);
-/// Longest sleep.
-pub(super) const REST: Duration = Duration::from_millis(20);
-
 impl Cache {
     /// Finds the manager at one of `addresses`, and waits until it told of every region.
     ///

@@ -3,10 +3,6 @@
 use std::path::PathBuf;
 
 use cenote_pool::eviction;
-use cenote_pool::pressure::Settings;
-
-use super::Config;
-use crate::{Error, Result};
 
 /// Free memory to keep on the machine, and how to get it back from clients.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -57,36 +53,6 @@ impl Headroom {
             reclaim: true,
             ..Self::infiniswap()
         }
-    }
-
-    /// As the pool's decisions take it, on a machine that has `total_bytes`.
-    ///
-    /// # Errors
-    /// `Config`: nothing would ever be lent, or the floor is above what is kept.
-    pub(crate) fn settings(&self, config: &Config, total_bytes: u64) -> Result<Settings> {
-        let headroom_bytes = self.keep.of(total_bytes);
-        let floor = self.floor.map(|floor| floor.of(total_bytes));
-        let floor_bytes = floor.unwrap_or(headroom_bytes / 4);
-        let wrong = |what, value: u64, rule| {
-            Err(Error::Config {
-                what,
-                value: value.to_string(),
-                rule,
-            })
-        };
-        if headroom_bytes.saturating_add(config.slab_bytes) > total_bytes {
-            let rule = "must leave the machine's memory room for a slab";
-            return wrong("headroom", headroom_bytes, rule);
-        }
-        if floor_bytes > headroom_bytes {
-            return wrong("floor", floor_bytes, "must be at most the headroom");
-        }
-        Ok(Settings {
-            slab_bytes: config.slab_bytes,
-            slabs_total: config.slabs_total(),
-            headroom_bytes,
-            floor_bytes,
-        })
     }
 }
 

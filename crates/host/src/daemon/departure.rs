@@ -9,85 +9,20 @@
 //! Invariant: the windows of the next process have the names that those of this one had.
 
 use std::collections::BTreeSet;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use cenote_fabric::{
-    Address, Generation, HostPort, PeerId, Region, Rights, Time, WindowDescriptor, WindowId,
-};
-use cenote_pool::control::{Drain, EVICT_WINDOWS_MAX, Reply, Window};
+use cenote_fabric::Time;
+use cenote_pool::control::{Drain, EVICT_WINDOWS_MAX, Reply};
 use cenote_pool::ledger::Handover;
 
-use super::{Daemon, Memory};
-use crate::keeper::Job as KeeperJob;
-use crate::machine::Machine;
-use crate::side_thread::SideThread;
-use crate::{Config, Error, Result};
+use super::Daemon;
+use super::leaving::Farewell;
 
-/// Why a host ended its loop.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum End {
-    /// It was told to.
-    Stopped,
-    /// It was drained, and was to end then.
-    Drained,
-    /// Another process is to take its place; everything is as it was.
-    Upgrade,
-}
-
-/// What a process gets from the one before it; empty when there was none.
-#[derive(Debug, Default)]
-pub struct Inheritance {
-    /// What [`Daemon::handover`] gave; empty: nothing.
-    pub state: Vec<u8>,
-    /// Copies of the descriptors that it gave, in their order.
-    pub memory: Vec<OwnedFd>,
-}
-
-/// What a host that is to leave knows of it.
-#[derive(Default)]
-pub(super) struct Leaving {
-    /// Whether another process is wanted in its place.
-    pub upgrade: Arc<AtomicBool>,
-    /// Who asked for that. The end of their connections is what they wait for.
-    pub askers: BTreeSet<u128>,
-    /// While clients are told of it.
-    farewell: Option<Farewell>,
-    /// Whether to leave everything as it is when told to stop.
-    pub keeps: bool,
-    /// Whether to end once drained.
-    stops: bool,
-    /// How long clients have to take their bytes away when it is told to stop.
-    grace: Duration,
-    /// When the machine goes, drained or not.
-    goes_at: Option<Time>,
-    /// Whether somebody was told that it is drained.
-    pub is_told: bool,
-    drained_at: Option<Time>,
-    /// What traces have of a drain that goes on.
-    drain_span: Option<tracing::Span>,
-}
-
-impl Leaving {
-    /// As the process before left it: an order to stop, and the end of the machine, are still meant.
-    pub fn inherit(handover: &Handover, now: Time) -> Self {
-        Self {
-            stops: handover.stops,
-            goes_at: handover.goes_in.map(|within| now.after(within)),
-            ..Self::default()
-        }
-    }
-}
-
-/// Clients are told that another process is about to take this one's place.
-struct Farewell {
-    until: Time,
-    told: BTreeSet<PeerId>,
-    /// Those of them that have not said that they wait for it.
-    unanswered: BTreeSet<u128>,
-}
+#[cfg(doc)]
+use super::{End, Inheritance};
 
 /// How long clients have to say that they wait: those that do not lose a rebuild, no more.
 const FAREWELL: Duration = Duration::from_secs(1);
@@ -330,118 +265,5 @@ impl Daemon {
         let now = (self.clock)();
         let since = *self.leaving.drained_at.get_or_insert(now);
         self.leaving.is_told || now.since(since) >= TELL
-    }
-}
-
-/// An inheritance that was found sound.
-#[derive(Default)]
-pub(crate) struct Inherited {
-    pub handover: Handover,
-    /// As the handover's slabs.
-    regions: Vec<Arc<Region>>,
-}
-
-/// Reads an inheritance and maps its memory.
-///
-/// # Errors
-/// `Inheritance`: it contradicts itself; `Fabric`: memory that is not what it should be.
-pub(crate) fn open(inheritance: Inheritance, huge: bool) -> Result<Inherited> {
-    if inheritance.state.is_empty() {
-        return Ok(Inherited::default());
-    }
-    let handover =
-        Handover::decode(&inheritance.state).map_err(|e| Error::Inheritance(e.to_string()))?;
-    let (lent, passed) = (handover.slabs.len(), inheritance.memory.len());
-    if lent != passed {
-        let what = format!("{lent} slabs are lent, the memory of {passed} was passed on");
-        return Err(Error::Inheritance(what));
-    }
-    let region = |(slab, fd): (&cenote_pool::ledger::HandedSlab, _)| {
-        Region::inherit(fd, slab.held.window.len_bytes, huge).map(Arc::new)
-    };
-    let regions = handover.slabs.iter().zip(inheritance.memory).map(region);
-    let regions = regions.collect::<cenote_fabric::Result<_>>()?;
-    Ok(Inherited { handover, regions })
-}
-
-/// Whether what is configured leads to the machine's address that was listened on.
-fn is_where(ours: &HostPort, theirs: &HostPort) -> bool {
-    match (ours.to_listen(), theirs.socket()) {
-        (Ok(ours), Some(theirs)) => ours.ip() == theirs.ip(),
-        // A name that is not resolved now is refused, with its reason, when it is listened on.
-        _ => false,
-    }
-}
-
-impl Inherited {
-    /// Has the new process go on where the earlier one was: on the ports that it had, with slabs
-    /// of the size that it lent. Memory that it holds already is not wanted a second time.
-    pub(super) fn adjust(&self, config: &mut Config, machine: &mut Machine) {
-        for (address, before) in config.addresses.iter_mut().zip(&self.handover.addresses) {
-            if let (Address::Tcp(ours), Ok(Address::Tcp(theirs))) = (&*address, before.parse())
-                && ours.port() == 0
-                && is_where(ours, &theirs)
-            {
-                *address = Address::Tcp(theirs);
-            }
-        }
-        let Some(held) = u64::try_from(self.regions.len()).ok().filter(|&n| n > 0) else {
-            return;
-        };
-        let slab_bytes = self.handover.slab_bytes;
-        if config.slab_bytes != slab_bytes {
-            tracing::warn!(
-                configured = config.slab_bytes,
-                slab_bytes,
-                "slabs that are lent keep their size; drain the host first to change it"
-            );
-            config.slab_bytes = slab_bytes;
-        }
-        let held_bytes = held.saturating_mul(slab_bytes);
-        machine.available_bytes = machine.available_bytes.saturating_add(held_bytes);
-    }
-
-    /// The windows as they stood.
-    pub(crate) fn windows(&self) -> Vec<(Arc<Region>, WindowDescriptor)> {
-        let windows = self.handover.slabs.iter().map(|slab| slab.held.window);
-        let regions = self.regions.iter().map(Arc::clone);
-        regions.zip(windows.map(from_wire)).collect()
-    }
-
-    pub(super) fn lock(&self, keeper: &SideThread<KeeperJob>) {
-        for region in &self.regions {
-            keeper.ask(KeeperJob::Lock(Arc::clone(region)));
-        }
-    }
-
-    /// The memory of `slabs_total` slabs, the inherited ones first.
-    pub(super) fn memory(&self, slabs_total: u32) -> Vec<Option<Memory>> {
-        let memory = |(region, slab): (&Arc<Region>, &cenote_pool::ledger::HandedSlab)| {
-            Some(Memory {
-                region: Arc::clone(region),
-                window: WindowId(slab.held.window.id),
-            })
-        };
-        let inherited = self.regions.iter().zip(&self.handover.slabs).map(memory);
-        let empty = std::iter::repeat_with(|| None);
-        inherited.chain(empty).take(slabs_total as usize).collect()
-    }
-}
-
-/// The control protocol's window as the fabric names it.
-fn from_wire(window: Window) -> WindowDescriptor {
-    WindowDescriptor {
-        id: WindowId(window.id),
-        generation: Generation(window.generation),
-        len_bytes: window.len_bytes,
-        rights: Rights(window.rights),
-    }
-}
-
-impl Inheritance {
-    /// Whether this program understands the state, without its memory.
-    #[must_use]
-    pub fn is_understood(state: &[u8]) -> bool {
-        Handover::decode(state).is_ok()
     }
 }

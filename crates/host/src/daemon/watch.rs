@@ -6,20 +6,18 @@
 use std::path::Path;
 use std::time::Duration;
 
-use cenote_pool::control::{PressureStatus, SlabCounts};
-use cenote_pool::ledger::Demand;
+use cenote_pool::control::SlabCounts;
 use cenote_pool::pressure::{Pressure, Room, Sample};
 use cenote_pool::reclaim::{Look, Reclaim};
 
-use super::Daemon;
 use crate::gauge::{self, Gauge, Reading};
 use crate::{Config, Error, Result};
 
 /// A gauge, and what comes of its readings.
 pub(crate) struct Watch {
     gauge: Gauge,
-    pressure: Pressure,
-    extra: usize,
+    pub(super) pressure: Pressure,
+    pub(super) extra: usize,
     /// Whether it looks at this machine, and not at a figure in a file.
     is_real: bool,
     /// `None` where clients of this machine are not told of memory to spare.
@@ -52,7 +50,7 @@ impl Watch {
                 rule: "must have lines MemTotal: and MemAvailable:, in kB",
             });
         };
-        let settings = headroom.settings(config, reading.total_bytes)?;
+        let settings = config.pressure(headroom, reading.total_bytes)?;
         Ok(Some(Self {
             gauge,
             pressure: Pressure::new(settings),
@@ -65,7 +63,12 @@ impl Watch {
 
     /// Looks once; `None` when there is nothing to be seen, and things stay as they are.
     /// `away_bytes` are those that clients of this machine could reclaim.
-    fn look(&mut self, now: Duration, slabs: &SlabCounts, away_bytes: u64) -> Option<Room> {
+    pub(super) fn look(
+        &mut self,
+        now: Duration,
+        slabs: &SlabCounts,
+        away_bytes: u64,
+    ) -> Option<Room> {
         let Some(reading) = (self.gauge)(now) else {
             if !std::mem::replace(&mut self.is_blind, true) {
                 tracing::error!("the machine's memory cannot be read; lending stays as it is");
@@ -101,7 +104,7 @@ impl Watch {
         }
     }
 
-    fn free_bytes(&self, slabs: &SlabCounts) -> u64 {
+    pub(super) fn free_bytes(&self, slabs: &SlabCounts) -> u64 {
         self.left_beside(self.pressure.used_bytes(), slabs)
     }
 
@@ -118,11 +121,11 @@ impl Watch {
 /// wanted.
 #[derive(Default)]
 pub(super) struct Evicting {
-    span: Option<tracing::Span>,
+    pub(super) span: Option<tracing::Span>,
     /// Slabs that were asked for in it.
-    slabs: u64,
+    pub(super) slabs: u64,
     /// Slabs that this host had ever asked for when it looked last; `None`: it has not.
-    asked: Option<u64>,
+    pub(super) asked: Option<u64>,
 }
 
 /// What of a reading the others use.
@@ -140,76 +143,6 @@ fn sample(reading: Reading, slabs: &SlabCounts, slab_bytes: u64) -> Sample {
         used_least_bytes: most.saturating_sub(u64::from(doubtful) * slab_bytes),
         used_most_bytes: most,
         is_stalled: reading.is_stalled,
-    }
-}
-
-impl Daemon {
-    /// Has the ledger give up what there is no room for any more.
-    pub(super) fn make_room(&mut self) {
-        let now = self.elapsed();
-        let away_bytes = self.away_bytes();
-        let Some(watch) = &mut self.watch else { return };
-        let slabs = self.ledger.counts();
-        if let Some(room) = watch.look(now, &slabs, away_bytes) {
-            let seed = self.incarnation ^ now.as_nanos() as u64;
-            self.ledger.handle_room(now, room, watch.extra, seed);
-        }
-        self.offer_reclaim();
-    }
-
-    /// Begins and ends what traces have of evictions.
-    pub(super) fn trace_evictions(&mut self) {
-        let asked = self.ledger.evictions().asked;
-        let evicting = &mut self.evicting;
-        let before = evicting.asked.replace(asked).unwrap_or(asked);
-        if asked > before {
-            evicting.slabs += asked - before;
-            evicting.span.get_or_insert_with(|| {
-                tracing::info_span!(
-                    "evict slabs",
-                    cenote.host = self.config.name,
-                    cenote.slab_bytes = self.config.slab_bytes as i64,
-                    cenote.slabs = tracing::field::Empty,
-                )
-            });
-        }
-        // Slabs are counted only while there is such a span.
-        if evicting.span.is_some()
-            && self.ledger.asked_back() == 0
-            && let Some(span) = evicting.span.take()
-        {
-            span.record("cenote.slabs", std::mem::take(&mut evicting.slabs) as i64);
-        }
-    }
-
-    /// What is asked back, and what there is room for.
-    pub(crate) fn demand(&self) -> Demand {
-        self.ledger.demand(self.elapsed())
-    }
-
-    pub(super) fn pressure_status(&self) -> PressureStatus {
-        let Some(watch) = &self.watch else {
-            return PressureStatus::default();
-        };
-        let (pressure, slabs) = (&watch.pressure, self.ledger.counts());
-        let evictions = self.ledger.evictions();
-        PressureStatus {
-            watched: true,
-            stalled: pressure.is_stalled(),
-            total_bytes: pressure.total_bytes(),
-            used_bytes: pressure.used_bytes(),
-            free_bytes: watch.free_bytes(&slabs),
-            headroom_bytes: pressure.settings().headroom_bytes,
-            floor_bytes: pressure.settings().floor_bytes,
-            slabs_max: self.ledger.room().slabs_max,
-            asked_back: self.ledger.asked_back(),
-            evictions_asked: evictions.asked,
-            evictions_done: evictions.done,
-            slabs_taken: evictions.taken,
-            reclaim_bytes: watch.reclaim.as_ref().map_or(0, |h| h.offer().bytes),
-            away_bytes: watch.reclaim.as_ref().map_or(0, Reclaim::away_bytes),
-            reclaims: watch.reclaim.as_ref().map_or(0, Reclaim::offers),
-        }
     }
 }
 

@@ -9,7 +9,7 @@ use cenote_codec::Code;
 use cenote_fabric::{InPlace, Region, RemoteWindow, Status, order_stores};
 use cenote_pool::control::{FillResult, K_MAX};
 
-use super::Fill;
+use super::job::Fill;
 
 /// Bytes of a source between two looks at the flags: 32 of them take some 50 us.
 const PIECE_BYTES: u64 = 64 * 1024;

@@ -3,15 +3,19 @@
 //! States: `Attaching` (every source's window was asked for) `-> Reading -> ` outcome.
 
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use cenote_fabric::{ClientId, Connector, FAILURE_TIMEOUT, RemoteWindow, Time};
 use cenote_pool::control::FillResult;
 
 use super::gather::{Gather, Progress, Run};
+use super::job::Job;
 use super::sources::{Sources, Unusable};
 use super::together::Reach;
-use super::{IDLE, Job};
-use crate::daemon::Outcome;
+use crate::outcome::Outcome;
+
+/// Connections to other hosts are closed when no fill came for this long.
+pub(super) const IDLE: Duration = Duration::from_secs(5);
 
 /// The rebuilding of one split after the other. Connecting to a source may block; nothing else does.
 ///

@@ -9,9 +9,9 @@ use cenote_codec::Code;
 use cenote_fabric::{CompletionQueue, Region, RemoteWindow, Status, Time, Token};
 use cenote_pool::control::{FillResult, K_MAX, R_MAX};
 
-use super::Fill;
 use super::comparison;
 use super::direct::{self, Failed};
+use super::job::Fill;
 use super::landings::Landings;
 use super::sources::Sources;
 

@@ -1,4 +1,4 @@
-//! Files of the system that are read again and again, kept open.
+//! Files of the system: those that are read again and again are kept open.
 //!
 //! A process that is out of descriptors can open none, and a host that cannot see its machine's memory
 //! could not make room. What is read once is read for good.
@@ -26,6 +26,11 @@ impl Files {
         self.0.insert(path.to_owned(), file);
         text
     }
+}
+
+/// A file of the system, empty where it cannot be read.
+pub(crate) fn read(path: &str) -> String {
+    std::fs::read_to_string(path).unwrap_or_default()
 }
 
 /// All of a file, from its beginning: the system makes its text again for whoever reads that.

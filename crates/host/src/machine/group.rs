@@ -1,7 +1,7 @@
 //! The memory control groups that this process is in, of either version: its own and those around it,
 //! each of which may have a limit.
 
-use super::{Files, read};
+use super::files::{Files, read};
 
 /// The groups' folders, the process's own first, and how their version names things. One that cannot
 /// be seen from here has no limit: in a container the mount may begin at the process's own.

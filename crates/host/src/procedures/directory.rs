@@ -13,7 +13,7 @@ use cenote_proc::service::{
 };
 use cenote_proc::{CacheId, Local, Machine, RegionLocation, Slot, Table};
 
-use crate::cache_threads::Owners;
+use crate::owners::Owners;
 
 /// This host, among the machines that it knows.
 pub(super) const ME: Machine = Machine(0);

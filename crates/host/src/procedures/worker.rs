@@ -24,8 +24,8 @@ use super::desk::{Answer, Desk};
 use super::directory::{Cache, ME, Notice};
 use super::journeys::{Home, Journeys, Late, PATIENCE, RELAY, Sent, early, lost};
 use super::peers::{Called, Job};
+use super::shared::{Letter, Shared, Taken};
 use super::uploads::Uploads;
-use super::{Letter, Shared, Taken};
 
 /// See the module's text.
 pub(crate) struct Worker {

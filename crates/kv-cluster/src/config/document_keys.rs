@@ -7,10 +7,11 @@ use super::{
     ClusterConfig, DocumentError, NODES_MAX, NodeState, Registration, check_name, malformed,
 };
 use crate::NodeId;
-use crate::etcd::{Entry, Etcd, EtcdError, Swap};
+use crate::etcd::Etcd;
 use crate::injected_faults::{InjectedFault, is_injected};
 use crate::layout::GROUPS_MAX;
 use crate::store::Store;
+use crate::store::{Entry, EtcdError, Swap};
 
 /// Where a cluster's documents are.
 #[derive(Clone, Debug, Eq, PartialEq)]

@@ -7,14 +7,11 @@ use std::time::Duration;
 use serde_json::json;
 
 use super::message::{self, LeaseState, Streamed};
-use super::{CALL_LIMIT, Etcd, EtcdError};
+use super::{CALL_LIMIT, Etcd};
+use crate::store::{EtcdError, LeaseId};
 
 /// Longest line of an answer to a renewal.
 const LINE_BYTES_MAX: u64 = 64 << 10;
-
-/// A lease's number at etcd; never 0.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct LeaseId(pub i64);
 
 impl Etcd {
     /// Takes a lease that lasts `ttl`, in whole seconds, beyond its last renewal.

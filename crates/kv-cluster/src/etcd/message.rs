@@ -8,7 +8,7 @@ use std::str::FromStr;
 use serde::de::{DeserializeOwned, Error as _};
 use serde::{Deserialize, Deserializer};
 
-use super::EtcdError;
+use crate::store::EtcdError;
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]

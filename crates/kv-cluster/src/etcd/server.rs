@@ -10,7 +10,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use super::{Etcd, EtcdError};
+use super::Etcd;
+use crate::store::EtcdError;
 
 /// How long it may take to answer: an election with itself, and its disk.
 const START_LIMIT: Duration = Duration::from_secs(30);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use ureq::tls::{Certificate, ClientCert, PrivateKey, RootCerts, TlsConfig, TlsProvider};
 
-use super::EtcdError;
+use crate::store::EtcdError;
 
 /// Files in PEM.
 #[derive(Clone, Debug, Eq, PartialEq)]

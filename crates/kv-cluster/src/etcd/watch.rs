@@ -15,7 +15,8 @@ use cenote_memcached::threads;
 use serde_json::json;
 
 use super::message::{self, Streamed, Watched};
-use super::{ANSWER_BYTES_MAX, Entry, Etcd, EtcdError, Listing, entry, range_of};
+use super::{ANSWER_BYTES_MAX, Etcd, entry, range_of};
+use crate::store::{Entry, EtcdError, Listing};
 
 /// How long one stream lasts.
 const ROUND: Duration = Duration::from_secs(5);

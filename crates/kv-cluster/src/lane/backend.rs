@@ -13,8 +13,7 @@ use mio::{Interest, Registry, Token};
 
 use super::super::NodeId;
 use super::super::links::TOKENS;
-use super::outbox::Way;
-use super::{BUSY_NS, IDLE_TURN_MAX, Lane, TURN_MAX, forwarder, now_ns};
+use super::{BUSY_NS, IDLE_TURN_MAX, Lane, TURN_MAX, Way, forwarder, now_ns};
 
 impl Partitions for Lane {
     type Partition = Owner;

@@ -7,21 +7,12 @@
 use super::super::NodeId;
 use super::super::frame::{self, kind};
 use super::super::node::Parting;
-use super::Lane;
+use super::{Goodbye, Lane};
 use bytes::Bytes;
 use cenote_kv::group::progress::Leave;
 
 /// How long an answer may take before it is asked for again: there was no room for the question.
 const PATIENCE_NS: u64 = 50_000_000;
-
-/// How far this node is with another.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Goodbye {
-    /// The last question, and when it was asked.
-    asked: Option<(u64, u64)>,
-    /// The last one that was answered; 0: none.
-    pub(super) answered: u64,
-}
 
 impl Lane {
     pub(super) fn take_left(&mut self, peer: NodeId, number: u64) {

@@ -1,32 +1,11 @@
 //! What the node's thread tells a lane: who is registered, and what was agreed on.
 
-use std::sync::Arc;
 use std::time::Instant;
 
-use cenote_kv::group::view::View;
-
 use super::super::NodeId;
-use super::super::balance::HandOver;
 use super::super::membership::Registered;
+use super::super::node::Order;
 use super::{Lane, now_ns};
-
-/// What the node's thread tells a lane.
-#[derive(Clone, Debug)]
-pub(in super::super) enum Order {
-    /// A node is registered; or it is not any more.
-    Node {
-        node: NodeId,
-        registered: Option<Registered>,
-    },
-    /// A view was agreed on.
-    View { group: usize, view: Arc<View> },
-    /// What was proposed was not agreed on, for sure.
-    Refused { group: usize, number: u32 },
-    /// A partition of this node is to go to another.
-    HandOver(HandOver),
-    /// Etcd was seeded again; what was agreed on before has been told.
-    Seeded(u64),
-}
 
 impl Lane {
     /// Takes what the node's thread has said.

@@ -1,17 +1,14 @@
 //! What members of groups say, on its way to links.
 
 use std::collections::VecDeque;
-use std::time::Instant;
 
 use bytes::Bytes;
 use cenote_kv::group::member::Outgoing;
 use cenote_kv::group::message::Message;
-use cenote_kv::group::wire;
 
 use super::super::NodeId;
 use super::super::frame::kind;
-use super::super::links::SendError;
-use super::Lane;
+use super::super::links::{Links, SendError};
 
 #[derive(Default)]
 pub(super) struct Outbox {
@@ -23,81 +20,40 @@ impl Outbox {
     pub(super) fn is_empty(&self) -> bool {
         self.frames.is_empty()
     }
-}
 
-/// Where messages go.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Way {
-    /// To the link, as long as it has room. A link that is new may not have been told of yet, so not
-    /// before all events have been taken.
-    Link,
-    /// To what waits for it.
-    Outbox,
-}
-
-impl Lane {
-    /// Puts what members say where it leaves from, in its order.
-    pub(super) fn post(&mut self, way: Way) {
-        for seat in &mut self.seats {
-            let mut messages = seat.member.take_messages();
-            drop_early_acks(&mut messages);
-            let group = u16::try_from(seat.group).expect("fewer than 65,536 groups");
-            for outgoing in messages {
-                let node = NodeId(outgoing.to.node);
-                // Another process of that node is none of the view's.
-                if self.membership.linked(node) != Some(outgoing.to) {
-                    continue;
-                }
-                let (head, links) = (&mut self.head, &mut self.links);
-                head.clear();
-                let body = wire::encode_into(group, outgoing.view, &outgoing.message, head);
-                let outbox = self.outboxes.entry(node).or_default();
-                if way == Way::Link && outbox.frames.is_empty() {
-                    let sent = links.send_behind(node, kind::GROUP, head, body.as_slice());
-                    if sent.is_ok() {
-                        continue;
-                    }
-                }
-                let body = body.unwrap_or_default();
-                outbox.bytes += head.len() + body.len();
-                outbox
-                    .frames
-                    .push_back([Bytes::copy_from_slice(head), body]);
-            }
-        }
+    /// Keeps a frame until its link has room.
+    pub(super) fn push(&mut self, head: &[u8], body: Bytes) {
+        self.bytes += head.len() + body.len();
+        self.frames.push_back([Bytes::copy_from_slice(head), body]);
     }
 
-    /// Gives links what they have room for.
-    pub(super) fn fill_links(&mut self, now: Instant) {
-        let mut broken = Vec::new();
-        for (node, outbox) in &mut self.outboxes {
-            while let Some(frame) = outbox.frames.front() {
-                match self.links.send(*node, kind::GROUP, frame) {
-                    Ok(()) => {}
-                    Err(SendError::Frame(error)) => {
-                        // None that a member says is. Without it the peer would miss something for good.
-                        tracing::error!(%node, %error, "a group's message that no link takes");
-                        broken.push(*node);
-                        break;
-                    }
-                    Err(_) => break,
+    /// Gives its link what that has room for. False: the link has to begin again.
+    pub(super) fn fill(&mut self, node: NodeId, links: &mut Links, bytes_max: usize) -> bool {
+        let mut is_sound = true;
+        while let Some(frame) = self.frames.front() {
+            match links.send(node, kind::GROUP, frame) {
+                Ok(()) => {}
+                Err(SendError::Frame(error)) => {
+                    // None that a member says is. Without it the peer would miss something for good.
+                    tracing::error!(%node, %error, "a group's message that no link takes");
+                    is_sound = false;
+                    break;
                 }
-                outbox.bytes -= frame.iter().map(Bytes::len).sum::<usize>();
-                outbox.frames.pop_front();
+                Err(_) => break,
             }
-            if outbox.bytes > self.bounds.outbox_bytes {
-                tracing::warn!(%node, "it takes too little: begin again");
-                broken.push(*node);
-            }
+            self.bytes -= frame.iter().map(Bytes::len).sum::<usize>();
+            self.frames.pop_front();
         }
-        for node in broken {
-            self.links.reset(node, now, &mut self.events);
+        if self.bytes > bytes_max {
+            tracing::warn!(%node, "it takes too little: begin again");
+            is_sound = false;
         }
+        is_sound
     }
 }
 
 /// Leaves out what a later acknowledgement of the same says, too.
-fn drop_early_acks(messages: &mut Vec<Outgoing>) {
+pub(super) fn drop_early_acks(messages: &mut Vec<Outgoing>) {
     let mut later = Vec::new();
     messages.reverse();
     messages.retain(|outgoing| {

@@ -9,10 +9,10 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use cenote_kv::group::view::View;
 use cenote_memcached::Batch;
 
 use super::super::NodeId;
-use super::Lane;
 use super::forwarder::{Forwarding, Mark};
 
 /// How long a former owner may take to pass on what it was sent. Longer than it takes to miss a node, to
@@ -20,8 +20,9 @@ use super::forwarder::{Forwarding, Mark};
 const FORMER_MAX: Duration = Duration::from_secs(3);
 
 /// Partitions, by their index, and what has to be answered before they are asked for anything again.
-#[derive(Default)]
 pub(super) struct Changing {
+    /// Partitions of a group.
+    k: usize,
     /// By seat: the number of the view, and the owners in it.
     owners: Vec<(u32, Vec<Option<u32>>)>,
     /// And since when.
@@ -29,49 +30,55 @@ pub(super) struct Changing {
 }
 
 impl Changing {
+    /// Of so many groups of `k` partitions, whose views are not known.
+    pub(super) fn new(seats: usize, k: usize) -> Self {
+        Self {
+            k,
+            owners: vec![(0, vec![None; k]); seats],
+            waits: BTreeMap::new(),
+        }
+    }
+
     pub(super) fn is_in_order(&self, index: usize, forwarding: &Forwarding) -> bool {
         let wait = self.waits.get(&index);
         wait.is_none_or(|(mark, _)| forwarding.has_answered(mark))
     }
-}
 
-impl Lane {
-    /// Notes which partitions have another owner since it was last called. What has not been sent to the
-    /// former one is to ask again.
-    pub(super) fn note_owners(&mut self, asks: &mut Batch, now: Instant) {
-        let forwarding = &mut self.forwarding;
-        let changing = &mut self.changing;
-        changing
-            .waits
+    /// Forgets what has been answered. Former owners that take too long to answer the rest.
+    pub(super) fn late(&mut self, forwarding: &Forwarding, now: Instant) -> Vec<NodeId> {
+        self.waits
             .retain(|_, (mark, _)| !forwarding.has_answered(mark));
         let late = |(_, since): &&(Mark, Instant)| now.duration_since(*since) >= FORMER_MAX;
-        for (mark, _) in changing.waits.values().filter(late) {
-            tracing::warn!(node = %mark.node(), "it does not pass on what it was sent");
-            self.links.reset(mark.node(), now, &mut self.events);
+        let late = self.waits.values().filter(late);
+        late.map(|(mark, _)| mark.node()).collect()
+    }
+
+    /// Notes which partitions have another owner by this view. What has not been sent to the former one is
+    /// to ask again.
+    pub(super) fn note_view(
+        &mut self,
+        seat: usize,
+        view: &View,
+        forwarding: &mut Forwarding,
+        asks: &mut Batch,
+        now: Instant,
+    ) {
+        let (number, owners) = &mut self.owners[seat];
+        if std::mem::replace(number, view.number) == view.number {
+            return;
         }
-        let k = self.config.code.data();
-        let unknown = || (0, vec![None; k]);
-        changing.owners.resize_with(self.seats.len(), unknown);
-        for (number, (seat, known)) in self.seats.iter().zip(&mut changing.owners).enumerate() {
-            let Some(view) = seat.member.view().filter(|view| view.number != known.0) else {
+        for (partition, known) in owners.iter_mut().enumerate() {
+            let owner = view.owner(partition).map(|owner| owner.node);
+            let former = std::mem::replace(known, owner);
+            let Some(former) = former.filter(|former| owner != Some(*former)) else {
                 continue;
             };
-            known.0 = view.number;
-            for (partition, known) in known.1.iter_mut().enumerate() {
-                let owner = view.owner(partition).map(|owner| owner.node);
-                let former = std::mem::replace(known, owner);
-                let Some(former) = former.filter(|former| owner != Some(*former)) else {
-                    continue;
-                };
-                // To an owner in between nothing was sent.
-                let former = NodeId(former);
-                forwarding.let_go(former, asks);
-                if let Some(mark) = forwarding.mark(former) {
-                    changing
-                        .waits
-                        .entry(number * k + partition)
-                        .or_insert((mark, now));
-                }
+            // To an owner in between nothing was sent.
+            let former = NodeId(former);
+            forwarding.let_go(former, asks);
+            if let Some(mark) = forwarding.mark(former) {
+                let index = seat * self.k + partition;
+                self.waits.entry(index).or_insert((mark, now));
             }
         }
     }

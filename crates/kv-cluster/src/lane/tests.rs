@@ -13,10 +13,10 @@ use mio::{Events, Poll};
 
 use super::super::config::{KeyFingerprint, NodeState, Registration, VERSION};
 use super::super::detector::Settings;
-use super::super::etcd::LeaseId;
 use super::super::handshake::Hello;
 use super::super::membership::Registered;
-use super::super::node::Parting;
+use super::super::node::{Order, Parting};
+use super::super::store::LeaseId;
 use super::*;
 
 /// How long what must happen may take on a busy machine.

@@ -14,10 +14,11 @@ use cenote_kv::group::progress::Leave;
 use cenote_kv::group::view::View;
 
 use super::super::NodeId;
+use super::super::balance::HandOver;
 use super::super::config::{NodeState, Registration};
 use super::super::detector::Detector;
-use super::super::lane::Order;
 use super::super::links::Links;
+use super::super::membership::Registered;
 use super::super::registration_lease::RegistrationLease;
 use super::super::steward::Proposal;
 use super::report::{ChangeReport, GroupReport, NodeReport, PeerReport, PeerState};
@@ -34,6 +35,24 @@ struct Map {
     /// By group.
     views: Vec<Option<Arc<View>>>,
     clients: BTreeMap<NodeId, SocketAddr>,
+}
+
+/// What the node's thread tells a lane.
+#[derive(Clone, Debug)]
+pub(in super::super) enum Order {
+    /// A node is registered; or it is not any more.
+    Node {
+        node: NodeId,
+        registered: Option<Registered>,
+    },
+    /// A view was agreed on.
+    View { group: usize, view: Arc<View> },
+    /// What was proposed was not agreed on, for sure.
+    Refused { group: usize, number: u32 },
+    /// A partition of this node is to go to another.
+    HandOver(HandOver),
+    /// Etcd was seeded again; what was agreed on before has been told.
+    Seeded(u64),
 }
 
 /// How far a lane of a node that ends is.

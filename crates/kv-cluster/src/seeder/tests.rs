@@ -7,11 +7,12 @@ use cenote_kv::group::member::Service;
 use cenote_kv::group::view;
 
 use super::*;
+use crate::NodeId;
 use crate::config::{
     ClusterConfig, DocumentKeys, KeyFingerprint, NodeState, Registration, Scheme, VERSION,
 };
 use crate::etcd::Change;
-use crate::steward::{Notice, Proposal};
+use crate::steward::Proposal;
 use crate::store::memory::Memory;
 
 const SECOND_NS: u64 = 1_000_000_000;

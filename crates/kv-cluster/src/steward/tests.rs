@@ -4,7 +4,7 @@ use std::cell::Cell;
 
 use super::*;
 use crate::config::{KeyFingerprint, VERSION};
-use crate::etcd::EtcdError;
+use crate::store::EtcdError;
 use cenote_fabric::WireProtection;
 use cenote_kv::group::member::Service;
 

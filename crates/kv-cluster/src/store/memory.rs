@@ -4,8 +4,8 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::super::etcd::{Entry, EtcdError, LeaseId, Listing, Swap};
 use super::Store;
+use super::{Entry, EtcdError, LeaseId, Listing, Swap};
 
 /// What others do.
 type Doing = Box<dyn FnOnce(&Memory)>;

@@ -1,8 +1,10 @@
 //! Answers that wait for operations, ordered by these.
 
+use std::collections::HashMap;
+
 use cenote_kv::group::replica::Xid;
 
-use crate::batch::Ticket;
+use crate::batch::{Asker, Ticket};
 
 /// An answer that is held until an operation is committed.
 pub(super) struct Waiting {
@@ -32,5 +34,22 @@ impl PartialOrd for Waiting {
 impl Ord for Waiting {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
         (self.xid, self.order).cmp(&(other.xid, other.order))
+    }
+}
+
+/// Bytes of answers that wait for an operation.
+#[derive(Default)]
+pub(super) struct Held {
+    /// Of clients of this process, whether they are still there or have gone.
+    pub(super) clients: usize,
+    pub(super) nodes: HashMap<u32, usize>,
+}
+
+impl Held {
+    pub(super) fn of(&mut self, ticket: &Ticket) -> &mut usize {
+        match ticket.asker {
+            Asker::Worker(_) => &mut self.clients,
+            Asker::Node(node) => self.nodes.entry(node).or_default(),
+        }
     }
 }

@@ -22,10 +22,12 @@ use mio::{Poll, Registry, Token, Waker};
 use super::*;
 use crate::backend::{ClassFigures, Partitions};
 use crate::client::{Client, Turn};
-use crate::mailboxes::{ConnectionFacts, Mailbox, NewClient, WorkerFace};
+use crate::connections::ConnectionFacts;
+use crate::mailboxes::{Mailbox, NewClient};
 use crate::parked_requests::ENTRY_BYTES;
 use crate::session::Session;
 use crate::settings::Settings;
+use crate::shared::WorkerFace;
 use crate::times::Times;
 use crate::transport::Transport;
 

@@ -199,24 +199,29 @@ fn random_streams_get_the_answers_of_memcached() {
         let theirs = read_until(&mut stream, format!("EN Oend{round}\r\n").as_bytes());
         writing.join().expect("it writes").expect("it reads");
         let theirs = normal(&theirs);
-        let at = ours
-            .iter()
-            .zip(&theirs)
-            .position(|(ours, theirs)| ours != theirs);
-        let at = at.unwrap_or(ours.len().min(theirs.len()));
-        assert!(
-            ours == theirs,
-            "seed {seed} round {round}, line {at}\nours:   {:?}\ntheirs: {:?}\nasked: {}",
-            text(&ours, at),
-            text(&theirs, at),
-            String::from_utf8_lossy(&said)
-                .replace(&"x".repeat(100), "")
-                .escape_debug()
-        );
+        assert_alike((seed, round), &ours, &theirs, &said);
     }
     assert!(
         closed < ROUNDS / 20,
         "{closed} of {ROUNDS} streams did not come to their end"
+    );
+}
+
+/// Fails at the first line in which answers differ.
+fn assert_alike((seed, round): (u64, u64), ours: &[Vec<u8>], theirs: &[Vec<u8>], asked: &[u8]) {
+    let at = ours
+        .iter()
+        .zip(theirs)
+        .position(|(ours, theirs)| ours != theirs);
+    let at = at.unwrap_or(ours.len().min(theirs.len()));
+    assert!(
+        ours == theirs,
+        "seed {seed} round {round}, line {at}\nours:   {:?}\ntheirs: {:?}\nasked: {}",
+        text(ours, at),
+        text(theirs, at),
+        String::from_utf8_lossy(asked)
+            .replace(&"x".repeat(100), "")
+            .escape_debug()
     );
 }
 

@@ -8,7 +8,7 @@ use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
 
 use super::streams::{self, Random};
-use super::{Memcached, Server, connect, normal, read_until, seed, text};
+use super::{Memcached, Server, assert_alike, connect, normal, read_until, seed, text};
 
 /// Streams of a run.
 const ROUNDS: u64 = 150;
@@ -115,20 +115,7 @@ fn random_streams_over_sockets_get_the_answers_of_memcached() {
         let theirs = ask(&mut memcached.connect(), &said, end.as_bytes(), &mut random);
         let ours = ask(&mut server.connect(), &said, end.as_bytes(), &mut random);
         let (ours, theirs) = (without_cas(&ours), without_cas(&theirs));
-        let at = ours
-            .iter()
-            .zip(&theirs)
-            .position(|(ours, theirs)| ours != theirs);
-        let at = at.unwrap_or(ours.len().min(theirs.len()));
-        assert!(
-            ours == theirs,
-            "seed {seed} round {round}, line {at}\nours:   {:?}\ntheirs: {:?}\nasked: {}",
-            text(&ours, at),
-            text(&theirs, at),
-            String::from_utf8_lossy(&said)
-                .replace(&"x".repeat(100), "")
-                .escape_debug()
-        );
+        assert_alike((seed, round), &ours, &theirs, &said);
     }
 }
 

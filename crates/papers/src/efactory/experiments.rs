@@ -247,25 +247,26 @@ fn uses(report: &Report, mix: Mix, column: impl Fn(&Point) -> u64) -> Table {
 /// Throughput of mixes that read, by the length of values.
 #[must_use]
 pub fn read(options: &Options, done: impl FnMut()) -> Report {
-    let shapes = SIZES.map(|bytes| (bytes, options.clients));
     let mixes = [Mix::Gets, Mix::MostlyGets];
-    let variants = variants(false);
-    let mut report = sweep(options, "read", (&variants, &mixes), &shapes, done);
-    by_size(options, &mut report, &mixes);
-    for mix in mixes {
-        let table = uses(&report, mix, |point| point.value_bytes);
-        report.tables.push(table);
-    }
-    report
+    throughput(options, "read", &variants(false), mixes, done)
 }
 
 /// Throughput of mixes that write, by the length of values.
 #[must_use]
 pub fn write(options: &Options, done: impl FnMut()) -> Report {
-    let shapes = SIZES.map(|bytes| (bytes, options.clients));
     let mixes = [Mix::Puts, Mix::Half];
-    let variants = variants(true);
-    let mut report = sweep(options, "write", (&variants, &mixes), &shapes, done);
+    throughput(options, "write", &variants(true), mixes, done)
+}
+
+fn throughput(
+    options: &Options,
+    name: &'static str,
+    variants: &[Variant],
+    mixes: [Mix; 2],
+    done: impl FnMut(),
+) -> Report {
+    let shapes = SIZES.map(|bytes| (bytes, options.clients));
+    let mut report = sweep(options, name, (variants, &mixes), &shapes, done);
     by_size(options, &mut report, &mixes);
     for mix in mixes {
         let table = uses(&report, mix, |point| point.value_bytes);

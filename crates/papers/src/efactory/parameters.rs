@@ -35,63 +35,6 @@ impl Source {
     }
 }
 
-/// Costs and sizes of the model.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Parameters {
-    /// From posting a verb without a payload to its completion, on an idle network.
-    pub rtt_ns: f64,
-    /// Bandwidth of the server's link, each way.
-    pub link_gigabits_per_second: f64,
-    /// Least time of the server's card for a message or a verb, each way.
-    pub card_ns: f64,
-    /// A way takes up to this share more, or less, at random.
-    pub jitter: f64,
-    /// Bytes that each message or verb has around its payload.
-    pub frame_bytes: u64,
-    /// Bytes of a packet: cards take connections in turn, packet by packet.
-    pub packet_bytes: u64,
-    /// A call without its value: key, length, checksum.
-    pub call_bytes: u64,
-    /// The answer to a call.
-    pub answer_bytes: u64,
-    /// What a READ of an index entry brings.
-    pub entry_bytes: u64,
-    /// Bytes of an object before its value: header and key.
-    pub header_bytes: u64,
-    /// A client's time to post a verb behind another.
-    pub post_ns: f64,
-    /// Cores of the server that answer.
-    pub server_cores: usize,
-    /// A core's time for a message: take it, look its key up, post the answer.
-    pub message_ns: f64,
-    /// The same for the completion of a WRITE with immediate, which has no body.
-    pub notice_ns: f64,
-    /// A core's time to append a header, before it is flushed.
-    pub allocate_ns: f64,
-    /// From writing a line back to its being durable.
-    pub nvm_ns: f64,
-    /// Lines that a core has on their way at once.
-    pub lines_in_flight: f64,
-    /// Copying a byte from a message or a landing to the log.
-    pub copy_byte_ns: f64,
-    /// The checksum of a byte, at server and client.
-    pub crc_byte_ns: f64,
-    /// The background core's time for a version besides its bytes.
-    pub background_ns: f64,
-    /// Entries cleaned, and versions persisted, in turn.
-    pub batch: u32,
-    /// Looking at an entry that need not be moved.
-    pub look_ns: f64,
-    /// Versions that wait to be durable before the server refuses space, where it does.
-    pub backlog_versions_max: u64,
-    /// Bytes of landings that wait, likewise.
-    pub landing_bytes_max: u64,
-    /// How long a client that was refused space waits before it asks again.
-    pub retry_ns: f64,
-    /// Keys of the store, all there from the start.
-    pub keys: u32,
-}
-
 /// A parameter as it is printed.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Described {
@@ -107,37 +50,98 @@ pub struct Described {
     pub reason: &'static str,
 }
 
-impl Default for Parameters {
-    fn default() -> Self {
-        Self {
-            rtt_ns: 2000.0,
-            link_gigabits_per_second: 100.0,
-            card_ns: 20.0,
-            jitter: 0.1,
-            frame_bytes: 30,
-            packet_bytes: 1024,
-            call_bytes: 64,
-            answer_bytes: 32,
-            entry_bytes: 16,
-            header_bytes: 88,
-            post_ns: 100.0,
-            server_cores: 4,
-            message_ns: 400.0,
-            notice_ns: 300.0,
-            allocate_ns: 50.0,
-            nvm_ns: 100.0,
-            lines_in_flight: 10.0,
-            copy_byte_ns: 0.25,
-            crc_byte_ns: CRC_BY_TABLE_NS,
-            background_ns: 100.0,
-            batch: 64,
-            look_ns: 50.0,
-            backlog_versions_max: 65_536,
-            landing_bytes_max: 64 << 20,
-            retry_ns: 20_000.0,
-            keys: 100_000,
+/// Of each: field and default; unit, empty of a count; where it comes from, and why this value.
+macro_rules! parameters {
+    ($($(#[$doc:meta])+ $name:ident: $kind:ty = $value:expr, $unit:literal, $source:ident,
+        $reason:literal;)*) => {
+        /// Costs and sizes of the model.
+        #[derive(Clone, Debug, PartialEq, Serialize)]
+        pub struct Parameters {
+            $($(#[$doc])+ pub $name: $kind,)*
         }
-    }
+
+        impl Default for Parameters {
+            fn default() -> Self {
+                Self { $($name: $value),* }
+            }
+        }
+
+        impl Parameters {
+            /// Each with its unit and its reason, in the order of the fields.
+            #[must_use]
+            pub fn described(&self) -> Vec<Described> {
+                vec![$(Described {
+                    name: stringify!($name),
+                    value: self.$name as f64,
+                    unit: $unit,
+                    source: Source::$source,
+                    reason: $reason,
+                }),*]
+            }
+        }
+    };
+}
+
+parameters! {
+    /// From posting a verb without a payload to its completion, on an idle network.
+    rtt_ns: f64 = 2000.0, "ns", Slides, "RDMA: low latency (2 us)";
+    /// Bandwidth of the server's link, each way.
+    link_gigabits_per_second: f64 = 100.0, "Gb/s", Slides, "ConnectX-5; high bandwidth (100 Gbps)";
+    /// Least time of the server's card for a message or a verb, each way.
+    card_ns: f64 = 20.0, "ns", Assumed, "50 million a second each way; as in Redy's model";
+    /// A way takes up to this share more, or less, at random.
+    jitter: f64 = 0.1, "share", Assumed, "so that clients do not march in step";
+    /// Bytes that each message or verb has around its payload.
+    frame_bytes: u64 = 30, "B", Assumed, "headers of RoCE or InfiniBand; as in Redy's model";
+    /// Bytes of a packet: cards take connections in turn, packet by packet.
+    packet_bytes: u64 = 1024, "B", Assumed, "the usual MTU of RoCE";
+    /// A call without its value: key, length, checksum.
+    call_bytes: u64 = 64, "B", Assumed, "a key of YCSB (23 B); length; checksum; what a call has";
+    /// The answer to a call.
+    answer_bytes: u64 = 32, "B", Assumed, "address; rights; length; status";
+    /// What a READ of an index entry brings.
+    entry_bytes: u64 = 16, "B", Store, "hash and word";
+    /// Bytes of an object before its value: header and key.
+    header_bytes: u64 = 88, "B", Store, "header of 64 B and a key of YCSB (23 B); on a grain";
+    /// A client's time to post a verb behind another.
+    post_ns: f64 = 100.0, "ns", Assumed, "a work request and a doorbell over PCIe";
+    /// Cores of the server that answer.
+    server_cores: usize = 4, "", Assumed,
+        "the slides name none; their server has 20; others below the table";
+    /// A core's time for a message: take it, look its key up, post the answer.
+    message_ns: f64 = 400.0, "ns", Assumed,
+        "poll; parse; look up; post a receive and an answer: some 100 ns each";
+    /// The same for the completion of a WRITE with immediate, which has no body.
+    notice_ns: f64 = 300.0, "ns", Assumed, "a message without parsing and lookup by key";
+    /// A core's time to append a header, before it is flushed.
+    allocate_ns: f64 = 50.0, "ns", Assumed, "88 B of header in the cache";
+    /// From writing a line back to its being durable.
+    nvm_ns: f64 = 100.0, "ns", Slides, "NVM: low latency (100ns)";
+    /// Lines that a core has on their way at once.
+    lines_in_flight: f64 = 10.0, "", Chosen,
+        "ten line fill buffers: 6.4 GB/s; one by one the two claims on a PUT fit no size";
+    /// Copying a byte from a message or a landing to the log.
+    copy_byte_ns: f64 = 0.25, "ns/B", Derived,
+        "a target line is fetched from NVM (100 ns / 10 / 64 B) and moved (10 GB/s)";
+    /// The checksum of a byte, at server and client.
+    crc_byte_ns: f64 = CRC_BY_TABLE_NS, "ns/B", Chosen,
+        "1 GB/s of a table-driven CRC: puts Erda at 4 KiB near the slides' 1.96";
+    /// The background core's time for a version besides its bytes.
+    background_ns: f64 = 100.0, "ns", Assumed,
+        "next version of the log; header in the cache or not";
+    /// Entries cleaned, and versions persisted, in turn.
+    batch: u32 = 64, "", Store, "copies between two fences of a cleaning";
+    /// Looking at an entry that need not be moved.
+    look_ns: f64 = 50.0, "ns", Assumed, "an entry and a header; prefetched";
+    /// Versions that wait to be durable before the server refuses space, where it does.
+    backlog_versions_max: u64 = 65_536, "", Store, "BACKLOG_MAX of a pool";
+    /// Bytes of landings that wait, likewise.
+    landing_bytes_max: u64 = 64 << 20, "B", Assumed, "a server gives clients that much to write to";
+    /// How long a client that was refused space waits before it asks again.
+    retry_ns: f64 = 20_000.0, "ns", Assumed, "ten round trips: asking costs a core's time";
+    /// Keys of the store, all there from the start.
+    keys: u32 = 100_000, "", Assumed,
+        "the slides name no number; fewer meet more undurable versions";
 }
 
 /// A checksum from tables, 1 GB/s: that of a library of the paper's time.
@@ -184,191 +188,10 @@ impl Parameters {
     pub fn copy_ns(&self, bytes: u64) -> f64 {
         bytes as f64 * self.copy_byte_ns
     }
-
-    /// Each with its unit and its reason, in the order of the fields.
-    #[must_use]
-    pub fn described(&self) -> Vec<Described> {
-        let values = self.values();
-        assert_eq!(values.len(), REASONS.len(), "a parameter has no reason");
-        let described = |(value, &(name, unit, source, reason))| Described {
-            name,
-            value,
-            unit,
-            source,
-            reason,
-        };
-        values.into_iter().zip(REASONS).map(described).collect()
-    }
-
-    fn values(&self) -> [f64; 26] {
-        [
-            self.rtt_ns,
-            self.link_gigabits_per_second,
-            self.card_ns,
-            self.jitter,
-            self.frame_bytes as f64,
-            self.packet_bytes as f64,
-            self.call_bytes as f64,
-            self.answer_bytes as f64,
-            self.entry_bytes as f64,
-            self.header_bytes as f64,
-            self.post_ns,
-            self.server_cores as f64,
-            self.message_ns,
-            self.notice_ns,
-            self.allocate_ns,
-            self.nvm_ns,
-            self.lines_in_flight,
-            self.copy_byte_ns,
-            self.crc_byte_ns,
-            self.background_ns,
-            f64::from(self.batch),
-            self.look_ns,
-            self.backlog_versions_max as f64,
-            self.landing_bytes_max as f64,
-            self.retry_ns,
-            f64::from(self.keys),
-        ]
-    }
 }
 
 /// Of the processor's caches.
 const LINE_BYTES: u64 = 64;
-
-type Reason = (&'static str, &'static str, Source, &'static str);
-
-/// Name, unit, source and reason, in the order of the fields.
-const REASONS: &[Reason] = {
-    use Source::{Assumed, Chosen, Derived, Slides, Store};
-    &[
-        ("rtt_ns", "ns", Slides, "RDMA: low latency (2 us)"),
-        (
-            "link_gigabits_per_second",
-            "Gb/s",
-            Slides,
-            "ConnectX-5; high bandwidth (100 Gbps)",
-        ),
-        (
-            "card_ns",
-            "ns",
-            Assumed,
-            "50 million a second each way; as in Redy's model",
-        ),
-        (
-            "jitter",
-            "share",
-            Assumed,
-            "so that clients do not march in step",
-        ),
-        (
-            "frame_bytes",
-            "B",
-            Assumed,
-            "headers of RoCE or InfiniBand; as in Redy's model",
-        ),
-        ("packet_bytes", "B", Assumed, "the usual MTU of RoCE"),
-        (
-            "call_bytes",
-            "B",
-            Assumed,
-            "a key of YCSB (23 B); length; checksum; what a call has",
-        ),
-        (
-            "answer_bytes",
-            "B",
-            Assumed,
-            "address; rights; length; status",
-        ),
-        ("entry_bytes", "B", Store, "hash and word"),
-        (
-            "header_bytes",
-            "B",
-            Store,
-            "header of 64 B and a key of YCSB (23 B); on a grain",
-        ),
-        (
-            "post_ns",
-            "ns",
-            Assumed,
-            "a work request and a doorbell over PCIe",
-        ),
-        (
-            "server_cores",
-            "",
-            Assumed,
-            "the slides name none; their server has 20; others below the table",
-        ),
-        (
-            "message_ns",
-            "ns",
-            Assumed,
-            "poll; parse; look up; post a receive and an answer: some 100 ns each",
-        ),
-        (
-            "notice_ns",
-            "ns",
-            Assumed,
-            "a message without parsing and lookup by key",
-        ),
-        ("allocate_ns", "ns", Assumed, "88 B of header in the cache"),
-        ("nvm_ns", "ns", Slides, "NVM: low latency (100ns)"),
-        (
-            "lines_in_flight",
-            "",
-            Chosen,
-            "ten line fill buffers: 6.4 GB/s; one by one the two claims on a PUT fit no size",
-        ),
-        (
-            "copy_byte_ns",
-            "ns/B",
-            Derived,
-            "a target line is fetched from NVM (100 ns / 10 / 64 B) and moved (10 GB/s)",
-        ),
-        (
-            "crc_byte_ns",
-            "ns/B",
-            Chosen,
-            "1 GB/s of a table-driven CRC: puts Erda at 4 KiB near the slides' 1.96",
-        ),
-        (
-            "background_ns",
-            "ns",
-            Assumed,
-            "next version of the log; header in the cache or not",
-        ),
-        (
-            "batch",
-            "",
-            Store,
-            "copies between two fences of a cleaning",
-        ),
-        (
-            "look_ns",
-            "ns",
-            Assumed,
-            "an entry and a header; prefetched",
-        ),
-        ("backlog_versions_max", "", Store, "BACKLOG_MAX of a pool"),
-        (
-            "landing_bytes_max",
-            "B",
-            Assumed,
-            "a server gives clients that much to write to",
-        ),
-        (
-            "retry_ns",
-            "ns",
-            Assumed,
-            "ten round trips: asking costs a core's time",
-        ),
-        (
-            "keys",
-            "",
-            Assumed,
-            "the slides name no number; fewer meet more undurable versions",
-        ),
-    ]
-};
 
 #[cfg(test)]
 mod tests {

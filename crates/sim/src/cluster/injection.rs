@@ -6,8 +6,9 @@ use anyhow::{Result, bail};
 use cenote_fabric::sim::injected_faults::InjectedFaults;
 use cenote_volume::{Mode, Placement, Protection};
 
+use super::Options;
 use super::world::World;
-use super::{Options, Weights};
+use crate::weights;
 
 /// Every mistake that can be injected and that a checker sees in the cluster of [`injected`], by name.
 #[must_use]
@@ -54,34 +55,21 @@ pub fn injected(name: &str, seed: u64) -> Options {
             workers: 3,
             rate: 1000,
             gentle_percent: 100,
-            weights: Weights {
-                delay: 4,
-                crash: 2,
-                lose: 1,
-                ..Weights::default()
-            },
+            weights: weights! { delay: 4, crash: 2, lose: 1 },
             ..tiny
         },
         // Sessions break while much is under way, and their clients come back.
         "forget-in-flight" => Options {
             rate: 500,
             gentle_percent: 0,
-            weights: Weights {
-                lose: 1,
-                ..Weights::default()
-            },
+            weights: weights! { lose: 1 },
             ..small
         },
         // Slabs change hands, too.
         "land-after-revoke" | "old-generation" | "no-zero" => Options {
             rate: 500,
             gentle_percent: 0,
-            weights: Weights {
-                lose: 6,
-                cut: 1,
-                pause_client: 1,
-                ..Weights::default()
-            },
+            weights: weights! { lose: 6, cut: 1, pause_client: 1 },
             ..small
         },
         // Hosts are out of reach, two at a time, while clients end.
@@ -91,11 +79,7 @@ pub fn injected(name: &str, seed: u64) -> Options {
             slabs_per_host: Some(24),
             rate: 2000,
             gentle_percent: 100,
-            weights: Weights {
-                cut: 10,
-                replace_client: 5,
-                ..Weights::default()
-            },
+            weights: weights! { cut: 10, replace_client: 5 },
             ..tiny
         },
         // Clients end in the middle of writing, on links that are slow now and then.
@@ -106,13 +90,7 @@ pub fn injected(name: &str, seed: u64) -> Options {
                 slabs_per_host: Some(24),
                 rate: 2000,
                 gentle_percent: 100,
-                weights: Weights {
-                    replace_client: 4,
-                    delay: 3,
-                    crash: 1,
-                    lose: 1,
-                    ..Weights::default()
-                },
+                weights: weights! { replace_client: 4, delay: 3, crash: 1, lose: 1 },
                 ..tiny
             }
         }
@@ -129,10 +107,7 @@ pub fn injected(name: &str, seed: u64) -> Options {
             slabs_per_host: Some(64),
             gentle_percent: 0,
             fault_pause: Duration::from_millis(200),
-            weights: Weights {
-                crash: 6,
-                ..Weights::default()
-            },
+            weights: weights! { crash: 6 },
             ..small
         },
         // Many write the pages that others read, or parts of them, over links that are slow now and then.
@@ -140,10 +115,7 @@ pub fn injected(name: &str, seed: u64) -> Options {
             workers: 3,
             rate: 5000,
             gentle_percent: 100,
-            weights: Weights {
-                delay: 8,
-                ..Weights::default()
-            },
+            weights: weights! { delay: 8 },
             ..tiny
         },
         // Splits are late, pages are read and written again at once, and clients end.
@@ -153,11 +125,7 @@ pub fn injected(name: &str, seed: u64) -> Options {
             rate: 3000,
             gentle_percent: 100,
             mode: Some(Mode::EcOnly),
-            weights: Weights {
-                delay: 6,
-                replace_client: 4,
-                ..Weights::default()
-            },
+            weights: weights! { delay: 6, replace_client: 4 },
             ..tiny
         },
         // What is expected of hosts changes all the time, while slabs are moved and rebuilt.
@@ -167,13 +135,7 @@ pub fn injected(name: &str, seed: u64) -> Options {
             rate: 2000,
             gentle_percent: 100,
             fault_pause: Duration::from_millis(100),
-            weights: Weights {
-                reshape: 10,
-                delay: 6,
-                drain: 4,
-                crash: 1,
-                ..Weights::default()
-            },
+            weights: weights! { reshape: 10, delay: 6, drain: 4, crash: 1 },
             ..tiny
         },
         // Pages are restriped over slow links while clients end, and few are written again.
@@ -184,13 +146,7 @@ pub fn injected(name: &str, seed: u64) -> Options {
             rate: 100,
             gentle_percent: 100,
             fault_pause: Duration::from_millis(150),
-            weights: Weights {
-                restripe: 10,
-                delay: 12,
-                lose: 2,
-                replace_client: 8,
-                ..Weights::default()
-            },
+            weights: weights! { restripe: 10, delay: 12, lose: 2, replace_client: 8 },
             ..tiny
         },
         // Pages are restriped all the time, while others write them, hosts go and clients end.
@@ -200,25 +156,14 @@ pub fn injected(name: &str, seed: u64) -> Options {
             slabs_per_host: Some(24),
             rate: 2000,
             gentle_percent: 100,
-            weights: Weights {
-                restripe: 10,
-                delay: 4,
-                crash: 2,
-                lose: 2,
-                replace_client: 3,
-                ..Weights::default()
-            },
+            weights: weights! { restripe: 10, delay: 4, crash: 2, lose: 2, replace_client: 3 },
             ..tiny
         },
         // Hosts go, more of them at a time than volumes survive, and come back empty.
         "leave-lost" => Options {
             scheme: "rs:2+1".parse().expect("a scheme"),
             gentle_percent: 0,
-            weights: Weights {
-                crash: 4,
-                drain: 2,
-                ..Weights::default()
-            },
+            weights: weights! { crash: 4, drain: 2 },
             ..small
         },
         // Hosts go one after the other, now and then.
@@ -227,10 +172,7 @@ pub fn injected(name: &str, seed: u64) -> Options {
             gentle_percent: 0,
             fault_pause: Duration::from_secs(4),
             epoch: Duration::from_secs(20),
-            weights: Weights {
-                crash: 1,
-                ..Weights::default()
-            },
+            weights: weights! { crash: 1 },
             ..small
         },
         // Splits rot where they lie, while slabs are moved.
@@ -238,22 +180,13 @@ pub fn injected(name: &str, seed: u64) -> Options {
             scheme: "rs:2+3".parse().expect("a scheme"),
             rate: 1000,
             mode: Some(Mode::Correction),
-            weights: Weights {
-                rot: 20,
-                delay: 3,
-                drain: 1,
-                ..Weights::default()
-            },
+            weights: weights! { rot: 20, delay: 3, drain: 1 },
             ..tiny
         },
         "skip-tag" => Options {
             rate: 1000,
             protection: Protection::Checksum,
-            weights: Weights {
-                rot: 20,
-                delay: 3,
-                ..Weights::default()
-            },
+            weights: weights! { rot: 20, delay: 3 },
             ..tiny
         },
         // Hosts go for good while splits rot that few read, one at a time.
@@ -264,19 +197,12 @@ pub fn injected(name: &str, seed: u64) -> Options {
             rate: 20,
             protection: Protection::Checksum,
             gentle_percent: 100,
-            weights: Weights {
-                rot: 20,
-                crash: 4,
-                ..Weights::default()
-            },
+            weights: weights! { rot: 20, crash: 4 },
             ..small
         },
         // Machines need their memory, and hosts ask for slabs back.
         "free-before-done" => Options {
-            weights: Weights {
-                squeeze: 1,
-                ..Weights::default()
-            },
+            weights: weights! { squeeze: 1 },
             ..small
         },
         // Connections break one by one: others still carry writes while extents lose their slabs.
@@ -287,10 +213,7 @@ pub fn injected(name: &str, seed: u64) -> Options {
             volume_bytes: 128 << 10,
             rate: 1000,
             fault_pause: Duration::from_millis(50),
-            weights: Weights {
-                lose: 12,
-                ..Weights::default()
-            },
+            weights: weights! { lose: 12 },
             ..small.backed()
         },
         // Machines need their memory again and again, and hosts ask for many slabs at a time, over slow links.
@@ -299,11 +222,7 @@ pub fn injected(name: &str, seed: u64) -> Options {
             rate: 500,
             gentle_percent: 0,
             fault_pause: Duration::from_millis(100),
-            weights: Weights {
-                squeeze: 12,
-                delay: 4,
-                ..Weights::default()
-            },
+            weights: weights! { squeeze: 12, delay: 4 },
             ..small
         },
         // Owners end or are silent for a lease, and their hosts have no slabs but theirs for the next.
@@ -312,11 +231,7 @@ pub fn injected(name: &str, seed: u64) -> Options {
             slabs_per_host: Some(6),
             rate: 500,
             gentle_percent: 0,
-            weights: Weights {
-                replace_client: 4,
-                pause_client: 4,
-                ..Weights::default()
-            },
+            weights: weights! { replace_client: 4, pause_client: 4 },
             ..small
         },
         // Sessions end all the time, more than stripes survive: their slabs are waited for and taken back.
@@ -326,22 +241,14 @@ pub fn injected(name: &str, seed: u64) -> Options {
             rate: 3000,
             gentle_percent: 0,
             fault_pause: Duration::from_millis(50),
-            weights: Weights {
-                drain: 2,
-                lose: 20,
-                delay: 4,
-                ..Weights::default()
-            },
+            weights: weights! { drain: 2, lose: 20, delay: 4 },
             ..tiny
         },
         // Hosts go, of groups that have just enough.
         "stay-inside" => Options {
             hosts: 9,
             placement: Some(Placement::CodingSets { spare: 0 }),
-            weights: Weights {
-                crash: 2,
-                ..Weights::default()
-            },
+            weights: weights! { crash: 2 },
             ..small
         },
         // Slabs move and are given up all the time, under many writes over links that are slow now
@@ -351,12 +258,7 @@ pub fn injected(name: &str, seed: u64) -> Options {
             slabs_per_host: Some(24),
             rate: 2000,
             gentle_percent: 100,
-            weights: Weights {
-                drain: 8,
-                reshape: 4,
-                delay: 8,
-                ..Weights::default()
-            },
+            weights: weights! { drain: 8, reshape: 4, delay: 8 },
             ..tiny
         },
         // Few pages are written again and again, the disk is late, and hosts go.
@@ -366,12 +268,7 @@ pub fn injected(name: &str, seed: u64) -> Options {
             slab_bytes: 8 << 10,
             volume_bytes: 64 << 10,
             rate: 2000,
-            weights: Weights {
-                drain: 8,
-                disk: 4,
-                crash: 2,
-                ..Weights::default()
-            },
+            weights: weights! { drain: 8, disk: 4, crash: 2 },
             ..small.backed()
         },
         // Disks refuse things, and hosts go.
@@ -379,12 +276,7 @@ pub fn injected(name: &str, seed: u64) -> Options {
             workers: 3,
             volume_bytes: 128 << 10,
             rate: 1000,
-            weights: Weights {
-                disk: 8,
-                crash: 4,
-                drain: 2,
-                ..Weights::default()
-            },
+            weights: weights! { disk: 8, crash: 4, drain: 2 },
             ..small.backed()
         },
         // Hosts are replaced while disks refuse things.
@@ -394,21 +286,13 @@ pub fn injected(name: &str, seed: u64) -> Options {
                 hosts: 6,
                 volume_bytes: 128 << 10,
                 rate: 1000,
-                weights: Weights {
-                    upgrade: 6,
-                    disk: 4,
-                    delay: 1,
-                    ..Weights::default()
-                },
+                weights: weights! { upgrade: 6, disk: 4, delay: 1 },
                 ..small.backed_as("rs:2+1".parse().expect("a scheme"))
             }
         }
         // Hosts are replaced, and lend a slab or two each.
         "forget-slab" => Options {
-            weights: Weights {
-                upgrade: 1,
-                ..Weights::default()
-            },
+            weights: weights! { upgrade: 1 },
             ..small
         },
         // The disk is late, and extents lose their slabs and get others.
@@ -418,13 +302,7 @@ pub fn injected(name: &str, seed: u64) -> Options {
             slab_bytes: 8 << 10,
             volume_bytes: 256 << 10,
             rate: 1000,
-            weights: Weights {
-                drain: 12,
-                delay: 6,
-                lose: 2,
-                crash: 1,
-                ..Weights::default()
-            },
+            weights: weights! { drain: 12, delay: 6, lose: 2, crash: 1 },
             ..small.backed()
         },
         _ => small,

@@ -126,6 +126,17 @@ pub struct Weights {
     pub disk: u64,
 }
 
+/// [`Weights`] of the faults that are named: no others are drawn.
+#[macro_export]
+macro_rules! weights {
+    ($($fault:ident: $weight:expr),*) => {
+        $crate::cluster::Weights {
+            $($fault: $weight,)*
+            ..$crate::cluster::Weights::default()
+        }
+    };
+}
+
 impl Weights {
     /// Faults of every kind.
     #[must_use]

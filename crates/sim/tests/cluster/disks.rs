@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use cenote_sim::cluster::{Options, Weights};
+use cenote_sim::cluster::Options;
+use cenote_sim::weights;
 
 use super::kept::assert_kept;
 use super::{assert_kept_in_work, options};
@@ -46,13 +47,7 @@ fn assert_kept_while_refused(seed: u64) -> [u64; 3] {
         volume_bytes: 512 << 10,
         epoch: Duration::from_secs(20),
         fault_pause: Duration::from_millis(500),
-        weights: Weights {
-            upgrade: 30,
-            disk: 30,
-            drain: 10,
-            delay: 4,
-            ..Weights::default()
-        },
+        weights: weights! { upgrade: 30, disk: 30, drain: 10, delay: 4 },
         ..options(seed, 80).backed_as(scheme)
     };
     let report = assert_kept(&options);
@@ -94,14 +89,7 @@ fn assert_kept_while_replaced(seed: u64, is_backed: bool, simulated_seconds: u64
     }
     options.hosts = if is_backed { 4 } else { 9 };
     options.epoch = Duration::from_secs(15);
-    options.weights = Weights {
-        upgrade: 40,
-        lose: 4,
-        delay: 4,
-        pause_client: 2,
-        drain: 4,
-        ..Weights::default()
-    };
+    options.weights = weights! { upgrade: 40, lose: 4, delay: 4, pause_client: 2, drain: 4 };
     let report = assert_kept(&options);
     assert!(report.page_ops > 1000 && report.faults > 10, "{report:?}");
     assert!(report.slabs_returned > 10, "{report:?}");

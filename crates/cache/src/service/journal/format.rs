@@ -4,9 +4,9 @@ use bytes::Buf;
 
 use std::time::Duration;
 
-use cenote_durable::journal;
+use cenote_durable::journal::{self, JournalError};
 
-use super::{Identity, Image, JournalError, KeptHost, KeptRegion};
+use super::image::{Identity, Image, KeptHost, KeptRegion};
 use crate::fleet::{KeptMachine, Order, Stage};
 use crate::owner::{Access, REGION_BYTES_MAX, REGIONS_MAX};
 use crate::service::injected_faults::{InjectedFault, is_injected};

@@ -1,10 +1,12 @@
 use std::io::ErrorKind;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use proptest::prelude::*;
 
 use super::*;
-use crate::owner::Record;
+use crate::links::HostConfig;
+use crate::owner::{Access, Copy, Record};
 
 const IDENTITY: Identity = Identity {
     cache: 0xcac4e,

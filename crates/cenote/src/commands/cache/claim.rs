@@ -11,7 +11,8 @@ use std::cmp::Ordering;
 use std::time::Duration;
 
 use cenote_cache::service::{Agreement, Claimed};
-use cenote_kv_cluster::etcd::{Etcd, Swap};
+use cenote_kv_cluster::etcd::Etcd;
+use cenote_kv_cluster::store::Swap;
 
 /// How long etcd may be silent when a manager starts: less than who starts it waits for.
 const PATIENCE: Duration = Duration::from_secs(10);

@@ -7,10 +7,10 @@ use cenote_cache::service::question::Status;
 use cenote_fabric::{ClusterKey, HostPort};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
-use prometheus_client::registry::{Registry, Unit};
+use prometheus_client::registry::Registry;
 
 use crate::caches::CacheDir;
-use crate::metrics::{self, Metric};
+use crate::metrics::{self, Metric, table};
 
 /// Asks the manager of this process at each scrape, as `cache status` does.
 #[derive(Clone)]
@@ -69,72 +69,25 @@ impl Collector for CacheMetrics {
 }
 
 fn gauges(status: &Status) -> Vec<Metric> {
-    let bytes = |name, help, value| (name, help, Some(Unit::Bytes), value);
-    let count = |name, help, many: usize| (name, help, None, many as u64);
     let up = status.hosts.iter().filter(|host| host.up).count();
-    vec![
-        bytes("cenote_cache_size", "Size of the cache", status.size_bytes),
-        bytes(
-            "cenote_cache_region",
-            "Size of a region",
-            status.region_bytes,
-        ),
-        count(
-            "cenote_cache_copies",
-            "Copies of each region",
-            status.copies,
-        ),
-        count(
-            "cenote_cache_whole",
-            "1 while every region is writable and has all its copies on hosts that are not leaving",
-            usize::from(status.whole),
-        ),
-        count("cenote_cache_clients", "Connected clients", status.clients),
-        count(
-            "cenote_cache_regions",
-            "Regions of the cache",
-            status.regions.total,
-        ),
-        count(
-            "cenote_cache_regions_open",
-            "Regions that can be read and written",
-            status.regions.open,
-        ),
-        count(
-            "cenote_cache_regions_frozen",
-            "Regions that can be read, while writes wait",
-            status.regions.frozen,
-        ),
-        count(
-            "cenote_cache_regions_absent",
-            "Regions without memory; their requests wait",
-            status.regions.absent,
-        ),
-        count(
-            "cenote_cache_regions_moving",
-            "Regions being moved to other hosts",
-            status.moves.len(),
-        ),
-        count(
-            "cenote_cache_hosts",
-            "Hosts known to the manager",
-            status.hosts.len(),
-        ),
-        count(
-            "cenote_cache_hosts_connected",
-            "Hosts with a control connection",
-            up,
-        ),
-        count(
-            "cenote_cache_journal_failing",
-            "1 while the journal cannot be written; changes wait",
-            usize::from(status.journal_error.is_some()),
-        ),
-        (
-            "cenote_cache_epoch",
-            "Number of the current manager; the first is 1",
-            None,
-            status.epoch,
-        ),
-    ]
+    table! {
+        "cenote_cache_size" in Bytes: "Size of the cache", status.size_bytes;
+        "cenote_cache_region" in Bytes: "Size of a region", status.region_bytes;
+        "cenote_cache_copies": "Copies of each region", status.copies;
+        "cenote_cache_whole":
+            "1 while every region is writable and has all its copies on hosts that are not leaving", status.whole;
+        "cenote_cache_clients": "Connected clients", status.clients;
+        "cenote_cache_regions": "Regions of the cache", status.regions.total;
+        "cenote_cache_regions_open": "Regions that can be read and written", status.regions.open;
+        "cenote_cache_regions_frozen":
+            "Regions that can be read, while writes wait", status.regions.frozen;
+        "cenote_cache_regions_absent":
+            "Regions without memory; their requests wait", status.regions.absent;
+        "cenote_cache_regions_moving": "Regions being moved to other hosts", status.moves.len();
+        "cenote_cache_hosts": "Hosts known to the manager", status.hosts.len();
+        "cenote_cache_hosts_connected": "Hosts with a control connection", up;
+        "cenote_cache_journal_failing":
+            "1 while the journal cannot be written; changes wait", status.journal_error.is_some();
+        "cenote_cache_epoch": "Number of the current manager; the first is 1", status.epoch;
+    }
 }

@@ -6,9 +6,8 @@ use cenote_fabric::ClusterKey;
 use cenote_pool::control::{HostStatus, PressureStatus};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
-use prometheus_client::registry::Unit;
 
-use crate::metrics::Metric;
+use crate::metrics::{Metric, table};
 use crate::{ask, metrics};
 
 /// How long a scrape waits for the host's own answer.
@@ -59,239 +58,87 @@ impl Collector for HostMetrics {
 }
 
 fn gauges(status: &HostStatus) -> Vec<Metric> {
-    let slabs = |name, help, count: u32| (name, help, None, u64::from(count));
-    vec![
-        (
-            "cenote_host_memory",
-            "Memory that the host is configured to lend",
-            Some(Unit::Bytes),
-            status.memory_bytes,
-        ),
-        (
-            "cenote_host_lent",
-            "Memory of slabs held by clients",
-            Some(Unit::Bytes),
-            status.lent_bytes,
-        ),
-        (
-            "cenote_host_slab",
-            "Size of a slab",
-            Some(Unit::Bytes),
-            status.slab_bytes,
-        ),
-        (
-            "cenote_host_uptime",
-            "Time since the host started",
-            Some(Unit::Seconds),
-            status.uptime_s,
-        ),
-        slabs(
-            "cenote_host_strangers_waiting",
-            "Connections that have not yet authenticated",
-            u32::try_from(status.strangers.waiting).unwrap_or(u32::MAX),
-        ),
-        slabs(
-            "cenote_host_slabs_free",
-            "Slabs without memory behind them",
-            status.slabs.free,
-        ),
-        slabs(
-            "cenote_host_slabs_preparing",
-            "Slabs being populated",
-            status.slabs.preparing,
-        ),
-        slabs(
-            "cenote_host_slabs_prepared",
-            "Slabs populated and ready to be granted",
-            status.slabs.prepared,
-        ),
-        slabs(
-            "cenote_host_slabs_mapped",
-            "Slabs mapped by a client",
-            status.slabs.mapped,
-        ),
-        slabs(
-            "cenote_host_slabs_orphaned",
-            "Slabs of clients whose lease has expired",
-            status.slabs.orphaned,
-        ),
-        slabs(
-            "cenote_host_slabs_retired",
-            "Slabs taken back but not yet free",
-            status.slabs.retired,
-        ),
-        slabs(
-            "cenote_host_clients",
-            "Clients with slabs or a connection",
-            status.clients_total,
-        ),
-        slabs(
-            "cenote_host_draining",
-            "1 while the host is draining and lends nothing",
-            u32::from(status.draining),
-        ),
-    ]
+    table! {
+        "cenote_host_memory" in Bytes:
+            "Memory that the host is configured to lend", status.memory_bytes;
+        "cenote_host_lent" in Bytes: "Memory of slabs held by clients", status.lent_bytes;
+        "cenote_host_slab" in Bytes: "Size of a slab", status.slab_bytes;
+        "cenote_host_uptime" in Seconds: "Time since the host started", status.uptime_s;
+        "cenote_host_strangers_waiting":
+            "Connections that have not yet authenticated", status.strangers.waiting;
+        "cenote_host_slabs_free": "Slabs without memory behind them", status.slabs.free;
+        "cenote_host_slabs_preparing": "Slabs being populated", status.slabs.preparing;
+        "cenote_host_slabs_prepared":
+            "Slabs populated and ready to be granted", status.slabs.prepared;
+        "cenote_host_slabs_mapped": "Slabs mapped by a client", status.slabs.mapped;
+        "cenote_host_slabs_orphaned":
+            "Slabs of clients whose lease has expired", status.slabs.orphaned;
+        "cenote_host_slabs_retired": "Slabs taken back but not yet free", status.slabs.retired;
+        "cenote_host_clients": "Clients with slabs or a connection", status.clients_total;
+        "cenote_host_draining": "1 while the host is draining and lends nothing", status.draining;
+    }
 }
 
 fn counters(status: &HostStatus) -> Vec<Metric> {
     let (counters, strangers) = (&status.counters, &status.strangers);
-    let events = |name, help, count: u64| (name, help, None, count);
-    vec![
-        events("cenote_host_maps", "Slabs granted", counters.maps),
-        events(
-            "cenote_host_unmaps",
-            "Slabs returned by their client",
-            counters.unmaps,
-        ),
-        events(
-            "cenote_host_refused",
-            "Requests for a slab that were refused",
-            counters.refused,
-        ),
-        events(
-            "cenote_host_fills",
-            "Chunks rebuilt from other hosts",
-            counters.fills,
-        ),
-        events(
-            "cenote_host_fills_failed",
-            "Chunks that could not be rebuilt",
-            counters.fills_failed,
-        ),
-        (
-            "cenote_host_filled",
-            "Bytes rebuilt from other hosts",
-            Some(Unit::Bytes),
-            counters.fill_bytes,
-        ),
-        events(
-            "cenote_host_connections",
-            "Control connections accepted",
-            counters.connections,
-        ),
-        events(
-            "cenote_host_strangers_accepted",
-            "Connections accepted, before authentication",
-            strangers.accepted,
-        ),
-        events(
-            "cenote_host_strangers_wrong_key",
-            "Connections refused because of a wrong key or another protocol",
-            strangers.wrong_key,
-        ),
-        events(
-            "cenote_host_strangers_wrong_version",
-            "Connections refused because of an incompatible protocol version",
-            strangers.wrong_version,
-        ),
-        events(
-            "cenote_host_strangers_late",
-            "Connections that did not authenticate in time",
-            strangers.late,
-        ),
-        events(
-            "cenote_host_strangers_displaced",
-            "Unauthenticated connections closed because there were too many",
-            strangers.displaced,
-        ),
-        events(
-            "cenote_host_malformed",
-            "Invalid messages from clients",
-            counters.malformed,
-        ),
-        events(
-            "cenote_host_leases_expired",
-            "Expired client leases",
-            counters.leases_expired,
-        ),
-        events(
-            "cenote_host_orphans_taken",
-            "Orphaned slabs taken from their client",
-            counters.orphans_taken,
-        ),
-    ]
+    table! {
+        "cenote_host_maps": "Slabs granted", counters.maps;
+        "cenote_host_unmaps": "Slabs returned by their client", counters.unmaps;
+        "cenote_host_refused": "Requests for a slab that were refused", counters.refused;
+        "cenote_host_fills": "Chunks rebuilt from other hosts", counters.fills;
+        "cenote_host_fills_failed": "Chunks that could not be rebuilt", counters.fills_failed;
+        "cenote_host_filled" in Bytes: "Bytes rebuilt from other hosts", counters.fill_bytes;
+        "cenote_host_connections": "Control connections accepted", counters.connections;
+        "cenote_host_strangers_accepted":
+            "Connections accepted, before authentication", strangers.accepted;
+        "cenote_host_strangers_wrong_key":
+            "Connections refused because of a wrong key or another protocol", strangers.wrong_key;
+        "cenote_host_strangers_wrong_version":
+            "Connections refused because of an incompatible protocol version", strangers.wrong_version;
+        "cenote_host_strangers_late":
+            "Connections that did not authenticate in time", strangers.late;
+        "cenote_host_strangers_displaced":
+            "Unauthenticated connections closed because there were too many", strangers.displaced;
+        "cenote_host_malformed": "Invalid messages from clients", counters.malformed;
+        "cenote_host_leases_expired": "Expired client leases", counters.leases_expired;
+        "cenote_host_orphans_taken":
+            "Orphaned slabs taken from their client", counters.orphans_taken;
+    }
 }
 
 /// Of a host that gives way to the programs of its machine.
 fn pressure_gauges(pressure: &PressureStatus) -> Vec<Metric> {
-    let bytes = |name, help, bytes: u64| (name, help, Some(Unit::Bytes), bytes);
-    let slabs = |name, help, count: u32| (name, help, None, u64::from(count));
-    vec![
-        bytes(
-            "cenote_host_machine_memory",
-            "Memory of the machine, or the limit of the control group",
-            pressure.total_bytes,
-        ),
-        bytes(
-            "cenote_host_machine_used",
-            "Memory used by everything but the host's slabs, averaged",
-            pressure.used_bytes,
-        ),
-        bytes(
-            "cenote_host_machine_left",
-            "Memory left beside both",
-            pressure.free_bytes,
-        ),
-        bytes(
-            "cenote_host_headroom",
-            "Memory that the host leaves free (headroom)",
-            pressure.headroom_bytes,
-        ),
-        bytes(
-            "cenote_host_floor",
-            "Free memory below which slabs are taken from clients that do not return them in time",
-            pressure.floor_bytes,
-        ),
-        slabs(
-            "cenote_host_slabs_room",
-            "Maximum number of slabs with memory at present",
-            pressure.slabs_max,
-        ),
-        slabs(
-            "cenote_host_slabs_asked_back",
-            "Slabs that clients are currently asked to return",
-            pressure.asked_back,
-        ),
-        slabs(
-            "cenote_host_stalled",
-            "1 while programs on the machine stall for memory",
-            u32::from(pressure.stalled),
-        ),
-        bytes(
-            "cenote_host_reclaim",
-            "Spare memory into which clients on this machine may reclaim pages",
-            pressure.reclaim_bytes,
-        ),
-        bytes(
-            "cenote_host_clients_away",
-            "Bytes that clients on this machine have on hosts and could reclaim",
-            pressure.away_bytes,
-        ),
-    ]
+    table! {
+        "cenote_host_machine_memory" in Bytes:
+            "Memory of the machine, or the limit of the control group", pressure.total_bytes;
+        "cenote_host_machine_used" in Bytes:
+            "Memory used by everything but the host's slabs, averaged", pressure.used_bytes;
+        "cenote_host_machine_left" in Bytes: "Memory left beside both", pressure.free_bytes;
+        "cenote_host_headroom" in Bytes:
+            "Memory that the host leaves free (headroom)", pressure.headroom_bytes;
+        "cenote_host_floor" in Bytes:
+            "Free memory below which slabs are taken from clients that do not return them in time", pressure.floor_bytes;
+        "cenote_host_slabs_room":
+            "Maximum number of slabs with memory at present", pressure.slabs_max;
+        "cenote_host_slabs_asked_back":
+            "Slabs that clients are currently asked to return", pressure.asked_back;
+        "cenote_host_stalled": "1 while programs on the machine stall for memory", pressure.stalled;
+        "cenote_host_reclaim" in Bytes:
+            "Spare memory into which clients on this machine may reclaim pages", pressure.reclaim_bytes;
+        "cenote_host_clients_away" in Bytes:
+            "Bytes that clients on this machine have on hosts and could reclaim", pressure.away_bytes;
+    }
 }
 
 fn pressure_counters(pressure: &PressureStatus) -> Vec<Metric> {
-    let events = |name, help, count: u64| (name, help, None, count);
-    vec![
-        events(
-            "cenote_host_evictions_asked",
-            "Slabs that clients were asked to return",
-            pressure.evictions_asked,
-        ),
-        events(
-            "cenote_host_evictions_done",
-            "Slabs that clients returned when asked",
-            pressure.evictions_done,
-        ),
-        events(
-            "cenote_host_slabs_taken",
-            "Slabs taken from a client that did not answer",
-            pressure.slabs_taken,
-        ),
-        events(
-            "cenote_host_reclaims",
-            "Times that clients on this machine were told of spare memory after there was none",
-            pressure.reclaims,
-        ),
-    ]
+    table! {
+        "cenote_host_evictions_asked":
+            "Slabs that clients were asked to return", pressure.evictions_asked;
+        "cenote_host_evictions_done":
+            "Slabs that clients returned when asked", pressure.evictions_done;
+        "cenote_host_slabs_taken":
+            "Slabs taken from a client that did not answer", pressure.slabs_taken;
+        "cenote_host_reclaims":
+            "Times that clients on this machine were told of spare memory after there was none", pressure.reclaims;
+    }
 }

@@ -60,142 +60,44 @@ enum Kind {
 }
 use Kind::{Counter, Gauge};
 
-/// Name, kind, help, and the name in `stats`.
-const FROM_STATS: &[(&str, Kind, &str, &str)] = &[
-    (
-        "memcached_uptime_seconds",
-        Gauge,
-        "Time since the node started",
-        "uptime",
-    ),
-    (
-        "memcached_time_seconds",
-        Gauge,
-        "The node's Unix time",
-        "time",
-    ),
-    (
-        "memcached_process_user_cpu_seconds",
-        Counter,
-        "User CPU time",
-        "rusage_user",
-    ),
-    (
-        "memcached_process_system_cpu_seconds",
-        Counter,
-        "System CPU time",
-        "rusage_system",
-    ),
-    (
-        "memcached_current_connections",
-        Gauge,
-        "Clients",
-        "curr_connections",
-    ),
-    (
-        "memcached_max_connections",
-        Gauge,
-        "Maximum number of clients",
-        "max_connections",
-    ),
-    (
-        "memcached_connections",
-        Counter,
-        "Clients accepted",
-        "total_connections",
-    ),
-    (
-        "memcached_connections_rejected",
-        Counter,
-        "Clients refused because there were too many",
-        "rejected_connections",
-    ),
-    (
-        "memcached_connections_yielded",
-        Counter,
-        "Times that a client had to yield to others",
-        "conn_yields",
-    ),
-    (
-        "memcached_connections_listener_disabled",
-        Counter,
-        "Times that accepting clients was paused",
-        "listen_disabled_num",
-    ),
-    (
-        "memcached_accepting_connections",
-        Gauge,
-        "Whether clients are accepted",
-        "accepting_conns",
-    ),
-    (
-        "memcached_current_bytes",
-        Gauge,
-        "Bytes of items on this node, including keys and overhead",
-        "bytes",
-    ),
-    (
-        "memcached_limit_bytes",
-        Gauge,
-        "Memory limit of the node",
-        "limit_maxbytes",
-    ),
-    (
-        "memcached_malloced_bytes",
-        Gauge,
-        "Memory allocated for items",
-        "total_malloced",
-    ),
-    (
-        "memcached_current_items",
-        Gauge,
-        "Items of this node",
-        "curr_items",
-    ),
-    ("memcached_items", Counter, "Items stored", "total_items"),
-    (
-        "memcached_items_evicted",
-        Counter,
-        "Items evicted",
-        "evictions",
-    ),
-    (
-        "memcached_items_reclaimed",
-        Counter,
-        "Expired items whose memory was reclaimed",
-        "reclaimed",
-    ),
-    (
-        "memcached_item_too_large",
-        Counter,
-        "Items refused because they are too large",
-        "store_too_large",
-    ),
-    (
-        "memcached_item_no_memory",
-        Counter,
-        "Items refused because memory was full",
-        "store_no_memory",
-    ),
-    (
-        "memcached_read_bytes",
-        Counter,
-        "Bytes received from clients",
-        "bytes_read",
-    ),
-    (
-        "memcached_written_bytes",
-        Counter,
-        "Bytes sent to clients",
-        "bytes_written",
-    ),
-    (
-        "cenote_kv_buffer_bytes",
-        Gauge,
-        "Memory of partial requests and unread replies",
-        "read_buf_bytes",
-    ),
-];
+macro_rules! from_stats {
+    ($($kind:ident $name:literal: $help:literal, $stat:literal;)*) => {
+        /// Name, kind, help, and the name in `stats`.
+        const FROM_STATS: &[(&str, Kind, &str, &str)] = &[$(($name, $kind, $help, $stat)),*];
+    };
+}
+
+from_stats! {
+    Gauge "memcached_uptime_seconds": "Time since the node started", "uptime";
+    Gauge "memcached_time_seconds": "The node's Unix time", "time";
+    Counter "memcached_process_user_cpu_seconds": "User CPU time", "rusage_user";
+    Counter "memcached_process_system_cpu_seconds": "System CPU time", "rusage_system";
+    Gauge "memcached_current_connections": "Clients", "curr_connections";
+    Gauge "memcached_max_connections": "Maximum number of clients", "max_connections";
+    Counter "memcached_connections": "Clients accepted", "total_connections";
+    Counter "memcached_connections_rejected":
+        "Clients refused because there were too many", "rejected_connections";
+    Counter "memcached_connections_yielded":
+        "Times that a client had to yield to others", "conn_yields";
+    Counter "memcached_connections_listener_disabled":
+        "Times that accepting clients was paused", "listen_disabled_num";
+    Gauge "memcached_accepting_connections": "Whether clients are accepted", "accepting_conns";
+    Gauge "memcached_current_bytes":
+        "Bytes of items on this node, including keys and overhead", "bytes";
+    Gauge "memcached_limit_bytes": "Memory limit of the node", "limit_maxbytes";
+    Gauge "memcached_malloced_bytes": "Memory allocated for items", "total_malloced";
+    Gauge "memcached_current_items": "Items of this node", "curr_items";
+    Counter "memcached_items": "Items stored", "total_items";
+    Counter "memcached_items_evicted": "Items evicted", "evictions";
+    Counter "memcached_items_reclaimed": "Expired items whose memory was reclaimed", "reclaimed";
+    Counter "memcached_item_too_large":
+        "Items refused because they are too large", "store_too_large";
+    Counter "memcached_item_no_memory": "Items refused because memory was full", "store_no_memory";
+    Counter "memcached_read_bytes": "Bytes received from clients", "bytes_read";
+    Counter "memcached_written_bytes": "Bytes sent to clients", "bytes_written";
+    Gauge "cenote_kv_buffer_bytes":
+        "Memory of partial requests and unread replies", "read_buf_bytes";
+}
 
 /// Command, status, and the name in `stats`. What is set is told apart.
 const COMMANDS: &[(&str, &str, &str)] = &[

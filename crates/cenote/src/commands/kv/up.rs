@@ -17,8 +17,9 @@ use cenote_kv::group::member::Service;
 use cenote_kv_cluster::config::{
     ClusterConfig, DocumentKeys, KeyFingerprint, REGION_BYTES, Scheme,
 };
-use cenote_kv_cluster::etcd::{Credentials, Etcd, EtcdError, EtcdServer, ServerError};
+use cenote_kv_cluster::etcd::{Credentials, Etcd, EtcdServer, ServerError};
 use cenote_kv_cluster::layout::Code;
+use cenote_kv_cluster::store::EtcdError;
 
 use super::place::{ETCD_PATIENCE, Found, Known, KvDir, NAME, PASSWORD};
 use super::service_flags::Serving;

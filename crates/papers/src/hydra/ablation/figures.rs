@@ -55,252 +55,52 @@ use Condition::{Failure, Flows, Quiet, Stragglers};
 use Operation::{Read, Write};
 use Value::{P50, P99};
 
-#[expect(clippy::too_many_arguments, reason = "one line of a table")]
-const fn row(
-    figure: &'static str,
-    what: &'static str,
-    operation: Operation,
-    condition: Condition,
-    value: Value,
-    over: &'static str,
-    under: &'static str,
-    paper: f64,
-) -> Comparison {
-    Comparison {
-        figure,
-        what,
-        operation,
-        condition,
-        value,
-        over,
-        under,
-        paper,
-    }
-}
-
 const BACKUP: &str = "disk backup";
 const COPIES: &str = "replication, both";
 
+/// Figure, what it is about, whose ratio it is, and what the paper has.
+macro_rules! comparisons {
+    ($($figure:literal $what:literal: $operation:ident $condition:ident $value:ident of
+        $over:tt / $under:tt = $paper:literal;)*) => {
+        [$(Comparison {
+            figure: $figure,
+            what: $what,
+            operation: $operation,
+            condition: $condition,
+            value: $value,
+            over: $over,
+            under: $under,
+            paper: $paper,
+        }),*]
+    };
+}
+
 /// The ratios that the text of 7.1 gives; a reduction by x is 1 / (1 - x).
-pub const COMPARISONS: [Comparison; 22] = [
-    row(
-        "9a",
-        "disk backup over hydra",
-        Read,
-        Quiet,
-        P50,
-        BACKUP,
-        HYDRA,
-        1.79,
-    ),
-    row(
-        "9a",
-        "disk backup over hydra",
-        Read,
-        Stragglers,
-        P99,
-        BACKUP,
-        HYDRA,
-        1.93,
-    ),
-    row(
-        "9a",
-        "disk backup over hydra",
-        Write,
-        Quiet,
-        P50,
-        BACKUP,
-        HYDRA,
-        1.9,
-    ),
-    row(
-        "9a",
-        "disk backup over hydra",
-        Write,
-        Stragglers,
-        P99,
-        BACKUP,
-        HYDRA,
-        2.2,
-    ),
-    row(
-        "9",
-        "hydra over copies",
-        Read,
-        Quiet,
-        P50,
-        HYDRA,
-        COPIES,
-        1.1,
-    ),
-    row(
-        "9",
-        "hydra over copies",
-        Write,
-        Quiet,
-        P50,
-        HYDRA,
-        COPIES,
-        1.1,
-    ),
-    row(
-        "10",
-        "run-to-completion",
-        Read,
-        Quiet,
-        P50,
-        "coding alone",
-        "and run-to-completion",
-        2.04,
-    ),
-    row(
-        "10",
-        "run-to-completion",
-        Write,
-        Quiet,
-        P50,
-        "coding alone",
-        "and run-to-completion",
-        2.04,
-    ),
-    row(
-        "10",
-        "in-place coding",
-        Read,
-        Quiet,
-        P50,
-        "and run-to-completion",
-        "and in-place coding",
-        1.39,
-    ),
-    row(
-        "10",
-        "in-place coding",
-        Write,
-        Quiet,
-        P50,
-        "and run-to-completion",
-        "and in-place coding",
-        1.39,
-    ),
-    row(
-        "10",
-        "late binding",
-        Read,
-        Stragglers,
-        P99,
-        "no late binding",
-        HYDRA,
-        2.56,
-    ),
-    row(
-        "10",
-        "late binding costs",
-        Read,
-        Quiet,
-        P50,
-        HYDRA,
-        "no late binding",
-        1.06,
-    ),
-    row(
-        "10",
-        "async encoding, all splits awaited",
-        Write,
-        Quiet,
-        P50,
-        "no async encoding",
-        HYDRA,
-        1.61,
-    ),
-    row(
-        "10",
-        "async encoding, k awaited",
-        Write,
-        Quiet,
-        P50,
-        "ec-only, no async encoding",
-        "ec-only",
-        1.61,
-    ),
-    row(
-        "11",
-        "no late binding over hydra",
-        Read,
-        Stragglers,
-        P99,
-        "no late binding",
-        HYDRA,
-        1.55,
-    ),
-    row(
-        "11",
-        "no async encoding over hydra",
-        Write,
-        Stragglers,
-        P99,
-        "no async encoding",
-        HYDRA,
-        1.34,
-    ),
-    row(
-        "12a",
-        "disk backup over hydra",
-        Read,
-        Flows,
-        P50,
-        BACKUP,
-        HYDRA,
-        1.97,
-    ),
-    row(
-        "12a",
-        "copies over hydra, tail",
-        Read,
-        Flows,
-        P99,
-        COPIES,
-        HYDRA,
-        1.33,
-    ),
-    row(
-        "12a",
-        "copies over hydra, tail",
-        Write,
-        Flows,
-        P99,
-        COPIES,
-        HYDRA,
-        1.50,
-    ),
-    row(
-        "12b",
-        "disk backup over hydra",
-        Read,
-        Failure,
-        P50,
-        BACKUP,
-        HYDRA,
-        8.37,
-    ),
-    row(
-        "12b",
-        "disk backup over hydra",
-        Write,
-        Failure,
-        P50,
-        BACKUP,
-        HYDRA,
-        4.79,
-    ),
-    row(
-        "12b",
-        "hydra over copies",
-        Read,
-        Failure,
-        P50,
-        HYDRA,
-        COPIES,
-        1.0,
-    ),
-];
+pub const COMPARISONS: [Comparison; 22] = comparisons! {
+    "9a" "disk backup over hydra": Read Quiet P50 of BACKUP / HYDRA = 1.79;
+    "9a" "disk backup over hydra": Read Stragglers P99 of BACKUP / HYDRA = 1.93;
+    "9a" "disk backup over hydra": Write Quiet P50 of BACKUP / HYDRA = 1.9;
+    "9a" "disk backup over hydra": Write Stragglers P99 of BACKUP / HYDRA = 2.2;
+    "9" "hydra over copies": Read Quiet P50 of HYDRA / COPIES = 1.1;
+    "9" "hydra over copies": Write Quiet P50 of HYDRA / COPIES = 1.1;
+    "10" "run-to-completion": Read Quiet P50 of "coding alone" / "and run-to-completion" = 2.04;
+    "10" "run-to-completion": Write Quiet P50 of "coding alone" / "and run-to-completion" = 2.04;
+    "10" "in-place coding":
+        Read Quiet P50 of "and run-to-completion" / "and in-place coding" = 1.39;
+    "10" "in-place coding":
+        Write Quiet P50 of "and run-to-completion" / "and in-place coding" = 1.39;
+    "10" "late binding": Read Stragglers P99 of "no late binding" / HYDRA = 2.56;
+    "10" "late binding costs": Read Quiet P50 of HYDRA / "no late binding" = 1.06;
+    "10" "async encoding, all splits awaited":
+        Write Quiet P50 of "no async encoding" / HYDRA = 1.61;
+    "10" "async encoding, k awaited":
+        Write Quiet P50 of "ec-only, no async encoding" / "ec-only" = 1.61;
+    "11" "no late binding over hydra": Read Stragglers P99 of "no late binding" / HYDRA = 1.55;
+    "11" "no async encoding over hydra": Write Stragglers P99 of "no async encoding" / HYDRA = 1.34;
+    "12a" "disk backup over hydra": Read Flows P50 of BACKUP / HYDRA = 1.97;
+    "12a" "copies over hydra, tail": Read Flows P99 of COPIES / HYDRA = 1.33;
+    "12a" "copies over hydra, tail": Write Flows P99 of COPIES / HYDRA = 1.50;
+    "12b" "disk backup over hydra": Read Failure P50 of BACKUP / HYDRA = 8.37;
+    "12b" "disk backup over hydra": Write Failure P50 of BACKUP / HYDRA = 4.79;
+    "12b" "hydra over copies": Read Failure P50 of HYDRA / COPIES = 1.0;
+};

@@ -4,9 +4,9 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-use cenote_kv_cluster::etcd::{Change, Entry, EtcdError, LeaseId, Listing, Swap};
+use cenote_kv_cluster::etcd::Change;
 use cenote_kv_cluster::injected_faults::{InjectedFault, is_injected};
-use cenote_kv_cluster::store::Store;
+use cenote_kv_cluster::store::{Entry, EtcdError, LeaseId, Listing, Store, Swap};
 use cenote_measure::random::Random;
 
 /// Changes of keys that are counted.

@@ -22,7 +22,7 @@ use cenote_kv_cluster::detector::{Action, Cause, Detector, Settings, State};
 use cenote_kv_cluster::membership::{Membership, Refused, Registered};
 use cenote_kv_cluster::registrar::{RENEWAL, Registrar, RegistrarError, Turned};
 use cenote_kv_cluster::registration_lease::RegistrationLease;
-use cenote_kv_cluster::seeder::Testimony;
+use cenote_kv_cluster::seeding::Testimony;
 use cenote_kv_cluster::steering::{Situation, Steering};
 use cenote_kv_cluster::steward::{Notice, Proposal, Steward};
 use cenote_kv_cluster::store::Store as _;

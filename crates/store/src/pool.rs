@@ -221,6 +221,7 @@ impl<M: Medium> Pool<M> {
     /// [`StoreError::Io`].
     pub fn close(mut self) -> Result<Arc<M>, StoreError> {
         if !self.is_broken {
+            self.await_record()?;
             let ceiling = self.next_sequence;
             let space = Space {
                 ceiling,

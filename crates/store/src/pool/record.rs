@@ -34,6 +34,21 @@ impl<M: Medium> Pool<M> {
         self.space = self.next_space.take().expect("it was begun");
     }
 
+    /// Whether one is on its way.
+    #[must_use]
+    pub fn is_recording(&self) -> bool {
+        self.next_space.is_some()
+    }
+
+    /// Ends what a group or a cleaning began that nobody ends any more.
+    pub(super) fn await_record(&mut self) -> Result<(), StoreError> {
+        if self.next_space.is_some() {
+            self.guarded(|pool| pool.medium.fence())?;
+            self.end_record();
+        }
+        Ok(())
+    }
+
     /// Whether numbers of versions run out until a group has passed.
     #[must_use]
     pub fn is_lease_short(&self) -> bool {
@@ -47,4 +62,59 @@ impl<M: Medium> Pool<M> {
 pub(super) fn write(medium: &impl Medium, space: Space) -> io::Result<()> {
     medium.write(space.at(), &space.encode());
     medium.write_back(space.at()..space.at() + SPACE_BYTES as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::medium::ModelMedium;
+    use crate::pool::{Cleaned, Condition, PoolConfig};
+
+    fn new_pool() -> Pool<ModelMedium> {
+        let config = PoolConfig {
+            entry_count: 64,
+            seed: 1,
+        };
+        Pool::create(ModelMedium::new(64 << 10, 512), config).unwrap()
+    }
+
+    fn reopened(pool: Pool<ModelMedium>) -> Pool<ModelMedium> {
+        let medium = ModelMedium::clone(&pool.close().unwrap()).crashed(|| false);
+        Pool::open(medium).unwrap().0
+    }
+
+    #[test]
+    fn a_cleaning_begins_after_the_record_of_a_lease() {
+        let mut pool = new_pool();
+        pool.put_durable(b"key", b"value", Condition::Always)
+            .unwrap();
+        pool.next_sequence = pool.space.ceiling - 1;
+        let group = pool.begin_group(1);
+        let clean = |pool: &mut Pool<ModelMedium>| {
+            let (batch, _) = pool.begin_clean(64).unwrap();
+            let fenced = batch.write_back().and_then(|()| batch.fence());
+            pool.end_clean(batch, fenced).unwrap()
+        };
+        assert_eq!(clean(&mut pool), Cleaned::Waiting);
+        assert!(!pool.is_cleaning());
+        let fenced = group.fence();
+        pool.end_group(group, fenced).unwrap();
+        assert!(!pool.is_lease_short());
+        assert_eq!(clean(&mut pool), Cleaned::Going);
+        assert!(pool.is_cleaning());
+        while clean(&mut pool) != Cleaned::Done {}
+        assert_eq!(reopened(pool).get(b"key").unwrap().unwrap().value, b"value");
+    }
+
+    #[test]
+    fn a_pool_that_is_closed_while_a_record_is_on_its_way_opens_again() {
+        let mut pool = new_pool();
+        pool.next_sequence = pool.space.ceiling - 1;
+        drop(pool.begin_group(1));
+        let mut pool = reopened(pool);
+        pool.put_durable(b"key", b"value", Condition::Always)
+            .unwrap();
+        drop(pool.begin_clean(64).unwrap());
+        assert_eq!(reopened(pool).get(b"key").unwrap().unwrap().value, b"value");
+    }
 }

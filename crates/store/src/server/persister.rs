@@ -59,6 +59,8 @@ pub(super) struct Persister<M> {
     fenced: Time,
     /// As many versions were in it as may be: more are waiting.
     was_full: bool,
+    /// Somebody asked for the log to be cleaned, and that has not begun.
+    is_asked_to_clean: bool,
     /// Versions that were looked at in turn since one was whole: as many as wait are all of them.
     passed_over: usize,
 }
@@ -95,6 +97,7 @@ impl<M: Medium> Persister<M> {
             flight: None,
             fenced: Time::default(),
             was_full: false,
+            is_asked_to_clean: false,
             passed_over: 0,
         }
     }
@@ -466,14 +469,14 @@ impl<M: Medium> Persister<M> {
 
     /// One batch of cleaning, if it is due. Whether there is more.
     fn clean<'a>(
-        &self,
+        &mut self,
         shard: &'a Shard<M>,
         mut state: Guard<'a, M>,
     ) -> Result<(Guard<'a, M>, bool), StoreError> {
-        if !state.wants_cleaning && !state.is_cleaning_due() && !state.is_cleaning_fenced {
+        self.is_asked_to_clean |= std::mem::take(&mut state.wants_cleaning);
+        if !self.is_asked_to_clean && !state.is_cleaning_due() && !state.is_cleaning_fenced {
             return Ok((state, false));
         }
-        state.wants_cleaning = false;
         self.fence_cleaning(&mut state);
         if state.is_cleaning_fenced {
             return Ok((state, false));
@@ -481,6 +484,8 @@ impl<M: Medium> Persister<M> {
         if !state.pool.is_cleaning() {
             state.emptied = 0;
         }
+        // Another record may be on its way: then it is asked for until it has begun.
+        self.is_asked_to_clean &= state.pool.is_recording();
         let begun = state.pool.begin_clean(CLEAN_ENTRIES);
         // No room for copies: reads go on, and writes are refused.
         state.is_cleaning_stuck = matches!(begun, Err(StoreError::Full));

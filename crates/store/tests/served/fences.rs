@@ -2,13 +2,12 @@
 
 use std::io;
 use std::ops::Range;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use cenote_fabric::Region;
 use cenote_store::client::{Command, Outcome};
-use cenote_store::{Condition, FileMedium, Medium, StoreError};
+use cenote_store::{Condition, FileMedium, Medium, Server, StoreError};
 
 use crate::lab::{LIMIT, Lab, Options, TRANSPORTS};
 
@@ -31,32 +30,53 @@ enum State {
 
 #[derive(Default)]
 struct Gate {
-    state: Mutex<State>,
-    opened: Condvar,
-    /// Fences that wait.
-    waiting: AtomicUsize,
+    /// And how many fences wait.
+    state: Mutex<(State, usize)>,
+    changed: Condvar,
 }
 
 impl Gate {
     fn set(&self, state: State) {
-        *self.state.lock().unwrap() = state;
-        self.opened.notify_all();
+        self.state.lock().unwrap().0 = state;
+        self.changed.notify_all();
     }
 
     fn pass(&self) -> io::Result<()> {
         let mut state = self.state.lock().unwrap();
-        self.waiting.fetch_add(1, Ordering::SeqCst);
-        let shut = |state: &mut State| *state == State::Shut;
-        state = self.opened.wait_while(state, shut).unwrap();
-        self.waiting.fetch_sub(1, Ordering::SeqCst);
-        match *state {
+        state.1 += 1;
+        self.changed.notify_all();
+        let is_shut = |state: &mut (State, usize)| state.0 == State::Shut;
+        state = self.changed.wait_while(state, is_shut).unwrap();
+        state.1 -= 1;
+        match state.0 {
             State::Full => Err(io::ErrorKind::StorageFull.into()),
             State::One => {
-                *state = State::Shut;
+                state.0 = State::Shut;
+                self.changed.notify_all();
                 Ok(())
             }
             _ => Ok(()),
         }
+    }
+
+    /// Waits until a fence waits.
+    fn await_fence(&self) {
+        self.wait_while("no fence is waited for", |state| state.1 == 0);
+    }
+
+    /// Lets one fence pass that waits.
+    fn let_one_pass(&self) {
+        self.set(State::One);
+        self.wait_while("a fence does not pass", |state| state.0 == State::One);
+    }
+
+    fn wait_while(&self, otherwise: &str, is_so: impl Fn(&(State, usize)) -> bool) {
+        let state = self.state.lock().unwrap();
+        let waited = self
+            .changed
+            .wait_timeout_while(state, LIMIT, |state| is_so(state));
+        let is_late = waited.unwrap().1.timed_out();
+        assert!(!is_late, "{otherwise}");
     }
 }
 
@@ -108,6 +128,15 @@ impl Medium for Gated {
     }
 }
 
+fn gated(lab: &Lab, options: &Options) -> (Arc<Gate>, Server<Gated>) {
+    let gate = Arc::new(Gate::default());
+    let server = lab.serve_on(options, |file| Gated {
+        disk: FileMedium::open(file).unwrap(),
+        gate: Arc::clone(&gate),
+    });
+    (gate, server)
+}
+
 /// Four landings full of values.
 const PUTS: u64 = 64;
 const VALUE_BYTES: usize = 64 << 10;
@@ -121,11 +150,7 @@ fn a_client_stores_more_than_its_landing_during_one_fence() {
             landing_bytes: 1 << 20,
             ..Options::new(transport)
         };
-        let gate = Arc::new(Gate::default());
-        let server = lab.serve_on(&options, |file| Gated {
-            disk: FileMedium::open(file).unwrap(),
-            gate: Arc::clone(&gate),
-        });
+        let (gate, server) = gated(&lab, &options);
         let (mut user, mut other) = (lab.client(&server), lab.client(&server));
         gate.set(State::Shut);
         let value = |number: u64| vec![number as u8; VALUE_BYTES];
@@ -153,11 +178,7 @@ fn a_disk_that_is_full_in_a_fence_acknowledges_nothing_more() {
             shards: 1,
             ..Options::new(transport)
         };
-        let gate = Arc::new(Gate::default());
-        let server = lab.serve_on(&options, |file| Gated {
-            disk: FileMedium::open(file).unwrap(),
-            gate: Arc::clone(&gate),
-        });
+        let (gate, server) = gated(&lab, &options);
         let mut user = lab.client(&server);
         user.put_durable(b"kept", b"value");
         gate.set(State::Shut);
@@ -202,11 +223,7 @@ fn clients_are_served_during_every_fence_of_a_cleaning() {
             shards: 1,
             ..Options::new(transport)
         };
-        let gate = Arc::new(Gate::default());
-        let server = lab.serve_on(&options, |file| Gated {
-            disk: FileMedium::open(file).unwrap(),
-            gate: Arc::clone(&gate),
-        });
+        let (gate, server) = gated(&lab, &options);
         let opening = Opening(&gate);
         let mut user = lab.client(&server);
         for number in 0..PUTS {
@@ -217,14 +234,7 @@ fn clients_are_served_during_every_fence_of_a_cleaning() {
         user.0.clean(LIMIT).unwrap();
         let (mut rounds, mut was_cleaning) = (0_u64, false);
         loop {
-            let began = Instant::now();
-            while gate.waiting.load(Ordering::SeqCst) == 0 {
-                assert!(
-                    began.elapsed() < LIMIT,
-                    "round {rounds}: no fence is waited for"
-                );
-                std::thread::sleep(Duration::from_millis(1));
-            }
+            gate.await_fence();
             user.put(&rounds.to_le_bytes(), b"during a fence");
             rounds += 1;
             let is_cleaning = server.figures()[0].is_cleaning;
@@ -232,10 +242,7 @@ fn clients_are_served_during_every_fence_of_a_cleaning() {
                 break;
             }
             was_cleaning |= is_cleaning;
-            gate.set(State::One);
-            while *gate.state.lock().unwrap() == State::One {
-                std::thread::yield_now();
-            }
+            gate.let_one_pass();
         }
         drop(opening);
         for number in 0..rounds {

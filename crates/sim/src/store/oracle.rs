@@ -12,6 +12,8 @@ pub struct Floor {
     told: u64,
     /// Sequences of earlier lives are below this.
     life: u64,
+    /// How many versions were known to be gone.
+    gone: usize,
 }
 
 /// What clients meant, and were told.
@@ -28,8 +30,9 @@ pub struct Oracle {
     seen: HashMap<u64, BTreeSet<u64>>,
     /// Versions that were put in place of another: nothing is between the two.
     replaced: Vec<(u64, u64, u64)>,
-    /// Versions of earlier lives that were not there any more when somebody looked.
-    gone: HashSet<u64>,
+    /// Versions of earlier lives that were not there any more when somebody looked, each with how many
+    /// were known before.
+    gone: HashMap<u64, usize>,
     /// Sequences of earlier lives are below this.
     life_floor: u64,
     /// What clients asked and were told, for who looks for the cause; `None`: nobody does.
@@ -111,6 +114,7 @@ impl Oracle {
         Floor {
             told: self.told(key),
             life: self.life_floor,
+            gone: self.gone.len(),
         }
     }
 
@@ -127,7 +131,7 @@ impl Oracle {
         said: Option<(u64, Vec<u8>)>,
         is_durable: bool,
     ) -> Checked {
-        let Floor { told, life } = floor;
+        let Floor { told, life, gone } = floor;
         let meant = self.meant.entry(key).or_default();
         let Some((sequence, value)) = said else {
             let mut later = meant.range(told.max(1)..);
@@ -147,14 +151,19 @@ impl Oracle {
                 meant.get(&sequence)
             ));
         }
-        if self.gone.contains(&sequence) {
+        // What was read before the crash may be told after it, unless it was durable.
+        let gone_at = self.gone.get(&sequence);
+        if gone_at.is_some_and(|at| is_durable || *at < gone) {
             return Err(format!("key {key}: {sequence} was gone and is back"));
         }
         if sequence < told {
             return Err(format!("key {key}: {sequence} after {told} was told"));
         }
         let earlier = meant.range(sequence + 1..life.max(sequence + 1));
-        self.gone.extend(earlier.map(|(later, _)| *later));
+        for (later, _) in earlier {
+            let known = self.gone.len();
+            self.gone.entry(*later).or_insert(known);
+        }
         meant.insert(sequence, Some(value));
         self.sequences.insert(sequence);
         self.seen.entry(key).or_default().insert(sequence);
@@ -162,5 +171,29 @@ impl Oracle {
             self.tell(key, sequence);
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_read_before_a_crash_may_be_told_after_it_unless_it_was_durable() {
+        for is_durable in [false, true] {
+            let mut oracle = Oracle::default();
+            let version = |sequence: u64| Some((sequence, vec![sequence as u8]));
+            for sequence in [1, 2] {
+                let value = Some(vec![sequence as u8]);
+                oracle.allocated(7, sequence, value).unwrap();
+            }
+            let before = oracle.floor(7);
+            oracle.begin_life();
+            // The second is gone.
+            oracle.check(7, version(1), false).unwrap();
+            let late = oracle.check_since(7, before, version(2), is_durable);
+            assert_eq!(late.is_err(), is_durable);
+            assert!(oracle.check(7, version(2), false).is_err());
+        }
     }
 }

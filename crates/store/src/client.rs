@@ -154,6 +154,8 @@ pub struct Client {
     calls: Calls,
     request: Vec<u8>,
     counts: Counts,
+    /// Versions that were given up, as syncs that ended were told.
+    lost: u64,
     trace: Option<Vec<&'static str>>,
 }
 
@@ -246,7 +248,8 @@ impl Client {
             }
             Command::Sync => (0, 0),
         };
-        let operation = Operation::new(command, whose, shard, hash, &*self.scheme);
+        let lost = self.lost;
+        let operation = Operation::new(command, whose, shard, hash, &*self.scheme, lost);
         let index = match self.free.pop() {
             Some(index) => index,
             None => {

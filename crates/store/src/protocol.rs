@@ -100,7 +100,7 @@ messages! {
         },
         4 => Absent,
         5 => Synced {
-            /// Versions of this client that were given up.
+            /// Versions of this client that were given up, since it is in the books.
             lost: u64,
         },
         6 => Keys {

@@ -115,6 +115,7 @@ impl Connecting {
             calls: Calls::default(),
             request: Vec::new(),
             counts: Counts::default(),
+            lost: 0,
             trace: None,
         })
     }

@@ -33,8 +33,10 @@ pub(super) struct Operation {
     failed: Option<Status>,
     /// Reads that met something else than the object.
     tries: u32,
-    /// Versions that were given up, of a `Sync`.
+    /// Versions of this client that were given up, as a `Sync` is told; and as those were told that had ended
+    /// when this one began.
     lost: u64,
+    lost_before: u64,
     /// A `Sync` was told of lost versions, of which that of this PUT may be one: it ends by the server's word.
     is_doubtful: bool,
     entry: [u8; (PROBE_COUNT * ENTRY_BYTES) as usize],
@@ -53,6 +55,7 @@ impl Operation {
         shard: usize,
         hash: u64,
         scheme: &dyn Scheme,
+        lost_before: u64,
     ) -> Self {
         let step = match command {
             Command::Get { .. } if scheme.get_steps()[0] == GetStep::ReadEntry => Step::Entry,
@@ -68,6 +71,7 @@ impl Operation {
             failed: None,
             tries: 0,
             lost: 0,
+            lost_before,
             is_doubtful: false,
             entry: [0; (PROBE_COUNT * ENTRY_BYTES) as usize],
             keyed: Vec::new(),
@@ -205,22 +209,13 @@ impl Client {
             }
             Ok(Answer::Synced { lost }) => {
                 operation.lost = operation.lost.saturating_add(lost);
-                let (all, shard) = (operation.lost, operation.shard as u16);
                 operation.shard += 1;
-                let is_last = operation.shard == self.shards.len();
-                if !is_last {
+                if operation.shard < self.shards.len() {
                     operation.step = Step::Call;
-                }
-                if lost > 0 {
-                    let operations = self.operations.iter_mut().flatten();
-                    for put in operations.filter(|one| one.step.writes_to(shard)) {
-                        put.is_doubtful = true;
-                    }
-                }
-                if !is_last {
                     return self.go_on(index, now);
                 }
-                Ok(Outcome::Synced { lost: all })
+                let (all, before) = (operation.lost, operation.lost_before);
+                Ok(self.synced(all, before))
             }
             Ok(Answer::Keys { .. } | Answer::Figures(_)) => Err(ClientError::Protocol),
         };
@@ -380,6 +375,20 @@ impl Client {
             Step::EntryRead => self.take_entry(index, now),
             Step::ObjectRead { word, is_told } => self.take_object(index, word, is_told, now),
             _ => {}
+        }
+    }
+
+    /// A `Sync` ends. What it tells is not told again by those that begin later: that it was lost has to be
+    /// known by then of every PUT, those under way too.
+    fn synced(&mut self, all: u64, before: u64) -> Outcome {
+        self.lost = self.lost.max(all);
+        if all > before {
+            for operation in self.operations.iter_mut().flatten() {
+                operation.is_doubtful = true;
+            }
+        }
+        Outcome::Synced {
+            lost: all.saturating_sub(before),
         }
     }
 

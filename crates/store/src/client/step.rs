@@ -61,9 +61,4 @@ impl Step {
             other => other,
         }
     }
-
-    /// Whether a value is on its way to a shard's log or landing.
-    pub fn writes_to(self, of: u16) -> bool {
-        matches!(self, Self::Write { shard, .. } | Self::Written { shard, .. } if shard == of)
-    }
 }

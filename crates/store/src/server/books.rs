@@ -63,21 +63,10 @@ struct Book {
     unwritten: BTreeSet<u64>,
     /// There were more of these than are known.
     has_more_unwritten: bool,
-    /// All that were given up.
+    /// All that were given up. What it was told of before is known to the client.
     lost: u64,
-    /// How many of them it was told of.
-    told: u64,
-    syncs: Vec<Sync>,
-}
-
-/// A wait until no version up to the last one waits.
-#[derive(Clone, Copy, Debug)]
-struct Sync {
-    last: u64,
-    /// How many lost versions its client had been told of before: it is told of all others, those too that
-    /// another sync is told of meanwhile.
-    told: u64,
-    waiter: Waiter,
+    /// Waits until nothing up to a sequence waits.
+    syncs: Vec<(u64, Waiter)>,
 }
 
 /// A version that does not wait any more.
@@ -176,17 +165,15 @@ impl Books {
     /// A client waits until all of its versions are durable: the last of them.
     ///
     /// # Errors
-    /// None waits; so many were given up that it was not told of.
+    /// None waits; so many were given up.
     pub fn sync(&mut self, client: ClientId, waiter: Waiter) -> Result<u64, u64> {
         let Some(book) = self.clients.get_mut(&client) else {
             return Err(0);
         };
         let Some(last) = book.waiting.last().copied() else {
-            let told = std::mem::replace(&mut book.told, book.lost);
-            return Err(book.lost - told);
+            return Err(book.lost);
         };
-        let told = book.told;
-        book.syncs.push(Sync { last, told, waiter });
+        book.syncs.push((last, waiter));
         Ok(last)
     }
 
@@ -277,20 +264,14 @@ impl Books {
         })
     }
 
-    /// Those whose wait for all versions of a client is over, and how many were given up that the client had
-    /// not been told of when it began to wait.
+    /// Those whose wait for all versions of a client is over, and how many were given up.
     pub fn take_synced(&mut self, client: ClientId) -> Vec<(Waiter, u64)> {
         let Some(book) = self.clients.get_mut(&client) else {
             return Vec::new();
         };
         let first = book.waiting.first().copied().unwrap_or(u64::MAX);
-        let over = book.syncs.extract_if(.., |sync| sync.last < first);
-        let lost = book.lost;
-        let told: Vec<_> = over.map(|sync| (sync.waiter, lost - sync.told)).collect();
-        if !told.is_empty() {
-            book.told = lost;
-        }
-        told
+        let over = book.syncs.extract_if(.., |(last, _)| *last < first);
+        over.map(|(_, waiter)| (waiter, book.lost)).collect()
     }
 
     /// A client is gone: what it has not written it never will. It may come back, with new versions.
@@ -409,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_for_all_is_told_when_the_last_is_over_and_of_each_loss_once() {
+    fn who_waits_for_all_is_told_when_the_last_is_over_and_of_all_losses() {
         let mut books = of_clients([1, 2]);
         assert_eq!(books.sync(ClientId(1), WAITER), Err(0));
         for sequence in [3, 5, 9] {
@@ -425,21 +406,7 @@ mod tests {
         assert_eq!(books.take_synced(ClientId(1)), [(WAITER, 1)]);
         assert!(!books.has_syncs());
         books.close(11);
-        assert_eq!(books.sync(ClientId(1), WAITER), Err(0));
-    }
-
-    #[test]
-    fn who_waits_for_all_beside_another_is_told_of_the_same_losses() {
-        let mut books = of_clients([1, 2]);
-        books.open(3, ClientId(1), Vec::new(), at(0));
-        assert_eq!(books.sync(ClientId(1), WAITER), Ok(3));
-        books.open(5, ClientId(1), Vec::new(), at(0));
-        assert_eq!(books.sync(ClientId(1), WAITER), Ok(5));
-        books.give_up(3, false);
-        assert_eq!(books.take_synced(ClientId(1)), [(WAITER, 1)]);
-        books.give_up(5, false);
-        assert_eq!(books.take_synced(ClientId(1)), [(WAITER, 2)]);
-        assert_eq!(books.sync(ClientId(1), WAITER), Err(0));
+        assert_eq!(books.sync(ClientId(1), WAITER), Err(1));
     }
 
     #[test]

@@ -32,6 +32,7 @@ mod no_threads;
 mod pool;
 mod protocol;
 pub mod schemes;
+mod sequenced;
 mod server;
 
 pub use format::{KEY_BYTES_MAX, VALUE_BYTES_MAX};

@@ -5,9 +5,12 @@
 //! [`Backlog::set`] alone changes.
 
 use std::collections::hash_map::Entry;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap};
+
+use foldhash::fast::RandomState;
 
 use super::Source;
+use crate::sequenced::Sequenced;
 
 /// Versions that may wait to be made durable.
 const VERSIONS_MAX: usize = 65_536;
@@ -16,13 +19,13 @@ const BYTES_MAX: u64 = 256 << 20;
 
 #[derive(Default)]
 pub(super) struct Backlog {
-    pending: BTreeMap<u64, Pending>,
+    pending: Sequenced<Pending>,
     /// Of those, which wait for their values.
     untaken: BTreeSet<u64>,
     /// Which have them in the log.
     taken: BTreeSet<u64>,
     /// Versions by their keys' hashes.
-    of_hash: HashMap<u64, OfHash>,
+    of_hash: HashMap<u64, OfHash, RandomState>,
     value_bytes: u64,
 }
 
@@ -73,15 +76,15 @@ impl Backlog {
     }
 
     pub fn get(&self, sequence: u64) -> Option<&Pending> {
-        self.pending.get(&sequence)
+        self.pending.get(sequence)
     }
 
     pub fn iter(&self) -> impl Iterator<Item = (u64, &Pending)> {
-        self.pending.iter().map(|(sequence, one)| (*sequence, one))
+        self.pending.iter()
     }
 
     pub fn oldest(&self) -> Option<u64> {
-        self.pending.keys().next().copied()
+        Some(self.pending.iter().next()?.0)
     }
 
     /// The newest of a key's, by the hash.
@@ -93,13 +96,13 @@ impl Backlog {
     pub fn untaken_from(&self, start: u64) -> impl Iterator<Item = (u64, &Pending)> {
         let behind = self.untaken.range(start..);
         let in_turn = behind.chain(self.untaken.range(..start));
-        in_turn.map(|sequence| (*sequence, &self.pending[sequence]))
+        in_turn.filter_map(|sequence| Some((*sequence, self.get(*sequence)?)))
     }
 
     /// Those whose values are in the log, the oldest first.
     pub fn taken(&self) -> impl Iterator<Item = (u64, &Pending)> {
         let taken = self.taken.iter();
-        taken.map(|sequence| (*sequence, &self.pending[sequence]))
+        taken.filter_map(|sequence| Some((*sequence, self.get(*sequence)?)))
     }
 
     pub fn taken_count(&self) -> usize {
@@ -115,24 +118,27 @@ impl Backlog {
 
     /// What a version waits for from here on; what it waited for.
     pub fn set(&mut self, sequence: u64, state: Waiting) -> Option<Waiting> {
-        let version = self.pending.get_mut(&sequence)?;
-        self.untaken.remove(&sequence);
-        self.taken.remove(&sequence);
-        match state {
+        let version = self.pending.get_mut(sequence)?;
+        let before = std::mem::replace(&mut version.state, state);
+        match &before {
+            Waiting::Value(_) => drop(self.untaken.remove(&sequence)),
+            Waiting::Fence => drop(self.taken.remove(&sequence)),
+            Waiting::Holder => {}
+        }
+        match &version.state {
             Waiting::Value(_) => drop(self.untaken.insert(sequence)),
             Waiting::Fence => drop(self.taken.insert(sequence)),
             Waiting::Holder => {}
         }
-        Some(std::mem::replace(&mut version.state, state))
+        Some(before)
     }
 
     /// A version is durable, or was given up.
     pub fn remove(&mut self, sequence: u64) {
-        let Some(version) = self.pending.remove(&sequence) else {
+        self.set(sequence, Waiting::Holder);
+        let Some(version) = self.pending.remove(sequence) else {
             return;
         };
-        self.untaken.remove(&sequence);
-        self.taken.remove(&sequence);
         self.value_bytes -= u64::from(version.value_bytes);
         if let Entry::Occupied(mut of_hash) = self.of_hash.entry(version.hash) {
             let versions = of_hash.get_mut();
@@ -147,7 +153,7 @@ impl Backlog {
     /// Removes a version whose value never came; `false`: it has come, or there is none. One before it may
     /// be its key's newest again.
     pub fn give_up(&mut self, sequence: u64) -> bool {
-        let Some(version) = self.pending.get(&sequence) else {
+        let Some(version) = self.pending.get(sequence) else {
             return false;
         };
         if !matches!(version.state, Waiting::Value(_)) {
@@ -160,7 +166,7 @@ impl Backlog {
         {
             let mut newer_first = self.pending.iter().rev();
             let newest = newer_first.find(|(_, one)| one.hash == hash);
-            of_hash.newest = newest.map(|(sequence, _)| *sequence);
+            of_hash.newest = newest.map(|(sequence, _)| sequence);
         }
         true
     }

@@ -5,9 +5,11 @@ use std::time::Duration;
 
 use cenote_fabric::calls::CallId;
 use cenote_fabric::{ClientId, PeerId, Time};
+use foldhash::fast::RandomState;
 
 use super::times::{Operation, Timed};
 use crate::protocol::{Answer, Refusal};
+use crate::sequenced::Sequenced;
 
 /// Who is answered later.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -81,8 +83,8 @@ pub(super) struct Closed {
 /// The books of all clients: a version is in the ticket list and in its client's book, or in neither.
 #[derive(Debug, Default)]
 pub(super) struct Books {
-    tickets: BTreeMap<u64, Ticket>,
-    clients: HashMap<ClientId, Book>,
+    tickets: Sequenced<Ticket>,
+    clients: HashMap<ClientId, Book, RandomState>,
     /// Clients that went, and their last versions then: what of these is not whole by now never will be.
     gone: BTreeMap<ClientId, u64>,
     /// Clients that are here and may write to places of versions that were given up.
@@ -136,7 +138,7 @@ impl Books {
     /// What it is told at once: the version does not wait, or is not known any more, or it is not this
     /// client's, which could have it given up, or too many wait.
     pub fn claim(&mut self, sequence: u64, client: ClientId, now: Time) -> Result<(), Answer> {
-        let Some(ticket) = self.tickets.get_mut(&sequence) else {
+        let Some(ticket) = self.tickets.get_mut(sequence) else {
             self.has_written(sequence, client);
             let book = self.clients.get(&client);
             return Err(match book.is_some_and(|book| book.has_stored(sequence)) {
@@ -157,7 +159,7 @@ impl Books {
 
     /// Who claimed a version waits for it.
     pub fn wait(&mut self, sequence: u64, waiter: Waiter) {
-        if let Some(ticket) = self.tickets.get_mut(&sequence) {
+        if let Some(ticket) = self.tickets.get_mut(sequence) {
             ticket.waiters.push(waiter);
         }
     }
@@ -190,9 +192,9 @@ impl Books {
 
     /// Of versions that are looked at, those that are given up if they are not whole: their time is over, or
     /// who waits for one has written it. Who asks later may have written it after the look.
-    pub fn decided_of(&self, versions: &BTreeSet<u64>) -> BTreeSet<u64> {
+    pub fn decided_of(&self, versions: &[u64]) -> BTreeSet<u64> {
         let is_decided = |sequence: &&u64| {
-            let ticket = self.tickets.get(*sequence);
+            let ticket = self.tickets.get(**sequence);
             ticket.is_some_and(|ticket| ticket.is_late || !ticket.waiters.is_empty())
         };
         versions.iter().filter(is_decided).copied().collect()
@@ -243,7 +245,7 @@ impl Books {
 
     /// Versions that wait and of which the pool, asked by `is_there`, knows nothing any more.
     pub fn without(&self, is_there: impl Fn(u64) -> bool) -> Vec<u64> {
-        let waiting = self.tickets.keys().copied();
+        let waiting = self.tickets.iter().map(|(sequence, _)| sequence);
         waiting.filter(|sequence| !is_there(*sequence)).collect()
     }
 
@@ -253,7 +255,7 @@ impl Books {
             waiters,
             is_claimed,
             ..
-        } = self.tickets.remove(&sequence)?;
+        } = self.tickets.remove(sequence)?;
         if let Some(book) = self.clients.get_mut(&client) {
             book.waiting.remove(&sequence);
         }
@@ -312,7 +314,7 @@ impl Books {
         // By sequence, which is by age but for those that were asked for since.
         let old = tickets.take_while(|(_, ticket)| now.since(ticket.since) > patience);
         let in_time = old.filter(|(_, ticket)| !ticket.is_late);
-        let mut late: Vec<u64> = in_time.map(|(sequence, _)| *sequence).take(most).collect();
+        let mut late: Vec<u64> = in_time.map(|(sequence, _)| sequence).take(most).collect();
         let clients = &mut self.clients;
         self.gone.retain(|client, last| {
             let Some(book) = clients.get(client) else {
@@ -327,7 +329,7 @@ impl Books {
             !is_over
         });
         late.retain(|sequence| {
-            let ticket = self.tickets.get_mut(sequence);
+            let ticket = self.tickets.get_mut(*sequence);
             ticket.is_some_and(|ticket| !std::mem::replace(&mut ticket.is_late, true))
         });
         late
@@ -523,10 +525,7 @@ mod tests {
         books.client_came(ClientId(1));
         books.open(6, ClientId(1), Vec::new(), at(0));
         assert_eq!(books.newly_late(PATIENCE, 10, at(0)), [5]);
-        assert_eq!(
-            books.decided_of(&BTreeSet::from([5, 6])),
-            BTreeSet::from([5])
-        );
+        assert_eq!(books.decided_of(&[5, 6]), BTreeSet::from([5]));
         books.give_up(5, false);
         // The landing of its first connection is needed no more.
         assert!(books.is_done_with(ClientId(1), 5) && !books.is_done_with(ClientId(1), 6));

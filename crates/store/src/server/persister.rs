@@ -224,9 +224,9 @@ impl<M: Medium> Persister<M> {
                 || is_large() < state.pool.taken_count())
     }
 
-    /// Those to look at now.
-    fn chosen(&mut self, state: &mut State<M>, bytes: u64) -> BTreeSet<u64> {
-        let mut chosen: BTreeSet<u64> = self.awaited.keys().copied().collect();
+    /// Those to look at now: those that somebody waits for, then the others in turn.
+    fn chosen(&mut self, state: &mut State<M>, bytes: u64) -> Vec<u64> {
+        let mut chosen: Vec<u64> = self.awaited.keys().copied().collect();
         if self.is_eager(state) {
             let next = state.pool.next_waiting(VERSIONS_MAX, bytes);
             self.passed_over += next.len();
@@ -245,9 +245,9 @@ impl<M: Medium> Persister<M> {
     ) -> Guard<'a, M> {
         let chosen = self.chosen(&mut state, TAKEN_BYTES);
         self.looks += 1;
+        let chosen = in_order(chosen);
         let decided = state.books.decided_of(&chosen);
-        let sequences: Vec<u64> = chosen.into_iter().collect();
-        let mut taking = state.pool.begin_taking(&sequences);
+        let mut taking = state.pool.begin_taking(&chosen);
         let (count, bytes) = taking.size();
         if count > 0 {
             drop(state);
@@ -282,13 +282,13 @@ impl<M: Medium> Persister<M> {
         if chosen.is_empty() && !state.pool.is_lease_short() {
             return Ok(state);
         }
+        let chosen = in_order(chosen);
         self.looks += 1;
         let look = self.looks;
         let is_alone = !self.awaited.is_empty() && chosen.len() == state.pool.backlog();
         let decided = state.books.decided_of(&chosen);
-        let sequences: Vec<u64> = chosen.into_iter().collect();
         let mut group = state.pool.group_of(&[]);
-        for some in sequences.chunks(BOOKED_AT_ONCE) {
+        for some in chosen.chunks(BOOKED_AT_ONCE) {
             state.pool.add_to(&mut group, some);
             MutexGuard::bump(&mut state);
         }
@@ -529,4 +529,11 @@ impl<M: Medium> Persister<M> {
         let late = (state.books).newly_late(self.patience, VERSIONS_MAX, now);
         state.wanted.extend(late);
     }
+}
+
+/// Sequences once each, ascending.
+fn in_order(mut sequences: Vec<u64>) -> Vec<u64> {
+    sequences.sort_unstable();
+    sequences.dedup();
+    sequences
 }

@@ -10,7 +10,7 @@ use cenote_store::copies::{Change, Step, version_of};
 
 use super::super::kv::wire::Reply;
 use super::contender::{Client, Promise, Request, Role, Store, Way};
-use super::ours::{LOOKS, Ours, WAIT};
+use super::ours::{Looks, Ours, WAIT};
 
 /// Servers, in their order.
 pub(super) struct Copies {
@@ -130,7 +130,8 @@ impl Client for Connected {
     }
 
     fn wait(&mut self, take: &mut dyn FnMut(usize, Reply<'_>)) -> Result<()> {
-        for look in 0..=LOOKS {
+        let mut looks = Looks::begin();
+        loop {
             let now = Time::now();
             let mut any = false;
             for store in 0..self.clients.len() {
@@ -142,10 +143,10 @@ impl Client for Connected {
             if any {
                 return Ok(());
             }
-            if look == LOOKS {
-                client::Client::wait_for_any(&mut self.clients, WAIT)?;
+            if !looks.go_on(now) {
+                let waited = client::Client::wait_for_any(&mut self.clients, WAIT);
+                return waited.context("wait for our stores");
             }
         }
-        Ok(())
     }
 }

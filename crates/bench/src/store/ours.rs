@@ -34,8 +34,29 @@ pub(super) struct Ours {
 pub(super) const LIMIT: Duration = Duration::from_secs(20);
 /// How long a client waits for answers at a time.
 pub(super) const WAIT: Duration = Duration::from_millis(10);
-/// Looks before it waits: answers of a thread with a processor of its own come within so many.
-pub(super) const LOOKS: u32 = 64;
+/// How often a client looks before it waits, and for how long at least: a wake of a thread on a processor
+/// that sleeps takes longer.
+const LOOKS: (u32, Duration) = (64, Duration::from_micros(30));
+
+/// What a client does not find at once it looks for some more.
+pub(super) struct Looks {
+    left: u32,
+    until: Time,
+}
+
+impl Looks {
+    pub(super) fn begin() -> Self {
+        let (left, least) = LOOKS;
+        let until = Time::now().after(least);
+        Self { left, until }
+    }
+
+    /// Nothing was there: whether to look again.
+    pub(super) fn go_on(&mut self, now: Time) -> bool {
+        self.left = self.left.saturating_sub(1);
+        self.left > 0 || now < self.until
+    }
+}
 /// PUTs that are durable one after the other: so many groups take along what waits.
 const SETTLING_PUTS: u32 = 30;
 
@@ -223,7 +244,8 @@ impl Client for Connected {
     }
 
     fn wait(&mut self, take: &mut dyn FnMut(usize, Reply<'_>)) -> Result<()> {
-        for look in 0..=LOOKS {
+        let mut looks = Looks::begin();
+        loop {
             let now = Time::now();
             let mut any = false;
             while let Some((token, end)) = self.client.poll(now) {
@@ -240,10 +262,9 @@ impl Client for Connected {
             if any {
                 return Ok(());
             }
-            if look == LOOKS {
-                self.client.wait(WAIT)?;
+            if !looks.go_on(now) {
+                return self.client.wait(WAIT).context("wait for our store");
             }
         }
-        Ok(())
     }
 }

@@ -13,12 +13,13 @@ mod client;
 
 use std::io::{self, Write};
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result, ensure};
 use serde::{Deserialize, Serialize};
 
+use crate::beside::beside;
 use client::Client;
 
 /// What to do.
@@ -135,22 +136,9 @@ pub fn record(options: &Options, lead: impl FnOnce() -> Result<()>) -> Result<Ve
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     let prefix = format!("h{}-", since.context("a clock after 1970")?.as_nanos());
     let began = Instant::now();
-    let is_led = AtomicBool::new(false);
-    let (led, parts) = std::thread::scope(|scope| {
-        let client = |number| Client::new(options, number, &prefix, began, &is_led);
-        let threads: Vec<_> = (0..options.clients)
-            .map(|number| scope.spawn(move || client(number).run()))
-            .collect();
-        // Also when it panics: clients are waited for.
-        let ending = Ending(&is_led);
-        let led = lead();
-        drop(ending);
-        let parts: Vec<_> = threads
-            .into_iter()
-            .map(|thread| thread.join().expect("a client does not panic"))
-            .collect();
-        (led, parts)
-    });
+    let client =
+        |number, is_led: &AtomicBool| Client::new(options, number, &prefix, began, is_led).run();
+    let (led, parts) = beside(0..options.clients, client, lead);
     led?;
     let mut operations = Vec::new();
     for part in parts {
@@ -158,15 +146,6 @@ pub fn record(options: &Options, lead: impl FnOnce() -> Result<()>) -> Result<Ve
     }
     operations.sort_by_key(|one| one.call_ns);
     Ok(operations)
-}
-
-/// Ends what goes on for as long as something is done.
-struct Ending<'a>(&'a AtomicBool);
-
-impl Drop for Ending<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::SeqCst);
-    }
 }
 
 /// One line for each operation.

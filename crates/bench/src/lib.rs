@@ -6,6 +6,7 @@
 //! functions here and prints what they return; nothing here reads arguments.
 
 pub mod apps;
+mod beside;
 pub mod cluster;
 pub mod codec;
 pub mod demo;

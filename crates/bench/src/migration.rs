@@ -280,14 +280,10 @@ fn run_one(options: &Options, is_naive: bool) -> Result<Report> {
 /// Requests of each variant over time, as a table.
 #[must_use]
 pub fn csv(reports: &[Report]) -> Csv {
-    let mut csv = Csv::new(&[
-        "variant",
-        "ms_since_notice",
-        "reads_per_second",
-        "writes_per_second",
-        "read_p99_us",
-        "write_p99_us",
-    ]);
+    let mut csv = Csv::new(
+        "variant,ms_since_notice,reads_per_second,writes_per_second,read_p99_us,\
+         write_p99_us",
+    );
     for report in reports {
         for (at, bucket) in points(report) {
             let (reads, writes) = (per_second(&bucket.reads), per_second(&bucket.writes));

@@ -19,6 +19,7 @@ use cenote_volume::{PAGE_BYTES, Protection, Scheme, SealKey, Volume, Worker};
 use hdrhistogram::Histogram;
 
 use super::Row;
+use crate::beside;
 use crate::cluster::LocalCluster;
 use crate::swap_rig::interrupt::{self, Interrupt};
 
@@ -239,16 +240,8 @@ fn measure(
     let client_cpu = process_cpu_ns();
     let start = Instant::now();
     let verb = case.verb;
-    let results: Vec<anyhow::Result<(Histogram<u64>, u64)>> = std::thread::scope(|scope| {
-        let threads: Vec<_> = workers
-            .into_iter()
-            .enumerate()
-            .map(|(index, worker)| scope.spawn(move || drive(worker, verb, set, ops, index as u64)))
-            .collect();
-        threads
-            .into_iter()
-            .map(|thread| thread.join().expect("a measuring thread does not panic"))
-            .collect()
+    let results = beside::all(workers.into_iter().zip(0..), |(worker, index)| {
+        drive(worker, verb, set, ops, index)
     });
     let elapsed = start.elapsed();
     let client_cpu = process_cpu_ns() - client_cpu;

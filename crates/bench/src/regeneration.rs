@@ -22,6 +22,7 @@ use hdrhistogram::Histogram;
 
 use super::Row;
 use super::page::histogram;
+use crate::beside::in_background;
 use crate::cluster::LocalCluster;
 use crate::swap_rig::interrupt::{self, Interrupt};
 
@@ -179,7 +180,6 @@ fn kill_one(
     load: Load,
 ) -> anyhow::Result<(f64, [Histogram<u64>; 2])> {
     let rebuilding = AtomicBool::new(false);
-    let over = AtomicBool::new(false);
     let status = volume.status()?;
     let victim = status
         .extents
@@ -194,30 +194,24 @@ fn kill_one(
         .context("an unknown host")?;
     let pid = cluster.pid(index).context("the host has no pid file")?;
     let mut worker = volume.worker()?;
-    std::thread::scope(|scope| {
-        let load_thread = scope.spawn(|| -> anyhow::Result<[Histogram<u64>; 2]> {
-            let mut histograms = [histogram(), histogram()];
-            let mut random = Random::new(u64::from(pid));
-            let mut page = vec![0x77; PAGE_BYTES];
-            while load != Load::None && !over.load(Ordering::Acquire) {
-                let offset =
-                    random.below(volume.size_bytes() / PAGE_BYTES as u64) * PAGE_BYTES as u64;
-                let start = Instant::now();
-                match load {
-                    Load::Write => worker.write(offset, &page)?,
-                    Load::Read | Load::None => worker.read(offset, &mut page)?,
-                }
-                let elapsed = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
-                histograms[usize::from(rebuilding.load(Ordering::Acquire))]
-                    .saturating_record(elapsed);
+    let mut histograms = [histogram(), histogram()];
+    let drive = |over: &AtomicBool| {
+        let mut random = Random::new(u64::from(pid));
+        let mut page = vec![0x77; PAGE_BYTES];
+        while load != Load::None && !over.load(Ordering::Relaxed) {
+            let offset = random.below(volume.size_bytes() / PAGE_BYTES as u64) * PAGE_BYTES as u64;
+            let start = Instant::now();
+            match load {
+                Load::Write => worker.write(offset, &page)?,
+                Load::Read | Load::None => worker.read(offset, &mut page)?,
             }
-            Ok(histograms)
-        });
-        let rate = time_rebuild(volume, pid, &rebuilding);
-        over.store(true, Ordering::Release);
-        let histograms = load_thread.join().expect("the load does not panic")?;
-        Ok((rate?, histograms))
-    })
+            let elapsed = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
+            histograms[usize::from(rebuilding.load(Ordering::Acquire))].saturating_record(elapsed);
+        }
+        Ok(())
+    };
+    let rate = in_background(drive, || time_rebuild(volume, pid, &rebuilding))?;
+    Ok((rate, histograms))
 }
 
 fn time_rebuild(volume: &Volume, pid: u32, rebuilding: &AtomicBool) -> anyhow::Result<f64> {

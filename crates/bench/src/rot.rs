@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 
+use crate::beside::in_background;
 use crate::cluster::LocalCluster;
 
 /// A host whose memory rots, again and again.
@@ -34,20 +35,14 @@ impl Rot {
         for _ in 0..PASSES {
             self.pass()?;
         }
-        let over = AtomicBool::new(false);
-        std::thread::scope(|scope| {
-            let rot = scope.spawn(|| -> anyhow::Result<()> {
-                while !over.load(Ordering::Relaxed) {
-                    self.pass()?;
-                    std::thread::sleep(PAUSE);
-                }
-                Ok(())
-            });
-            let result = wait();
-            over.store(true, Ordering::Relaxed);
-            rot.join().expect("it only writes")?;
-            result
-        })
+        let rot = |over: &AtomicBool| {
+            while !over.load(Ordering::Relaxed) {
+                self.pass()?;
+                std::thread::sleep(PAUSE);
+            }
+            Ok(())
+        };
+        in_background(rot, wait)
     }
 
     /// Has one split in so many of each slab rot, others in each pass; how many did.

@@ -25,6 +25,7 @@ use cenote_volume::{Backing, Health, Mode, Resilience, Volume};
 use super::Row;
 use super::events::trouble::{FLOW_BYTES, flow};
 use super::page::fill;
+use crate::beside::in_background;
 use crate::cluster::LocalCluster;
 use crate::rot::Rot;
 use crate::swap_rig::interrupt::Interrupt;
@@ -327,22 +328,16 @@ impl<'a> Scene<'a> {
         &self,
         drive: impl FnOnce() -> anyhow::Result<Sample>,
     ) -> anyhow::Result<Sample> {
-        let over = AtomicBool::new(false);
-        std::thread::scope(|scope| {
-            let straggler = scope.spawn(|| -> anyhow::Result<()> {
-                while !over.load(Ordering::Relaxed) {
-                    self.cluster.stop(self.cast.hosts - 1, true)?;
-                    std::thread::sleep(STOPPED);
-                    self.cluster.stop(self.cast.hosts - 1, false)?;
-                    std::thread::sleep(STOPPED);
-                }
-                Ok(())
-            });
-            let sample = drive();
-            over.store(true, Ordering::Relaxed);
-            straggler.join().expect("it only signals")?;
-            sample
-        })
+        let straggle = |over: &AtomicBool| {
+            while !over.load(Ordering::Relaxed) {
+                self.cluster.stop(self.cast.hosts - 1, true)?;
+                std::thread::sleep(STOPPED);
+                self.cluster.stop(self.cast.hosts - 1, false)?;
+                std::thread::sleep(STOPPED);
+            }
+            Ok(())
+        };
+        in_background(straggle, drive)
     }
 }
 

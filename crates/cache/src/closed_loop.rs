@@ -75,33 +75,12 @@ pub fn run(
     plan: &Plan,
 ) -> Result<Measurement, RunError> {
     assert!(!paths.is_empty() && !windows.is_empty() && plan.under_way > 0);
-    let (barrier, failed) = (Barrier::new(paths.len()), AtomicBool::new(false));
-    let ends: Vec<Result<Seen, RunError>> = std::thread::scope(|scope| {
-        let threads: Vec<_> = paths
-            .iter_mut()
-            .zip(1_u64..)
-            .map(|(path, number)| {
-                let (barrier, failed) = (&barrier, &failed);
-                scope.spawn(move || {
-                    let random = Random::new(plan.seed ^ number << 32);
-                    barrier.wait();
-                    let seen = Loop::new(&mut **path, windows, plan, random).run(failed);
-                    failed.fetch_or(seen.is_err(), Ordering::Relaxed);
-                    seen
-                })
-            })
-            .collect();
-        let join = |thread: std::thread::ScopedJoinHandle<'_, _>| {
-            thread
-                .join()
-                .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-        };
-        threads.into_iter().map(join).collect()
-    });
+    let ends = on_threads(paths, plan.seed, |path, random, failed| {
+        Loop::new(&mut **path, windows, plan, random).run(failed)
+    })?;
     let mut latency = histogram();
     let mut ended = 0;
     for seen in ends {
-        let seen = seen?;
         latency.add(&seen.latency).map_err(|_| RunError::Nothing)?;
         ended += seen.ended;
     }
@@ -114,6 +93,38 @@ pub fn run(
         at(0.99),
     )
     .ok_or(RunError::Nothing)
+}
+
+/// Has a loop over each of `ends`, on a thread of its own, begin at the same time; what they saw.
+/// Each has random numbers of its own, and looks whether another failed.
+///
+/// # Errors
+/// Of the first in their order that failed.
+pub(crate) fn on_threads<P: Send, S: Send, E: Send>(
+    ends: &mut [P],
+    seed: u64,
+    run: impl Fn(&mut P, Random, &AtomicBool) -> Result<S, E> + Sync,
+) -> Result<Vec<S>, E> {
+    let (barrier, failed) = (Barrier::new(ends.len()), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        let (run, barrier, failed) = (&run, &barrier, &failed);
+        let threads: Vec<_> = ends
+            .iter_mut()
+            .zip(1_u64..)
+            .map(|(end, number)| {
+                scope.spawn(move || {
+                    let random = Random::new(seed ^ number << 32);
+                    barrier.wait();
+                    let seen = run(end, random, failed);
+                    failed.fetch_or(seen.is_err(), Ordering::Relaxed);
+                    seen
+                })
+            })
+            .collect();
+        let seen = threads.into_iter().map(|thread| thread.join());
+        seen.map(|seen| seen.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+            .collect()
+    })
 }
 
 fn histogram() -> Histogram<u64> {

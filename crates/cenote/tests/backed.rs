@@ -3,6 +3,7 @@
 mod support;
 
 use support::lab::{Lab, has_tools, wait_until};
+use support::words;
 
 fn counter(lab: &Lab, part: &str, name: &str) -> u64 {
     lab.status()[part][name].as_u64().expect("a counter")
@@ -85,15 +86,10 @@ fn what_is_not_a_backing_store_is_not_touched() {
     let lab = Lab::backed(2, "shm");
     let thesis = lab.backing().with_file_name("thesis");
     std::fs::write(&thesis, "x".repeat(10_000)).expect("a file");
-    let refused = lab.folder.run(&[
-        "nbd",
-        "--size",
-        "64M",
-        "--socket",
-        "/dev/null/no",
-        "--backing",
-        thesis.to_str().expect("UTF-8"),
-    ]);
+    let refused = lab.folder.run(&words(&format!(
+        "nbd --size 64M --socket /dev/null/no --backing {}",
+        thesis.display()
+    )));
     assert!(
         refused.code != 0 && refused.stderr.contains("holds something else"),
         "{refused:#?}"
@@ -103,15 +99,10 @@ fn what_is_not_a_backing_store_is_not_touched() {
         "x".repeat(10_000).as_bytes()
     );
     let busy = lab.backing();
-    let refused = lab.folder.run(&[
-        "nbd",
-        "--size",
-        "64M",
-        "--socket",
-        "/dev/null/no",
-        "--backing",
-        busy.to_str().expect("UTF-8"),
-    ]);
+    let refused = lab.folder.run(&words(&format!(
+        "nbd --size 64M --socket /dev/null/no --backing {}",
+        busy.display()
+    )));
     assert!(
         refused.stderr.contains("another process uses it"),
         "{refused:#?}"

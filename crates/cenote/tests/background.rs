@@ -9,7 +9,7 @@ use std::net::TcpStream;
 use support::nbd::Client;
 use support::prometheus::faults;
 use support::server::up;
-use support::{Ended, Folder, run, runs, signal, wait_ended};
+use support::{Ended, Folder, run, runs, signal, wait_ended, words};
 
 const NEW: [&str; 6] = ["--volume", "v0", "--size", "8M", "--scheme", "rs:2+1"];
 
@@ -173,16 +173,8 @@ fn a_store_is_served_in_the_background() {
     let (store, key, socket) = (at("store"), at("key"), format!("shm:{}", at("socket")));
     run(&["key", "new", "--out", &key]).expect(0);
     run(&["store", "create", &store, "--size", "4M"]).expect(0);
-    let serve = [
-        "store",
-        "serve",
-        &store,
-        "--listen",
-        &socket,
-        "--key",
-        &key,
-        "--background",
-    ];
+    let serve = format!("store serve {store} --listen {socket} --key {key} --background");
+    let serve = words(&serve);
     let started = run(&serve).expect(0);
     assert!(started.stdout.starts_with("ready "), "{started:?}");
     let file = at("file");

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 
 use serde_json::{Value, json};
-use support::run;
+use support::{run, words};
 
 /// A model of 1-KiB records, which has the fewest configurations.
 fn model(path: &Path, more: &[&str]) -> Vec<Value> {
@@ -67,16 +67,8 @@ fn a_model_that_is_damaged_or_another_is_refused_and_stays() {
     model(&path, &["--configurations", "5"]);
     let text = fs::read_to_string(&path).unwrap();
     let path = path.to_str().unwrap();
-    let add = [
-        "cache",
-        "model",
-        "--transport",
-        "sim",
-        "--record",
-        "64",
-        "--out",
-        path,
-    ];
+    let add = format!("cache model --transport sim --record 64 --out {path}");
+    let add = words(&add);
     let other = run(&[&add[..], &["--ends"]].concat()).expect(1);
     assert!(other.stderr.contains("try: use another --out"), "{other:?}");
 
@@ -109,15 +101,8 @@ fn real_transports_are_measured_and_the_survey_goes_on() {
         let path = path.to_str().unwrap();
         for measured in [2, 4] {
             let arguments = ["cache", "model", "--record", "16", "--transport", transport];
-            let rest = [
-                "--configurations",
-                "2",
-                "--json",
-                "--writes",
-                "5%",
-                "--out",
-                path,
-            ];
+            let rest = format!("--configurations 2 --json --writes 5% --out {path}");
+            let rest = words(&rest);
             let ended = run(&[&arguments[..], &rest].concat()).expect(0);
             let last = ended.stdout.lines().last().unwrap();
             let said = format!("\"measured\":{measured},");
@@ -128,14 +113,8 @@ fn real_transports_are_measured_and_the_survey_goes_on() {
 
 /// What `lab redy ablation` says of each switch, in order.
 fn ablation(transport: &str) -> Vec<Value> {
-    let arguments = [
-        "lab",
-        "redy",
-        "ablation",
-        "--transport",
-        transport,
-        "--json",
-    ];
+    let arguments = format!("lab redy ablation --transport {transport} --json");
+    let arguments = words(&arguments);
     let short = ["--rounds", "1", "--span", "20ms"];
     let ended = run(&[&arguments[..], &short].concat()).expect(0);
     let lines = ended.stdout.lines();
@@ -203,15 +182,7 @@ fn a_search_answers_with_one_line_of_exactly_these_keys() {
         run(&[&["cache", "search", "--model", path][..], &asked, &rest].concat())
     };
     let found = search("200000", "100us").expect(0).json();
-    let expected = [
-        "b",
-        "c",
-        "predicted_latency_us",
-        "predicted_throughput",
-        "q",
-        "s",
-        "search_us",
-    ];
+    let expected = words("b c predicted_latency_us predicted_throughput q s search_us");
     assert_eq!(keys(&found), expected);
     // One thread and one read after the other do 200,000.
     assert_eq!(
@@ -233,18 +204,9 @@ fn a_search_answers_with_one_line_of_exactly_these_keys() {
     search(&format!("{nearest}"), "10us").expect(0);
     search(&format!("{}", nearest * 1.001), "10us").expect(3);
 
-    let missing = run(&[
-        "cache",
-        "search",
-        "--model",
-        "/nowhere",
-        "--throughput",
-        "1",
-        "--latency",
-        "1us",
-        "--record",
-        "16",
-    ]);
+    let missing = run(&words(
+        "cache search --model /nowhere --throughput 1 --latency 1us --record 16",
+    ));
     let missing = missing.expect(1);
     assert!(
         missing.stderr.contains("try: cenote cache model"),
@@ -328,13 +290,8 @@ fn random_slos_are_kept_and_the_last_line_has_exactly_these_keys() {
     );
     assert!(comparison["measured"].as_u64() < comparison["grid"].as_u64());
     let found: Value = serde_json::from_str(last).unwrap();
-    let expected = [
-        "met_latency",
-        "met_throughput",
-        "samples",
-        "worst_latency_ratio",
-        "worst_throughput_ratio",
-    ];
+    let expected =
+        words("met_latency met_throughput samples worst_latency_ratio worst_throughput_ratio");
     assert_eq!(keys(&found), expected);
     for kept in ["samples", "met_latency", "met_throughput"] {
         assert_eq!(found[kept], 100, "{found}");

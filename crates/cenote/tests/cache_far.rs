@@ -11,7 +11,7 @@ use cenote_fabric::{Address, ClusterKey};
 use support::cache_load::{CacheLoad, options};
 use support::machines::{serve, write_cluster};
 use support::net::{Killed, Net};
-use support::{Ended, Folder};
+use support::{Ended, Folder, words};
 
 const HOSTS: [(&str, &str); 2] = [("h00", "10.77.0.10"), ("h01", "10.77.0.11")];
 const MANAGER: &str = "tcp:10.77.0.2:7100";
@@ -148,16 +148,8 @@ fn a_client_on_another_machine_whose_link_is_cut_gets_errors_and_comes_back_and_
     let Some(world) = World::new() else {
         return;
     };
-    let bench = [
-        "cache",
-        "bench",
-        "c0",
-        "--manager",
-        MANAGER,
-        "--duration",
-        "1s",
-        "--json",
-    ];
+    let bench = format!("cache bench c0 --manager {MANAGER} --duration 1s --json");
+    let bench = words(&bench);
     let figures = world.on("far", &bench).expect(0).json();
     assert_eq!(figures["failed"], 0, "{figures}");
     assert!(

@@ -3,19 +3,10 @@
 mod support;
 
 use serde_json::Value;
-use support::{Ended, run};
+use support::{Ended, run, words};
 
 fn migrate(more: &[&str]) -> Ended {
-    let small = [
-        "lab",
-        "redy",
-        "migrate",
-        "--region-bytes",
-        "2M",
-        "--rate",
-        "2000",
-        "--json",
-    ];
+    let small = words("lab redy migrate --region-bytes 2M --rate 2000 --json");
     run(&[&small[..], more].concat())
 }
 
@@ -84,19 +75,9 @@ fn the_naive_way_is_drawn_beside_ours_over_tcp() {
     let p99 = folder.path().join("p.svg");
     let p99 = p99.to_str().expect("UTF-8");
     let (svg, csv) = (svg.to_str().expect("UTF-8"), csv.to_str().expect("UTF-8"));
-    let more = [
-        "--regions",
-        "2",
-        "--transport",
-        "tcp",
-        "--naive",
-        "--plot",
-        svg,
-        "--csv",
-        csv,
-        "--plot-p99",
-        p99,
-    ];
+    let more =
+        format!("--regions 2 --transport tcp --naive --plot {svg} --csv {csv} --plot-p99 {p99}");
+    let more = words(&more);
     let ended = migrate(&more).expect(0);
     let reports = lines(&ended);
     assert_eq!(reports[0]["variant"], "region-by-region");

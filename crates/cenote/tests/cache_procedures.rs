@@ -14,7 +14,7 @@ use cenote_proc_sdk::Away;
 use cenote_proc_sdk::procedures::{Reached, Walk};
 use serde_json::Value;
 use support::cache_load::open;
-use support::{Folder, signal, well};
+use support::{Folder, signal, well, words};
 
 /// How long what must happen may take on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -115,17 +115,9 @@ fn walk_all(
 fn follow(transport: &str) {
     let folder = Folder::new();
     folder
-        .run(&[
-            "up",
-            "--hosts",
-            "4",
-            "--memory",
-            "16M",
-            "--slab",
-            "256K",
-            "--transport",
-            transport,
-        ])
+        .run(&words(&format!(
+            "up --hosts 4 --memory 16M --slab 256K --transport {transport}"
+        )))
         .expect(0);
     let arguments = ["--size", "6M", "--region", "1M", "--copies", "2"];
     folder
@@ -152,17 +144,9 @@ fn follow(transport: &str) {
     std::fs::write(&other, b"another").expect("a file");
     let other = other.to_str().expect("UTF-8");
     let refused = folder
-        .run(&[
-            "cache",
-            "proc",
-            "put",
-            "walker",
-            other,
-            "--read",
-            "c0",
-            "--version",
-            "1",
-        ])
+        .run(&words(&format!(
+            "cache proc put walker {other} --read c0 --version 1"
+        )))
         .expect(1);
     assert!(refused.stderr.contains("another module"), "{refused:#?}");
 

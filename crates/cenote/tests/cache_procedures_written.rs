@@ -20,7 +20,7 @@ use cenote_proc::remote::Remote;
 use cenote_proc::{CacheId, ECHO, ProcedureId, Status};
 use serde_json::Value;
 use support::cache_load::open;
-use support::{Folder, signal, well};
+use support::{Folder, signal, well, words};
 
 /// How long what must happen may take on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(180);
@@ -227,9 +227,8 @@ fn begin(folder: &Folder, transport: &str) -> (Vec<String>, (CacheId, ProcedureI
     let module = folder.path().join("add.wasm");
     std::fs::write(&module, wat::parse_str(ADD).expect("a module")).expect("a file");
     let module = module.to_str().expect("UTF-8");
-    let put = [
-        "cache", "proc", "put", "add", module, "--write", "c0", "--json",
-    ];
+    let put = format!("cache proc put add {module} --write c0 --json");
+    let put = words(&put);
     let put = folder.run(&put).expect(0).json();
     let number = u32::try_from(put["id"].as_u64().expect("a number")).expect("32 bits");
     (addresses, (CacheId(id), ProcedureId(number)))

@@ -13,7 +13,7 @@ use cenote_kv_cluster::etcd::{Credentials, Etcd, EtcdServer, ServerError};
 use serde_json::Value;
 use support::cache_load::{CacheLoad, open, open_with};
 use support::small_disk::SmallDisk;
-use support::{Folder, cenote, runs, signal, wait_ended, well};
+use support::{Folder, cenote, runs, signal, wait_ended, well, words};
 
 /// How long what must happen may take on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(90);
@@ -91,16 +91,7 @@ fn a_cache_is_made_used_measured_reshaped_and_deleted() {
     load.fill();
     assert_eq!(load.check(), 0);
     assert_eq!(load.failed, 0);
-    let arguments = [
-        "cache",
-        "bench",
-        "c0",
-        "--duration",
-        "1s",
-        "--threads",
-        "2",
-        "--json",
-    ];
+    let arguments = words("cache bench c0 --duration 1s --threads 2 --json");
     let figures = folder.run(&arguments).expect(0).json();
     assert!(figures["requests"].as_u64().unwrap() > 0, "{figures}");
     assert!(figures["p99_us"].as_f64().unwrap() >= figures["p50_us"].as_f64().unwrap());
@@ -271,14 +262,7 @@ fn requests_go_to_server_threads_where_the_configuration_has_some() {
         folder
             .run(&[&["up", "--transport", transport][..], &memory].concat())
             .expect(0);
-        let arguments = [
-            "--size",
-            "8M",
-            "--region",
-            "1M",
-            "--configuration",
-            "2,1,8,4",
-        ];
+        let arguments = words("--size 8M --region 1M --configuration 2,1,8,4");
         folder
             .run(&[&["cache", "create", "c0"][..], &arguments].concat())
             .expect(0);

@@ -7,16 +7,10 @@ mod support;
 
 use serde_json::Value;
 use support::lab::{Lab, VOLUME, has_tools, wait_until};
+use support::words;
 
 /// Writes and verifies all of it in 4 KiB blocks.
-const LOAD: [&str; 6] = [
-    "--rw=randwrite",
-    "--bs=4k",
-    "--iodepth=16",
-    "--size=48M",
-    "--verify=crc32c",
-    "--do_verify=1",
-];
+const LOAD: &str = "--rw=randwrite --bs=4k --iodepth=16 --size=48M --verify=crc32c --do_verify=1";
 
 fn set(lab: &Lab, flags: &[&str]) -> Value {
     let command = ["volume", "set", VOLUME, "--json"];
@@ -32,7 +26,7 @@ fn a_served_volume_changes_under_load() {
     for transport in ["shm", "tcp"] {
         let mut lab = Lab::new(transport, "rs:4+1");
         let client = lab.patient_client();
-        let load = lab.fio_to(&client.uri(), &LOAD);
+        let load = lab.fio_to(&client.uri(), &words(LOAD));
         lab.wait_written(1_000);
         let done = set(&lab, &["--scheme", "rs:4+3", "--mode", "correction"]);
         assert_eq!(done["scheme"], "rs:4+3");
@@ -77,7 +71,7 @@ fn a_served_volumes_pages_are_restriped_under_load() {
     for transport in ["shm", "tcp"] {
         let mut lab = Lab::new(transport, "rs:4+2");
         let client = lab.patient_client();
-        let load = lab.fio_to(&client.uri(), &LOAD);
+        let load = lab.fio_to(&client.uri(), &words(LOAD));
         lab.wait_written(1_000);
         let done = set(&lab, &["--scheme", "rs:2+2"]);
         assert_eq!(

@@ -7,18 +7,12 @@ use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
 
 use support::lab::wait_until;
-use support::{Ended, Folder, cenote, run, runs, signal, wait_ended};
+use support::{Ended, Folder, cenote, run, runs, signal, wait_ended, words};
 
 fn up(folder: &Folder, hosts: &str, transport: &str) -> support::Ended {
-    folder.run(&[
-        "up",
-        "--hosts",
-        hosts,
-        "--memory",
-        "4M",
-        "--transport",
-        transport,
-    ])
+    folder.run(&words(&format!(
+        "up --hosts {hosts} --memory 4M --transport {transport}"
+    )))
 }
 
 /// A whole life of twelve hosts.
@@ -198,15 +192,10 @@ fn a_cluster_whose_hosts_end_while_it_is_looked_for_is_started_again() {
         signal(pid, "STOP");
     }
     let again = cenote()
-        .args([
-            "up",
-            "--hosts",
-            "2",
-            "--memory",
-            "4M",
-            "--dir",
-            folder.str(),
-        ])
+        .args(words(&format!(
+            "up --hosts 2 --memory 4M --dir {}",
+            folder.str()
+        )))
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
@@ -322,9 +311,9 @@ fn a_second_host_on_one_address_is_told_so_and_the_first_stays() {
     let key = folder.path().join("cluster.key");
     let listen = format!("shm:{}", folder.host("h00").join("socket").display());
     let key = key.to_str().unwrap();
-    let second = run(&[
-        "host", "--name", "x", "--memory", "1M", "--key", key, "--listen", &listen,
-    ])
+    let second = run(&words(&format!(
+        "host --name x --memory 1M --key {key} --listen {listen}"
+    )))
     .expect(1);
     assert!(second.stderr.contains("in use"), "{second:#?}");
     folder.run(&["status"]).expect(0);
@@ -376,15 +365,7 @@ fn metrics_have_units_and_help_and_the_host_ends_on_sigterm() {
     let listen = format!("shm:{}", folder.path().join("socket").display());
     let mut host = Foreground(
         cenote()
-            .args([
-                "host",
-                "--name",
-                "m",
-                "--memory",
-                "4M",
-                "--metrics",
-                "127.0.0.1:0",
-            ])
+            .args(words("host --name m --memory 4M --metrics 127.0.0.1:0"))
             .args(["--listen", &listen, "--key", key.to_str().unwrap()])
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -427,15 +408,7 @@ fn metrics_have_units_and_help_and_the_host_ends_on_sigterm() {
 #[test]
 fn a_cluster_keeps_how_pages_travel_for_those_who_do_not_say() {
     let folder = Folder::new();
-    let up = [
-        "up",
-        "--hosts",
-        "3",
-        "--memory",
-        "16M",
-        "--transport",
-        "tcp",
-    ];
+    let up = words("up --hosts 3 --memory 16M --transport tcp");
     let plain = [&up[..], &["--page-traffic", "plain"]].concat();
     folder.run(&plain).expect(0);
     folder.run(&plain).expect(0);

@@ -8,6 +8,7 @@ use std::os::unix::fs::FileExt;
 
 use serde_json::Value;
 use support::lab::{Lab, VOLUME, has_tools, wait_until};
+use support::words;
 
 /// Bytes of a split of rs:8+3.
 const SPLIT: usize = 512;
@@ -99,13 +100,9 @@ fn a_sealed_volume_is_served_by_its_key_and_by_no_other() {
         support::run(&["key", "seal", "--out", &key(name)]).expect(0);
     }
     let mut lab = Lab::with_volume(6, "shm", &["--scheme", "rs:4+2", "--seal", &key("key")]);
-    lab.fio_with(&[
-        "--rw=randwrite",
-        "--bs=4k",
-        "--size=16M",
-        "--verify=crc32c",
-        "--do_verify=1",
-    ])
+    lab.fio_with(&words(
+        "--rw=randwrite --bs=4k --size=16M --verify=crc32c --do_verify=1",
+    ))
     .expect_clean();
     let before = lab.content();
     assert_eq!(lab.status()["integrity"]["is_sealed"], true);

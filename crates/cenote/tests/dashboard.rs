@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use support::server::Server;
-use support::{Folder, cenote, run, signal};
+use support::{Folder, cenote, run, signal, words};
 
 /// Longer than anything here takes on a loaded machine.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -109,9 +109,7 @@ fn a_page_is_told_what_is_and_what_changes() {
     assert_eq!(hosts.len(), 3);
     assert_eq!(hosts[0]["figures"]["memory_bytes"], 8 << 20);
 
-    let create = [
-        "volume", "create", "v0", "--size", "2M", "--scheme", "rs:2+1",
-    ];
+    let create = words("volume create v0 --size 2M --scheme rs:2+1");
     folder.run(&create).expect(0);
     signal(folder.pid("h02"), "KILL");
     let is_told = |events: &Value, text: &str| {

@@ -5,7 +5,7 @@
 mod support;
 
 use support::lab::{Lab, has_tools, wait_until};
-use support::signal;
+use support::{signal, words};
 
 #[test]
 fn hosts_killed_one_after_the_other() {
@@ -154,14 +154,8 @@ fn two_connections_on_the_same_pages_leave_no_mixture_for_a_loss_to_reveal() {
         return;
     }
     let lab = Lab::new("shm", "rs:8+2");
-    let same = [
-        "--rw=randwrite",
-        "--size=4M",
-        "--iodepth=8",
-        "--numjobs=2",
-        "--norandommap=1",
-        "--io_size=64M",
-    ];
+    let same =
+        words("--rw=randwrite --size=4M --iodepth=8 --numjobs=2 --norandommap=1 --io_size=64M");
     lab.fio_with(&[&same[..], &["--bs=4k"]].concat())
         .expect_clean();
     lab.fio_with(&[&same[..], &["--bs=512", "--io_size=8M"]].concat())

@@ -11,7 +11,7 @@ use support::lab::wait_until;
 use support::nbd::Client;
 use support::server::Server;
 use support::small_disk::SmallDisk;
-use support::{Folder, cenote, signal};
+use support::{Folder, cenote, signal, words};
 
 fn hosts(count: &str) -> Folder {
     let folder = Folder::new();
@@ -29,9 +29,7 @@ fn a_volume_that_has_no_room_is_not_there_and_can_be_made_once_there_is() {
     };
     // The folder of the volumes takes none of a tmpfs; what is in it does.
     disk.fill();
-    let create = [
-        "volume", "create", "v0", "--size", "4M", "--scheme", "mirror:2",
-    ];
+    let create = words("volume create v0 --size 4M --scheme mirror:2");
     for _ in 0..2 {
         let refused = disk.run(&create).expect(1);
         assert!(refused.stderr.contains("No space left"), "{refused:#?}");
@@ -63,15 +61,7 @@ impl Served {
     fn start(disk: &SmallDisk, hosts: &Folder) -> Self {
         let mut program = cenote();
         program
-            .args([
-                "nbd",
-                "--volume",
-                "v0",
-                "--threads",
-                "1",
-                "--metrics",
-                "localhost:0",
-            ])
+            .args(words("nbd --volume v0 --threads 1 --metrics localhost:0"))
             .arg("--dir")
             .arg(disk.path())
             .arg("--socket")
@@ -118,9 +108,7 @@ fn a_journal_that_has_no_room_is_told_everywhere_until_it_has_some() {
     let Some(disk) = SmallDisk::mount(&hosts, "16M") else {
         return;
     };
-    let create = [
-        "volume", "create", "v0", "--size", "48M", "--scheme", "mirror:2",
-    ];
+    let create = words("volume create v0 --size 48M --scheme mirror:2");
     disk.run(&create).expect(0);
     let mut served = Served::start(&disk, &hosts);
     let write = |byte: u8| {

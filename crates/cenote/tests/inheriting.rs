@@ -20,7 +20,7 @@ use cenote_fabric::{
 use cenote_pool::control::{HeldSlab, HostStatus, Reply, Request, Window};
 use support::lab::wait_until;
 use support::net::Killed;
-use support::{Folder, cenote, run, signal};
+use support::{Folder, cenote, run, signal, words};
 
 const LIMIT: Duration = Duration::from_secs(60);
 const BYTES: &[u8] = b"written before the process was replaced";
@@ -220,9 +220,9 @@ fn expect_inherited(client: &mut Client, before: &Before) {
 fn host_of(folder: &Folder, address: &str) -> Command {
     let mut command = cenote();
     command
-        .args([
-            "host", "--name", "h", "--memory", "16M", "--listen", address, "--key",
-        ])
+        .args(words(&format!(
+            "host --name h --memory 16M --listen {address} --key"
+        )))
         .arg(folder.path().join("cluster.key"))
         .stdout(Stdio::piped());
     command

@@ -4,12 +4,9 @@
 mod support;
 
 use serde_json::Value;
-use support::well::Well;
+use support::well::{FIVE, Well};
 use support::writer::Load;
 
-const FIVE: [&str; 8] = [
-    "--nodes", "5", "--groups", "5", "--code", "3+2", "--memory", "256M",
-];
 /// Rounds of two kills within which a node has lost partitions to another.
 const ROUNDS: usize = 12;
 

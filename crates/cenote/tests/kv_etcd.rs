@@ -15,7 +15,7 @@ use serde_json::Value;
 use support::gate::Gate;
 use support::memcached::{Client, connect, with_value};
 use support::well::{PATIENCE, Well, places, until};
-use support::{Ended, cenote, signal};
+use support::{Ended, cenote, signal, words};
 
 /// Nodes that reach etcd each through a gate of its own.
 struct Gated {
@@ -68,14 +68,8 @@ impl Gated {
     }
 
     fn ask(&self) -> Ended {
-        let arguments = [
-            "status",
-            "--json",
-            "--timeout",
-            "500ms",
-            "--etcd",
-            &self.url,
-        ];
+        let arguments = format!("status --json --timeout 500ms --etcd {}", self.url);
+        let arguments = words(&arguments);
         self.well.run(&arguments)
     }
 

@@ -6,13 +6,10 @@ mod support;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use support::well::{PATIENCE, Well, places};
+use support::well::{FIVE, PATIENCE, Well, places};
 use support::writer::{Load, WRITERS};
 use support::{runs, signal};
 
-const FIVE: [&str; 8] = [
-    "--nodes", "5", "--groups", "5", "--code", "3+2", "--memory", "256M",
-];
 const NAMES: [&str; 5] = ["n00", "n01", "n02", "n03", "n04"];
 
 /// Tells a node to end, as a supervisor does, and waits until it has.

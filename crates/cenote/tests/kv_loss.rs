@@ -9,16 +9,12 @@ use std::time::{Duration, Instant};
 
 use support::kept::{Kept, store};
 use support::memcached::{connect, shard_of, shards, with_value};
-use support::well::{PATIENCE, Well};
+use support::well::{FIVE, PATIENCE, Well};
 use support::writer::{Load, WRITERS};
 use support::{cenote, signal, wait_ended};
 
 use cenote_bench::history::{self, Options};
 use cenote_test_kit::porcupine;
-
-const FIVE: [&str; 8] = [
-    "--nodes", "5", "--groups", "5", "--code", "3+2", "--memory", "256M",
-];
 
 #[test]
 fn acknowledged_values_survive_two_of_five_nodes_twice() {

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::fs;
 
 use serde_json::Value;
-use support::run;
+use support::{run, words};
 
 /// Lines of a table, each by the names of its columns.
 fn table(text: &str) -> Vec<BTreeMap<String, String>> {
@@ -29,31 +29,11 @@ fn two_of_five_nodes_die_under_a_load_and_tell_how_they_were_recovered() {
     let folder = tempfile::tempdir().unwrap();
     let files = folder.path().join("files");
     let (blocked, online) = ("ours-3+2-blocked", "ours-3+2");
-    let command = [
-        "bench",
-        "kv",
-        "--recovery",
-        "--json",
-        "--server",
-        online,
-        "--server",
-        blocked,
-        "--mix",
-        "50:50",
-        "--memory",
-        "4",
-        "--clients",
-        "4",
-        "--rounds",
-        "1",
-        "--duration",
-        "3s",
-        "--kill-at",
-        "800ms",
-        "--kill-at",
-        "1.6s",
-        "--files",
-    ];
+    let command = format!(
+        "bench kv --recovery --json --server {online} --server {blocked} --mix 50:50 --memory 4 \
+         --clients 4 --rounds 1 --duration 3s --kill-at 800ms --kill-at 1.6s --files"
+    );
+    let command = words(&command);
     let ended = run(&[&command[..], &[files.to_str().unwrap()]].concat());
     if ended.code == 1 && ended.stderr.contains("etcd-server") {
         return println!("skipped: {}", ended.stderr);

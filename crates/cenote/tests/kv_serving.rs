@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use support::memcached::{connect, with_value};
 use support::well::{PATIENCE, Well};
-use support::{run, signal};
+use support::{run, signal, words};
 
 const GROUPS: [&str; 6] = ["--nodes", "3", "--groups", "3", "--code", "2+1"];
 
@@ -39,17 +39,10 @@ fn clients_say_who_they_are_and_come_by_what_sockets_there_are() {
     let users = folder.path().join("users");
     fs::write(&users, "ann:secret\n").expect("a file");
     let users = users.to_str().expect("UTF-8");
-    let serving = [
-        "--users",
-        users,
-        "--unix-socket",
-        "socket",
-        "--max-item-size",
-        "2K",
-        "--connections",
-        "5",
-        "--later-meta",
-    ];
+    let serving = format!(
+        "--users {users} --unix-socket socket --max-item-size 2K --connections 5 --later-meta"
+    );
+    let serving = words(&serving);
     let Some(well) = Well::up(&[&GROUPS[..], &serving].concat()) else {
         return;
     };
@@ -129,15 +122,8 @@ fn clients_come_by_tls_alone_where_there_is_a_certificate() {
     let [certificate, key, other, users] = ["certificate", "key", "other", "users"].map(path);
     for (certificate, key) in [(&certificate, &key), (&other, &path("other-key"))] {
         let made = Command::new("openssl")
-            .args([
-                "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2",
-            ])
-            .args([
-                "-subj",
-                "/CN=well",
-                "-addext",
-                "subjectAltName=IP:127.0.0.1",
-            ])
+            .args(words("req -x509 -newkey rsa:2048 -nodes -days 2"))
+            .args(words("-subj /CN=well -addext subjectAltName=IP:127.0.0.1"))
             .args(["-keyout", key, "-out", certificate])
             .output();
         let Ok(made) = made else {
@@ -146,14 +132,8 @@ fn clients_come_by_tls_alone_where_there_is_a_certificate() {
         assert!(made.status.success(), "{made:?}");
     }
     fs::write(&users, "ann:secret\n").expect("a file");
-    let serving = [
-        "--tls-cert",
-        &certificate,
-        "--tls-key",
-        &key,
-        "--users",
-        &users,
-    ];
+    let serving = format!("--tls-cert {certificate} --tls-key {key} --users {users}");
+    let serving = words(&serving);
     let Some(well) = Well::up(&[&GROUPS[..], &serving].concat()) else {
         return;
     };

@@ -2,37 +2,19 @@
 
 mod support;
 
-use support::run;
+use support::{run, words};
 
 /// Small, and over within seconds.
-const SIM: [&str; 9] = [
-    "lab",
-    "sim",
-    "--seed",
-    "7",
-    "--duration",
-    "36s",
-    "--rate",
-    "20",
-    "--json",
-];
+const SIM: &str = "lab sim --seed 7 --duration 36s --rate 20 --json";
 
 #[test]
 fn a_simulation_ends_with_one_line_of_exactly_these_keys() {
-    let ended = run(&SIM).expect(0);
-    let keys = [
-        "seed",
-        "hosts",
-        "simulated_seconds",
-        "page_ops",
-        "faults",
-        "trace_hash",
-        "violations",
-    ];
+    let ended = run(&words(SIM)).expect(0);
+    let keys = words("seed hosts simulated_seconds page_ops faults trace_hash violations");
     let line = ended.stdout.trim_end();
     assert_eq!(line.lines().count(), 1, "{line}");
     let mut at = 0;
-    for key in keys {
+    for key in &keys {
         let found = line[at..].find(&format!("\"{key}\":"));
         at += found.unwrap_or_else(|| panic!("{key} in order: {line}"));
     }
@@ -42,12 +24,16 @@ fn a_simulation_ends_with_one_line_of_exactly_these_keys() {
     assert_eq!(report["hosts"], 16);
     assert_eq!(report["violations"], serde_json::json!([]));
     assert!(report["page_ops"].as_u64() > Some(100), "{report}");
-    assert_eq!(run(&SIM).expect(0).stdout, ended.stdout, "the same seed");
+    assert_eq!(
+        run(&words(SIM)).expect(0).stdout,
+        ended.stdout,
+        "the same seed"
+    );
 }
 
 #[test]
 fn a_simulation_says_how_fast_it_was() {
-    let ended = run(&SIM[..SIM.len() - 1]).expect(0);
+    let ended = run(&words(SIM.trim_end_matches("--json"))).expect(0);
     assert!(
         ended.stdout.contains("per second of real time)"),
         "{ended:#?}"
@@ -78,14 +64,7 @@ fn latencies_are_labelled_simulated_in_text_and_json() {
 
 #[test]
 fn latencies_in_trouble_have_rows_of_what_comes_through() {
-    let arguments = [
-        "lab",
-        "latency",
-        "--trouble",
-        "--operations",
-        "50",
-        "--json",
-    ];
+    let arguments = words("lab latency --trouble --operations 50 --json");
     let json = run(&arguments).expect(0).stdout;
     let has = |trouble: &str, system: &str| {
         let is_it = |line: &&str| line.contains(trouble) && line.contains(system);
@@ -121,16 +100,7 @@ fn schemes_of_the_store_have_a_point_for_each_run_and_figures_that_say_simulated
     let out = path.to_str().expect("UTF-8");
     let arguments = ["lab", "efactory", "latency", "--json", "--out", out];
     let json = run(&arguments).expect(0).stdout;
-    let keys = [
-        "simulated",
-        "scheme",
-        "mix",
-        "value_bytes",
-        "clients",
-        "ops_per_second",
-        "p50_us",
-        "p99_us",
-    ];
+    let keys = words("simulated scheme mix value_bytes clients ops_per_second p50_us p99_us");
     let points: Vec<serde_json::Value> =
         json.lines().map(|line| expect_keys(line, &keys)).collect();
     assert_eq!(points.len(), 2 * 8 * 8, "mixes, schemes, sizes");
@@ -166,19 +136,7 @@ fn expect_keys(line: &str, keys: &[&str]) -> serde_json::Value {
 
 #[test]
 fn a_batch_of_evictions_is_two_figures() {
-    let arguments = [
-        "lab",
-        "infiniswap",
-        "eviction",
-        "--evict",
-        "10",
-        "--extra",
-        "2",
-        "--busy",
-        "0.3",
-        "--runs",
-        "4000",
-    ];
+    let arguments = words("lab infiniswap eviction --evict 10 --extra 2 --busy 0.3 --runs 4000");
     let json = run(&[&arguments[..], &["--json"]].concat())
         .expect(0)
         .stdout;
@@ -198,18 +156,11 @@ fn a_batch_of_evictions_is_two_figures() {
 fn figure_8_is_a_table_and_a_picture() {
     let folder = tempfile::tempdir().expect("a folder");
     let (csv, svg) = (folder.path().join("8.csv"), folder.path().join("8.svg"));
-    let ended = run(&[
-        "lab",
-        "infiniswap",
-        "eviction",
-        "--runs",
-        "20",
-        "--json",
-        "--csv",
-        csv.to_str().expect("UTF-8"),
-        "--svg",
-        svg.to_str().expect("UTF-8"),
-    ])
+    let ended = run(&words(&format!(
+        "lab infiniswap eviction --runs 20 --json --csv {} --svg {}",
+        csv.display(),
+        svg.display()
+    )))
     .expect(0);
     let keys = ["evict", "extra", "busy", "analytic", "simulated"];
     assert_eq!(ended.stdout.lines().count(), 12 * 11);
@@ -234,28 +185,12 @@ fn a_machine_costs_what_the_paper_says() {
     let usd = cost["usd_per_machine_month"].as_f64().expect("a number");
     assert!((usd - 1.450_062_8).abs() < 1e-6, "{json}");
     // Twice the price of energy: 0.798 more.
-    let dear = run(&[
-        "lab",
-        "infiniswap",
-        "cost",
-        "--usd-per-kwh",
-        "0.134",
-        "--json",
-    ]);
+    let dear = run(&words("lab infiniswap cost --usd-per-kwh 0.134 --json"));
     let dear = dear.expect(0).json();
     let usd = dear["usd_per_machine_month"].as_f64().expect("a number");
     assert_eq!(format!("{usd:.2}"), "2.25");
 
-    let revenue = [
-        "lab",
-        "infiniswap",
-        "revenue",
-        "--machine-usd",
-        "200",
-        "--memory-usd",
-        "100",
-        "--json",
-    ];
+    let revenue = words("lab infiniswap revenue --machine-usd 200 --memory-usd 100 --json");
     let json = run(&revenue).expect(0).stdout;
     let gain = expect_keys(json.trim_end(), &["gain_percent"]);
     // A fifth of 100 less 1.45, of 200.
@@ -276,25 +211,11 @@ fn the_cluster_experiment_stands_beside_the_papers_figures() {
     let json = run(&[&arguments[..], &["--json"]].concat())
         .expect(0)
         .stdout;
-    let keys = [
-        "simulated",
-        "seed",
-        "runs",
-        "swapped",
-        "utilisation_without",
-        "utilisation_with",
-        "utilisation_ratio",
-        "max_to_median_without",
-        "max_to_median_with",
-        "max_to_min_without",
-        "max_to_min_with",
-        "network_mbps",
-        "network_share",
-        "evictions",
-        "remote_share",
-        "machines_without",
-        "machines_with",
-    ];
+    let keys = words(
+        "simulated seed runs swapped utilisation_without utilisation_with utilisation_ratio \
+         max_to_median_without max_to_median_with max_to_min_without max_to_min_with network_mbps \
+         network_share evictions remote_share machines_without machines_with",
+    );
     let outcomes: Vec<_> = json.lines().map(|line| expect_keys(line, &keys)).collect();
     assert_eq!(outcomes.len(), 2);
     for outcome in &outcomes {
@@ -307,26 +228,11 @@ fn the_cluster_experiment_stands_beside_the_papers_figures() {
 
 #[test]
 fn placements_are_compared_by_policy_and_size() {
-    let arguments = [
-        "lab",
-        "infiniswap",
-        "placement",
-        "--machines",
-        "32..100",
-        "--runs",
-        "2",
-    ];
+    let arguments = words("lab infiniswap placement --machines 32..100 --runs 2");
     let json = run(&[&arguments[..], &["--json"]].concat())
         .expect(0)
         .stdout;
-    let keys = [
-        "machines",
-        "policy",
-        "slabs",
-        "max",
-        "max_to_median",
-        "max_to_min",
-    ];
+    let keys = words("machines policy slabs max max_to_median max_to_min");
     let rows: Vec<_> = json.lines().map(|line| expect_keys(line, &keys)).collect();
     let of = |machines: u64, policy: &str| {
         let mut rows = rows.iter();

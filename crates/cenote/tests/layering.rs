@@ -13,7 +13,7 @@ const MAY_USE: &str = "
     verbs:
     fabric: durable verbs wire
     host: pool fabric codec durable proc
-    volume: latency pool fabric codec durable
+    volume: latency pool fabric codec durable wire
     fuse:
     block: volume fabric fuse
     client: volume cache store fabric pool

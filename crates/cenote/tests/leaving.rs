@@ -13,7 +13,7 @@ use std::process::{Command, Stdio};
 use serde_json::Value;
 use support::lab::{Lab, Load, has_tools, wait_until};
 use support::net::Killed;
-use support::{Ended, Folder, cenote, runs, signal};
+use support::{Ended, Folder, cenote, runs, signal, words};
 
 /// Runs `cenote host ORDER HOST` and gives its process, so that the volume is watched meanwhile.
 fn order(lab: &Lab, arguments: &[&str]) -> std::process::Child {
@@ -37,14 +37,9 @@ fn expect_whole(lab: &Lab, mut ordered: std::process::Child) -> Value {
 
 /// A load that is checked block by block, small enough to be run once for each host.
 fn small_load(lab: &Lab) -> Load {
-    lab.fio_with(&[
-        "--rw=randwrite",
-        "--bs=4k",
-        "--iodepth=16",
-        "--size=64M",
-        "--verify=crc32c",
-        "--do_verify=1",
-    ])
+    lab.fio_with(&words(
+        "--rw=randwrite --bs=4k --iodepth=16 --size=64M --verify=crc32c --do_verify=1",
+    ))
 }
 
 fn expect_nothing_lost(lab: &Lab) {
@@ -165,9 +160,9 @@ fn start_again(folder: &Folder, name: &str, program: &Path) -> Killed {
     let key = folder.path().join("host.key");
     fs::copy(folder.path().join("cluster.key"), &key).expect("a copy");
     let mut child = Command::new(program)
-        .args([
-            "host", "--name", name, "--memory", "96M", "--listen", address,
-        ])
+        .args(words(&format!(
+            "host --name {name} --memory 96M --listen {address}"
+        )))
         .arg("--key")
         .arg(key)
         .stdout(Stdio::piped())
@@ -318,15 +313,7 @@ fn what_a_host_held_that_does_not_come_back_in_time_is_rebuilt() {
 fn a_program_that_does_not_take_over_leaves_the_host_as_it_was() {
     let folder = Folder::new();
     folder
-        .run(&[
-            "up",
-            "--hosts",
-            "1",
-            "--memory",
-            "16M",
-            "--transport",
-            "tcp",
-        ])
+        .run(&words("up --hosts 1 --memory 16M --transport tcp"))
         .expect(0);
     // The host of a copy of the program, which is then replaced as a package manager does.
     let program = folder.path().join("cenote");

@@ -5,7 +5,7 @@ mod support;
 use std::process::Command;
 
 use support::server::{Server, up};
-use support::{Folder, cenote, has};
+use support::{Folder, cenote, has, words};
 
 #[test]
 fn a_client_starts_its_server_and_passes_it_a_socket() {
@@ -29,16 +29,8 @@ fn a_client_starts_its_server_and_passes_it_a_socket() {
         assert!(output.status.success(), "{from:?} {to:?}: {complaint}");
         output.stdout
     };
-    let server = [
-        "[",
-        program,
-        "nbd",
-        "--dir",
-        folder.str(),
-        "--volume",
-        "v0",
-        "]",
-    ];
+    let volume = ["nbd", "--dir", folder.str(), "--volume", "v0", "]"];
+    let server = [&["[", program], &volume[..]].concat();
     copy(&[image.to_str().unwrap()], &server);
     // The volume, and nothing that the server says, is what comes out.
     assert!(copy(&server, &["-"]) == bytes);
@@ -146,14 +138,8 @@ fn tcp_says_who_may_come_in_and_certificates_decide_it() {
     info(&ready).unwrap();
     assert_eq!(server.end(), Some(0));
 
-    let wrong = [
-        "--listen",
-        "127.0.0.1:0",
-        "--tls-cert",
-        &key,
-        "--tls-key",
-        &key,
-    ];
+    let wrong = format!("--listen 127.0.0.1:0 --tls-cert {key} --tls-key {key}");
+    let wrong = words(&wrong);
     let refused = folder.run(&[&["nbd", "--volume", "v0"], &wrong[..]].concat());
     let refused = refused.expect(1);
     assert!(refused.stderr.contains("TLS: "), "{refused:#?}");

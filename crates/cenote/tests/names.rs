@@ -14,7 +14,7 @@ use support::machines::serve;
 use support::nbd::Client;
 use support::net::Killed;
 use support::well::Well;
-use support::{Ended, Folder, run};
+use support::{Ended, Folder, run, words};
 
 /// A host, and where it says that it listens.
 fn start(hosts: &EtcHosts, folder: &Folder, name: &str, listen: &str) -> (Killed, String) {
@@ -135,9 +135,7 @@ fn a_listener_whose_name_nobody_has_says_which() {
     let folder = Folder::with_key();
     let key = folder.path().join("cluster.key");
     let lend = |more: &[&str]| {
-        let host = [
-            "host", "--name", "h", "--memory", "1M", "--lock", "never", "--key",
-        ];
+        let host = words("host --name h --memory 1M --lock never --key");
         run(&[&host[..], &[key.to_str().unwrap()], more].concat()).expect(1)
     };
     let refused = lend(&["--listen", "tcp:gone.invalid:0"]);
@@ -167,34 +165,21 @@ fn a_volume_and_its_metrics_are_served_by_name() {
     write_cluster(&folder, &[("h0", &at)]);
     let mut server = hosts.cenote();
     server
-        .args([
-            "nbd",
-            "--size",
-            "4M",
-            "--scheme",
-            "plain",
-            "--dir",
-            folder.str(),
-        ])
-        .args([
-            "--listen",
-            "front.cenote.test:0",
-            "--metrics",
-            "front.cenote.test:0",
-        ])
+        .args(words(&format!(
+            "nbd --size 4M --scheme plain --dir {}",
+            folder.str()
+        )))
+        .args(words(
+            "--listen front.cenote.test:0 --metrics front.cenote.test:0",
+        ))
         .stdout(Stdio::piped())
         .stderr(Stdio::null());
     let mut remote = hosts.cenote();
     remote
-        .args([
-            "nbd",
-            "--size",
-            "4M",
-            "--scheme",
-            "plain",
-            "--dir",
-            folder.str(),
-        ])
+        .args(words(&format!(
+            "nbd --size 4M --scheme plain --dir {}",
+            folder.str()
+        )))
         .args(["--listen", "machine.cenote.test:0"]);
     let mut server = Killed(server.spawn().unwrap());
     let mut line = String::new();

@@ -11,7 +11,7 @@ use support::machines::{
     number, page, start_host, write_cluster,
 };
 use support::nbd::{Client, Refused};
-use support::signal;
+use support::{signal, words};
 
 #[test]
 fn links_of_as_many_hosts_as_may_be_lost_go_down_and_come_up() {
@@ -167,12 +167,7 @@ fn a_host_comes_back_under_another_address() {
     machines.lab.serve_again(program);
     machines.wait_all_connected();
     machines
-        .fio_with(&[
-            "--rw=randwrite",
-            "--bs=64k",
-            "--size=64M",
-            "--verify=crc32c",
-        ])
+        .fio_with(&words("--rw=randwrite --bs=64k --size=64M --verify=crc32c"))
         .expect_clean();
     assert_eq!(machines.requests_failed(), 0);
 }

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
-use support::{Ended, Folder, cenote, signal, wait_ended};
+use support::{Ended, Folder, cenote, signal, wait_ended, words};
 
 /// Three hosts and a volume that is served in the background, with a page of metrics.
 fn up() -> Folder {
@@ -21,16 +21,9 @@ fn up() -> Folder {
         .expect(0);
     let socket = folder.path().join("nbd");
     let socket = socket.to_str().expect("UTF-8");
-    let serve = [
-        "nbd", "--volume", "v0", "--size", "8M", "--scheme", "rs:2+1",
-    ];
-    let at = [
-        "--socket",
-        socket,
-        "--metrics",
-        "127.0.0.1:0",
-        "--background",
-    ];
+    let serve = words("nbd --volume v0 --size 8M --scheme rs:2+1");
+    let at = format!("--socket {socket} --metrics 127.0.0.1:0 --background");
+    let at = words(&at);
     folder.run(&[&serve[..], &at].concat()).expect(0);
     folder
 }
@@ -95,15 +88,10 @@ fn plant(folder: &Folder) -> String {
 fn bundle(folder: &Folder, into: &Path, timeout: &str) -> (PathBuf, Ended) {
     let file = into.join("report.tar.gz");
     let ended = cenote()
-        .args([
-            "support-bundle",
-            "--json",
-            "--timeout",
-            timeout,
-            "--dir",
-            folder.str(),
-            "--out",
-        ])
+        .args(words(&format!(
+            "support-bundle --json --timeout {timeout} --dir {} --out",
+            folder.str()
+        )))
         .arg(&file)
         .env("CENOTE_ETCD_PASSWORD", PLANTED[5])
         .output();

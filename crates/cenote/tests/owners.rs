@@ -11,16 +11,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use support::lab::{Lab, has_tools, wait_until};
 use support::sectors::Sectors;
+use support::words;
 
 /// Writes and verifies all of it in 4 KiB blocks.
-const LOAD: [&str; 6] = [
-    "--rw=randwrite",
-    "--bs=4k",
-    "--iodepth=16",
-    "--size=64M",
-    "--verify=crc32c",
-    "--do_verify=1",
-];
+const LOAD: &str = "--rw=randwrite --bs=4k --iodepth=16 --size=64M --verify=crc32c --do_verify=1";
 
 #[test]
 fn a_server_killed_and_started_again_under_load() {
@@ -30,7 +24,7 @@ fn a_server_killed_and_started_again_under_load() {
     for (transport, scheme) in [("shm", "rs:8+2"), ("tcp", "rs:4+2"), ("tcp", "mirror:3")] {
         let mut lab = Lab::new(transport, scheme);
         let client = lab.patient_client();
-        let load = lab.fio_to(&client.uri(), &LOAD);
+        let load = lab.fio_to(&client.uri(), &words(LOAD));
         for _ in 0..3 {
             lab.wait_written(4_000);
             lab.kill_and_serve_again();
@@ -53,7 +47,7 @@ fn a_server_killed_with_hosts_lost_before_and_meanwhile() {
     }
     let mut lab = Lab::new("tcp", "rs:8+2");
     let client = lab.patient_client();
-    let load = lab.fio_to(&client.uri(), &LOAD);
+    let load = lab.fio_to(&client.uri(), &words(LOAD));
     lab.wait_written(4_000);
     let members = lab.members();
     // Degraded writes first: this host's slabs are not current when the next owner comes.

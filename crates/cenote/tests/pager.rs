@@ -2,7 +2,7 @@
 
 mod support;
 
-use support::run;
+use support::{run, words};
 
 #[test]
 fn the_paged_heap_is_measured_beside_swap() {
@@ -10,15 +10,7 @@ fn the_paged_heap_is_measured_beside_swap() {
         println!("skipped: the paged heap beside swap: needs {lacks}");
         return;
     }
-    let shorter = [
-        "--quick",
-        "--transport",
-        "shm",
-        "--slots",
-        "rs",
-        "--resident",
-        "50",
-    ];
+    let shorter = words("--quick --transport shm --slots rs --resident 50");
     let ended = run(&[&["bench", "pager", "--json"], &shorter[..]].concat()).expect(0);
     let lines: Vec<serde_json::Value> = (ended.stdout.lines())
         .map(|line| serde_json::from_str(line).expect("a JSON line"))

@@ -3,43 +3,25 @@
 mod support;
 
 use serde_json::Value;
-use support::run;
+use support::{run, words};
 
-const PLAN: [&str; 7] = [
-    "plan",
-    "--hosts",
-    "1000",
-    "--loss",
-    "1e-6",
-    "--overhead",
-    "1.3",
-];
+const PLAN: &str = "plan --hosts 1000 --loss 1e-6 --overhead 1.3";
 
 #[test]
 fn a_plan_names_a_volume_that_can_be_made_and_draws_the_trade() {
     let folder = tempfile::tempdir().unwrap();
     let svg = folder.path().join("plan.svg");
     let drawn = ["--json", "--svg", svg.to_str().unwrap()];
-    let plan = run(&[&PLAN[..], &drawn[..]].concat()).expect(0).json();
+    let plan = run(&[&words(PLAN)[..], &drawn[..]].concat())
+        .expect(0)
+        .json();
     let choice = &plan["choice"];
     assert!(choice["loss"].as_f64() <= Some(1e-6), "{choice}");
     assert!(choice["overhead"].as_f64() <= Some(1.3), "{choice}");
     let front = plan["front"].as_array().unwrap();
     assert!(front.len() > 5, "{front:?}");
-    let keys = [
-        "scheme",
-        "k",
-        "r",
-        "l",
-        "loss",
-        "overhead",
-        "load",
-        "splits_read",
-        "splits_written",
-        "groups",
-        "spare_hosts",
-        "fits",
-    ];
+    let keys =
+        words("scheme k r l loss overhead load splits_read splits_written groups spare_hosts fits");
     for candidate in front {
         assert!(
             keys.iter().all(|key| !candidate[key].is_null()),
@@ -49,7 +31,7 @@ fn a_plan_names_a_volume_that_can_be_made_and_draws_the_trade() {
     let picture = std::fs::read_to_string(&svg).unwrap();
     assert!(picture.contains("wished for"), "{picture}");
 
-    let text = run(&PLAN).expect(0).stdout;
+    let text = run(&words(PLAN)).expect(0).stdout;
     let scheme = choice["scheme"].as_str().unwrap();
     let line = format!("--scheme {scheme} --placement coding-sets:{}", choice["l"]);
     assert!(text.contains(&line), "{text}");
@@ -73,7 +55,7 @@ fn a_plan_names_a_volume_that_can_be_made_and_draws_the_trade() {
 
 #[test]
 fn a_wish_that_nothing_fulfils_is_answered_with_what_would_do() {
-    let mut wish = PLAN;
+    let mut wish = words(PLAN);
     wish[6] = "1.1";
     let ended = run(&wish).expect(1);
     assert!(ended.stderr.contains("these would: "), "{ended:#?}");
@@ -113,18 +95,7 @@ fn savings_are_those_of_table_5_and_of_given_prices() {
             assert!((found - value).abs() < 0.005, "{machine} {key}: {found}");
         }
     }
-    let ours = [
-        "plan",
-        "tco",
-        "--machine-usd",
-        "1553",
-        "--percent-usd",
-        "5.18",
-        "--k",
-        "4",
-        "--r",
-        "4",
-    ];
+    let ours = words("plan tco --machine-usd 1553 --percent-usd 5.18 --k 4 --r 4");
     let text = run(&ours).expect(0).stdout;
     // Two bytes for a byte, as two copies.
     assert_eq!(text.matches("3.27 %").count(), 2, "{text}");
@@ -133,24 +104,9 @@ fn savings_are_those_of_table_5_and_of_given_prices() {
 
 #[test]
 fn loss_has_the_formula_and_the_simulation() {
-    let base = [
-        "lab",
-        "hydra",
-        "loss",
-        "--k",
-        "8",
-        "--r",
-        "2",
-        "--l",
-        "2",
-        "--slabs-per-host",
-        "16",
-        "--failed",
-        "0.01",
-        "--hosts",
-        "1000",
-        "--json",
-    ];
+    let base = words(
+        "lab hydra loss --k 8 --r 2 --l 2 --slabs-per-host 16 --failed 0.01 --hosts 1000 --json",
+    );
     let line = run(&base).expect(0).json();
     let near = |key: &str, value: f64, tolerance: f64| {
         let found = line[key].as_f64().unwrap();
@@ -169,15 +125,7 @@ fn loss_has_the_formula_and_the_simulation() {
 
 #[test]
 fn a_small_cluster_has_binomial_odds_and_says_so() {
-    let plan = [
-        "plan",
-        "--hosts",
-        "100",
-        "--loss",
-        "1e-6",
-        "--overhead",
-        "2",
-    ];
+    let plan = words("plan --hosts 100 --loss 1e-6 --overhead 2");
     let text = run(&plan).expect(0).stdout;
     assert!(text.contains("LOSS: binomial"), "{text}");
     assert!(!text.contains("0.0e0"), "{text}");
@@ -211,18 +159,9 @@ fn where_the_formula_does_not_hold_loss_says_so() {
 fn figures_are_written_as_tables_and_pictures() {
     let folder = tempfile::tempdir().unwrap();
     let files = folder.path().to_str().unwrap();
-    let balance = [
-        "lab",
-        "hydra",
-        "placement",
-        "--figure",
-        "balance",
-        "--hosts-max",
-        "1000",
-        "--json",
-        "--files",
-        files,
-    ];
+    let balance =
+        format!("lab hydra placement --figure balance --hosts-max 1000 --json --files {files}");
+    let balance = words(&balance);
     let ended = run(&balance).expect(0);
     // Eight placers, clusters of 100, 316 and 1000 hosts.
     assert_eq!(ended.stdout.lines().count(), 24, "{}", ended.stdout);

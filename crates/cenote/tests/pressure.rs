@@ -9,7 +9,7 @@ use std::fs;
 
 use serde_json::Value;
 use support::lab::{Lab, Load, has_tools, wait_until};
-use support::{Ended, cenote, host_status, signal};
+use support::{Ended, cenote, host_status, signal, words};
 
 /// Six members of a stripe on eight hosts: two are to spare.
 fn pressed_lab() -> Lab {
@@ -18,14 +18,9 @@ fn pressed_lab() -> Lab {
 }
 
 fn load(lab: &Lab) -> Load {
-    lab.fio_with(&[
-        "--rw=randwrite",
-        "--bs=4k",
-        "--iodepth=16",
-        "--size=128M",
-        "--verify=crc32c",
-        "--do_verify=1",
-    ])
+    lab.fio_with(&words(
+        "--rw=randwrite --bs=4k --iodepth=16 --size=128M --verify=crc32c --do_verify=1",
+    ))
 }
 
 /// Leaves as much memory to the programs of a host's machine; `None`: all that it has.

@@ -8,7 +8,7 @@ use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use support::{Ended, Folder, cenote, run, runs};
+use support::{Ended, Folder, cenote, run, runs, words};
 
 /// The user and the group `nobody`.
 const NOBODY: u32 = 65_534;
@@ -108,9 +108,8 @@ fn no_command_uses_a_folder_that_others_may_write_to() {
     run(&["key", "new", "--out", key.to_str().expect("UTF-8")]).expect(0);
     set_mode(place.path(), 0o777);
     let listen = format!("shm:{}", socket.display());
-    let arguments = [
-        "host", "--name", "h00", "--memory", "16M", "--listen", &listen,
-    ];
+    let arguments = format!("host --name h00 --memory 16M --listen {listen}");
+    let arguments = words(&arguments);
     let ended = run(&[&arguments[..], &["--key", key.to_str().expect("UTF-8")]].concat());
     expect_refused(ended, "writable by others (mode 0777)");
 }
@@ -140,13 +139,7 @@ fn a_folder_that_another_user_made_first_is_not_roots() {
     let link = place.path().join("link");
     symlink(&ours, &link).expect("a link");
     std::os::unix::fs::lchown(&link, Some(NOBODY), None).expect("we are root");
-    let ended = run(&[
-        "up",
-        "--memory",
-        "16M",
-        "--dir",
-        link.to_str().expect("UTF-8"),
-    ]);
+    let ended = run(&words(&format!("up --memory 16M --dir {}", link.display())));
     expect_refused(ended, "belongs to uid 65534");
     // In a folder of their own they are as free as anybody.
     let theirs = place.path().join("theirs");

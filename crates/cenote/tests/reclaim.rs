@@ -13,7 +13,7 @@ use cenote_block::swap::cgroup::MemoryCgroup;
 use serde_json::Value;
 use support::lab::{Lab, has_tools, wait_until};
 use support::well::until;
-use support::{Ended, Folder, cenote};
+use support::{Ended, Folder, cenote, words};
 
 const MIB: u64 = 1 << 20;
 /// Hosts that say what their machines have to spare; the slack is 2 MiB.
@@ -297,9 +297,7 @@ fn reclaim_can_be_turned_off() {
     );
     assert!(up.stderr.contains("--yield headroom"), "{up:?}");
     folder
-        .run(&[
-            "up", "--hosts", "1", "--memory", "64M", "--yield", "reclaim",
-        ])
+        .run(&words("up --hosts 1 --memory 64M --yield reclaim"))
         .expect(0);
     let seen = pressure(&folder, 0);
     // A quarter of the 64 MiB that it lends; its machine is a file, so nothing is offered.

@@ -8,7 +8,7 @@ use std::net::TcpListener;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use support::{Folder, cenote, signal};
+use support::{Folder, cenote, signal, words};
 
 /// What this machine lacks for it.
 fn lacks(tools: &[&str]) -> Option<String> {
@@ -53,15 +53,10 @@ struct Program {
 impl Program {
     fn start(folder: &Folder, local: &str, size: &str, program: &[&str]) -> Self {
         let mut child = cenote()
-            .args([
-                "run",
-                "--dir",
-                folder.str(),
-                "--local",
-                local,
-                "--size",
-                size,
-            ])
+            .args(words(&format!(
+                "run --dir {} --local {local} --size {size}",
+                folder.str()
+            )))
             .args(["--scheme", "rs:8+2", "--handlers", "2", "--json", "--"])
             .args(program)
             .stdin(Stdio::piped())
@@ -225,29 +220,12 @@ fn its_end_is_the_programs_and_signals_are_too() {
     for wrong in [
         &["run", "--local", "1M", "--size", "64M", "--", "true"][..],
         &["run", "--local", "8M", "--size", "64M"],
-        &[
-            "run",
-            "--local",
-            "8M",
-            "--size",
-            "64M",
-            "--handlers",
-            "9",
-            "--",
-            "true",
-        ],
+        &words("run --local 8M --size 64M --handlers 9 -- true"),
     ] {
         assert_eq!(folder.run(wrong).code, 2);
     }
-    let missing = [
-        "run",
-        "--local",
-        "8M",
-        "--size",
-        "64M",
-        "--dir",
-        folder.str(),
-    ];
+    let missing = format!("run --local 8M --size 64M --dir {}", folder.str());
+    let missing = words(&missing);
     let missing = [&missing[..], &["--", "/nowhere/at/all"]].concat();
     assert_eq!(support::run(&missing).code, 1);
 }
@@ -358,34 +336,17 @@ fn a_snapshot_of_redis_is_what_was_there_when_it_forked() {
     let folder = cluster("64M");
     let files = tempfile::tempdir().expect("a folder");
     let dir = files.path().to_str().expect("UTF-8").to_owned();
-    let redis = |port: &str| -> Vec<String> {
-        let words = [
-            "redis-server",
-            "--port",
-            port,
-            "--bind",
-            "127.0.0.1",
-            "--save",
-            "",
-        ];
-        let more = [
-            "--dir",
-            dir.as_str(),
-            "--rdbcompression",
-            "no",
-            "--loglevel",
-            "warning",
-        ];
-        words
-            .iter()
-            .chain(&more)
-            .map(|word| (*word).to_owned())
-            .collect()
+    let redis = |port: u16| {
+        format!(
+            "redis-server --port {port} --bind 127.0.0.1 --dir {dir} --rdbcompression no \
+             --loglevel warning"
+        )
     };
+    let unsaved = ["--save", ""];
     let at = port();
-    let words = redis(&at.to_string());
-    let words: Vec<&str> = words.iter().map(String::as_str).collect();
-    let program = Program::start(&folder, "20M", "320M", &words);
+    let line = redis(at);
+    let program = [&words(&line)[..], &unsaved].concat();
+    let program = Program::start(&folder, "20M", "320M", &program);
     let mut client = Redis::connect(at);
     client.set_all(1);
     assert_eq!(client.ask(&[b"BGSAVE"]), "+Background saving started");
@@ -406,9 +367,11 @@ fn a_snapshot_of_redis_is_what_was_there_when_it_forked() {
     assert!(figures["spaces"].as_u64() >= Some(2), "{figures}");
     // Another server, without us, reads the snapshot.
     let at = port();
-    let words = redis(&at.to_string());
-    let mut plain = Command::new(&words[0])
-        .args(&words[1..])
+    let line = redis(at);
+    let line = words(&line);
+    let mut plain = Command::new(line[0])
+        .args(&line[1..])
+        .args(unsaved)
         .stdout(Stdio::null())
         .spawn()
         .expect("it runs");
@@ -491,21 +454,8 @@ mod long {
         }
         let folder = cluster("64M");
         let at = port();
-        let port = at.to_string();
-        let words = [
-            "memcached",
-            "-u",
-            "root",
-            "-m",
-            "96",
-            "-t",
-            "2",
-            "-p",
-            &port,
-            "-l",
-            "127.0.0.1",
-        ];
-        let program = Program::start(&folder, "20M", "320M", &words);
+        let line = format!("memcached -u root -m 96 -t 2 -p {at} -l 127.0.0.1");
+        let program = Program::start(&folder, "20M", "320M", &words(&line));
         let address = ([127, 0, 0, 1], at).into();
         let mut client = patiently(|| support::memcached::connect(address).ok());
         for round in 0..2 {

@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 
 use support::lab::{has_tools, wait_until};
 use support::server::{Server, up};
-use support::{Folder, cenote, signal};
+use support::{Folder, cenote, signal, words};
 
 #[test]
 fn a_named_volume_is_served_asked_about_resized_and_let_go() {
@@ -216,9 +216,7 @@ fn what_is_lost_is_said_in_bytes() {
     }
     let folder = Folder::new();
     up(&folder);
-    let create = [
-        "volume", "create", "v0", "--size", "4M", "--scheme", "rs:2+1",
-    ];
+    let create = words("volume create v0 --size 4M --scheme rs:2+1");
     folder.run(&create).expect(0);
     let log = folder.path().join("server.log");
     let mut server = cenote()
@@ -286,24 +284,16 @@ fn what_cannot_be_served_leaves_no_volume_behind() {
     let socket = socket.to_str().unwrap();
     // Four hosts cannot hold eight splits.
     let few = folder
-        .run(&[
-            "nbd", "--size", "4M", "--scheme", "rs:8+2", "--socket", socket,
-        ])
+        .run(&words(&format!(
+            "nbd --size 4M --scheme rs:8+2 --socket {socket}"
+        )))
         .expect(1);
     assert!(
         few.stderr.contains("rs:8+2") && few.stderr.contains("try:"),
         "{few:#?}"
     );
     let remote = folder
-        .run(&[
-            "nbd",
-            "--size",
-            "4M",
-            "--scheme",
-            "plain",
-            "--listen",
-            "0.0.0.0:0",
-        ])
+        .run(&words("nbd --size 4M --scheme plain --listen 0.0.0.0:0"))
         .expect(1);
     assert!(remote.stderr.contains("--allow-remote"), "{remote:#?}");
     folder.run(&["nbd", "--size", "4M"]).expect(2);

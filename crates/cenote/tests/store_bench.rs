@@ -5,21 +5,13 @@ mod support;
 use std::collections::BTreeSet;
 
 use serde_json::Value;
-use support::{Ended, cenote};
+use support::{Ended, cenote, words};
 
 /// Runs it with these arguments; `None`, said, where there is no store to measure.
 fn measured(arguments: &[&str]) -> Option<Vec<Value>> {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let mut command = cenote();
-    command.args([
-        "bench",
-        "store",
-        "--json",
-        "--rounds",
-        "1",
-        "--duration",
-        "100ms",
-    ]);
+    command.args(words("bench store --json --rounds 1 --duration 100ms"));
     command.args(arguments).arg("--dir").arg(folder.path());
     let ended = Ended::from(command.output().expect("the binary runs"));
     if ended.stderr.contains("none of the stores is here") {
@@ -46,7 +38,7 @@ fn measured(arguments: &[&str]) -> Option<Vec<Value>> {
 #[test]
 fn stores_that_are_here_are_measured_under_each_mix() {
     let arguments = "--mix 100:0 --mix 50:50 --value 16K --clients 4";
-    let Some(lines) = measured(&arguments.split(' ').collect::<Vec<_>>()) else {
+    let Some(lines) = measured(&words(arguments)) else {
         return;
     };
     let mut mixes = BTreeSet::new();

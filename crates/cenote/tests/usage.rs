@@ -4,7 +4,7 @@ mod support;
 
 use std::os::unix::fs::PermissionsExt;
 
-use support::{Folder, cenote, run};
+use support::{Folder, cenote, run, words};
 
 const COMMANDS: [&str; 19] = [
     "up",
@@ -36,20 +36,10 @@ fn wrong_usage_ends_with_2_and_says_what_to_do() {
         &["up"],
         &["up", "--memory", "512MB", "--dir", "/nowhere"],
         &["up", "--memory", "1M", "--hosts", "0", "--dir", "/nowhere"],
-        &[
-            "up",
-            "--memory",
-            "1M",
-            "--transport",
-            "pigeon",
-            "--dir",
-            "/nowhere",
-        ],
+        &words("up --memory 1M --transport pigeon --dir /nowhere"),
         &["status"],
         &["status", "--dir", "/a", "--cluster", "/b"],
-        &[
-            "host", "--name", "x", "--memory", "1M", "--key", "k", "--listen", "nowhere",
-        ],
+        &words("host --name x --memory 1M --key k --listen nowhere"),
         &["completions", "tcsh"],
         &["bench", "everything"],
     ] {
@@ -144,9 +134,9 @@ fn a_host_refuses_a_key_that_others_can_read() {
     run(&["key", "new", "--out", key.to_str().unwrap()]).expect(0);
     std::fs::set_permissions(&key, std::fs::Permissions::from_mode(0o644)).unwrap();
     let key = key.to_str().unwrap();
-    let ended = run(&[
-        "host", "--name", "x", "--memory", "1M", "--key", key, "--listen", &listen,
-    ])
+    let ended = run(&words(&format!(
+        "host --name x --memory 1M --key {key} --listen {listen}"
+    )))
     .expect(1);
     assert!(
         ended.stderr.contains(key) && ended.stderr.contains("chmod 600"),
@@ -208,9 +198,7 @@ fn volumes_are_described_before_anybody_serves_them() {
         .run(&["volume", "create", "v0", "--size", "1G"])
         .expect(1);
     folder
-        .run(&[
-            "volume", "create", "v1", "--size", "1G", "--scheme", "rs:3+2",
-        ])
+        .run(&words("volume create v1 --size 1G --scheme rs:3+2"))
         .expect(2);
     folder
         .run(&["volume", "create", "v1", "--size", "100"])

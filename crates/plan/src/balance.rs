@@ -132,8 +132,7 @@ pub fn one(
 /// One row each.
 #[must_use]
 pub fn csv(rows: &[Row]) -> Csv {
-    let header = ["hosts", "placer", "max_to_mean", "low", "high", "left_over"];
-    let mut csv = Csv::new(&header);
+    let mut csv = Csv::new("hosts,placer,max_to_mean,low,high,left_over");
     for row in rows {
         csv.row(&[
             &row.hosts,

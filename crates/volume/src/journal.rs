@@ -65,17 +65,6 @@ pub struct Image {
     pub held: BTreeMap<At, Held>,
 }
 
-/// A change of what a journal says.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub enum Change {
-    /// The slab holds the member's current data.
-    Hold(At, Held),
-    /// No slab does.
-    Drop(At),
-    /// The layout is there, or is not any more.
-    Layout(u8, Option<Shape>),
-}
-
 /// An open journal: what its log is to say, and what is known of what it says.
 pub struct Journal {
     log: Box<dyn Log>,
@@ -206,15 +195,15 @@ impl Journal {
 fn difference(said: &Image, wanted: &Image, touched: &BTreeSet<At>) -> Vec<Record> {
     let layouts = (0..).zip(said.layouts.iter().zip(&wanted.layouts));
     let layouts = layouts.filter(|(_, (said, wanted))| said != wanted);
-    let layouts = layouts.map(|(layout_id, (_, wanted))| Change::Layout(layout_id, *wanted));
-    let slabs = touched.iter().filter_map(|at| {
-        let wanted = wanted.held.get(at);
-        (said.held.get(at) != wanted).then(|| match wanted {
-            Some(held) => Change::Hold(*at, held.clone()),
-            None => Change::Drop(*at),
+    let layouts = layouts.map(|(layout_id, (_, &shape))| Record::Layout { layout_id, shape });
+    let slabs = touched.iter().filter_map(|&at| {
+        let wanted = wanted.held.get(&at);
+        (said.held.get(&at) != wanted).then(|| match wanted.cloned() {
+            Some(held) => Record::Hold { at, held },
+            None => Record::Drop(at),
         })
     });
-    layouts.chain(slabs).map(Record::Change).collect()
+    layouts.chain(slabs).collect()
 }
 
 #[cfg(test)]

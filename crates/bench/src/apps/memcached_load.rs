@@ -14,6 +14,7 @@ use cenote_measure::random::Random;
 use hdrhistogram::Histogram;
 
 use super::mix::{Items, Mix, Popularity};
+use crate::beside::beside;
 use crate::memcached_text::Client;
 use crate::swap_rig::interrupt::Interrupt;
 
@@ -131,7 +132,6 @@ impl MemcachedLoad {
     ) -> anyhow::Result<Stretch> {
         let (items, popularity, kind) = (&self.items, &self.popularity, self.kind);
         let period_count = (time_max.as_nanos() / PERIOD.as_nanos()) as usize + 1;
-        let stop = AtomicBool::new(false);
         let active = AtomicUsize::new(CONNECTION_COUNT);
         let began = Instant::now();
         let run = Run {
@@ -139,33 +139,18 @@ impl MemcachedLoad {
             popularity,
             kind,
             began,
-            stop: &stop,
             active: &active,
         };
-        let (led, ended, time) = std::thread::scope(|scope| {
-            let guard = StopOnDrop(&stop);
-            let threads: Vec<_> = self
-                .connections
-                .iter_mut()
-                .enumerate()
-                .map(|(index, connection)| {
-                    let run = &run;
-                    scope.spawn(move || connection.drive(run, index, period_count))
-                })
-                .collect();
-            let led = lead(&Steering {
-                began,
-                active: &active,
-            });
-            drop(guard);
-            let time = began.elapsed();
-            let ended: Vec<_> = threads
-                .into_iter()
-                .map(|thread| thread.join().expect("the load does not panic"))
-                .collect();
-            (led, ended, time)
-        });
-        led?;
+        let drive = |(connection, index): (&mut Connection, _), stop: &AtomicBool| {
+            connection.drive(&run, index, period_count, stop)
+        };
+        let steering = Steering {
+            began,
+            active: &active,
+        };
+        let lead = || lead(&steering).map(|()| began.elapsed());
+        let (time, ended) = beside(self.connections.iter_mut().zip(0..), drive, lead);
+        let time = time?;
         let mut stretch = Stretch {
             time,
             times: histogram()?,
@@ -202,16 +187,7 @@ struct Run<'a> {
     popularity: &'a Popularity,
     kind: Mix,
     began: Instant,
-    stop: &'a AtomicBool,
     active: &'a AtomicUsize,
-}
-
-struct StopOnDrop<'a>(&'a AtomicBool);
-
-impl Drop for StopOnDrop<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
 }
 
 struct Connection {
@@ -265,10 +241,11 @@ impl Connection {
         run: &Run<'_>,
         index: usize,
         period_count: usize,
+        stop: &AtomicBool,
     ) -> anyhow::Result<(Histogram<u64>, Vec<u64>)> {
         let mut times = histogram()?;
         let mut periods = vec![0; period_count];
-        while !run.stop.load(Ordering::Relaxed) {
+        while !stop.load(Ordering::Relaxed) {
             if index >= run.active.load(Ordering::Relaxed) {
                 std::thread::sleep(REST);
                 continue;

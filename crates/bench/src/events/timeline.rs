@@ -88,7 +88,7 @@ pub(super) fn draw(
             (0..count).map(at).collect()
         })
         .collect();
-    let mut csv = Csv::new(&["seconds", "volume", "operations_per_second"]);
+    let mut csv = Csv::new("seconds,volume,operations_per_second");
     for (kind, curve) in kinds.iter().zip(&curves) {
         for (index, rate) in curve.iter().enumerate() {
             csv.row(&[&format!("{:.1}", seconds(index)), &kind.label(), rate]);

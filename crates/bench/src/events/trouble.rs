@@ -7,6 +7,7 @@ use anyhow::Context as _;
 
 use super::Kind;
 use crate::apps::memcached_load::{CONNECTION_COUNT, Steering};
+use crate::beside::in_background;
 use crate::cluster::LocalCluster;
 use crate::rot::Rot;
 use crate::swap_rig::interrupt::Interrupt;
@@ -115,25 +116,18 @@ pub(crate) fn flow(
     let scheme = FLOW_SCHEME.parse().expect("a valid scheme");
     let volume = cluster.volume(scheme, FLOW_BYTES)?;
     let mut worker = volume.worker().context("a worker for background flows")?;
-    let stop = AtomicBool::new(false);
-    let waited = std::thread::scope(|scope| {
-        let flow = scope.spawn(|| -> anyhow::Result<()> {
-            let mut piece = vec![0x5a; PIECE_BYTES];
-            let offsets = (0..FLOW_BYTES).step_by(PIECE_BYTES).cycle();
-            for offset in offsets {
-                if stop.load(Ordering::Relaxed) {
-                    break;
-                }
-                worker.write(offset, &piece)?;
-                worker.read(offset, &mut piece)?;
-            }
-            Ok(())
-        });
-        let waited = wait();
-        stop.store(true, Ordering::Relaxed);
-        flow.join().expect("a flow does not panic")?;
-        waited
-    });
+    let flow = |stop: &AtomicBool| {
+        let mut piece = vec![0x5a; PIECE_BYTES];
+        let mut offsets = (0..FLOW_BYTES).step_by(PIECE_BYTES).cycle();
+        while let Some(offset) = offsets.next()
+            && !stop.load(Ordering::Relaxed)
+        {
+            worker.write(offset, &piece)?;
+            worker.read(offset, &mut piece)?;
+        }
+        Ok(())
+    };
+    let waited = in_background(flow, wait);
     volume.close();
     waited
 }

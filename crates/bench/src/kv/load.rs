@@ -2,7 +2,7 @@
 //! a mix of reads and writes for a time.
 
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
@@ -15,6 +15,7 @@ use super::source::{Mix, Source};
 use super::tally::{Kind, SLICE, Tally};
 use super::wire::Protocol;
 use super::worker::Worker;
+use crate::beside::{self, beside};
 
 /// Where requests go.
 #[derive(Clone, Debug)]
@@ -144,39 +145,25 @@ impl Load<'_> {
                 Worker::connect(self, &shards, clients, source(thread), slice_count)
             })
             .collect::<Result<Vec<_>>>()?;
-        let stop = AtomicBool::new(false);
         let began = Instant::now();
-        let (led, tallies) = std::thread::scope(|scope| {
-            let stop = &stop;
-            let running: Vec<_> = workers
-                .into_iter()
-                .map(|worker| scope.spawn(move || worker.drive(began, stop)))
-                .collect();
-            let led = lead.map(|lead| {
-                let guard = StopOnDrop(stop);
-                let led = lead(began);
-                drop(guard);
-                led
-            });
-            let tallies: Vec<_> = running
-                .into_iter()
-                .map(|thread| thread.join().expect("the load does not panic"))
-                .collect();
-            (led, tallies)
-        });
+        let (led, tallies) = match lead {
+            Some(lead) => {
+                let drive = |worker: Worker<'_>, stop: &AtomicBool| worker.drive(began, stop);
+                let (led, tallies) = beside(workers, drive, || lead(began));
+                (Some(led), tallies)
+            }
+            None => {
+                let never = AtomicBool::new(false);
+                (
+                    None,
+                    beside::all(workers, |worker| worker.drive(began, &never)),
+                )
+            }
+        };
         let mut sum = Tally::new(slice_count)?;
         for tally in tallies {
             sum.add(tally?)?;
         }
         Ok((sum, led.transpose()?))
-    }
-}
-
-/// Lets the threads end also when the leader panics.
-struct StopOnDrop<'a>(&'a AtomicBool);
-
-impl Drop for StopOnDrop<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
     }
 }

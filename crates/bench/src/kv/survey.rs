@@ -395,19 +395,10 @@ fn seconds(at: usize) -> f64 {
 /// Leaves a table of every slice, as CSV and as JSON lines, and curves of medians over the rounds.
 pub(super) fn draw(dir: &Path, options: &Options, surveys: &[Vec<Survey>]) -> Result<()> {
     fs::create_dir_all(dir).with_context(|| format!("make {}", dir.display()))?;
-    let mut csv = Csv::new(&[
-        "variant",
-        "round",
-        "seconds",
-        "operations_per_second",
-        "get_p50_us",
-        "get_p90_us",
-        "get_p99_us",
-        "set_p50_us",
-        "set_p90_us",
-        "set_p99_us",
-        "failed",
-    ]);
+    let mut csv = Csv::new(
+        "variant,round,seconds,operations_per_second,get_p50_us,get_p90_us,get_p99_us,\
+         set_p50_us,set_p90_us,set_p99_us,failed",
+    );
     let mut lines = String::new();
     for (variant, rounds) in options.variants.iter().zip(surveys) {
         for (round, survey) in rounds.iter().enumerate() {
@@ -451,8 +442,7 @@ pub(super) fn draw(dir: &Path, options: &Options, surveys: &[Vec<Survey>]) -> Re
 
 /// A line for each partition that was taken over.
 fn takeovers(options: &Options, surveys: &[Vec<Survey>]) -> Csv {
-    let head = ["variant", "round", "when"];
-    let mut csv = Csv::new(&[&head[..], &Takeover::COLUMNS].concat());
+    let mut csv = Csv::new(&format!("variant,round,when,{}", Takeover::COLUMNS));
     for (variant, rounds) in options.variants.iter().zip(surveys) {
         for (round, survey) in rounds.iter().enumerate() {
             for (when, recovery) in &survey.recoveries {

@@ -6,6 +6,8 @@ use anyhow::{Context as _, ensure};
 use cenote_measure::random::Random;
 use hdrhistogram::Histogram;
 
+use crate::beside;
+
 /// In which order pages are touched.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Pattern {
@@ -83,14 +85,8 @@ pub(crate) fn touch(
 ) -> anyhow::Result<Touched> {
     let began = Instant::now();
     let until = began + Duration::from_secs_f64(seconds);
-    let parts: Vec<anyhow::Result<Part>> = std::thread::scope(|scope| {
-        let run = |thread| scope.spawn(move || part(bytes, pattern, thread, threads, until));
-        let running: Vec<_> = (0..threads).map(run).collect();
-        let ended = running.into_iter().map(|one| one.join());
-        ended
-            .map(|one| one.expect("a thread that touches"))
-            .collect()
-    });
+    let run = |thread| part(bytes, pattern, thread, threads, until);
+    let parts = beside::all(0..threads, run);
     let elapsed = began.elapsed().as_secs_f64();
     let mut all = Part::new();
     for one in parts {

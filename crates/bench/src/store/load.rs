@@ -15,6 +15,7 @@ use super::super::kv::source::{Mix, Source};
 use super::super::kv::tally::{Kind, Tally};
 use super::super::kv::worker::judge;
 use super::contender::{Client, Request};
+use crate::beside::{self, beside};
 use crate::swap_rig::interrupt::{self, Interrupt};
 
 /// What is stored, and which versions an answer may have.
@@ -112,7 +113,6 @@ impl Known<'_> {
         source: impl Fn(usize) -> Source<'s>,
         limit: Option<(Duration, &Interrupt)>,
     ) -> Result<Ran> {
-        let stop = AtomicBool::new(false);
         let began = Instant::now();
         let mut workers = Vec::new();
         for (thread, client) in clients.iter_mut().enumerate() {
@@ -129,28 +129,24 @@ impl Known<'_> {
                 scratch: (Vec::new(), Vec::new()),
             });
         }
-        let (slept, took, workers) = std::thread::scope(|scope| {
-            let stop = &stop;
-            let drive = |worker: Worker<'_, 's>| worker.drive(stop);
-            let running: Vec<_> = workers
-                .into_iter()
-                .map(|worker| scope.spawn(move || drive(worker)))
-                .collect();
-            let slept = limit.map_or(Ok(()), |(time, interrupt)| interrupt.sleep(time));
-            let took = began.elapsed();
-            if limit.is_some() {
-                stop.store(true, Ordering::Relaxed);
+        let ((slept, took), workers) = match limit {
+            Some((time, interrupt)) => {
+                let drive = |worker: Worker<'_, 's>, stop: &AtomicBool| worker.drive(stop);
+                beside(workers, drive, || (interrupt.sleep(time), began.elapsed()))
             }
-            let ended = running.into_iter().map(|thread| thread.join());
-            (slept, took, ended.collect::<Vec<_>>())
-        });
+            None => {
+                let never = AtomicBool::new(false);
+                let ended = beside::all(workers, |worker| worker.drive(&never));
+                ((Ok(()), began.elapsed()), ended)
+            }
+        };
         let mut ran = Ran {
             tally: Tally::new(0)?,
             took,
             ended: Ended::default(),
         };
         for worker in workers {
-            let (tally, ended) = worker.expect("the load does not panic")?;
+            let (tally, ended) = worker?;
             ran.tally.add(tally)?;
             ran.ended.all += ended.all;
             ran.ended.puts += ended.puts;

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use cenote_wire::messages;
+
 use crate::links::HostConfig;
 use crate::providers::Machine;
 
@@ -28,25 +30,17 @@ impl fmt::Display for Order {
     }
 }
 
-/// How far a machine is.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-#[repr(u8)]
-pub enum Stage {
-    /// Its provider may have been asked. Nobody knows what it did.
-    Ordered = 1,
-    /// It was got.
-    Used = 2,
-    /// It is to go back.
-    Releasing = 3,
-}
-
-impl Stage {
-    /// By its number.
-    #[must_use]
-    pub fn of(number: u8) -> Option<Self> {
-        [Self::Ordered, Self::Used, Self::Releasing]
-            .into_iter()
-            .find(|stage| *stage as u8 == number)
+messages! {
+    /// How far a machine is.
+    #[derive(Clone, Copy, Debug, Eq, PartialEq)]
+    #[repr(u8)]
+    pub enum Stage | "no known stage of a machine" {
+        /// Its provider may have been asked. Nobody knows what it did.
+        1 => Ordered,
+        /// It was got.
+        2 => Used,
+        /// It is to go back.
+        3 => Releasing,
     }
 }
 

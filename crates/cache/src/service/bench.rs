@@ -4,7 +4,6 @@
 //! One thread for each handle (the configuration's c), b times q requests under way on each, every one for
 //! a record at random.
 
-use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -15,6 +14,7 @@ use serde::Serialize;
 
 use super::{Cache, CallError};
 use crate::client::Ended;
+use crate::closed_loop::on_threads;
 use crate::random::Random;
 
 /// One run.
@@ -71,32 +71,11 @@ struct Seen {
 /// If the plan has records of no byte, or nothing under way.
 pub fn run(caches: &mut [Cache], plan: &Plan) -> Result<Figures, CallError> {
     assert!(plan.record_bytes > 0 && plan.under_way > 0, "{plan:?}");
-    let (barrier, failed) = (Barrier::new(caches.len()), AtomicBool::new(false));
-    let ends: Vec<Result<Seen, CallError>> = std::thread::scope(|scope| {
-        let threads: Vec<_> = caches
-            .iter_mut()
-            .zip(1_u64..)
-            .map(|(cache, number)| {
-                let (barrier, failed) = (&barrier, &failed);
-                scope.spawn(move || {
-                    barrier.wait();
-                    let random = Random::new(plan.seed ^ number << 32);
-                    let seen = of_one(cache, plan, random, failed);
-                    failed.fetch_or(seen.is_err(), Ordering::Relaxed);
-                    seen
-                })
-            })
-            .collect();
-        let join = |thread: std::thread::ScopedJoinHandle<'_, _>| {
-            thread
-                .join()
-                .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-        };
-        threads.into_iter().map(join).collect()
-    });
+    let ends = on_threads(caches, plan.seed, |cache, random, failed| {
+        of_one(cache, plan, random, failed)
+    })?;
     let mut all = nothing();
     for seen in ends {
-        let seen = seen?;
         all.latency.add(&seen.latency).expect("of the same bounds");
         all.requests += seen.requests;
         all.reads += seen.reads;

@@ -148,7 +148,10 @@ fn difference(said: &Image, wanted: &Image) -> Vec<Record> {
     let mut news = Vec::new();
     for (number, host) in (0..).zip(&wanted.hosts) {
         if said.hosts.get(usize::from(number)) != Some(host) {
-            news.push(Record::Host(number, host.clone()));
+            news.push(Record::Host {
+                number,
+                host: host.clone(),
+            });
         }
     }
     for (number, region) in (0_u32..).zip(&wanted.regions) {
@@ -156,13 +159,16 @@ fn difference(said: &Image, wanted: &Image) -> Vec<Record> {
         let is_injected = is_injected(InjectedFault::GenerationUnkept);
         let is_same_place = |known: &KeptRegion| known.hosts == region.hosts;
         if known != Some(region) && !(is_injected && known.is_some_and(is_same_place)) {
-            news.push(Record::Region(number, region.clone()));
+            news.push(Record::Region {
+                number,
+                region: region.clone(),
+            });
         }
     }
     for number in 0..u16::try_from(wanted.hosts.len()).expect("at most 4096 hosts") {
         let is_leaving = wanted.leaving.contains(&number);
         if said.leaving.contains(&number) != is_leaving {
-            news.push(Record::Leaving(number, is_leaving));
+            news.push(Record::Leaving { number, is_leaving });
         }
     }
     for machine in &wanted.machines {
@@ -181,7 +187,7 @@ fn difference(said: &Image, wanted: &Image) -> Vec<Record> {
     }
     for (&region, &until_ms) in &wanted.outdated {
         if said.outdated.get(&region) != Some(&until_ms) {
-            news.push(Record::Outdated(region, until_ms));
+            news.push(Record::Outdated { region, until_ms });
         }
     }
     news

@@ -5,10 +5,10 @@
 
 use cenote_fabric::MESSAGE_BYTES_MAX;
 use cenote_pool::control::Window;
-use cenote_wire::{Field, ListToEnd, Reader, Rest, Tagged, Taken, Text, Writer, messages};
+use cenote_wire::{Field, ListToEnd, Reader, Rest, Taken, Text, Writer, messages};
 
 use crate::configuration::Configuration;
-use crate::owner::{Access, Copy, Entry, REGION_BYTES_MAX};
+use crate::owner::{Copy, Entry, REGION_BYTES_MAX};
 
 /// Counts versions of these messages. A manager refuses a client of another one by name.
 pub const VERSION: u16 = 3;
@@ -265,12 +265,6 @@ impl<'a> Field<'a> for Copy {
         let windows = (0..slabs).map(window).collect::<Result<_, _>>()?;
         Ok(Self::new(usize::from(host), windows))
     }
-}
-
-/// What a client may do, by its number.
-#[must_use]
-pub fn access_of(number: u8) -> Option<Access> {
-    Access::take_tagged(number, &mut Reader::new(&[])).ok()
 }
 
 #[cfg(test)]

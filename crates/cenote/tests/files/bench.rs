@@ -5,7 +5,7 @@ use std::path::Path;
 use cenote_block::swap::FUSE_RINGS_SWITCH;
 
 use crate::mount_rig::MountRig;
-use crate::support::{has, run};
+use crate::support::{has, run, words};
 
 #[test]
 fn files_are_measured_beside_a_passthrough_tmpfs_and_ext4() {
@@ -15,15 +15,7 @@ fn files_are_measured_beside_a_passthrough_tmpfs_and_ext4() {
         return;
     }
     let before = std::fs::read_to_string(FUSE_RINGS_SWITCH).ok();
-    let small = [
-        "--quick",
-        "--files",
-        "300",
-        "--data",
-        "8",
-        "--duration",
-        "100ms",
-    ];
+    let small = words("--quick --files 300 --data 8 --duration 100ms");
     let ended = run(&[&["bench", "files", "--json"], &small[..]].concat()).expect(0);
     let lines: Vec<serde_json::Value> = (ended.stdout.lines())
         .map(|line| serde_json::from_str(line).expect("a JSON line"))

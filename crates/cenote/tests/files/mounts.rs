@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use crate::mount_rig::{MountRig, NEW, OLD, PATIENCE, Switch};
 use crate::support::server::Server;
-use crate::support::{Ended, cenote, signal, wait_ended};
+use crate::support::{Ended, cenote, signal, wait_ended, words};
 
 #[test]
 fn files_stay_from_mount_to_mount_and_a_signal_unmounts() {
@@ -181,15 +181,7 @@ fn what_cannot_be_mounted_says_so() {
         there.stderr.contains("volume v already exists"),
         "{there:?}"
     );
-    let small = [
-        "--volume",
-        "w",
-        "--size",
-        "1M",
-        "--scheme",
-        "plain",
-        "--background",
-    ];
+    let small = words("--volume w --size 1M --scheme plain --background");
     let small = place.run(&small).expect(2);
     assert!(
         small.stderr.contains("too small for a file system"),
@@ -200,9 +192,7 @@ fn what_cannot_be_mounted_says_so() {
 #[test]
 fn a_volume_that_holds_something_else_is_left_alone() {
     let Some(place) = MountRig::new() else { return };
-    let volume = [
-        "volume", "create", "v", "--size", "64M", "--scheme", "mirror:2",
-    ];
+    let volume = words("volume create v --size 64M --scheme mirror:2");
     place.folder.run(&volume).expect(0);
     let mut nbd = Server::start(&place.folder, &["--volume", "v"]);
     assert!(nbd.ready().starts_with("ready "));

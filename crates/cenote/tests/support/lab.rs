@@ -11,7 +11,7 @@ use std::process::{Child, Command, Output, Stdio};
 use serde_json::Value;
 
 use super::well::until;
-use super::{Ended, Folder, cenote, has, signal};
+use super::{Ended, Folder, cenote, has, signal, words};
 
 /// Hosts and a server of one volume on them.
 pub struct Lab {
@@ -210,14 +210,9 @@ impl Lab {
 
     /// Writes and verifies the whole volume in 4 KiB blocks, 16 in flight.
     pub fn fio(&self) -> Load {
-        self.fio_with(&[
-            "--rw=randwrite",
-            "--bs=4k",
-            "--iodepth=16",
-            "--size=192M",
-            "--verify=crc32c",
-            "--do_verify=1",
-        ])
+        self.fio_with(&words(
+            "--rw=randwrite --bs=4k --iodepth=16 --size=192M --verify=crc32c --do_verify=1",
+        ))
     }
 
     pub fn fio_with(&self, arguments: &[&str]) -> Load {
@@ -227,12 +222,9 @@ impl Lab {
     /// As [`Lab::fio_with`], over another server.
     pub fn fio_to(&self, uri: &str, arguments: &[&str]) -> Load {
         let child = Command::new("fio")
-            .args([
-                "--name=load",
-                "--ioengine=nbd",
-                "--verify_fatal=1",
-                "--verify_state_save=0",
-            ])
+            .args(words(
+                "--name=load --ioengine=nbd --verify_fatal=1 --verify_state_save=0",
+            ))
             .arg(format!("--uri={uri}"))
             // Slow enough that faults land in the middle, whatever the machine.
             .args(["--rate_iops=12000"])

@@ -39,6 +39,12 @@ pub fn cenote() -> Command {
     command
 }
 
+/// The words of a line, such as a command's: none of them has a blank in it, nor have the paths of
+/// temporary folders.
+pub fn words(line: &str) -> Vec<&str> {
+    line.split_whitespace().collect()
+}
+
 /// Whether all these programs are there; says which is not.
 pub fn has(programs: &[&str]) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();

@@ -12,6 +12,11 @@ use super::{Ended, cenote, signal};
 /// How long what must happen may take on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(180);
 
+/// Five nodes of as many groups: two of them may be lost.
+pub const FIVE: [&str; 8] = [
+    "--nodes", "5", "--groups", "5", "--code", "3+2", "--memory", "256M",
+];
+
 /// A folder for a cluster of nodes; whatever runs in it is ended when it is dropped.
 pub struct Well(tempfile::TempDir);
 

@@ -61,7 +61,7 @@ fn asked(stream: &mut (impl Read + Write), said: &[u8]) -> (u16, String) {
 
 #[test]
 fn both_protocols_see_the_same_items_wherever_they_are() {
-    let server = Server::start(&["-p", "-1", "-l", "127.0.0.1", "-t", "4"]);
+    let server = Server::local("-t 4");
     let (mut binary, mut text) = (server.connect(), server.connect());
     let mut said = Vec::new();
     for index in 0..500 {
@@ -99,7 +99,7 @@ fn both_protocols_see_the_same_items_wherever_they_are() {
 
 #[test]
 fn what_is_about_no_item_is_answered_too() {
-    let server = Server::start(&["-p", "-1", "-l", "127.0.0.1", "-t", "3"]);
+    let server = Server::local("-t 3");
     let mut stream = server.connect();
     let done = (0, String::new());
     let not_found = (1, "Not found".to_owned());
@@ -149,7 +149,7 @@ fn clients_say_who_they_are_by_sasl() {
     let users = folder.path().join("users");
     std::fs::write(&users, "ada:secret\n").unwrap();
     let users = users.to_str().unwrap();
-    let server = Server::start(&["-p", "-1", "-l", "127.0.0.1", "-S", "-Y", users]);
+    let server = Server::local(&format!("-S -Y {users}"));
     let mut stream = server.connect();
     let refused = (0x20, "Auth failure.".to_owned());
     let list = message(MECHANISMS, b"", b"", b"");
@@ -170,7 +170,7 @@ fn clients_say_who_they_are_by_sasl() {
     stream.write_all(b"version\r\n").unwrap();
     assert_eq!(stream.read(&mut [0; 1]).unwrap_or(0), 0);
     // With a protocol of their choice they say it in either.
-    let server = Server::start(&["-p", "-1", "-l", "127.0.0.1", "-Y", users]);
+    let server = Server::local(&format!("-Y {users}"));
     let mut stream = server.connect();
     assert_eq!(asked(&mut stream, &said), (0, "Authenticated".to_owned()));
     assert_eq!(asked(&mut stream, &set), (0, String::new()));
@@ -181,7 +181,7 @@ fn clients_say_who_they_are_by_sasl() {
 
 #[test]
 fn a_flush_after_2038_is_none_at_once() {
-    let server = Server::start(&["-p", "-1", "-l", "127.0.0.1"]);
+    let server = Server::local("");
     let mut stream = server.connect();
     let set = message(SET, &[0; 8], b"k", b"v");
     assert_eq!(asked(&mut stream, &set), (0, String::new()));
@@ -193,7 +193,7 @@ fn a_flush_after_2038_is_none_at_once() {
 
 #[test]
 fn half_a_message_holds_up_nobody_else_and_takes_no_memory() {
-    let server = Server::start(&["-p", "-1", "-l", "127.0.0.1", "-t", "1", "-m", "64"]);
+    let server = Server::local("-t 1 -m 64");
     let before = server.resident_bytes();
     // Each announces as much as an item may have, or a body of 4 GiB that nobody wants.
     let large = message(SET, &[0; 8], b"k", &vec![b'v'; 1_000_000]);

@@ -24,7 +24,7 @@ fn output(program: &str, arguments: &[&str]) -> Option<(bool, String)> {
 
 #[test]
 fn memcapable_passes_in_both_protocols() {
-    let server = Server::start(&["-p", "-1", "-l", "127.0.0.1"]);
+    let server = Server::local("");
     let port = server.tcp_port().to_string();
     for protocol in ["-a", "-b"] {
         let arguments = ["-h", "127.0.0.1", "-p", &port, protocol];
@@ -37,7 +37,7 @@ fn memcapable_passes_in_both_protocols() {
 
 #[test]
 fn the_tools_of_libmemcached_work() {
-    let server = Server::start(&["-p", "-1", "-l", "127.0.0.1", "-t", "2"]);
+    let server = Server::local("-t 2");
     let servers = format!("--servers=127.0.0.1:{}", server.tcp_port());
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("item");
@@ -115,7 +115,7 @@ fn pymemcache_and_pylibmc_work() {
             None => return,
         }
     }
-    let server = Server::start(&["-p", "-1", "-l", "127.0.0.1", "-t", "2"]);
+    let server = Server::local("-t 2");
     let output = Command::new("python3")
         .args(["-c", PYTHON, &server.tcp_port().to_string()])
         .env("PYTHONPATH", &target)
@@ -198,7 +198,7 @@ fn tls_shows_its_certificate_and_asks_for_the_clients() {
     let files = format!(
         "ssl_chain_cert={certificate},ssl_key={key},ssl_ca_cert={authority},ssl_verify_mode=2"
     );
-    let server = Server::start(&["-p", "-1", "-l", "127.0.0.1", "-Z", "-o", &files, "-t", "2"]);
+    let server = Server::local(&format!("-Z -o {files} -t 2"));
     let port = server.tcp_port().to_string();
     let Some((passed, said)) = output(
         "python3",
@@ -214,6 +214,6 @@ fn tls_shows_its_certificate_and_asks_for_the_clients() {
     let relabelled = written.replace(" PRIVATE KEY", " RSA PRIVATE KEY");
     assert_ne!(written, relabelled);
     std::fs::write(&key, relabelled).unwrap();
-    let server = Server::start(&["-p", "-1", "-l", "127.0.0.1", "-Z", "-o", &files, "-t", "1"]);
+    let server = Server::local(&format!("-Z -o {files} -t 1"));
     assert_eq!(server.stop(), Some(0));
 }

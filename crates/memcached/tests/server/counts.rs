@@ -8,7 +8,7 @@ use super::process::{Server, ask, read_to, stats, until};
 
 #[test]
 fn a_dump_has_every_key_of_every_thread_once() {
-    let server = Server::start(&["-p", "-1", "-l", "127.0.0.1", "-t", "3"]);
+    let server = Server::local("-t 3");
     let mut stream = server.connect();
     let mut expected: Vec<String> = Vec::new();
     for number in 0..500 {
@@ -39,7 +39,7 @@ fn a_dump_has_every_key_of_every_thread_once() {
         "{some}"
     );
 
-    let server = Server::start(&["-p", "-1", "-l", "127.0.0.1", "-X"]);
+    let server = Server::local("-X");
     let said = ask(&mut server.connect(), "stats cachedump 1 0\r\nmn\r\n");
     assert_eq!(said, "CLIENT_ERROR stats cachedump not allowed\r\nMN\r\n");
     let said = ask(&mut server.connect(), "lru_crawler metadump all\r\nmn\r\n");
@@ -49,16 +49,7 @@ fn a_dump_has_every_key_of_every_thread_once() {
 #[test]
 fn a_long_dump_is_told_as_it_is_read() {
     const COUNT: usize = 30_000;
-    let server = Server::start(&[
-        "-p",
-        "-1",
-        "-l",
-        "127.0.0.1",
-        "-t",
-        "3",
-        "--meta-dialect",
-        "later",
-    ]);
+    let server = Server::local("-t 3 --meta-dialect later");
     let mut stream = server.connect();
     let long = "k".repeat(200);
     for part in 0..COUNT / 1000 {
@@ -87,7 +78,7 @@ fn a_long_dump_is_told_as_it_is_read() {
 
 #[test]
 fn items_that_have_ended_are_counted_as_reclaimed() {
-    let server = Server::start(&["-p", "-1", "-l", "127.0.0.1", "-t", "2"]);
+    let server = Server::local("-t 2");
     let mut stream = server.connect();
     for number in 0..40 {
         ask(&mut stream, &format!("set k{number} 0 2 1\r\nx\r\nmn\r\n"));
@@ -105,15 +96,15 @@ fn items_that_have_ended_are_counted_as_reclaimed() {
 #[test]
 fn later_meta_commands_are_spoken_where_that_is_asked_for() {
     let said = "ms a 1 MA N0 s\r\n1\r\nms a 1 MP N0\r\n0\r\nms b 1 MA\r\n1\r\nmg a v\r\nmd a x C1\r\nmd a x\r\nmg a v f\r\nmd c q\r\nma c q\r\nmn\r\n";
-    let answers = |arguments: &[&str]| {
-        let server = Server::start(&[&["-p", "-1", "-l", "127.0.0.1"], arguments].concat());
+    let answers = |arguments: &str| {
+        let server = Server::local(arguments);
         ask(&mut server.connect(), said)
     };
     let later = "HD s1\r\nHD\r\nNS\r\nVA 2\r\n01\r\nEX\r\nHD\r\nVA 0 f0\r\n\r\nMN\r\n";
-    assert_eq!(answers(&["--meta-dialect", "later"]), later);
+    assert_eq!(answers("--meta-dialect later"), later);
     let fault = "CLIENT_ERROR invalid or duplicate flag\r\n";
     let now = format!("NS\r\nNS\r\nNS\r\nEN\r\n{fault}{fault}EN\r\nNF\r\nNF\r\nMN\r\n");
-    assert_eq!(answers(&[]), now);
+    assert_eq!(answers(""), now);
 }
 
 /// What `stats items` or `stats slabs` says of classes, by its names.
@@ -128,7 +119,7 @@ fn told(stream: &mut TcpStream, what: &str) -> BTreeMap<String, u64> {
 
 #[test]
 fn items_are_told_by_the_classes_that_memcached_would_put_them_into() {
-    let server = Server::start(&["-p", "-1", "-l", "127.0.0.1", "-t", "3"]);
+    let server = Server::local("-t 3");
     let mut stream = server.connect();
     assert!(told(&mut stream, "items").is_empty());
     // 37 bytes with the overhead of 59 are the most of class 1; flags are 4 of them.
@@ -177,12 +168,11 @@ fn items_are_told_by_the_classes_that_memcached_would_put_them_into() {
 
 #[test]
 fn the_time_moves_on_where_that_is_asked_for_and_allowed() {
-    let server = Server::start(&["-p", "-1", "-l", "127.0.0.1", "-t", "3"]);
+    let server = Server::local("-t 3");
     let said = ask(&mut server.connect(), "debugtime 3\r\nmn\r\n");
     assert_eq!(said, "ERROR\r\nMN\r\n");
 
-    let arguments = ["-p", "-1", "-l", "127.0.0.1", "-t", "3", "--debug-time"];
-    let server = Server::start(&arguments);
+    let server = Server::local("-t 3 --debug-time");
     let mut stream = server.connect();
     let keys: Vec<String> = (0..20).map(|number| format!("key{number}")).collect();
     let sets = keys

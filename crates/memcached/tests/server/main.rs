@@ -81,7 +81,7 @@ fn clients_say_who_they_are_where_that_is_asked() {
     let folder = tempfile::tempdir().unwrap();
     let users = folder.path().join("users");
     fs::write(&users, "ada:secret\n").unwrap();
-    let server = Server::start(&["-p", "-1", "-l", "127.0.0.1", "-Y", users.to_str().unwrap()]);
+    let server = Server::local(&format!("-Y {}", users.display()));
     let mut stream = server.connect();
     let said =
         "get a\r\nset x 0 0 10\r\nada Secret\r\nset x 0 0 10\r\nada secret\r\nget a\r\nmn\r\n";
@@ -116,7 +116,7 @@ fn full_memory_drops_the_oldest_or_refuses() {
         }
         refused
     };
-    let server = Server::start(&["-p", "-1", "-l", "127.0.0.1", "-m", "8", "-t", "2"]);
+    let server = Server::local("-m 8 -t 2");
     let mut stream = server.connect();
     assert_eq!(fill(&mut stream), 0);
     let stats = process::stats(&mut stream);
@@ -124,7 +124,7 @@ fn full_memory_drops_the_oldest_or_refuses() {
     assert!(ask(&mut stream, "get key199\r\nmn\r\n").starts_with("VALUE"));
     assert_eq!(ask(&mut stream, "get key0\r\nmn\r\n"), "END\r\nMN\r\n");
 
-    let server = Server::start(&["-p", "-1", "-l", "127.0.0.1", "-m", "8", "-M", "-t", "2"]);
+    let server = Server::local("-m 8 -M -t 2");
     let mut stream = server.connect();
     assert!(fill(&mut stream) > 100);
     let stats = process::stats(&mut stream);
@@ -147,7 +147,7 @@ fn full_memory_drops_the_oldest_or_refuses() {
 
 #[test]
 fn items_end_when_their_time_has_come() {
-    let server = Server::start(&["-p", "-1", "-l", "127.0.0.1", "-t", "2"]);
+    let server = Server::local("-t 2");
     let mut stream = server.connect();
     let said = "set a 0 2 1\r\nx\r\nset b 0 -1 1\r\nx\r\nset c 0 1000 1\r\nx\r\nget b\r\nmn\r\n";
     assert_eq!(
@@ -166,7 +166,7 @@ fn items_end_when_their_time_has_come() {
 
 #[test]
 fn a_thousand_connections_are_served_and_the_next_is_told() {
-    let server = Server::start(&["-p", "-1", "-l", "127.0.0.1", "-c", "1000"]);
+    let server = Server::local("-c 1000");
     let mut streams: Vec<TcpStream> = (0..1000).map(|_| server.connect()).collect();
     for (index, stream) in streams.iter_mut().enumerate() {
         write!(
@@ -194,16 +194,7 @@ fn a_thousand_connections_are_served_and_the_next_is_told() {
 
 #[test]
 fn without_maxconns_fast_the_next_connection_waits() {
-    let server = Server::start(&[
-        "-p",
-        "-1",
-        "-l",
-        "127.0.0.1",
-        "-c",
-        "2",
-        "-o",
-        "no_maxconns_fast",
-    ]);
+    let server = Server::local("-c 2 -o no_maxconns_fast");
     let mut first = server.connect();
     let mut second = server.connect();
     assert_eq!(
@@ -221,7 +212,7 @@ fn without_maxconns_fast_the_next_connection_waits() {
 
 #[test]
 fn who_has_closed_one_half_gets_all_answers() {
-    let server = Server::start(&["-p", "-1", "-l", "127.0.0.1", "-t", "3"]);
+    let server = Server::local("-t 3");
     let mut stream = server.connect();
     let mut expected = String::new();
     let mut said = String::new();
@@ -239,7 +230,7 @@ fn who_has_closed_one_half_gets_all_answers() {
 
 #[test]
 fn hostile_streams_end_no_server() {
-    let server = Server::start(&["-p", "-1", "-l", "127.0.0.1", "-t", "2"]);
+    let server = Server::local("-t 2");
     let mut seed = 0x9e37_79b9_7f4a_7c15_u64;
     let mut noise = || {
         seed = seed
@@ -272,7 +263,7 @@ fn hostile_streams_end_no_server() {
 
 #[test]
 fn who_does_not_read_does_not_cost_memory() {
-    let server = Server::start(&["-p", "-1", "-l", "127.0.0.1", "-t", "2", "-m", "1024"]);
+    let server = Server::local("-t 2 -m 1024");
     let big = "v".repeat(1_000_000);
     for key in ["a", "b", "c", "d"] {
         assert_eq!(
@@ -317,7 +308,7 @@ fn who_does_not_read_does_not_cost_memory() {
 
 #[test]
 fn the_silent_are_dropped_where_that_is_asked() {
-    let server = Server::start(&["-p", "-1", "-l", "127.0.0.1", "-o", "idle_timeout=5"]);
+    let server = Server::local("-o idle_timeout=5");
     let mut stream = server.connect();
     assert_eq!(ask(&mut stream, "mn\r\n"), "MN\r\n");
     assert_eq!(stream.read(&mut [0]).unwrap(), 0);
@@ -326,13 +317,13 @@ fn the_silent_are_dropped_where_that_is_asked() {
 
 #[test]
 fn shutdown_is_served_only_where_that_is_allowed() {
-    let server = Server::start(&["-p", "-1", "-l", "127.0.0.1"]);
+    let server = Server::local("");
     assert_eq!(
         ask(&mut server.connect(), "shutdown\r\nmn\r\n"),
         "ERROR: shutdown not enabled\r\nMN\r\n"
     );
     for (said, graceful) in [("shutdown\r\n", false), ("shutdown graceful\r\n", true)] {
-        let server = Server::start(&["-p", "-1", "-l", "127.0.0.1", "-A"]);
+        let server = Server::local("-A");
         let mut stream = server.connect();
         assert_eq!(
             ask(&mut stream, "shutdown now\r\nmn\r\n"),
@@ -411,20 +402,9 @@ fn options_are_refused_as_memcached_refuses_them() {
     }
     let (_, help) = run(&["-h"]);
     assert!(help.starts_with("memcached 1.6.18"), "{help}");
-    let server = Server::start(&[
-        "-p",
-        "-1",
-        "-l",
-        "127.0.0.1",
-        "-B",
-        "ascii",
-        "-f",
-        "1.1",
-        "-L",
-        "-o",
-        "tail_repair_time=9,hashpower=20,relaxed_privileges",
-        "-v",
-    ]);
+    let server = Server::local(
+        "-B ascii -f 1.1 -L -o tail_repair_time=9,hashpower=20,relaxed_privileges -v",
+    );
     assert_eq!(ask(&mut server.connect(), "mn\r\n"), "MN\r\n");
     server.signal("TERM");
     let (status, log) = server.wait();
@@ -448,8 +428,8 @@ fn what_is_no_request_of_this_protocol_closes_the_connection() {
     let folder = tempfile::tempdir().unwrap();
     let users = folder.path().join("users");
     fs::write(&users, "ada:secret\n").unwrap();
-    let server = Server::start(&["-p", "-1", "-l", "127.0.0.1"]);
-    let asking = Server::start(&["-p", "-1", "-l", "127.0.0.1", "-Y", users.to_str().unwrap()]);
+    let server = Server::local("");
+    let asking = Server::local(&format!("-Y {}", users.display()));
     let answer = |server: &Server, said: &[u8]| {
         let mut stream = server.connect();
         stream.write_all(said).unwrap();
@@ -477,7 +457,7 @@ fn what_is_no_request_of_this_protocol_closes_the_connection() {
 
 #[test]
 fn requests_of_one_connection_do_not_hold_up_another() {
-    let server = Server::start(&["-p", "-1", "-l", "127.0.0.1", "-t", "1", "-R", "1"]);
+    let server = Server::local("-t 1 -R 1");
     let mut busy = server.connect();
     let writer = busy.try_clone().unwrap();
     let said = "set a 0 0 1\r\nx\r\nget a\r\n".repeat(20_000) + "quit\r\n";
@@ -515,13 +495,13 @@ fn a_udp_port_alone_is_the_tcp_port_as_well() {
 #[test]
 fn who_may_read_and_change_everything_is_said_when_it_starts() {
     let open = "Anyone who can reach the ports can read and change every item";
-    let server = Server::start(&["-p", "-1", "-l", "127.0.0.1"]);
+    let server = Server::local("");
     assert!(server.said().contains(open), "{}", server.said());
     assert_eq!(server.stop(), Some(0));
     let folder = tempfile::tempdir().unwrap();
     let users = folder.path().join("users");
     std::fs::write(&users, "who:secret\n").unwrap();
-    let server = Server::start(&["-p", "-1", "-l", "127.0.0.1", "-Y", users.to_str().unwrap()]);
+    let server = Server::local(&format!("-Y {}", users.display()));
     let said = server.said();
     assert!(
         !said.contains(open) && said.contains("unencrypted"),

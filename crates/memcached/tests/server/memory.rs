@@ -35,7 +35,7 @@ fn fill(server: &Server, kind: &str, count: u64, length: usize, limit_bytes: u64
 
 #[test]
 fn small_medium_and_large_items_take_turns_within_the_limit() {
-    let server = Server::start(&["-p", "-1", "-l", "127.0.0.1", "-t", "2", "-m", "48"]);
+    let server = Server::local("-t 2 -m 48");
     let limit = 48 * MIB;
     let items = |kind: &str, count, length| {
         fill(&server, kind, count, length, limit);
@@ -57,7 +57,7 @@ fn small_medium_and_large_items_take_turns_within_the_limit() {
 
 #[test]
 fn without_eviction_an_error_is_answered_and_nothing_goes() {
-    let server = Server::start(&["-p", "-1", "-l", "127.0.0.1", "-t", "2", "-m", "32", "-M"]);
+    let server = Server::local("-t 2 -m 32 -M");
     for (kind, length) in [("s", 10), ("l", 100_000)] {
         let value = "v".repeat(length);
         let mut stream = server.connect();
@@ -106,19 +106,7 @@ fn push(stream: &mut TcpStream, said: &[u8]) -> usize {
 
 #[test]
 fn clients_that_stop_in_the_middle_do_not_take_more() {
-    let arguments = [
-        "-p",
-        "-1",
-        "-l",
-        "127.0.0.1",
-        "-t",
-        "2",
-        "-m",
-        "48",
-        "-c",
-        "2000",
-    ];
-    let server = Server::start(&arguments);
+    let server = Server::local("-t 2 -m 48 -c 2000");
     let mut stream = server.connect();
     let big = "v".repeat(1_000_000);
     ask(
@@ -160,8 +148,7 @@ fn clients_that_stop_in_the_middle_do_not_take_more() {
 
 #[test]
 fn large_requests_of_many_clients_wait_for_each_other() {
-    let arguments = ["-p", "-1", "-l", "127.0.0.1", "-t", "2", "-m", "160"];
-    let server = Server::start(&arguments);
+    let server = Server::local("-t 2 -m 160");
     let big = "v".repeat(1_000_000);
     let mut clients: Vec<_> = (0..64).map(|_| server.connect()).collect();
     std::thread::scope(|scope| {

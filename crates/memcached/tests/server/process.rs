@@ -54,6 +54,13 @@ pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
 }
 
 impl Server {
+    /// Starts one on a port of this machine alone, with these arguments beside, of which none has a
+    /// blank.
+    pub fn local(more: &str) -> Self {
+        let line = format!("-p -1 -l 127.0.0.1 {more}");
+        Self::start(&line.split_whitespace().collect::<Vec<_>>())
+    }
+
     /// Starts it, and waits until it has its sockets.
     pub fn start(arguments: &[&str]) -> Self {
         Self::try_start(arguments).expect("it listens")

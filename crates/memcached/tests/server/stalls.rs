@@ -41,9 +41,8 @@ fn still_stand(streams: &mut [TcpStream]) -> usize {
     reads.filter(waits).count()
 }
 
-fn others_go_on(arguments: &[&str], count: usize, bytes: usize) {
-    let server =
-        Server::start(&[&["-p", "-1", "-l", "127.0.0.1", "-c", "4000"], arguments].concat());
+fn others_go_on(arguments: &str, count: usize, bytes: usize) {
+    let server = Server::local(&format!("-c 4000 {arguments}"));
     let mut client = server.connect();
     assert_eq!(
         ask(&mut client, "set a 0 0 1\r\nx\r\nmn\r\n"),
@@ -81,9 +80,8 @@ fn others_go_on(arguments: &[&str], count: usize, bytes: usize) {
 
 /// `count` of one address stall after so many bytes; large stores of another are answered while most of them
 /// stand.
-fn another_address_goes_on(arguments: &[&str], count: usize, bytes: usize) {
-    let server =
-        Server::start(&[&["-p", "-1", "-l", "127.0.0.1", "-c", "4000"], arguments].concat());
+fn another_address_goes_on(arguments: &str, count: usize, bytes: usize) {
+    let server = Server::local(&format!("-c 4000 {arguments}"));
     let mut stalled = stalled(&server, count, bytes);
     let value = "v".repeat(900_000);
     // One client for each thread.
@@ -105,18 +103,18 @@ fn another_address_goes_on(arguments: &[&str], count: usize, bytes: usize) {
 
 #[test]
 fn many_of_one_address_that_stop_late_and_large_stores_of_another() {
-    another_address_goes_on(&["-m", "64"], 300, 900_000);
+    another_address_goes_on("-m 64", 300, 900_000);
 }
 
 #[test]
 fn many_of_one_address_that_stop_late_on_one_thread_and_large_stores_of_another() {
-    another_address_goes_on(&["-m", "64", "-t", "1"], 300, 900_000);
+    another_address_goes_on("-m 64 -t 1", 300, 900_000);
 }
 
 /// They wait for each other, and those of another address for none of them.
 #[test]
 fn many_of_one_address_that_trickle_and_all_requests_of_another() {
-    let server = Server::start(&["-p", "-1", "-l", "127.0.0.1", "-m", "1024", "-t", "1"]);
+    let server = Server::local("-m 1024 -t 1");
     let mut stalled = stalled(&server, 100, 200_000);
     let value = "v".repeat(900_000);
     for round in 0..8 {
@@ -135,17 +133,17 @@ fn many_of_one_address_that_trickle_and_all_requests_of_another() {
 
 #[test]
 fn many_that_stop_early_in_little_memory() {
-    others_go_on(&["-m", "64"], 300, 200_000);
+    others_go_on("-m 64", 300, 200_000);
 }
 
 #[test]
 fn many_that_stop_late_on_one_thread() {
-    others_go_on(&["-m", "128", "-t", "1"], 600, 900_000);
+    others_go_on("-m 128 -t 1", 600, 900_000);
 }
 
 #[test]
 fn large_stores_go_on_when_those_that_stall_are_let_go() {
-    let server = Server::start(&["-p", "-1", "-l", "127.0.0.1", "-m", "64", "-t", "1"]);
+    let server = Server::local("-m 64 -t 1");
     let mut stalled = stalled(&server, 8, 900_000);
     let mut client = server.connect();
     let value = "v".repeat(1_000_000);

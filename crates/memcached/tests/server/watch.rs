@@ -6,7 +6,7 @@ use super::process::{Server, ask, read_to, stats, until};
 
 #[test]
 fn a_watcher_sees_what_others_do_on_every_thread() {
-    let server = Server::start(&["-p", "-1", "-l", "127.0.0.1", "-t", "3"]);
+    let server = Server::local("-t 3");
     let mut watcher = server.connect();
     watcher
         .write_all(b"watch fetchers mutations connevents\r\n")
@@ -51,7 +51,7 @@ fn a_watcher_sees_what_others_do_on_every_thread() {
     assert_eq!(stats(&mut stream)["log_watchers"], 1);
     drop((watcher, lines));
     until("it is gone", || stats(&mut stream)["log_watchers"] == 0);
-    let silent = Server::start(&["-p", "-1", "-l", "127.0.0.1", "-W", "-C"]);
+    let silent = Server::local("-W -C");
     let mut stream = silent.connect();
     let told = ask(&mut stream, "watch\r\nset a 0 0 1\r\nx\r\ngets a\r\nmn\r\n");
     let expected =
@@ -61,7 +61,7 @@ fn a_watcher_sees_what_others_do_on_every_thread() {
 
 #[test]
 fn memory_follows_its_limit_both_ways() {
-    let server = Server::start(&["-p", "-1", "-l", "127.0.0.1", "-m", "64", "-t", "2"]);
+    let server = Server::local("-m 64 -t 2");
     let mut stream = server.connect();
     let value = "v".repeat(100_000);
     let mut fill = |count: usize| {
@@ -108,7 +108,7 @@ fn memory_follows_its_limit_both_ways() {
 
 #[test]
 fn keys_are_counted_by_prefix_while_that_is_on() {
-    let server = Server::start(&["-p", "-1", "-l", "127.0.0.1", "-t", "3"]);
+    let server = Server::local("-t 3");
     let mut stream = server.connect();
     let said = "set a:1 0 0 1\r\nx\r\nset b 0 0 1\r\nx\r\nget a:1 a:2\r\ndelete a:3\r\n";
     // It counts what is asked once it is answered.

@@ -96,28 +96,11 @@ impl Report {
     /// Every point with all that was measured.
     #[must_use]
     pub fn csv(&self) -> Csv {
-        let mut csv = Csv::new(&[
-            "simulated",
-            "scheme",
-            "mix",
-            "value_bytes",
-            "clients",
-            "ops_per_second",
-            "p50_us",
-            "p99_us",
-            "get_p50_us",
-            "put_p50_us",
-            "check_us",
-            "persist_us",
-            "called_share",
-            "torn_share",
-            "undurable_share",
-            "backlog_end",
-            "refused",
-            "cores_used",
-            "background_used",
-            "link_used",
-        ]);
+        let mut csv = Csv::new(
+            "simulated,scheme,mix,value_bytes,clients,ops_per_second,p50_us,p99_us,\
+             get_p50_us,put_p50_us,check_us,persist_us,called_share,torn_share,\
+             undurable_share,backlog_end,refused,cores_used,background_used,link_used",
+        );
         for point in &self.points {
             let measured = &point.measured;
             let rounded = |number: f64| (number * 1e4).round() / 1e4;
@@ -282,7 +265,7 @@ pub fn parameters_table(parameters: &Parameters) -> Table {
 /// The parameters, for programs.
 #[must_use]
 pub fn parameters_csv(parameters: &Parameters) -> Csv {
-    let mut csv = Csv::new(&["parameter", "value", "unit", "from", "why"]);
+    let mut csv = Csv::new("parameter,value,unit,from,why");
     for one in parameters.described() {
         let source = one.source.name();
         csv.row(&[&one.name, &one.value, &one.unit, &source, &one.reason]);

@@ -131,8 +131,7 @@ fn lost_share(
 /// One row each.
 #[must_use]
 pub fn csv(rows: &[Row]) -> Csv {
-    let header = ["racks", "failed", "placer", "knows_racks", "loss", "error"];
-    let mut csv = Csv::new(&header);
+    let mut csv = Csv::new("racks,failed,placer,knows_racks,loss,error");
     for row in rows {
         csv.row(&[
             &row.racks,

@@ -171,16 +171,10 @@ impl Sweep {
 /// One row each.
 #[must_use]
 pub fn csv(rows: &[Row]) -> Csv {
-    let mut csv = Csv::new(&[
-        "parameter",
-        "value",
-        "ec_cache",
-        "coding_sets",
-        "ec_cache_simulated",
-        "ec_cache_error",
-        "coding_sets_simulated",
-        "coding_sets_error",
-    ]);
+    let mut csv = Csv::new(
+        "parameter,value,ec_cache,coding_sets,ec_cache_simulated,ec_cache_error,\
+         coding_sets_simulated,coding_sets_error",
+    );
     for row in rows {
         csv.row(&[
             &row.parameter,

@@ -111,13 +111,7 @@ const PORTS_MAX: u32 = 1024;
 /// One row for each number of machines on the switch.
 #[must_use]
 pub fn cost_csv(rows: &[(u32, Cost)]) -> Csv {
-    let mut csv = Csv::new(&[
-        "switch_ports",
-        "watts",
-        "energy_usd",
-        "datacenter_usd",
-        "usd_per_machine_month",
-    ]);
+    let mut csv = Csv::new("switch_ports,watts,energy_usd,datacenter_usd,usd_per_machine_month");
     for (ports, cost) in rows {
         let cells: [&dyn std::fmt::Display; 5] = [
             ports,
@@ -207,7 +201,7 @@ impl RevenueModel {
 /// One row for each share.
 #[must_use]
 pub fn revenue_csv(rows: &[(f64, Revenue)]) -> Csv {
-    let mut csv = Csv::new(&["share", "gain_percent"]);
+    let mut csv = Csv::new("share,gain_percent");
     for (share, revenue) in rows {
         csv.row(&[share, &revenue.gain_percent]);
     }

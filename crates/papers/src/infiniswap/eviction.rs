@@ -185,7 +185,7 @@ pub fn analytic(evict: u32, extra: u32, busy: f64) -> f64 {
 /// One row for each cell.
 #[must_use]
 pub fn csv(rows: &[Row]) -> Csv {
-    let mut csv = Csv::new(&["evict", "extra", "busy", "analytic", "simulated"]);
+    let mut csv = Csv::new("evict,extra,busy,analytic,simulated");
     for row in rows {
         csv.row(&[
             &row.evict,

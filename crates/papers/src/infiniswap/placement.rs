@@ -151,20 +151,11 @@ fn level(hosts: &mut [Candidate], slabs: usize, random: &mut Random) {
 /// One row for each size and policy.
 #[must_use]
 pub fn csv(rows: &[Row]) -> Csv {
-    let mut csv = Csv::new(&[
-        "machines",
-        "policy",
-        "slabs",
-        "max_median",
-        "max_low",
-        "max_high",
-        "max_to_median_median",
-        "max_to_median_low",
-        "max_to_median_high",
-        "max_to_min_median",
-        "max_to_min_low",
-        "max_to_min_high",
-    ]);
+    let mut csv = Csv::new(
+        "machines,policy,slabs,max_median,max_low,max_high,max_to_median_median,\
+         max_to_median_low,max_to_median_high,max_to_min_median,max_to_min_low,\
+         max_to_min_high",
+    );
     for row in rows {
         let mut cells: Vec<&dyn Display> = vec![&row.machines, &row.policy, &row.slabs];
         for spread in [&row.max, &row.max_to_median, &row.max_to_min] {

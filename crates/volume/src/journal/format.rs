@@ -1,67 +1,93 @@
 //! The journal's bytes: batches of records, each batch whole or not at all.
 
 use cenote_durable::journal;
+use cenote_wire::{Layout, Malformed, Reader, Taken, Text, Writer, messages};
 
-use super::{Change, Held, Identity, Image, JournalError, Shape};
+use super::{At, Held, Identity, Image, JournalError, Shape};
 
 /// First eight bytes of a journal; the last one counts formats.
 pub(super) const MAGIC: &[u8; 8] = b"cenoteJ1";
 /// Sizes of slabs that a volume can have: a page at least, and an extent has fewer than 2^32 pages.
 const SLAB_BYTES: std::ops::Range<u64> = 4096..1 << 39;
-/// Longest name of a host.
-const NAME_BYTES_MAX: usize = 255;
 
-/// One entry.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub(super) enum Record {
-    /// First in every journal, and only there.
-    Begin(Identity, u64),
-    Change(Change),
+messages! {
+    /// One entry.
+    #[derive(Clone, Debug, Eq, PartialEq)]
+    pub enum Record | "not a record" {
+        /// First in every journal, and only there.
+        1 => Begin {
+            identity: Identity,
+            epoch: u64,
+        },
+        /// The slab holds the member's current data.
+        2 => Hold {
+            at: At,
+            held: Held,
+        },
+        /// No slab does.
+        3 => Drop(At),
+        /// The layout is there, or is not any more.
+        4 => Layout {
+            layout_id: u8,
+            shape: Option<Shape> as ShapeOrNone,
+        },
+    }
+
+    for Identity {
+        volume,
+        slab_bytes,
+        k,
+        r,
+    }
+
+    for Held {
+        birth,
+        host as Text<u8, 255>,
+    }
+}
+
+/// Data splits and parities; no data split: none.
+struct ShapeOrNone;
+
+impl Layout<'_, Option<Shape>> for ShapeOrNone {
+    fn put(shape: &Option<Shape>, out: &mut Writer<'_>) {
+        out.put(&shape.map_or((0, 0), |shape| (shape.k, shape.r)));
+    }
+
+    fn take(input: &mut Reader<'_>) -> Taken<Option<Shape>> {
+        match input.take()? {
+            (0, 0..=8) => Ok(None),
+            (k, r) if is_shape(k, r) => Ok(Some(Shape { k, r })),
+            _ => Err(Malformed("no extents have such a shape")),
+        }
+    }
 }
 
 impl Record {
-    pub fn apply(&self, image: &mut Image) {
+    /// Whether it makes sense wherever it stands.
+    fn is_sound(&self) -> bool {
         match self {
-            Self::Begin(..) => {}
-            Self::Change(Change::Hold(at, held)) => {
-                image.held.insert(*at, held.clone());
+            Self::Begin { identity, epoch } => {
+                is_shape(identity.k, identity.r)
+                    && SLAB_BYTES.contains(&identity.slab_bytes)
+                    && *epoch < u64::MAX
             }
-            Self::Change(Change::Drop(at)) => {
-                image.held.remove(at);
-            }
-            Self::Change(Change::Layout(layout_id, shape)) => {
-                image.layouts[usize::from(layout_id & 1)] = *shape;
-            }
+            Self::Layout { layout_id, .. } => *layout_id < 2,
+            Self::Hold { .. } | Self::Drop(_) => true,
         }
     }
 
-    fn write(&self, out: &mut Vec<u8>) {
+    pub fn apply(&self, image: &mut Image) {
         match self {
-            Self::Begin(identity, epoch) => {
-                out.push(1);
-                out.extend(identity.volume.to_le_bytes());
-                out.extend(identity.slab_bytes.to_le_bytes());
-                out.extend([identity.k, identity.r]);
-                out.extend(epoch.to_le_bytes());
+            Self::Begin { .. } => {}
+            Self::Hold { at, held } => {
+                image.held.insert(*at, held.clone());
             }
-            Self::Change(Change::Hold((extent, member), held)) => {
-                let name = held.host.as_bytes();
-                assert!(name.len() <= NAME_BYTES_MAX, "a host's name is short");
-                out.push(2);
-                out.extend(extent.to_le_bytes());
-                out.push(*member);
-                out.extend(held.birth.to_le_bytes());
-                out.push(u8::try_from(name.len()).expect("just checked"));
-                out.extend(name);
+            Self::Drop(at) => {
+                image.held.remove(at);
             }
-            Self::Change(Change::Drop((extent, member))) => {
-                out.push(3);
-                out.extend(extent.to_le_bytes());
-                out.push(*member);
-            }
-            Self::Change(Change::Layout(layout_id, shape)) => {
-                let (k, r) = shape.map_or((0, 0), |shape| (shape.k, shape.r));
-                out.extend([4, *layout_id, k, r]);
+            Self::Layout { layout_id, shape } => {
+                image.layouts[usize::from(layout_id & 1)] = *shape;
             }
         }
     }
@@ -70,23 +96,26 @@ impl Record {
 /// The bytes of a batch.
 pub(super) fn batch(records: &[Record]) -> Vec<u8> {
     let mut bytes = Vec::new();
-    for record in records {
-        record.write(&mut bytes);
-    }
+    let mut out = Writer::new(&mut bytes);
+    records.iter().for_each(|record| out.put(record));
     journal::batch(&bytes)
 }
 
 /// A whole journal that says no more than `image`.
 pub(super) fn whole(image: &Image) -> Vec<u8> {
-    let mut records = vec![Record::Begin(image.identity, image.epoch)];
+    let mut records = vec![Record::Begin {
+        identity: image.identity,
+        epoch: image.epoch,
+    }];
     // A volume whose k never changed has none of these, and earlier versions can read it.
     let layouts = (0..).zip(image.layouts).zip(layouts_of(image.identity));
     let layouts = layouts.filter(|((_, shape), usual)| shape != usual);
-    records.extend(
-        layouts.map(|((layout_id, shape), _)| Record::Change(Change::Layout(layout_id, shape))),
-    );
+    records.extend(layouts.map(|((layout_id, shape), _)| Record::Layout { layout_id, shape }));
     let held = image.held.iter();
-    records.extend(held.map(|(&at, held)| Record::Change(Change::Hold(at, held.clone()))));
+    records.extend(held.map(|(&at, held)| Record::Hold {
+        at,
+        held: held.clone(),
+    }));
     let mut bytes = MAGIC.to_vec();
     bytes.extend(batch(&records));
     bytes
@@ -107,10 +136,14 @@ pub(super) fn size(image: &Image) -> u64 {
 pub(super) fn parse(bytes: &[u8]) -> Result<Option<Image>, JournalError> {
     let mut image: Option<Image> = None;
     journal::batches(bytes, MAGIC, |records| {
-        let mut input = Input(records);
-        while !input.0.is_empty() {
-            match (input.record().ok_or("not a record")?, &mut image) {
-                (Record::Begin(identity, epoch), None) => {
+        let mut input = Reader::new(records);
+        while input.left() > 0 {
+            let record: Record = input.take().map_err(|Malformed(what)| what)?;
+            if !record.is_sound() {
+                return Err("a record that makes no sense");
+            }
+            match (record, &mut image) {
+                (Record::Begin { identity, epoch }, None) => {
                     image = Some(Image {
                         identity,
                         layouts: layouts_of(identity),
@@ -118,7 +151,7 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Option<Image>, JournalError> {
                         held: std::collections::BTreeMap::new(),
                     });
                 }
-                (Record::Begin(..), Some(_)) => return Err("it begins twice"),
+                (Record::Begin { .. }, Some(_)) => return Err("it begins twice"),
                 (_, None) => return Err("it does not say whose it is"),
                 (record, Some(image)) => record.apply(image),
             }
@@ -131,61 +164,4 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Option<Image>, JournalError> {
 /// Whether extents can have so many data splits and parities.
 fn is_shape(k: u8, r: u8) -> bool {
     k.is_power_of_two() && k <= 32 && r <= 8
-}
-
-/// Takes fields off the front; `None` past the end.
-struct Input<'a>(&'a [u8]);
-
-impl Input<'_> {
-    fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
-        let (head, rest) = self.0.split_first_chunk::<N>()?;
-        self.0 = rest;
-        Some(*head)
-    }
-
-    fn u8(&mut self) -> Option<u8> {
-        self.take::<1>().map(|[byte]| byte)
-    }
-
-    fn u32(&mut self) -> Option<u32> {
-        self.take().map(u32::from_le_bytes)
-    }
-
-    fn u64(&mut self) -> Option<u64> {
-        self.take().map(u64::from_le_bytes)
-    }
-
-    fn record(&mut self) -> Option<Record> {
-        match self.u8()? {
-            1 => {
-                let identity = Identity {
-                    volume: self.take().map(u128::from_le_bytes)?,
-                    slab_bytes: self.u64()?,
-                    k: self.u8()?,
-                    r: self.u8()?,
-                };
-                let epoch = self.u64()?;
-                let is_one = is_shape(identity.k, identity.r)
-                    && SLAB_BYTES.contains(&identity.slab_bytes)
-                    && epoch < u64::MAX;
-                is_one.then_some(Record::Begin(identity, epoch))
-            }
-            2 => {
-                let (at, birth) = ((self.u32()?, self.u8()?), self.u64()?);
-                let len = usize::from(self.u8()?);
-                let (name, rest) = self.0.split_at_checked(len)?;
-                self.0 = rest;
-                let host = str::from_utf8(name).ok()?.to_owned();
-                Some(Record::Change(Change::Hold(at, Held { host, birth })))
-            }
-            3 => Some(Record::Change(Change::Drop((self.u32()?, self.u8()?)))),
-            4 => {
-                let (layout_id, k, r) = (self.u8()?, self.u8()?, self.u8()?);
-                let shape = (k != 0).then_some(Shape { k, r });
-                let is_one = layout_id < 2 && (k == 0 && r <= 8 || is_shape(k, r));
-                is_one.then_some(Record::Change(Change::Layout(layout_id, shape)))
-            }
-            _ => None,
-        }
-    }
 }

@@ -84,35 +84,43 @@ impl Log for Disk {
 }
 
 /// Has a journal say what changed.
-fn note(journal: &mut Journal, changes: impl IntoIterator<Item = Change>) -> io::Result<()> {
+fn note(journal: &mut Journal, changes: impl IntoIterator<Item = Record>) -> io::Result<()> {
     for change in changes {
         match change {
-            Change::Hold(at, held) => journal.set(at, Some(held)),
-            Change::Drop(at) => journal.set(at, None),
-            Change::Layout(layout_id, shape) => journal.set_layout(layout_id, shape),
+            Record::Hold { at, held } => journal.set(at, Some(held)),
+            Record::Drop(at) => journal.set(at, None),
+            Record::Layout { layout_id, shape } => journal.set_layout(layout_id, shape),
+            Record::Begin { .. } => unreachable!("a journal begins once"),
         }
     }
     journal.write()
 }
 
-fn hold(extent: u32, member: u8, birth: u64) -> Change {
+fn hold(extent: u32, member: u8, birth: u64) -> Record {
     let host = format!("h{}", birth % 7);
-    Change::Hold((extent, member), Held { host, birth })
+    Record::Hold {
+        at: (extent, member),
+        held: Held { host, birth },
+    }
+}
+
+fn layout(layout_id: u8, shape: Option<Shape>) -> Record {
+    Record::Layout { layout_id, shape }
 }
 
 /// The life of a small volume, batch by batch.
-fn life() -> Vec<Vec<Change>> {
+fn life() -> Vec<Vec<Record>> {
     let other = Some(Shape { k: 4, r: 1 });
     let on_other = 1 << 31;
     vec![
         vec![hold(0, 0, 1), hold(0, 1, 2)],
         vec![hold(1, 0, 3)],
-        vec![Change::Drop((0, 1))],
-        vec![hold(0, 1, 4), Change::Drop((1, 0))],
-        vec![Change::Layout(1, other)],
+        vec![Record::Drop((0, 1))],
+        vec![hold(0, 1, 4), Record::Drop((1, 0))],
+        vec![layout(1, other)],
         vec![hold(on_other, 0, 5), hold(on_other, 1, 6)],
-        vec![Change::Drop((0, 0)), Change::Drop((0, 1))],
-        vec![Change::Layout(0, None)],
+        vec![Record::Drop((0, 0)), Record::Drop((0, 1))],
+        vec![layout(0, None)],
         vec![hold(on_other, 2, 7)],
     ]
 }
@@ -130,14 +138,14 @@ fn image() -> Image {
     }
 }
 
-fn change() -> impl Strategy<Value = Change> {
+fn change() -> impl Strategy<Value = Record> {
     let at = || (0_u32..6, 0_u8..3);
     prop_oneof![
         3 => (at(), "h[0-9]{1,3}", any::<u64>())
-            .prop_map(|(at, host, birth)| Change::Hold(at, Held { host, birth })),
-        2 => at().prop_map(Change::Drop),
+            .prop_map(|(at, host, birth)| Record::Hold { at, held: Held { host, birth } }),
+        2 => at().prop_map(Record::Drop),
         1 => (0_u8..2, prop::option::of((0_u32..6, 0_u8..9))).prop_map(|(layout_id, shape)| {
-            Change::Layout(layout_id, shape.map(|(log2, r)| Shape { k: 1 << log2, r }))
+            layout(layout_id, shape.map(|(log2, r)| Shape { k: 1 << log2, r }))
         }),
     ]
 }
@@ -272,7 +280,7 @@ fn what_a_failed_attempt_wanted_is_not_written_later() {
     disk.fail([Some(Fault::Torn(5))]);
     assert!(note(&mut journal, [hold(1, 0, 2)]).is_err());
     // It came to nothing meanwhile.
-    note(&mut journal, [Change::Drop((1, 0)), hold(2, 0, 3)]).unwrap();
+    note(&mut journal, [Record::Drop((1, 0)), hold(2, 0, 3)]).unwrap();
     let held: Vec<At> = disk.says().held.into_keys().collect();
     assert_eq!(held, [(0, 0), (2, 0)]);
 }
@@ -283,8 +291,8 @@ fn what_is_said_already_is_not_written_again() {
     let mut journal = Journal::begin(Box::new(disk.clone()), image()).unwrap();
     note(&mut journal, [hold(0, 0, 1)]).unwrap();
     let before = disk.bytes();
-    note(&mut journal, [hold(0, 0, 1), Change::Drop((4, 4))]).unwrap();
-    note(&mut journal, [hold(3, 0, 1), Change::Drop((3, 0))]).unwrap();
+    note(&mut journal, [hold(0, 0, 1), Record::Drop((4, 4))]).unwrap();
+    note(&mut journal, [hold(3, 0, 1), Record::Drop((3, 0))]).unwrap();
     assert_eq!(disk.bytes(), before);
 }
 
@@ -295,15 +303,11 @@ fn a_layout_is_named_only_where_it_is_not_the_usual() {
     let mut journal = Journal::begin(Box::new(log.clone()), image()).unwrap();
     let before = log.bytes();
     let usual = Shape { k: 8, r: 2 };
-    note(
-        &mut journal,
-        [Change::Layout(0, Some(usual)), Change::Layout(1, None)],
-    )
-    .unwrap();
+    note(&mut journal, [layout(0, Some(usual)), layout(1, None)]).unwrap();
     assert_eq!(log.bytes(), before);
     let other = Shape { k: 4, r: 1 };
-    note(&mut journal, [Change::Layout(1, Some(other))]).unwrap();
-    note(&mut journal, [Change::Layout(0, None)]).unwrap();
+    note(&mut journal, [layout(1, Some(other))]).unwrap();
+    note(&mut journal, [layout(0, None)]).unwrap();
     let read = load(&log.bytes()).unwrap().unwrap();
     assert_eq!(read.layouts, [None, Some(other)]);
     let next = Journal::begin(Box::new(log.clone()), read).unwrap();
@@ -322,7 +326,7 @@ fn a_long_journal_is_rewritten() {
     for birth in 0..10_000 {
         let host = "a-host".to_owned();
         let held = Held { host, birth };
-        note(&mut journal, [Change::Hold((0, 0), held)]).unwrap();
+        note(&mut journal, [Record::Hold { at: (0, 0), held }]).unwrap();
     }
     assert!(log.bytes().len() < 2 * COMPACT_BYTES as usize);
     assert_eq!(
@@ -342,7 +346,7 @@ fn a_file_keeps_what_is_noted() {
         host: "h".into(),
         birth: 9,
     };
-    note(&mut journal, [Change::Hold((1, 2), held)]).unwrap();
+    note(&mut journal, [Record::Hold { at: (1, 2), held }]).unwrap();
     let read = Journal::load(&mut JournalFile::new(&path)).unwrap();
     assert_eq!(read.as_ref(), Some(journal.wanted()));
     journal.clear();
@@ -356,7 +360,7 @@ fn a_file_keeps_what_is_noted() {
 #[test]
 fn a_beginning_that_no_volume_has_is_damage() {
     let begun = |identity, epoch| {
-        let records = [format::Record::Begin(identity, epoch)];
+        let records = [Record::Begin { identity, epoch }];
         load(&[&format::MAGIC[..], &format::batch(&records)].concat())
     };
     let right = image().identity;

@@ -1,5 +1,7 @@
-use super::*;
 use proptest::prelude::*;
+
+use super::*;
+use crate::owner::Access;
 
 const SLAB_BYTES: u64 = 1 << 20;
 
@@ -14,7 +16,7 @@ fn entry() -> impl Strategy<Value = Entry> {
         |(region, generation, losses, access, copies)| Entry {
             region,
             generation,
-            access: access_of(access).expect("one of four"),
+            access: Reader::new(&[access]).whole().expect("one of four"),
             copies: copies
                 .into_iter()
                 .map(|(host, rights, names)| {

@@ -49,17 +49,7 @@ impl CacheMetrics {
 impl Collector for CacheMetrics {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         match self.cache.status(&self.key) {
-            Ok(status) => {
-                metrics::gauges(&mut encoder, &gauges(&status))?;
-                let lost = status.losses.iter().map(|one| u64::from(one.losses)).sum();
-                let lost = (
-                    "cenote_cache_regions_lost",
-                    "Data losses of existing regions",
-                    None,
-                    lost,
-                );
-                metrics::gauges(&mut encoder, &[lost])
-            }
+            Ok(status) => metrics::gauges(&mut encoder, &gauges(&status)),
             Err(error) => {
                 tracing::warn!(error = format!("{error:#}"), "no status for a scrape");
                 Ok(())
@@ -70,6 +60,7 @@ impl Collector for CacheMetrics {
 
 fn gauges(status: &Status) -> Vec<Metric> {
     let up = status.hosts.iter().filter(|host| host.up).count();
+    let losses = status.losses.iter().map(|one| u64::from(one.losses));
     table! {
         "cenote_cache_size" in Bytes: "Size of the cache", status.size_bytes;
         "cenote_cache_region" in Bytes: "Size of a region", status.region_bytes;
@@ -89,5 +80,6 @@ fn gauges(status: &Status) -> Vec<Metric> {
         "cenote_cache_journal_failing":
             "1 while the journal cannot be written; changes wait", status.journal_error.is_some();
         "cenote_cache_epoch": "Number of the current manager; the first is 1", status.epoch;
+        "cenote_cache_regions_lost": "Data losses of existing regions", losses.sum::<u64>();
     }
 }

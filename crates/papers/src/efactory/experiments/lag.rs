@@ -93,18 +93,10 @@ pub fn lag(options: &Options, mut done: impl FnMut()) -> (Report, Vec<Lag>) {
 }
 
 fn series_csv(lags: &[Lag]) -> Csv {
-    let mut csv = Csv::new(&[
-        "simulated",
-        "scheme",
-        "mix",
-        "value_bytes",
-        "clients",
-        "at_ms",
-        "ops_per_second",
-        "backlog_versions",
-        "lag_us",
-        "refused",
-    ]);
+    let mut csv = Csv::new(
+        "simulated,scheme,mix,value_bytes,clients,at_ms,ops_per_second,backlog_versions,\
+         lag_us,refused",
+    );
     for lag in lags {
         csv.row(&[
             &lag.simulated,

@@ -150,7 +150,7 @@ fn decades(values: impl Iterator<Item = f64> + Clone) -> std::ops::Range<f64> {
 
 impl Chart {
     fn draw(&self, rows: &[Row]) -> Result<Drawn> {
-        let mut csv = Csv::new(&["system", "p50_us", "p99_us"]);
+        let mut csv = Csv::new("system,p50_us,p99_us");
         let mut groups = Vec::new();
         for system in self.systems {
             let row = row(rows, system, self.operation, self.condition)?;
@@ -183,7 +183,7 @@ impl Chart {
 
 impl Sweep {
     fn draw(&self, rows: &[Row]) -> Result<Drawn> {
-        let mut csv = Csv::new(&[self.parameter, "p50_us", "p99_us"]);
+        let mut csv = Csv::new(&format!("{},p50_us,p99_us", self.parameter));
         let (mut medians, mut tails) = (Vec::new(), Vec::new());
         for value in self.values {
             let system = format!("{} {value}", self.parameter);

@@ -44,7 +44,7 @@ pub const PAPER: Paper = Paper {
 /// One row for each figure and variant; the paper's value is empty where it gives none.
 #[must_use]
 pub fn csv(outcomes: &[Outcome]) -> Csv {
-    let mut csv = Csv::new(&["swapped", "figure", "median", "low", "high", "paper"]);
+    let mut csv = Csv::new("swapped,figure,median,low,high,paper");
     for outcome in outcomes {
         let swapped = name(outcome.swapped);
         for (figure, spread, paper) in outcome.figures() {

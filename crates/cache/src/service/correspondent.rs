@@ -175,8 +175,8 @@ impl Correspondent {
     }
 
     fn receive_all(&mut self, now: Time, told: &mut Vec<Told>) {
-        while let Some((_, arrival)) = self.dial.poll() {
-            self.state = match arrival {
+        while let Some(arrival) = self.dial.poll() {
+            self.state = match arrival.linked {
                 Ok(linked) => State::Strange(linked.session),
                 Err(error) => {
                     tracing::debug!(%error, "no manager");

@@ -7,7 +7,7 @@ use cenote_fabric::{Incoming, Session, Time, WindowDescriptor};
 use cenote_pool::control::Window;
 
 use crate::client::Client;
-use crate::links::{Dial, HostConfig, Linked};
+use crate::links::{Arrival, Dial, HostConfig, Linked};
 use crate::path::{Batched, OneSided, Path};
 
 /// A client with its connections.
@@ -69,9 +69,12 @@ impl Attached {
     /// A host by its number: one that is reached elsewhere by now, or the next that is new. Others are left aside.
     pub fn set_host(&mut self, number: usize, config: HostConfig) {
         if let Some(link) = self.hosts.get_mut(number) {
-            if link.config.address != config.address && link.session.take().is_some() {
-                // What it is connected to is not that host any more.
-                self.client.handle_session_ended(number);
+            if link.config.address != config.address {
+                link.is_dialling = false;
+                if link.session.take().is_some() {
+                    // What it is connected to is not that host any more.
+                    self.client.handle_session_ended(number);
+                }
             }
             link.config = config;
         } else if number == self.hosts.len() {
@@ -88,8 +91,8 @@ impl Attached {
 
     /// Takes what has come of connections and windows, without blocking. [`Client::poll`] goes with it.
     pub fn step(&mut self, now: Time) {
-        while let Some((host, linked)) = self.dial.poll() {
-            self.take_link(now, host, linked);
+        while let Some(arrival) = self.dial.poll() {
+            self.take_link(now, arrival);
         }
         for host in 0..self.hosts.len() {
             self.receive(now, host);
@@ -112,8 +115,17 @@ impl Attached {
         }
     }
 
-    fn take_link(&mut self, now: Time, host: usize, linked: cenote_fabric::Result<Linked>) {
+    fn take_link(&mut self, now: Time, arrival: Arrival) {
+        let Arrival {
+            host,
+            address,
+            linked,
+        } = arrival;
         let link = &mut self.hosts[host];
+        if link.config.address != address {
+            // It is elsewhere by now, and is connected there.
+            return;
+        }
         link.is_dialling = false;
         link.retry_at = now.after(RECONNECT);
         match linked {
@@ -170,5 +182,81 @@ pub fn fabric_window(window: Window) -> WindowDescriptor {
         generation: cenote_fabric::Generation(window.generation),
         len_bytes: window.len_bytes,
         rights: cenote_fabric::Rights(window.rights),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+    use std::sync::{Arc, Mutex};
+    use std::time::Duration;
+
+    use cenote_fabric::{Address, Error};
+
+    use super::*;
+    use crate::client::Geometry;
+    use crate::owner::{Access, Copy, Entry};
+
+    /// Attempts to connect that end when a test says so.
+    #[derive(Clone, Default)]
+    struct Attempts {
+        begun: Arc<Mutex<Vec<Address>>>,
+        ended: Arc<Mutex<VecDeque<Arrival>>>,
+    }
+
+    impl Dial for Attempts {
+        fn dial(&mut self, _: usize, address: &Address) {
+            self.begun.lock().unwrap().push(address.clone());
+        }
+
+        fn poll(&mut self) -> Option<Arrival> {
+            self.ended.lock().unwrap().pop_front()
+        }
+    }
+
+    #[test]
+    fn a_host_that_moved_is_connected_where_it_is_whatever_comes_of_where_it_was() {
+        let geometry = Geometry {
+            slab_bytes: 1 << 20,
+            slabs_per_region: 1,
+        };
+        let window = Window {
+            id: 1,
+            generation: 1,
+            len_bytes: 1 << 20,
+            rights: 7,
+        };
+        let mut client = Client::new(geometry, 1, Duration::from_secs(1));
+        client.handle_entry(Entry {
+            region: 0,
+            generation: 1,
+            access: Access::Open,
+            copies: vec![Copy::new(0, vec![window])],
+            losses: 0,
+            fell_back_ms: 0,
+            next: Vec::new(),
+        });
+        let at = |port: u16| HostConfig {
+            name: "h".to_owned(),
+            address: format!("tcp:127.0.0.1:{port}").parse().unwrap(),
+            domain: "d".to_owned(),
+        };
+        let attempts = Attempts::default();
+        let dial = Box::new(attempts.clone());
+        let mut attached = Attached::new(client, vec![at(1)], dial, 1);
+        attached.step(Time(1));
+        attached.set_host(0, at(2));
+        attached.step(Time(1));
+        let begun = || attempts.begun.lock().unwrap().clone();
+        assert_eq!(begun(), [at(1).address, at(2).address]);
+        let nobody = std::io::ErrorKind::TimedOut.into();
+        attempts.ended.lock().unwrap().push_back(Arrival {
+            host: 0,
+            address: at(1).address,
+            linked: Err(Error::os("connect".to_owned(), nobody)),
+        });
+        // The attempt that counts is under way still.
+        attached.step(Time(1).after(RECONNECT * 2));
+        assert_eq!(begun().len(), 2);
     }
 }

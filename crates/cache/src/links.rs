@@ -31,7 +31,14 @@ pub struct Linked {
 }
 
 /// What a connecting thread brings back.
-pub type Arrival = (HostIndex, Result<Linked>);
+pub struct Arrival {
+    /// As it was asked for.
+    pub host: HostIndex,
+    /// Where it was looked for: it may be elsewhere by now.
+    pub address: Address,
+    /// What came of it.
+    pub linked: Result<Linked>,
+}
 
 /// Opens sessions, elsewhere or at once.
 pub trait Dial: Send {
@@ -125,11 +132,16 @@ impl Threads {
 
 impl Dial for Threads {
     fn dial(&mut self, host: HostIndex, address: &Address) {
-        let (caller, address) = (self.caller.clone(), address.clone());
+        let (caller, at) = (self.caller.clone(), address.clone());
         let (sender, waker, connect) = (self.sender.clone(), self.waker.clone(), self.connect);
         let work = move || {
+            let arrival = Arrival {
+                host,
+                linked: connect(&caller, &at),
+                address: at,
+            };
             // Nobody waits for it any more: then the connection ends with it.
-            drop(sender.send((host, connect(&caller, &address))));
+            drop(sender.send(arrival));
             if let Some(waker) = waker {
                 waker.wake();
             }
@@ -137,7 +149,11 @@ impl Dial for Threads {
         let builder = std::thread::Builder::new().name("cenote-connect".into());
         if let Err(error) = builder.spawn(work) {
             let error = cenote_fabric::Error::os("start a thread".to_owned(), error);
-            drop(self.sender.send((host, Err(error))));
+            drop(self.sender.send(Arrival {
+                host,
+                address: address.clone(),
+                linked: Err(error),
+            }));
         }
     }
 
@@ -174,8 +190,11 @@ impl AtOnce {
 
 impl Dial for AtOnce {
     fn dial(&mut self, host: HostIndex, address: &Address) {
-        let arrival = (self.connect)(&self.caller, address);
-        self.arrivals.push_back((host, arrival));
+        self.arrivals.push_back(Arrival {
+            host,
+            address: address.clone(),
+            linked: (self.connect)(&self.caller, address),
+        });
     }
 
     fn poll(&mut self) -> Option<Arrival> {

@@ -18,7 +18,7 @@ use cenote_fabric::calls::CallerOpener;
 use cenote_fabric::{Error, Incoming, Time};
 use cenote_pool::control::{FillResult, HeldSlab, Refusal, Reply, Request, Source, Window};
 
-use crate::links::{Dial, HostConfig, Linked};
+use crate::links::{Arrival, Dial, HostConfig, Linked};
 use crate::owner::{
     Action, BadRecord, ClientNumber, Entry, HostIndex, OWN_REQUEST, Owner, Record, Settings,
 };
@@ -131,8 +131,8 @@ impl Manager {
         if self.owner.is_superseded() {
             return self.stand_down();
         }
-        while let Some((host, linked)) = self.dial.poll() {
-            self.take_link(now, host, linked);
+        while let Some(arrival) = self.dial.poll() {
+            self.take_link(now, arrival);
         }
         for host in 0..self.hosts.len() {
             self.receive(now, host);
@@ -265,10 +265,16 @@ impl Manager {
         self.hosts.get(host)?.caller_opener()
     }
 
-    fn take_link(&mut self, now: Time, host: HostIndex, linked: cenote_fabric::Result<Linked>) {
+    fn take_link(&mut self, now: Time, arrival: Arrival) {
+        let Arrival {
+            host,
+            address,
+            linked,
+        } = arrival;
         let link = &mut self.hosts[host];
-        if link.is_put_aside() {
-            // It was given up while somebody connected.
+        // It was given up while somebody connected, or is elsewhere by now: what answers where it
+        // was, or does not, says nothing of it.
+        if link.is_put_aside() || link.config.address != address {
             return;
         }
         match linked {

@@ -245,7 +245,7 @@ impl Owner {
     /// A host's process has ended: what it held is lost, and who has no other copy is told so.
     pub fn handle_host_ended(&mut self, now: Time, host: HostIndex) {
         self.drop_actions_for(host);
-        self.hosts[host].end();
+        self.end_host(host);
         self.lose_host(host, now);
         self.advance(now);
     }

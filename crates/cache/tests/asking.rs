@@ -1,11 +1,13 @@
 //! Questions to managers that end while they are asked.
 
+use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
-use cenote_cache::service::message::{ToClient, ToManager};
-use cenote_cache::service::question::{Answer, Question};
-use cenote_cache::service::{CallError, ask, ask_while};
-use cenote_fabric::{Address, ClusterKey, Event, Listen, Listener};
+use cenote_cache::Configuration;
+use cenote_cache::service::message::{ToClient, ToManager, VERSION, Welcome};
+use cenote_cache::service::question::{Answer, Question, Status};
+use cenote_cache::service::{Cache, CallError, Options, ask, ask_while};
+use cenote_fabric::{Address, ClusterKey, Event, Listen, Listener, PeerId};
 
 const DEADLINE: Duration = Duration::from_secs(60);
 
@@ -83,4 +85,107 @@ fn a_manager_that_ends_while_it_is_asked_keeps_nobody_waiting() {
     let status = ask(vec![address], &key, &Question::Status, FOR_EVER);
     assert!(matches!(status, Ok(Answer::Status(_))), "{status:?}");
     managers.join().unwrap();
+}
+
+/// What a manager of a cache without a region says, and what it was asked.
+fn serve(listener: &mut Listener, peer: PeerId, said: ToManager) -> Option<Question> {
+    let told = match said {
+        ToManager::Join { .. } => ToClient::Welcome(Welcome {
+            version: VERSION,
+            cache: 1,
+            epoch: 1,
+            slab_bytes: 1 << 20,
+            slabs_per_region: 1,
+            hosts: 0,
+            configuration: Configuration {
+                c: 1,
+                s: 0,
+                b: 1,
+                q: 1,
+            },
+        }),
+        ToManager::Alive { asked_at } => ToClient::Lease { asked_at },
+        ToManager::Ask { number, question } => {
+            let question = serde_json::from_slice(&question).unwrap();
+            let answer = match question {
+                Question::Status => Answer::Status(Box::default()),
+                _ => Answer::Done,
+            };
+            let part = serde_json::to_vec(&answer).unwrap();
+            let is_last = true;
+            let told = ToClient::Answer {
+                number,
+                is_last,
+                part,
+            };
+            listener.send(peer, &told.encode()).unwrap();
+            return Some(question);
+        }
+        _ => return None,
+    };
+    listener.send(peer, &told.encode()).unwrap();
+    None
+}
+
+/// Serves until it is told to end; what it was asked.
+fn serve_until(mut listener: Listener, ended: &Receiver<()>) -> Vec<Question> {
+    let (mut asked, mut events) = (Vec::new(), Vec::new());
+    while ended.try_recv().is_err() {
+        let a_moment = Some(Duration::from_millis(10));
+        listener.poll(a_moment, &mut events).unwrap();
+        for event in std::mem::take(&mut events) {
+            if let Event::Message { peer, bytes } = event {
+                let said = ToManager::decode(&bytes).unwrap();
+                asked.extend(serve(&mut listener, peer, said));
+            }
+        }
+    }
+    asked
+}
+
+#[test]
+fn what_nobody_waits_for_any_more_is_not_asked_of_the_next_manager() {
+    let folder = tempfile::tempdir().unwrap();
+    let key = ClusterKey::generate().unwrap();
+    let address = Address::Shm(folder.path().join("manager"));
+    let listen = || Listener::bind(std::slice::from_ref(&address), &key).unwrap();
+    let manager = || {
+        let (ends, ended) = channel();
+        let listener = listen();
+        (
+            ends,
+            std::thread::spawn(move || serve_until(listener, &ended)),
+        )
+    };
+    let options = Options {
+        timeout: Duration::from_secs(1),
+        ..Options::default()
+    };
+    let (ends, first) = manager();
+    // A busy machine may take longer than that.
+    let mut cache = loop {
+        match Cache::open(vec![address.clone()], &key, &options) {
+            Ok(cache) => break cache,
+            Err(error) => println!("{error}"),
+        }
+    };
+    ends.send(()).unwrap();
+    assert_eq!(first.join().unwrap(), []);
+    let given_up = cache.reshape(1);
+    assert!(
+        matches!(given_up, Err(CallError::Silent(_))),
+        "{given_up:?}"
+    );
+    let (ends, next) = manager();
+    let status: Status = loop {
+        match cache.status() {
+            Ok(status) => break status,
+            Err(error) => assert!(matches!(error, CallError::Silent(_)), "{error:?}"),
+        }
+    };
+    assert_eq!(status, Status::default());
+    ends.send(()).unwrap();
+    let asked = next.join().unwrap();
+    let is_status = |one: &Question| *one == Question::Status;
+    assert!(asked.iter().all(is_status), "{asked:?}");
 }

@@ -79,6 +79,25 @@ pub fn create_in(
     })
 }
 
+/// Puts a copy of the file `from` in place of what is at `to`, which may be `from` itself: at any
+/// time it is all of one or of the other. Through a link it goes to where that leads. What is no
+/// file, as a pipe or a device, is written to.
+///
+/// # Errors
+/// As [`replace`].
+pub fn copy(from: &Path, to: &Path) -> io::Result<()> {
+    let to = match to.canonicalize() {
+        Ok(there) if there.is_file() => there,
+        Ok(there) => return std::fs::copy(from, there).map(drop),
+        // Not there yet, or out of reach: then the copy is as well.
+        Err(_) => to.to_owned(),
+    };
+    let mut source = File::open(from)?;
+    let mut copy = Replacement::begin(&to, 0o600)?;
+    io::copy(&mut source, copy.file())?;
+    copy.commit()
+}
+
 /// Has the name of a file survive a crash of the machine, as its synced bytes do. For one that was
 /// made by other means than those here.
 ///

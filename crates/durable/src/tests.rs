@@ -138,6 +138,38 @@ impl Drop for SmallDisk {
 }
 
 #[test]
+fn a_copy_takes_the_place_of_a_file_whole_or_not_at_all() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    let bytes = vec![7; 100 << 10];
+    fs::write(at("made"), &bytes).unwrap();
+    fs::write(at("older"), b"older").unwrap();
+    std::os::unix::fs::symlink("older", at("link")).unwrap();
+    copy(&at("made"), &at("link")).unwrap();
+    assert_eq!(fs::read(at("older")).unwrap(), bytes);
+    assert!(fs::symlink_metadata(at("link")).unwrap().is_symlink());
+    // What is no file has no place that could be taken.
+    copy(&at("made"), Path::new("/dev/null")).unwrap();
+    assert!(!fs::metadata("/dev/null").unwrap().is_file());
+    // Itself, by either name.
+    std::os::unix::fs::symlink("made", at("too")).unwrap();
+    for to in ["made", "too"] {
+        copy(&at("made"), &at(to)).unwrap();
+        assert_eq!(fs::read(at("made")).unwrap(), bytes, "{to}");
+    }
+    assert_eq!(names(folder.path()), ["link", "made", "older", "too"]);
+    let Some(disk) = SmallDisk::mount(64 << 10) else {
+        return;
+    };
+    let kept = disk.0.join("kept");
+    fs::write(&kept, b"kept").unwrap();
+    let refused = copy(&at("made"), &kept).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::StorageFull);
+    assert_eq!(fs::read(&kept).unwrap(), b"kept");
+    assert_eq!(names(&disk.0), ["kept"]);
+}
+
+#[test]
 fn a_full_disk_leaves_what_was_there_and_nothing_else() {
     let Some(disk) = SmallDisk::mount(64 << 10) else {
         return;

@@ -11,8 +11,6 @@ use cenote_fabric::{Address, Opener, Result, Session};
 use cenote_fabric::WindowDescriptor;
 
 use super::*;
-use crate::links::Arrival;
-
 const SLAB_BYTES: u64 = 1 << 21;
 
 /// One host: what it was asked for, and its answers.
@@ -117,13 +115,20 @@ impl Dial for Host {
             endpoint: None,
             calls: None,
         };
-        if self.is_cut_off.load(Ordering::Relaxed) {
-            let error = std::io::ErrorKind::TimedOut.into();
-            let lost = cenote_fabric::Error::os("connect".to_owned(), error);
-            return std::mem::take(&mut self.dialled).then_some((0, Err(lost)));
-        }
-        std::mem::take(&mut self.dialled).then_some((0, Ok(linked)))
+        let is_cut_off = self.is_cut_off.load(Ordering::Relaxed);
+        std::mem::take(&mut self.dialled).then(|| Arrival {
+            host: 0,
+            address: config().address,
+            linked: match is_cut_off {
+                true => Err(refused(std::io::ErrorKind::TimedOut)),
+                false => Ok(linked),
+            },
+        })
     }
+}
+
+fn refused(kind: std::io::ErrorKind) -> cenote_fabric::Error {
+    cenote_fabric::Error::os("connect".to_owned(), kind.into())
 }
 
 impl Session for Host {
@@ -427,4 +432,63 @@ fn nothing_that_follows_a_record_is_sent_or_told_before_it_is_kept() {
         manager.step(now);
     }
     assert_eq!(host.maps(), 2);
+}
+
+/// Attempts to connect that end when a test says so.
+#[derive(Clone, Default)]
+struct Attempts {
+    begun: Arc<Mutex<Vec<Address>>>,
+    ended: Arc<Mutex<VecDeque<Arrival>>>,
+}
+
+impl Dial for Attempts {
+    fn dial(&mut self, _: HostIndex, address: &Address) {
+        self.begun.lock().unwrap().push(address.clone());
+    }
+
+    fn poll(&mut self) -> Option<Arrival> {
+        self.ended.lock().unwrap().pop_front()
+    }
+}
+
+#[test]
+fn nobody_at_the_address_that_a_host_had_says_nothing_of_the_host_where_it_is_now() {
+    let (attempts, host) = (Attempts::default(), Host::default());
+    let owner = Owner::new(settings(), 1, &[0], Time(1));
+    let dial = Box::new(attempts.clone());
+    let mut manager = Manager::new(owner, settings(), 1, vec![config()], dial);
+    go_on(&mut manager);
+    let moved = HostConfig {
+        address: "tcp:127.0.0.1:2".parse().unwrap(),
+        ..config()
+    };
+    assert_eq!(manager.add_host(Time(1), moved.clone()), Some(0));
+    go_on(&mut manager);
+    let begun = attempts.begun.lock().unwrap().clone();
+    assert_eq!(begun, [config().address, moved.address.clone()]);
+    let end = |address: &Address, linked| {
+        let mut ended = attempts.ended.lock().unwrap();
+        ended.push_back(Arrival {
+            host: 0,
+            address: address.clone(),
+            linked,
+        });
+    };
+    end(
+        &moved.address,
+        Ok(Linked {
+            session: Box::new(host.clone()),
+            endpoint: None,
+            calls: None,
+        }),
+    );
+    go_on(&mut manager);
+    assert!(manager.owner.is_settled());
+    // Only now the first attempt ends, at a machine that was started again meanwhile.
+    let nobody = refused(std::io::ErrorKind::ConnectionRefused);
+    end(&config().address, Err(nobody));
+    go_on(&mut manager);
+    assert_eq!(manager.owner.entries()[0].losses, 0);
+    assert!(manager.owner.is_settled());
+    assert!(manager.hosts().all(|(_, is_up)| is_up));
 }

@@ -21,10 +21,19 @@ impl Owner {
     pub(super) fn give_hosts_up(&mut self, now: Time) {
         for host in 0..self.hosts.len() {
             if self.hosts[host].is_silent_for(now, self.settings.give_up_after) {
-                self.hosts[host].end();
+                self.end_host(host);
                 self.lose_host(host, now);
             }
         }
+    }
+
+    /// A notice goes with the host that it was for. The next owner is to know, or it would place
+    /// nothing on one that came again.
+    pub(super) fn end_host(&mut self, host: HostIndex) {
+        if self.hosts[host].is_told_to_leave() {
+            self.push_record();
+        }
+        self.hosts[host].end();
     }
 
     /// The session to a host is over.

@@ -19,7 +19,7 @@ pub const LEASE: Duration = Duration::from_secs(2);
 /// How much longer the owner waits. Both clocks are the machine's or as steady.
 pub const LEASE_MARGIN: Duration = Duration::from_millis(100);
 
-/// Most clients of a cache.
+/// Most clients of a cache, besides its hosts.
 pub const CLIENTS_MAX: usize = 1024;
 
 /// What becomes of a client's wish for its lease.
@@ -67,7 +67,8 @@ struct Client {
 }
 
 impl Clients {
-    /// False: there are too many.
+    /// False: there are too many users. Hosts are as many as there are, and their procedures are
+    /// not to wait for a user to go.
     pub(super) fn join(
         &mut self,
         now: Time,
@@ -75,7 +76,8 @@ impl Clients {
         role: Role,
         regions: usize,
     ) -> bool {
-        if self.0.len() >= CLIENTS_MAX {
+        let users = self.0.values().filter(|one| one.role == Role::User);
+        if role == Role::User && users.count() >= CLIENTS_MAX {
             return false;
         }
         let joined = Client {

@@ -18,6 +18,8 @@ use super::Error;
 const SAID_BYTES_MAX: usize = 64 * 1024;
 /// Of a failure, how much is told.
 const TOLD_BYTES_MAX: usize = 400;
+/// Reads of a pipe in a row: more than a pipe holds.
+const DRAINED_MAX: usize = 64;
 /// Between two looks at whether it has ended.
 const LOOK: Duration = Duration::from_millis(5);
 
@@ -48,8 +50,8 @@ pub fn run(mut command: Command, what: &str, limit: Duration) -> Result<Vec<u8>,
         .spawn()
         .map_err(os)?;
     let mut group = Group(child);
-    let mut out = Pipe::new(group.0.stdout.take()).map_err(os)?;
-    let mut err = Pipe::new(group.0.stderr.take()).map_err(os)?;
+    let mut out = Pipe::new(group.0.stdout.take(), Kept::Beginning).map_err(os)?;
+    let mut err = Pipe::new(group.0.stderr.take(), Kept::End).map_err(os)?;
     let late = || {
         let what = what.to_owned();
         Error::Late { what, limit }
@@ -140,26 +142,44 @@ impl Drop for Group {
     }
 }
 
-/// One end of a pipe, read without waiting, to a little more than may be said.
+/// What is kept of what is said.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Kept {
+    /// A little more than may be said. Who says more has nobody to say it to, and is killed.
+    Beginning,
+    /// As much as is told of it: logs may be long.
+    End,
+}
+
+/// One end of a pipe, read without waiting.
 struct Pipe<R> {
     from: Option<R>,
     said: Vec<u8>,
+    kept: Kept,
 }
 
 impl<R: Read + AsFd> Pipe<R> {
-    fn new(from: Option<R>) -> std::io::Result<Self> {
+    fn new(from: Option<R>, kept: Kept) -> std::io::Result<Self> {
         let from = from.expect("it is piped");
         fcntl_setfl(&from, fcntl_getfl(&from)? | OFlags::NONBLOCK)?;
-        let said = Vec::new();
-        let from = Some(from);
-        Ok(Self { from, said })
+        Ok(Self {
+            from: Some(from),
+            said: Vec::new(),
+            kept,
+        })
     }
 
-    /// Takes what is there. What says too much is closed.
+    /// Takes what is there, or a part of it: who says more all the while is looked at in between.
     fn drain(&mut self) {
         let mut part = [0; 4096];
-        while let Some(from) = &mut self.from {
+        for _ in 0..DRAINED_MAX {
+            let Some(from) = &mut self.from else { return };
             match from.read(&mut part) {
+                Ok(count) if count > 0 && self.kept == Kept::End => {
+                    self.said.extend_from_slice(&part[..count]);
+                    let old = self.said.len().saturating_sub(TOLD_BYTES_MAX);
+                    self.said.drain(..old);
+                }
                 Ok(count) if count > 0 && self.said.len() <= SAID_BYTES_MAX => {
                     self.said.extend_from_slice(&part[..count]);
                 }

@@ -173,6 +173,23 @@ fn a_command_that_never_stops_talking_is_bounded() {
     assert!(is_told, "{error}");
 }
 
+#[test]
+fn a_command_may_log_as_much_as_it_likes_and_is_told_with_its_last_words() {
+    // By the shell itself, which ends where nobody reads it.
+    let log =
+        "line=$(head -c 1000 /dev/zero | tr '\\0' x); for _ in $(seq 200); do echo $line >&2; done";
+    let said = r#"echo "{\"id\":\"a\",\"address\":\"tcp:10.0.0.7:7000\"}""#;
+    let machine = shell(&format!("{log}; {said}"), log, LONG)
+        .acquire(&wish())
+        .unwrap();
+    assert_eq!(machine.id, "a");
+    shell("", log, LONG).release(&machine).unwrap();
+    let fails = format!("{log}; echo no quota >&2; exit 3");
+    let error = shell(&fails, "", LONG).acquire(&wish()).unwrap_err();
+    let said = error.to_string();
+    assert!(said.contains("no quota") && said.contains('3'), "{said}");
+}
+
 proptest! {
     #[test]
     fn whatever_a_command_says_is_a_machine_or_an_error(

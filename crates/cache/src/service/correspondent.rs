@@ -133,6 +133,11 @@ impl Correspondent {
         self.questions.push_back((number, question));
     }
 
+    /// Nobody waits for an answer any more: it is not asked if it was not yet.
+    pub fn drop_question(&mut self, number: u32) {
+        self.questions.retain(|(of, _)| *of != number);
+    }
+
     /// The lease that was asked for at `asked_at`, if that is a moment at which this asked; when it ends.
     pub fn leased(&mut self, asked_at: u64) -> Time {
         let asked_at = Time(asked_at).min(self.asked_at);
@@ -175,8 +180,8 @@ impl Correspondent {
     }
 
     fn receive_all(&mut self, now: Time, told: &mut Vec<Told>) {
-        while let Some((_, arrival)) = self.dial.poll() {
-            self.state = match arrival {
+        while let Some(arrival) = self.dial.poll() {
+            self.state = match arrival.linked {
                 Ok(linked) => State::Strange(linked.session),
                 Err(error) => {
                     tracing::debug!(%error, "no manager");

@@ -406,6 +406,8 @@ impl Cache {
                 return Err(CallError::Gone);
             }
             if Time::now().since(begun) >= self.options.timeout {
+                // A manager that comes later is not to do what the caller has given up.
+                self.manager.drop_question(number);
                 return Err(CallError::Silent(self.options.timeout));
             }
             self.rest(REST)?;

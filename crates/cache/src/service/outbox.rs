@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use super::injected_faults::{InjectedFault, is_injected};
 use super::message::{ANSWER_PART_BYTES, ENTRY_SLABS_MAX, ToClient};
-use crate::owner::Entry;
+use crate::owner::{Copy, Entry};
 
 /// Most questions of one client that wait for their answer.
 const ANSWERS_MAX: usize = 4;
@@ -40,7 +40,7 @@ pub enum Sent {
     All,
     /// The socket takes no more now.
     Blocked,
-    /// A lease waits for a record.
+    /// A lease waits for a record, or an entry for a host that does.
     Held,
 }
 
@@ -108,11 +108,14 @@ impl Outbox {
             }
             first.remove();
         }
-        while let Some(first) = self.entries.first_entry() {
-            if !send(&ToClient::Entry(first.get().clone()).encode()) {
+        let mut next = 0;
+        while let Some(entry) = self.next_entry(next) {
+            let region = entry.region;
+            if !send(&ToClient::Entry(entry.clone()).encode()) {
                 return Sent::Blocked;
             }
-            first.remove();
+            self.entries.remove(&region);
+            next = region + 1;
         }
         if self.is_forgotten {
             if !send(&ToClient::Unknown.encode()) {
@@ -124,7 +127,10 @@ impl Outbox {
             return Sent::Blocked;
         }
         let Some(asked_at) = self.lease else {
-            return Sent::All;
+            return match self.entries.is_empty() {
+                true => Sent::All,
+                false => Sent::Held,
+            };
         };
         if !is_kept && !is_injected(InjectedFault::LeaseUnkept) {
             return Sent::Held;
@@ -134,6 +140,17 @@ impl Outbox {
         }
         self.lease = None;
         Sent::All
+    }
+
+    /// The first entry from region `from` on of whose hosts the client was told: it believes no
+    /// other.
+    fn next_entry(&self, from: u32) -> Option<&Entry> {
+        let is_told = |copy: &Copy| {
+            let host = u16::try_from(copy.host).expect("at most 4096");
+            !self.hosts.contains_key(&host)
+        };
+        let mut entries = self.entries.range(from..).map(|(_, entry)| entry);
+        entries.find(|entry| entry.places().all(is_told))
     }
 
     fn send_answers(&mut self, send: &mut impl FnMut(&[u8]) -> bool) -> bool {
@@ -196,6 +213,41 @@ mod tests {
         assert_eq!(sent(&mut outbox, false, 9), (vec![told], Sent::Held));
         let lease = ToClient::Lease { asked_at: 7 };
         assert_eq!(sent(&mut outbox, true, 9), (vec![lease], Sent::All));
+    }
+
+    #[test]
+    fn an_entry_goes_behind_the_hosts_that_it_names_while_these_wait_for_the_record() {
+        let host = ToClient::Host {
+            number: 3,
+            name: "h3".to_owned(),
+            address: "tcp:127.0.0.1:3".to_owned(),
+            domain: "d".to_owned(),
+        };
+        let window = cenote_pool::control::Window {
+            id: 1,
+            generation: 1,
+            len_bytes: 1 << 20,
+            rights: 7,
+        };
+        let there = Entry {
+            copies: vec![crate::owner::Copy::new(3, vec![window])],
+            ..entry(1, 2)
+        };
+        let coming = Entry {
+            next: there.copies.clone(),
+            ..entry(2, 2)
+        };
+        let mut outbox = Outbox::default();
+        outbox.tell_host(3, host.clone());
+        // It read nothing, and a record failed before it went on.
+        assert_eq!(sent(&mut outbox, true, 0).1, Sent::Blocked);
+        for entry in [there.clone(), coming.clone(), entry(4, 1)] {
+            outbox.tell(entry);
+        }
+        let free = vec![ToClient::Entry(entry(4, 1))];
+        assert_eq!(sent(&mut outbox, false, 9), (free, Sent::Held));
+        let rest = vec![host, ToClient::Entry(there), ToClient::Entry(coming)];
+        assert_eq!(sent(&mut outbox, true, 9), (rest, Sent::All));
     }
 
     #[test]

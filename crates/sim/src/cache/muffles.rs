@@ -29,7 +29,8 @@ impl Dial for Muffling {
     }
 
     fn poll(&mut self) -> Option<Arrival> {
-        let (host, linked) = self.dial.poll()?;
+        let arrival = self.dial.poll()?;
+        let host = arrival.host;
         let muffle = |linked: Linked| Linked {
             session: Box::new(Muffled {
                 session: linked.session,
@@ -39,7 +40,10 @@ impl Dial for Muffling {
             }),
             ..linked
         };
-        Some((host, linked.map(muffle)))
+        Some(Arrival {
+            linked: arrival.linked.map(muffle),
+            ..arrival
+        })
     }
 }
 

@@ -119,3 +119,16 @@ fn the_listener_is_told_of_everything_for_ever_and_waited_for_by_nobody() {
     let to_host = |action: &Action| matches!(action, Action::Tell { client: 1, .. });
     assert!(!world.seen.iter().any(to_host));
 }
+
+#[test]
+fn as_many_clients_as_there_may_be_keep_no_host_from_its_lease() {
+    let mut world = World::new(1, 1, 2);
+    world.run();
+    for client in 100..100 + CLIENTS_MAX as u64 {
+        assert!(world.owner.handle_client_joined(world.now, client));
+    }
+    assert!(!world.owner.handle_client_joined(world.now, 7), "too many");
+    join_host(&mut world, 1, 0);
+    assert!(world.owner.handle_listener_joined(world.now, LISTENER));
+    assert!(!world.owner.handle_client_joined(world.now, 7), "still");
+}

@@ -274,3 +274,35 @@ fn nothing_is_placed_on_a_host_that_is_kept_out() {
     let on = |region| host_of(&world, region);
     assert_eq!((0..4).map(on).collect::<Vec<_>>(), [1; 4]);
 }
+
+#[test]
+fn a_host_that_ended_is_not_one_that_leaves_for_the_next_owner_either() {
+    let mut world = World::new(1, 1, 2);
+    world.run();
+    let host = 1 - host_of(&world, 0);
+    let mut kept = Record::default();
+    let mut keep = |owner: &mut Owner| {
+        while let Some(action) = owner.poll_action() {
+            if action == Action::Record {
+                kept = owner.record(&names(2));
+            }
+        }
+        kept.clone()
+    };
+    for has_ended in [false, true] {
+        world.owner.handle_notice(world.now, host, None);
+        assert_eq!(keep(&mut world.owner).leaving, [host]);
+        match has_ended {
+            true => world.owner.handle_host_ended(world.now, host),
+            // It is given up once it was silent for too long.
+            false => {
+                world.owner.handle_host_silent(world.now, host);
+                world.pass(Duration::from_secs(11));
+            }
+        }
+        let record = world.owner.record(&names(2));
+        assert_eq!(record.leaving, [0; 0]);
+        assert_eq!(keep(&mut world.owner), record, "ended: {has_ended}");
+        world.owner.handle_host_up(world.now, host, 100, &[]);
+    }
+}

@@ -31,10 +31,12 @@ enum Flow {
 const OTHERS_MAX: usize = 256;
 /// One that reads nothing for so long is cut off.
 const UNREAD_MAX: Duration = Duration::from_secs(10);
-/// What messages cost of an allowance; others cost 1.
+/// What messages cost of an allowance at least; others cost 1.
 const JOIN_COST: u32 = 200;
 const QUESTION_COST: u32 = 100;
 const TROUBLE_COST: u32 = 10;
+/// Regions that are looked at for the price of one that is told. Arbitrary.
+const REGIONS_LOOKED_AT: u32 = 64;
 
 impl Connected {
     pub fn has_joined(&self) -> bool {
@@ -81,14 +83,10 @@ impl Server {
             }
         };
         let regions = self.manager.owner.region_count();
-        let cost = match &message {
-            ToManager::Join { .. } => JOIN_COST,
-            ToManager::Ask { .. } => QUESTION_COST,
-            ToManager::Trouble { .. } => TROUBLE_COST,
-            ToManager::Known(known) => u32::try_from(known.len()).unwrap_or(u32::MAX).max(1),
-            ToManager::Alive { .. } | ToManager::Doubt { .. } | ToManager::Leave => 1,
-        };
-        if !connected.allowance.take(now, regions, cost) {
+        if !connected
+            .allowance
+            .take(now, regions, cost(&message, regions))
+        {
             tracing::warn!(client = connected.name, "cut off: it says too much");
             return self.cut_off(peer);
         }
@@ -236,5 +234,57 @@ impl Server {
 fn connected_number(connected: Option<&mut Connected>, number: Option<ClientNumber>) {
     if let Some(connected) = connected {
         connected.number = number;
+    }
+}
+
+/// What a message costs of an allowance: as much as it has the manager do in a cache of so many
+/// regions, which fills the allowance faster.
+fn cost(message: &ToManager, regions: usize) -> u32 {
+    let regions = u32::try_from(regions).unwrap_or(u32::MAX);
+    match message {
+        // Each region is told.
+        ToManager::Join { .. } => JOIN_COST.max(regions),
+        ToManager::Ask { .. } => QUESTION_COST,
+        ToManager::Trouble { .. } => TROUBLE_COST,
+        ToManager::Known(known) => u32::try_from(known.len()).unwrap_or(u32::MAX).max(1),
+        // Each region is looked at.
+        ToManager::Alive { .. } => 1 + regions / REGIONS_LOOKED_AT,
+        // One for each region may come at once when a host is lost.
+        ToManager::Doubt { .. } | ToManager::Leave => 1,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::owner::REGIONS_MAX;
+
+    /// Messages that are taken in a second, all at its end.
+    fn taken_in_a_second(message: &ToManager, regions: usize) -> usize {
+        let mut allowance = Allowance::new(Time(0));
+        let second = Duration::from_secs(1);
+        let mut take = |now| allowance.take(now, regions, cost(message, regions));
+        let at_once = std::iter::from_fn(|| take(Time(0)).then_some(())).count();
+        let later = Time(0).after(second);
+        at_once + std::iter::from_fn(|| take(later).then_some(())).count()
+    }
+
+    #[test]
+    fn a_client_of_a_long_cache_has_no_more_of_the_managers_time() {
+        let join = ToManager::Join { version: VERSION };
+        let alive = ToManager::Alive { asked_at: 1 };
+        for regions in [1, 100, 4000, REGIONS_MAX as usize] {
+            let joins = taken_in_a_second(&join, regions);
+            let lives = taken_in_a_second(&alive, regions);
+            // A client joins when its connection broke, and asks for its lease twice a second.
+            assert!(joins >= 4 && lives >= 20, "{regions}: {joins}, {lives}");
+            // Each join has every region told, and each lease has every region looked at.
+            let told = joins * regions;
+            assert!(told <= 16 * REGIONS_MAX as usize, "{regions}: {joins}");
+            assert!(
+                lives * regions <= 1000 * REGIONS_MAX as usize,
+                "{regions}: {lives}"
+            );
+        }
     }
 }

@@ -10,6 +10,7 @@ use cenote_cli::failure::DONE;
 use cenote_cli::progress;
 use cenote_cli::size::Size;
 use cenote_cli::span::{self, Span};
+use cenote_durable::copy;
 use serde_json::json;
 
 use crate::caches::{CHECKPOINT, CacheDir};
@@ -63,7 +64,7 @@ pub fn run(args: &Args) -> Result<u8> {
     bar.finish_and_clear();
     if let Some(file) = &args.file {
         let made = cache.folder().join(CHECKPOINT);
-        std::fs::copy(made, file).with_context(|| format!("copy it to {}", file.display()))?;
+        copy(&made, file).with_context(|| format!("copy it to {}", file.display()))?;
     }
     let mut out = stdout().lock();
     if args.json {

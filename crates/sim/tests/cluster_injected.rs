@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 use std::sync::Mutex;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use cenote_sim::cluster::{self, Options, Report};
 use cenote_sim::verdict::{Verdict, search};
@@ -18,8 +18,12 @@ fn every_injected_fault_is_found_and_its_cluster_keeps_every_promise_without_it(
     let take = || names.lock().expect("no holder panics").pop();
     let look = || {
         while let Some(name) = take() {
+            let began = Instant::now();
             match find(name) {
-                Ok((seed, what)) => println!("{name}: seed {seed}: {what}"),
+                Ok((seed, what)) => {
+                    let took_s = began.elapsed().as_secs_f64();
+                    println!("{name}: {took_s:.1} s, seed {seed}: {what}");
+                }
                 Err(why) => {
                     let mut missed = missed.lock().expect("no holder panics");
                     missed.push(format!("{name}: {why}"));

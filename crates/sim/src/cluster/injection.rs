@@ -37,7 +37,7 @@ pub fn injected(name: &str, seed: u64) -> Options {
         volume_bytes: 256 << 10,
         rate: 200,
         epoch: Duration::from_secs(5),
-        fault_pause: Duration::from_millis(300),
+        fault_pause: Duration::from_millis(100),
         plant: Some(name.to_owned()),
         mode: Some(Mode::FailureRecovery),
         ..Options::default()
@@ -82,7 +82,8 @@ pub fn injected(name: &str, seed: u64) -> Options {
             weights: weights! { cut: 10, replace_client: 5 },
             ..tiny
         },
-        // Clients end in the middle of writing, on links that are slow now and then.
+        // Clients end in the middle of writing, on links that are slow now and then. A new one has
+        // time to come upon what is left.
         "forget-listed" | "skip-redo" | "stale-image" | "no-renew" => {
             Options {
                 workers: 3,
@@ -90,6 +91,7 @@ pub fn injected(name: &str, seed: u64) -> Options {
                 slabs_per_host: Some(24),
                 rate: 2000,
                 gentle_percent: 100,
+                fault_pause: Duration::from_millis(300),
                 weights: weights! { replace_client: 4, delay: 3, crash: 1, lose: 1 },
                 ..tiny
             }
@@ -125,6 +127,7 @@ pub fn injected(name: &str, seed: u64) -> Options {
             rate: 3000,
             gentle_percent: 100,
             mode: Some(Mode::EcOnly),
+            fault_pause: Duration::from_millis(300),
             weights: weights! { delay: 6, replace_client: 4 },
             ..tiny
         },

@@ -57,6 +57,7 @@ impl Looks {
         self.left > 0 || now < self.until
     }
 }
+
 /// PUTs that are durable one after the other: so many groups take along what waits.
 const SETTLING_PUTS: u32 = 30;
 

@@ -423,7 +423,7 @@ impl Served {
             if !self.owed.is_empty() {
                 break;
             }
-            if taken > 0 && taken.is_multiple_of(ANSWERS_AT_ONCE) && self.pipe.is_ring() {
+            if taken > 0 && taken.is_multiple_of(ANSWERS_AT_ONCE) && self.pipe.shares_memory() {
                 self.pipe.release()?;
                 self.pipe.flush()?;
             }
@@ -512,7 +512,8 @@ impl Served {
 /// Calls of one connection in a turn: long enough that a system call is shared, short enough that
 /// the others do not wait for long.
 const CALLS_PER_TURN: usize = 32;
-/// Answers that the peer of a ring is given together: it works on them while the next are made.
+/// Answers that a peer is given together where that takes no system call: it works on them while the
+/// next are made.
 const ANSWERS_AT_ONCE: usize = 8;
 /// Turns without a look at sockets, where calls come through rings.
 const LOOK_TURNS: u32 = 64;

@@ -172,6 +172,11 @@ impl Pipe {
         !matches!(self.carrier, Carrier::Stream(_))
     }
 
+    /// Whether [`Pipe::flush`] is a store to memory that the peer shares, and a wake if it sleeps.
+    pub(super) fn shares_memory(&self) -> bool {
+        matches!(self.carrier, Carrier::Ring { .. })
+    }
+
     /// Whether something queued waits for the socket to take it.
     pub(super) fn wants_write(&self) -> bool {
         match &self.carrier {

@@ -236,6 +236,46 @@ fn who_takes_no_answers_keeps_no_server_thread_awake() {
     }
 }
 
+/// Nobody with many calls under way sleeps until the last of them is answered.
+#[test]
+fn who_shares_memory_has_the_first_answers_while_the_next_are_made() {
+    let dir = tempfile::tempdir().unwrap();
+    let address = Address::Shm(dir.path().join("host.sock"));
+    let plain = WireProtection::Plain;
+    let addresses = std::slice::from_ref(&address);
+    let mut listener = Listener::bind_with(addresses, &key(), plain, Vec::new()).unwrap();
+    let mut answerer = listener.answerer().unwrap();
+    let (waker, stop) = (listener.waker(), Arc::new(AtomicBool::new(false)));
+    let stopped = Arc::clone(&stop);
+    let control = thread::spawn(move || {
+        while !stopped.load(Ordering::Acquire) {
+            listener.poll(None, &mut Vec::new()).unwrap();
+        }
+    });
+    let session = connect(&address, 5, plain);
+    let mut caller = session.caller_opener()(PATIENCE).unwrap();
+    for token in 0..32 {
+        caller.call(&[1], token).unwrap();
+    }
+    caller.flush();
+    let (mut ended, mut ended_before) = (0, Vec::new());
+    while ended_before.len() < 32 {
+        let mut handler = |_: Call<'_>, _: &mut Vec<u8>| {
+            caller.poll(Time::now(), &mut |_, answer| {
+                ended += usize::from(answer.is_ok())
+            });
+            ended_before.push(ended);
+            Answered::Now
+        };
+        answerer.turn(None, &mut handler).unwrap();
+    }
+    let by_eights: Vec<_> = (0..32).map(|call| call / 8 * 8).collect();
+    assert_eq!(ended_before, by_eights);
+    stop.store(true, Ordering::Release);
+    waker.wake();
+    control.join().unwrap();
+}
+
 fn socket_pair() -> (OwnedFd, OwnedFd) {
     let (a, b) = std::os::unix::net::UnixStream::pair().unwrap();
     (a.into(), b.into())

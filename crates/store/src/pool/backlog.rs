@@ -96,13 +96,13 @@ impl Backlog {
     pub fn untaken_from(&self, start: u64) -> impl Iterator<Item = (u64, &Pending)> {
         let behind = self.untaken.range(start..);
         let in_turn = behind.chain(self.untaken.range(..start));
-        in_turn.filter_map(|sequence| Some((*sequence, self.get(*sequence)?)))
+        in_turn.map(|sequence| (*sequence, self.get(*sequence).expect(IN_BOTH)))
     }
 
     /// Those whose values are in the log, the oldest first.
     pub fn taken(&self) -> impl Iterator<Item = (u64, &Pending)> {
         let taken = self.taken.iter();
-        taken.filter_map(|sequence| Some((*sequence, self.get(*sequence)?)))
+        taken.map(|sequence| (*sequence, self.get(*sequence).expect(IN_BOTH)))
     }
 
     pub fn taken_count(&self) -> usize {
@@ -171,6 +171,9 @@ impl Backlog {
         true
     }
 }
+
+/// Why what a set names is there.
+const IN_BOTH: &str = "sets name versions that wait";
 
 #[cfg(test)]
 mod tests {

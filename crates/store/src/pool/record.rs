@@ -40,6 +40,12 @@ impl<M: Medium> Pool<M> {
         self.next_space.is_some()
     }
 
+    /// Leaves one sequence of those that may be given.
+    #[cfg(test)]
+    pub(crate) fn use_lease_up(&mut self) {
+        self.next_sequence = self.space.ceiling - 1;
+    }
+
     /// Ends what a group or a cleaning began that nobody ends any more.
     pub(super) fn await_record(&mut self) -> Result<(), StoreError> {
         if self.next_space.is_some() {
@@ -88,7 +94,7 @@ mod tests {
         let mut pool = new_pool();
         pool.put_durable(b"key", b"value", Condition::Always)
             .unwrap();
-        pool.next_sequence = pool.space.ceiling - 1;
+        pool.use_lease_up();
         let group = pool.begin_group(1);
         let clean = |pool: &mut Pool<ModelMedium>| {
             let (batch, _) = pool.begin_clean(64).unwrap();
@@ -109,7 +115,7 @@ mod tests {
     #[test]
     fn a_pool_that_is_closed_while_a_record_is_on_its_way_opens_again() {
         let mut pool = new_pool();
-        pool.next_sequence = pool.space.ceiling - 1;
+        pool.use_lease_up();
         drop(pool.begin_group(1));
         let mut pool = reopened(pool);
         pool.put_durable(b"key", b"value", Condition::Always)

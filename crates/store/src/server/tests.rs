@@ -382,6 +382,22 @@ fn a_log_is_cleaned_for_who_asks_if_that_leaves_something_out() {
     assert_eq!(ask(&mut bench), cleaned);
 }
 
+/// A cleaning has a record of its own, which waits for that of a lease.
+#[test]
+fn who_asks_for_a_cleaning_while_a_record_is_on_its_way_has_it_afterwards() {
+    let mut bench = Bench::new(new_pool(1 << 20, DISK, 64), EFactory);
+    bench.shard.lock().pool.use_lease_up();
+    assert!(is_stored(bench.put(ONE, b"key", b"value")));
+    bench.step();
+    assert!(bench.shard.lock().pool.is_recording());
+    let asked = bench.ask(OTHER, 0, Request::Clean { shard: 0 });
+    assert!(is_stored(asked));
+    bench.step();
+    assert!(!bench.shard.lock().pool.is_cleaning());
+    bench.turn();
+    assert_ne!(bench.shard.lock().used_after_cleaning, 0);
+}
+
 /// Crashes while the log is copied leave copies that are none.
 #[test]
 fn a_store_that_cannot_be_cleaned_says_that_it_is_full() {

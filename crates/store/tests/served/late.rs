@@ -138,6 +138,57 @@ fn a_write_after_its_version_was_given_up_lands_in_its_own_clients_memory_alone(
 }
 
 #[test]
+fn each_loss_is_told_by_one_sync() {
+    for transport in TRANSPORTS {
+        let lab = Lab::new();
+        let server = lab.serve(&Options {
+            patience: Duration::from_millis(50),
+            ..options(transport)
+        });
+        let mut user = lab.client(&server);
+        for number in 1..=3_u8 {
+            // It asks for a place, and looks at the answer when the place was given up.
+            let before = server.figures()[0].put_bytes;
+            let command = Command::Put {
+                key: b"key".to_vec(),
+                // Another than what may lie at the place from before.
+                value: vec![number; VALUE_BYTES],
+                condition: Condition::Always,
+                is_durable: false,
+            };
+            user.0.submit(command, number.into(), Time::now());
+            // Sends it, and takes no answer.
+            user.0.wait(Duration::ZERO).unwrap();
+            until(&server, "the version waits", |server| {
+                let figures = server.figures()[0];
+                figures.put_bytes > before && figures.backlog == 0
+            });
+            let until = Instant::now() + LIMIT;
+            let end = loop {
+                assert!(
+                    Instant::now() < until,
+                    "{transport:?}: the PUT does not end"
+                );
+                if let Some(end) = user.0.poll(Time::now()) {
+                    break end;
+                }
+                user.0.wait(Duration::from_millis(10)).unwrap();
+            };
+            assert!(
+                matches!(end, (token, Ok(_)) if token == number.into()),
+                "{end:?}"
+            );
+            assert_eq!(
+                user.sync(),
+                1,
+                "{transport:?}: value {number} came too late"
+            );
+            assert_eq!(user.sync(), 0, "{transport:?}: it was told before");
+        }
+    }
+}
+
+#[test]
 fn a_write_of_a_client_that_is_gone_reaches_nobody() {
     for transport in TRANSPORTS {
         let lab = Lab::new();

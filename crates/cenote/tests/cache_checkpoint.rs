@@ -2,10 +2,13 @@
 
 mod support;
 
+use std::fs;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use support::cache_load::open;
+use support::small_disk::SmallDisk;
 use support::{Folder, run, signal, wait_ended};
 
 /// How long what must happen may take on a busy machine.
@@ -128,4 +131,50 @@ fn a_checkpoint_of_a_cache_without_a_manager_is_refused() {
     assert!(refused.stderr.contains("no manager"), "{refused:#?}");
     let nobody = run(&["cache", "checkpoint", "c1", "--dir", folder.str()]);
     assert_ne!(nobody.code, 0, "{nobody:#?}");
+}
+
+#[test]
+fn a_copy_takes_the_place_of_an_older_one_whole_or_not_at_all() {
+    let folder = up();
+    let mut cache = open(folder.path(), "c0").expect("the manager is there");
+    for region in 0..REGIONS {
+        let address = (region * REGION_BYTES) as u64;
+        cache.write(address, &content(region, 1)).expect("room");
+    }
+    let copy_to = |path: &Path| {
+        let path = path.to_str().expect("UTF-8");
+        folder.run(&["cache", "checkpoint", "c0", path, "--json"])
+    };
+    // Where the cache has it itself.
+    let own = folder.path().join("caches/c0/checkpoint");
+    let made = copy_to(&own).expect(0).json();
+    assert_eq!(
+        made["bytes"],
+        fs::metadata(&own).expect("it is there").len()
+    );
+    // By another name, which stays one.
+    let (older, link) = (folder.path().join("older"), folder.path().join("link"));
+    fs::write(&older, "an older one").expect("a file");
+    std::os::unix::fs::symlink(&older, &link).expect("a link");
+    let made = copy_to(&link).expect(0).json();
+    assert_eq!(made["bytes"], fs::metadata(&older).expect("a file").len());
+    assert!(fs::symlink_metadata(&link).expect("a link").is_symlink());
+    // What is no file is written to.
+    copy_to(Path::new("/dev/null")).expect(0);
+    assert!(!fs::metadata("/dev/null").expect("a device").is_file());
+
+    let Some(disk) = SmallDisk::mount(&folder, "1M") else {
+        return;
+    };
+    let kept = disk.path().join("kept");
+    fs::write(&kept, "an older one").expect("room");
+    let refused = copy_to(&kept).expect(1);
+    assert!(refused.stderr.contains("disk/kept"), "{refused:#?}");
+    assert_eq!(fs::read_to_string(&kept).expect("it stays"), "an older one");
+    let mut names: Vec<_> = fs::read_dir(disk.path())
+        .expect("a folder")
+        .map(|entry| entry.expect("a name").file_name())
+        .collect();
+    names.sort();
+    assert_eq!(names, ["cluster.key", "cluster.toml", "kept"]);
 }

@@ -149,6 +149,25 @@ fn follow(transport: &str) {
         )))
         .expect(1);
     assert!(refused.stderr.contains("another module"), "{refused:#?}");
+    // And it may do the same there: hosts that have it hear of nothing else.
+    let again = |cache: &str| {
+        let put = [
+            "cache",
+            "proc",
+            "put",
+            "walker",
+            WALK_WASM,
+            "--version",
+            "1",
+        ];
+        folder.run(&[&put[..], &["--read", cache]].concat())
+    };
+    again(&id.to_string()).expect(0);
+    let refused = again("77").expect(1);
+    assert!(
+        refused.stderr.contains(&format!("reads {id}")),
+        "{refused:#?}"
+    );
 
     let mut cache = open(folder.path(), "c0").expect("its manager runs");
     for node in 0..NODES {

@@ -7,8 +7,9 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use cenote_cache::service::OpenError;
-use cenote_fabric::{ClusterKey, FAILURE_TIMEOUT};
+use cenote_cache::service::question::{Answer, Question, Trouble};
+use cenote_cache::service::{OpenError, ask};
+use cenote_fabric::{Address, ClusterKey, FAILURE_TIMEOUT};
 use cenote_kv_cluster::etcd::{Credentials, Etcd, EtcdServer, ServerError};
 use serde_json::Value;
 use support::cache_load::{CacheLoad, open, open_with};
@@ -352,6 +353,35 @@ fn a_manager_with_an_old_journal_is_refused_where_managers_agree_at_etcd() {
     assert!(refused.stderr.contains(said), "{refused:#?}");
     until(&folder, "the other goes on", is_whole);
     folder.run(&["cache", "delete", "c0"]).expect(0);
+}
+
+#[test]
+fn a_cluster_file_that_could_not_be_read_once_is_read_again() {
+    let folder = up(1);
+    create(&folder, "1");
+    let at = |name: &str| folder.path().join(name);
+    let key = ClusterKey::load(&at("cluster.key")).expect("a key");
+    let socket = Address::Shm(at("caches/c0/socket"));
+    let until = |what: &str, wanted: &dyn Fn(&[Trouble]) -> bool| {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let asked = ask(vec![socket.clone()], &key, &Question::Status, PATIENCE);
+            match asked.expect("it serves") {
+                Answer::Status(status) if wanted(&status.troubles) => return,
+                answer => assert!(Instant::now() < deadline, "{what}: {answer:#?}"),
+            }
+        }
+    };
+    until("no trouble", &<[_]>::is_empty);
+    // The file is another one now, and what belongs to it is not there yet.
+    fs::rename(at("cluster.key"), at("aside")).expect("it is there");
+    let text = fs::read(at("cluster.toml")).expect("it is there");
+    fs::write(at("cluster.toml"), text).expect("room");
+    until("it is told", &|all| {
+        all.iter().any(|one| one.with == "cluster file")
+    });
+    fs::rename(at("aside"), at("cluster.key")).expect("it is there");
+    until("no trouble any more", &<[_]>::is_empty);
 }
 
 #[test]

@@ -252,14 +252,23 @@ fn put(args: &Put) -> Result<u8> {
         Some((_, id)) => *id,
         None => fresh_number()?,
     };
+    let grants = Grants::Caches(caches);
     let rows = sites.up.iter().flat_map(|site| &site.rows);
-    let mut has_it = rows.filter(|row| row.id == id);
-    ensure!(
-        has_it.all(|row| row.checksum == checksum(&module)),
-        "a host has another module as {} version {version}; leave out --version to install this \
-         one as the next version",
-        args.name
-    );
+    for row in rows.filter(|row| row.id == id) {
+        ensure!(
+            row.checksum == checksum(&module),
+            "a host has another module as {} version {version}; leave out --version to install \
+             this one as the next version",
+            args.name
+        );
+        ensure!(
+            caches_of(&row.grants) == caches_of(&grants),
+            "{} version {version} {}; name the same caches, or leave out --version to install it \
+             as the next version",
+            args.name,
+            granted(&row.grants)
+        );
+    }
     let (mut there, mut kept) = (0, 0);
     for site in &mut sites.up {
         // A host that was not started again has it.
@@ -270,7 +279,7 @@ fn put(args: &Put) -> Result<u8> {
             id,
             name: args.name.clone(),
             version,
-            grants: Grants::Caches(caches.clone()),
+            grants: grants.clone(),
             len_bytes,
         };
         let is_kept = orders::put(&mut *site.caller, label, &module)
@@ -295,6 +304,17 @@ fn put(args: &Put) -> Result<u8> {
         ))?;
     }
     Ok(sites.code())
+}
+
+/// What is granted on each of them, in one order; `None`: on all.
+fn caches_of(grants: &Grants) -> Option<Vec<(CacheId, Option<Access>)>> {
+    let Grants::Caches(caches) = grants else {
+        return None;
+    };
+    let mut caches: Vec<_> = caches.iter().map(|(id, _)| (*id, grants.of(*id))).collect();
+    caches.sort_unstable_by_key(|(id, _)| id.0);
+    caches.dedup();
+    Some(caches)
 }
 
 /// A number that no procedure has had: hosts take each once in their lives, and one that is down may

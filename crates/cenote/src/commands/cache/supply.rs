@@ -46,7 +46,7 @@ pub fn of(which: &Which, loaded: &Loaded, name: &str, spec: &Spec) -> Result<Sup
     }))
 }
 
-/// The hosts of the cluster's file, each time that it was changed.
+/// The hosts of the cluster's file, each time that it was changed, or could not be read before.
 fn reader(
     which: Which,
     file: PathBuf,
@@ -58,8 +58,8 @@ fn reader(
         if changed.is_none() || changed == seen {
             return None;
         }
-        seen = changed;
         let read = which.load().and_then(|loaded| hosts_of(&loaded.cluster));
+        seen = changed.filter(|_| read.is_ok());
         Some(read.map_err(|error| format!("{error:#}")))
     }
 }

@@ -168,6 +168,24 @@ fn many_requests_of_many_clients_are_each_answered_once() {
 }
 
 #[test]
+fn what_ends_while_one_is_waited_for_is_told_by_the_next_poll() {
+    on_each(|lab| {
+        let host = host(lab, "a", 1);
+        let mut cache = Cache::new(lab, &[&host], &[0], false);
+        cache.tell();
+        let user = lab.client(&host, 2);
+        let mut calls = remote(&user);
+        (calls.submit(cache.id, ECHO, b"other", 1)).unwrap();
+        let waited_for = run(&mut calls, cache.id, ECHO, b"x");
+        assert_eq!(waited_for, (Status::Done, b"x".to_vec()));
+        let mut ended = Vec::new();
+        await_end(&mut calls, &mut ended);
+        let result = Ok((Status::Done, b"other".to_vec()));
+        assert_eq!(ended, [Ended { token: 1, result }]);
+    });
+}
+
+#[test]
 fn procedures_run_for_the_clients_and_on_the_caches_that_are_named() {
     on_each(|lab| {
         let host = host(lab, "a", 1);

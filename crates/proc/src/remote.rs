@@ -30,14 +30,28 @@ pub struct Remote {
     slots: Vec<Slot>,
     free: Vec<u32>,
     ended: Vec<Ended>,
+    /// The end of what [`Remote::run`] waits for.
+    answer: Option<Outcome>,
 }
+
+type Outcome = Result<(Status, Vec<u8>), Cut>;
 
 #[derive(Clone, Copy, Default)]
 struct Slot {
     /// Counts the requests that had it.
     life: u32,
-    token: u64,
+    whose: Whose,
     stage: Stage,
+}
+
+/// Who is told of a request's end.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+enum Whose {
+    /// [`Remote::run`], which has one request under way.
+    #[default]
+    Run,
+    /// Who polls: the token.
+    Submitted(u64),
 }
 
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -54,7 +68,7 @@ pub struct Ended {
     /// As submitted.
     pub token: u64,
     /// How it ended and its answer, or why the host does not say.
-    pub result: Result<(Status, Vec<u8>), Cut>,
+    pub result: Outcome,
 }
 
 /// The host was lost before it answered.
@@ -90,6 +104,7 @@ impl Remote {
             slots: Vec::new(),
             free: Vec::new(),
             ended: Vec::new(),
+            answer: None,
         }
     }
 
@@ -107,6 +122,16 @@ impl Remote {
         argument: &[u8],
         token: u64,
     ) -> Result<(), Full> {
+        self.pack(cache, procedure, argument, Whose::Submitted(token))
+    }
+
+    fn pack(
+        &mut self,
+        cache: CacheId,
+        procedure: ProcedureId,
+        argument: &[u8],
+        whose: Whose,
+    ) -> Result<(), Full> {
         assert!(argument.len() <= STATE_MAX, "an argument is a state");
         let is_full = self.packed as usize >= self.batch
             || self.packing.len() + REQUEST_BYTES + argument.len() > CALL_BYTES_MAX;
@@ -118,7 +143,7 @@ impl Remote {
         };
         let slot = &mut self.slots[index as usize];
         slot.life = slot.life.wrapping_add(1);
-        (slot.token, slot.stage) = (token, Stage::Packed);
+        (slot.whose, slot.stage) = (whose, Stage::Packed);
         let number = u64::from(slot.life) << 32 | u64::from(index);
         if self.packing.is_empty() {
             self.packing.extend([REQUESTS, 1, 0, 0, 0, 0]);
@@ -136,7 +161,8 @@ impl Remote {
 
     /// Makes progress without blocking, and appends what ended.
     pub fn poll(&mut self, now: Time, ended: &mut Vec<Ended>) {
-        let (slots, free, own) = (&mut self.slots, &mut self.free, &mut self.ended);
+        let (slots, free) = (&mut self.slots, &mut self.free);
+        let (own, own_answer) = (&mut self.ended, &mut self.answer);
         let mut cut = None;
         self.caller.poll(now, &mut |_, answer| {
             let read = answer.and_then(|bytes| {
@@ -154,10 +180,8 @@ impl Remote {
                         if let Some(slot) = slot.filter(mine) {
                             slot.stage = Stage::Free;
                             free.push(index);
-                            own.push(Ended {
-                                token: slot.token,
-                                result: Ok((response.status, response.state.into_vec())),
-                            });
+                            let result = Ok((response.status, response.state.into_vec()));
+                            tell(slot.whose, result, own, own_answer);
                         }
                     }
                 }
@@ -200,7 +224,7 @@ impl Remote {
         drop(wait(&fds, Some(patience)));
     }
 
-    /// Asks for one procedure and waits for its end.
+    /// Asks for one procedure and waits for its end. Others that end meanwhile are told by the next poll.
     ///
     /// # Errors
     /// [`Cut`].
@@ -214,16 +238,17 @@ impl Remote {
             why: Fault::Disconnected,
             may_have_run: false,
         };
-        self.submit(cache, procedure, argument, 0)
+        self.pack(cache, procedure, argument, Whose::Run)
             .map_err(|Full| not_sent)?;
         self.flush();
-        let mut ended = Vec::new();
+        let mut others = Vec::new();
         loop {
-            self.poll(Time::now(), &mut ended);
-            match ended.pop() {
-                Some(end) => return end.result,
-                None => self.wait(WAIT),
+            self.poll(Time::now(), &mut others);
+            if let Some(result) = self.answer.take() {
+                self.ended = others;
+                return result;
             }
+            self.wait(WAIT);
         }
     }
 
@@ -277,11 +302,15 @@ impl Remote {
             self.free.push(index);
             let may_have_run = stage == Stage::Sent;
             let cut = Cut { why, may_have_run };
-            self.ended.push(Ended {
-                token: slot.token,
-                result: Err(cut),
-            });
+            tell(slot.whose, Err(cut), &mut self.ended, &mut self.answer);
         }
+    }
+}
+
+fn tell(whose: Whose, result: Outcome, ended: &mut Vec<Ended>, answer: &mut Option<Outcome>) {
+    match whose {
+        Whose::Run => *answer = Some(result),
+        Whose::Submitted(token) => ended.push(Ended { token, result }),
     }
 }
 

@@ -33,7 +33,7 @@ impl Depot {
     /// Writes a module; it is on the disk when this returns.
     ///
     /// # Errors
-    /// The disk refuses; nothing is kept.
+    /// The disk refuses. The module may be there: who refuses it then forgets it.
     pub fn keep(&self, label: &Label, module: &[u8]) -> io::Result<()> {
         let mut begin = Vec::new();
         Order::Begin(label.clone()).write(&mut begin);

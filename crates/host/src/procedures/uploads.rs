@@ -1,12 +1,15 @@
 //! Modules on their way to a host, and the thread that compiles them.
 //!
 //! A module comes in pieces over one connection. Compiling takes longer than a server thread may,
-//! so the client asks until it is done. What was compiled is kept where there is a [`Depot`].
+//! so the client asks until it is done. What was compiled is kept where there is a [`Depot`]. A client
+//! that goes silent holds up nobody: its upload gives way to a new one.
 
 use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
+use cenote_fabric::Time;
 use cenote_proc::service::{Label, Order, REASON_MAX, Told};
 use cenote_proc::{Library, MODULE_MAX, ProcedureId};
 
@@ -55,6 +58,8 @@ fn put(library: &Library, depot: Option<&Depot>, label: &Label, module: &[u8]) -
     if let Some(depot) = depot
         && let Err(error) = depot.keep(label, module)
     {
+        // It may be there, and its folder not synced: the next process would load it.
+        drop(forget(Some(depot), label.id));
         return refused(format!("keep the module on the host's disk: {error}"));
     }
     match library.load(label, module) {
@@ -94,7 +99,13 @@ pub(super) struct Uploads {
     by_connection: HashMap<u64, Upload>,
 }
 
-enum Upload {
+struct Upload {
+    stage: Stage,
+    /// When its client last said something.
+    heard_at: Time,
+}
+
+enum Stage {
     Coming(Label, Vec<u8>),
     Compiling,
     /// The same, and nobody will ask: its connection is gone.
@@ -104,7 +115,7 @@ enum Upload {
 
 impl Upload {
     fn is_compiling(&self) -> bool {
-        matches!(self, Self::Compiling | Self::Forsaken)
+        matches!(self.stage, Stage::Compiling | Stage::Forsaken)
     }
 }
 
@@ -119,20 +130,27 @@ impl Uploads {
     /// Carries an order out.
     pub(super) fn take(
         &mut self,
+        now: Time,
         connection: u64,
         order: Order,
         library: &Library,
         depot: Option<&Depot>,
         compiler: &SideThread<Job>,
     ) -> Told {
+        if let Some(upload) = self.by_connection.get_mut(&connection) {
+            upload.heard_at = now;
+        }
         match order {
             Order::List { skip } => list(library, skip),
             Order::Remove(id) => remove(library, depot, id),
-            Order::Begin(label) => self.begin(connection, label, library),
+            Order::Begin(label) => self.begin(now, connection, label, library),
             Order::Piece { offset, bytes } => self.piece(connection, offset, &bytes, compiler),
             Order::Ask => match self.by_connection.remove(&connection) {
                 None => refused("nothing was put here".into()),
-                Some(Upload::Ended(told)) => told,
+                Some(Upload {
+                    stage: Stage::Ended(told),
+                    ..
+                }) => told,
                 Some(going) => {
                     self.by_connection.insert(connection, going);
                     Told::Going
@@ -143,21 +161,39 @@ impl Uploads {
 
     /// A module was compiled, or refused.
     pub(super) fn ended(&mut self, connection: u64, told: Told) {
-        match self.by_connection.remove(&connection) {
-            None | Some(Upload::Forsaken) => {}
-            Some(_) => drop(self.by_connection.insert(connection, Upload::Ended(told))),
+        match self.by_connection.get_mut(&connection) {
+            Some(upload) if matches!(upload.stage, Stage::Compiling) => {
+                upload.stage = Stage::Ended(told);
+            }
+            _ => drop(self.by_connection.remove(&connection)),
         }
     }
 
     /// A connection ended. A module that is being compiled counts until it is.
     pub(super) fn connection_ended(&mut self, connection: u64) {
         match self.by_connection.get_mut(&connection) {
-            Some(upload) if upload.is_compiling() => *upload = Upload::Forsaken,
+            Some(upload) if upload.is_compiling() => upload.stage = Stage::Forsaken,
             _ => drop(self.by_connection.remove(&connection)),
         }
     }
 
-    fn begin(&mut self, connection: u64, label: Label, library: &Library) -> Told {
+    /// Makes room for an upload, if it can: of a client that is silent for long.
+    fn make_room(&mut self, now: Time) -> bool {
+        if self.by_connection.len() < UPLOADS_MAX {
+            return true;
+        }
+        let idle = self.by_connection.iter().filter(|(_, upload)| {
+            !upload.is_compiling() && now.since(upload.heard_at) >= SILENCE_MAX
+        });
+        let longest = idle.min_by_key(|(_, upload)| upload.heard_at);
+        let Some(connection) = longest.map(|(connection, _)| *connection) else {
+            return false;
+        };
+        self.by_connection.remove(&connection);
+        true
+    }
+
+    fn begin(&mut self, now: Time, connection: u64, label: Label, library: &Library) -> Told {
         if label.len_bytes == 0 || label.len_bytes > MODULE_MAX {
             return refused(format!("a module has 1 to {MODULE_MAX} bytes"));
         }
@@ -169,16 +205,18 @@ impl Uploads {
             Some(upload) if upload.is_compiling() => {
                 return refused("another module of this connection is being compiled".into());
             }
-            None if self.by_connection.len() >= UPLOADS_MAX => {
+            None if !self.make_room(now) => {
                 return refused(format!(
                     "{UPLOADS_MAX} modules are on their way here already"
                 ));
             }
             _ => {}
         }
-        let module = Vec::new();
-        self.by_connection
-            .insert(connection, Upload::Coming(label, module));
+        let upload = Upload {
+            stage: Stage::Coming(label, Vec::new()),
+            heard_at: now,
+        };
+        self.by_connection.insert(connection, upload);
         Told::Going
     }
 
@@ -189,7 +227,11 @@ impl Uploads {
         bytes: &[u8],
         compiler: &SideThread<Job>,
     ) -> Told {
-        let Some(Upload::Coming(label, module)) = self.by_connection.get_mut(&connection) else {
+        let upload = self.by_connection.get_mut(&connection);
+        let Some(Upload { stage, .. }) = upload else {
+            return refused("no module was begun".into());
+        };
+        let Stage::Coming(label, module) = stage else {
             return refused("no module was begun".into());
         };
         let whole = label.len_bytes as usize;
@@ -205,7 +247,7 @@ impl Uploads {
                 label: label.clone(),
                 module: std::mem::take(module),
             };
-            self.by_connection.insert(connection, Upload::Compiling);
+            *stage = Stage::Compiling;
             compiler.ask(job);
         }
         Told::Going
@@ -251,6 +293,9 @@ fn refused(mut why: String) -> Told {
 
 /// Modules under way on one thread: each has up to [`MODULE_MAX`] bytes.
 const UPLOADS_MAX: usize = 8;
+/// After so long a client that has not sent its module, or not heard what became of it, gives way to one
+/// that finds no room. Who uploads sends the next piece at once, and asks all the time.
+const SILENCE_MAX: Duration = Duration::from_secs(10);
 /// Of a list's answer: one row more fits a call in any case.
 const LIST_BYTES: usize = 48 << 10;
 
@@ -286,7 +331,7 @@ mod tests {
         let (compiler, jobs) = SideThread::done_elsewhere("proc-compile");
         let mut uploads = Uploads::new(0);
         let take = |uploads: &mut Uploads, connection, order| {
-            uploads.take(connection, order, &library, None, &compiler)
+            uploads.take(Time(0), connection, order, &library, None, &compiler)
         };
         for connection in 0..UPLOADS_MAX as u64 {
             let id = 1000 + u32::try_from(connection).unwrap();
@@ -308,5 +353,38 @@ mod tests {
         assert_eq!(take(&mut uploads, 0, Order::Ask), Told::Loaded);
         let native = take(&mut uploads, 0, Order::Remove(WALK));
         assert!(is_refused(&native, "the host's program"), "{native:?}");
+    }
+    #[test]
+    fn a_client_that_is_silent_for_long_gives_way_to_a_new_one() {
+        let library = Library::new();
+        let (compiler, jobs) = SideThread::done_elsewhere("proc-compile");
+        let mut uploads = Uploads::new(0);
+        let mut take = |seconds: u64, connection, order| {
+            let now = Time(0).after(Duration::from_secs(seconds));
+            uploads.take(now, connection, order, &library, None, &compiler)
+        };
+        for connection in 0..UPLOADS_MAX as u64 {
+            let id = 1000 + u32::try_from(connection).unwrap();
+            assert_eq!(
+                take(connection, connection, Order::Begin(label(id))),
+                Told::Going
+            );
+        }
+        // The first one's module is whole: it is not silent, the host is.
+        assert_eq!(take(8, 0, piece()), Told::Going);
+        let more = take(10, 99, Order::Begin(label(2000)));
+        assert!(is_refused(&more, "on their way"), "{more:?}");
+        assert_eq!(take(11, 99, Order::Begin(label(2000))), Told::Going);
+        let late = take(11, 1, piece());
+        assert!(is_refused(&late, "no module was begun"), "{late:?}");
+        let more = take(11, 98, Order::Begin(label(2001)));
+        assert!(is_refused(&more, "on their way"), "{more:?}");
+        // What goes on stays, however long it takes.
+        for second in 12..60 {
+            assert_eq!(take(second, 0, Order::Ask), Told::Going);
+        }
+        assert_eq!(take(60, 98, Order::Begin(label(2001))), Told::Going);
+        assert_eq!(take(60, 99, piece()), Told::Going);
+        assert_eq!(jobs.try_iter().count(), 2);
     }
 }

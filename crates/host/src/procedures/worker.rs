@@ -94,9 +94,8 @@ impl Worker {
                 let connection = call.id.connection();
                 let (library, compiler) = (&self.shared.library, &self.shared.compiler);
                 let depot = self.shared.depot.as_ref();
-                let told = self
-                    .uploads
-                    .take(connection, order, library, depot, compiler);
+                let now = Time::now();
+                let told = (self.uploads).take(now, connection, order, library, depot, compiler);
                 told.write(answer);
                 Answered::Now
             }),

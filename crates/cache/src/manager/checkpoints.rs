@@ -39,6 +39,7 @@ impl Manager {
             restorer,
             ends: std::collections::VecDeque::new(),
         });
+        self.owner.expect_checkpoint(now_ms());
         Ok(())
     }
 

@@ -47,7 +47,8 @@ impl Owner {
         if let Some(taken_ms) = self.saved.remove(&region) {
             self.outdated.note_copied(region, taken_ms);
         }
-        if let Some(newest) = self.outdated.copied.remove(&region) {
+        let copied = self.outdated.copied.remove(&region);
+        if let Some(newest) = copied.max(self.outdated.unread_until) {
             let until = self.outdated.until.entry(region).or_default();
             *until = newest.max(*until);
         }
@@ -133,6 +134,12 @@ impl Owner {
         leaving.any(|copy| self.choose(region, Some(copy.host), now).is_some())
     }
 
+    /// A checkpoint may have been made before now, in milliseconds since 1970, of which nothing is known until it
+    /// is used.
+    pub fn expect_checkpoint(&mut self, now_ms: u64) {
+        self.outdated.unread_until = Some(now_ms);
+    }
+
     /// Which regions a checkpoint has, and when each was as it is there, in milliseconds since 1970. A region that
     /// is lost from now on comes back from it. Regions beyond the cache's end are left out, and what was cut off
     /// since.
@@ -142,6 +149,7 @@ impl Owner {
             (region as usize) < count && !self.outdated.has(region, taken_ms)
         };
         self.saved = saved.into_iter().filter(is_there).collect();
+        self.outdated.unread_until = None;
     }
 
     /// Has new memory of a region filled from the checkpoint, if that has it. False: it is used as it is.
@@ -284,6 +292,22 @@ mod tests {
             assert_eq!(next.saved.contains_key(&0), is_used, "{taken_ms}");
         }
         assert_eq!(next.record(&names).outdated, [(0, 80)].into());
+    }
+
+    #[test]
+    fn what_was_cut_off_under_an_owner_that_could_not_read_the_checkpoint_does_not_come_back() {
+        let mut owner = owner();
+        owner.expect_checkpoint(80);
+        owner.handle_resize(Time(1), 0);
+        owner.handle_resize(Time(1), 1);
+        let names = ["a".to_owned(), "b".to_owned()];
+        let record = owner.record(&names);
+        let mut next = Owner::recover(owner.settings, record, &[0, 1], Time(2)).unwrap();
+        next.expect_checkpoint(90);
+        next.use_checkpoint([(0, 77)]);
+        assert!(next.saved.is_empty());
+        next.use_checkpoint([(0, 81)]);
+        assert!(next.saved.contains_key(&0));
     }
 
     #[test]

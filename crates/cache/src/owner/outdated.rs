@@ -10,12 +10,16 @@ pub(super) struct Outdated {
     pub copied: BTreeMap<u32, u64>,
     /// Copies of a region up to this time are of bytes that were cut off.
     pub until: BTreeMap<u32, u64>,
+    /// A checkpoint of this time or an earlier one may have any region: it was not read yet, or could not be.
+    pub unread_until: Option<u64>,
 }
 
 impl Outdated {
     pub fn recovered(until: BTreeMap<u32, u64>) -> Self {
-        let copied = BTreeMap::new();
-        Self { copied, until }
+        Self {
+            until,
+            ..Self::default()
+        }
     }
 
     pub fn has(&self, region: u32, taken_ms: u64) -> bool {

@@ -200,9 +200,10 @@ impl Uploads {
         if let Some(refusal) = taken(&label, library) {
             return refusal;
         }
-        match self.by_connection.get(&connection) {
+        let before = self.by_connection.get(&connection);
+        match before.map(Upload::is_compiling) {
             // So the compiler's queue is as long as the uploads are many.
-            Some(upload) if upload.is_compiling() => {
+            Some(true) => {
                 return refused("another module of this connection is being compiled".into());
             }
             None if !self.make_room(now) => {

@@ -384,6 +384,15 @@ fn a_region_whose_checkpoint_is_damaged_comes_back_empty() {
     assert!(rig.fallen.is_empty());
 }
 
+#[test]
+fn a_region_that_is_cut_off_before_a_checkpoint_was_read_is_none_of_it() {
+    let mut rig = Rig::new(2, 1, Duration::ZERO);
+    rig.manager.owner.handle_resize(Time::now(), 0);
+    let names = ["h0".to_owned(), "h1".to_owned()];
+    let outdated = rig.manager.owner.record(&names).outdated;
+    assert_eq!(outdated.keys().collect::<Vec<_>>(), [&0]);
+}
+
 /// Writes go on all the while, one under way in each region: each stores its number in two places of the region.
 #[test]
 fn a_checkpoint_of_a_cache_in_use_has_each_region_as_it_was_at_one_moment() {

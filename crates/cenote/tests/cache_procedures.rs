@@ -149,7 +149,7 @@ fn follow(transport: &str) {
         )))
         .expect(1);
     assert!(refused.stderr.contains("another module"), "{refused:#?}");
-    // And it may do the same there: hosts that have it hear of nothing else.
+    // Nor what the version may be run on: hosts that have it are told nothing.
     let again = |cache: &str| {
         let put = [
             "cache",

@@ -31,10 +31,11 @@ pub struct Remote {
     free: Vec<u32>,
     ended: Vec<Ended>,
     /// The end of what [`Remote::run`] waits for.
-    answer: Option<Outcome>,
+    answer: Option<Reply>,
 }
 
-type Outcome = Result<(Status, Vec<u8>), Cut>;
+/// How a request ended and its answer, or why the host does not say.
+pub type Reply = Result<(Status, Vec<u8>), Cut>;
 
 #[derive(Clone, Copy, Default)]
 struct Slot {
@@ -67,8 +68,8 @@ enum Stage {
 pub struct Ended {
     /// As submitted.
     pub token: u64,
-    /// How it ended and its answer, or why the host does not say.
-    pub result: Outcome,
+    /// See [`Reply`].
+    pub result: Reply,
 }
 
 /// The host was lost before it answered.
@@ -228,12 +229,7 @@ impl Remote {
     ///
     /// # Errors
     /// [`Cut`].
-    pub fn run(
-        &mut self,
-        cache: CacheId,
-        procedure: ProcedureId,
-        argument: &[u8],
-    ) -> Result<(Status, Vec<u8>), Cut> {
+    pub fn run(&mut self, cache: CacheId, procedure: ProcedureId, argument: &[u8]) -> Reply {
         let not_sent = Cut {
             why: Fault::Disconnected,
             may_have_run: false,
@@ -307,7 +303,7 @@ impl Remote {
     }
 }
 
-fn tell(whose: Whose, result: Outcome, ended: &mut Vec<Ended>, answer: &mut Option<Outcome>) {
+fn tell(whose: Whose, result: Reply, ended: &mut Vec<Ended>, answer: &mut Option<Reply>) {
     match whose {
         Whose::Run => *answer = Some(result),
         Whose::Submitted(token) => ended.push(Ended { token, result }),

@@ -33,7 +33,7 @@ impl Depot {
     /// Writes a module; it is on the disk when this returns.
     ///
     /// # Errors
-    /// The disk refuses. The module may be there: who refuses it then forgets it.
+    /// The disk refuses; nothing is kept.
     pub fn keep(&self, label: &Label, module: &[u8]) -> io::Result<()> {
         let mut begin = Vec::new();
         Order::Begin(label.clone()).write(&mut begin);
@@ -43,7 +43,9 @@ impl Depot {
         let body = [&len.to_le_bytes()[..], begin, module].concat();
         let sum = checksum(&body).to_le_bytes();
         let bytes = [&MAGIC[..], &sum, &body].concat();
-        cenote_durable::replace(&self.path(label.id), &bytes, 0o600)
+        let kept = cenote_durable::replace(&self.path(label.id), &bytes, 0o600);
+        // The file may be there, though its folder is not synced: the next process would load it.
+        kept.inspect_err(|_| drop(self.forget(label.id)))
     }
 
     /// Removes a module. One that is not there is no error. After a power cut it may be there again.

@@ -2,7 +2,7 @@
 //!
 //! A module comes in pieces over one connection. Compiling takes longer than a server thread may,
 //! so the client asks until it is done. What was compiled is kept where there is a [`Depot`]. A client
-//! that goes silent holds up nobody: its upload gives way to a new one.
+//! that takes too long blocks nobody: its upload gives way to one that finds no room.
 
 use std::collections::HashMap;
 use std::io;
@@ -58,8 +58,6 @@ fn put(library: &Library, depot: Option<&Depot>, label: &Label, module: &[u8]) -
     if let Some(depot) = depot
         && let Err(error) = depot.keep(label, module)
     {
-        // It may be there, and its folder not synced: the next process would load it.
-        drop(forget(Some(depot), label.id));
         return refused(format!("keep the module on the host's disk: {error}"));
     }
     match library.load(label, module) {
@@ -101,8 +99,8 @@ pub(super) struct Uploads {
 
 struct Upload {
     stage: Stage,
-    /// When its client last said something.
-    heard_at: Time,
+    /// When it was begun, or its client last asked for the end of its compiling.
+    since: Time,
 }
 
 enum Stage {
@@ -137,9 +135,6 @@ impl Uploads {
         depot: Option<&Depot>,
         compiler: &SideThread<Job>,
     ) -> Told {
-        if let Some(upload) = self.by_connection.get_mut(&connection) {
-            upload.heard_at = now;
-        }
         match order {
             Order::List { skip } => list(library, skip),
             Order::Remove(id) => remove(library, depot, id),
@@ -151,7 +146,10 @@ impl Uploads {
                     stage: Stage::Ended(told),
                     ..
                 }) => told,
-                Some(going) => {
+                Some(mut going) => {
+                    if going.is_compiling() {
+                        going.since = now;
+                    }
                     self.by_connection.insert(connection, going);
                     Told::Going
                 }
@@ -177,16 +175,17 @@ impl Uploads {
         }
     }
 
-    /// Makes room for an upload, if it can: of a client that is silent for long.
+    /// Makes room for an upload, if it can: the oldest gives way, if its client takes too long.
     fn make_room(&mut self, now: Time) -> bool {
         if self.by_connection.len() < UPLOADS_MAX {
             return true;
         }
-        let idle = self.by_connection.iter().filter(|(_, upload)| {
-            !upload.is_compiling() && now.since(upload.heard_at) >= SILENCE_MAX
-        });
-        let longest = idle.min_by_key(|(_, upload)| upload.heard_at);
-        let Some(connection) = longest.map(|(connection, _)| *connection) else {
+        let late = self
+            .by_connection
+            .iter()
+            .filter(|(_, upload)| !upload.is_compiling() && now.since(upload.since) >= UPLOAD_MAX);
+        let oldest = late.min_by_key(|(_, upload)| upload.since);
+        let Some(connection) = oldest.map(|(connection, _)| *connection) else {
             return false;
         };
         self.by_connection.remove(&connection);
@@ -215,7 +214,7 @@ impl Uploads {
         }
         let upload = Upload {
             stage: Stage::Coming(label, Vec::new()),
-            heard_at: now,
+            since: now,
         };
         self.by_connection.insert(connection, upload);
         Told::Going
@@ -294,9 +293,9 @@ fn refused(mut why: String) -> Told {
 
 /// Modules under way on one thread: each has up to [`MODULE_MAX`] bytes.
 const UPLOADS_MAX: usize = 8;
-/// After so long a client that has not sent its module, or not heard what became of it, gives way to one
-/// that finds no room. Who uploads sends the next piece at once, and asks all the time.
-const SILENCE_MAX: Duration = Duration::from_secs(10);
+/// After so long a client that has not sent all of its module, or has not asked what became of it, gives
+/// way to one that finds no room. What it says meanwhile counts for nothing: it may trickle.
+const UPLOAD_MAX: Duration = Duration::from_secs(10);
 /// Of a list's answer: one row more fits a call in any case.
 const LIST_BYTES: usize = 48 << 10;
 
@@ -355,8 +354,9 @@ mod tests {
         let native = take(&mut uploads, 0, Order::Remove(WALK));
         assert!(is_refused(&native, "the host's program"), "{native:?}");
     }
+
     #[test]
-    fn a_client_that_is_silent_for_long_gives_way_to_a_new_one() {
+    fn a_client_that_takes_too_long_gives_way_to_one_that_finds_no_room() {
         let library = Library::new();
         let (compiler, jobs) = SideThread::done_elsewhere("proc-compile");
         let mut uploads = Uploads::new(0);
@@ -371,8 +371,13 @@ mod tests {
                 Told::Going
             );
         }
-        // The first one's module is whole: it is not silent, the host is.
+        // The first one's module is whole: it waits for the host.
         assert_eq!(take(8, 0, piece()), Told::Going);
+        // The second one trickles.
+        let bytes = vec![0];
+        let trickle = Order::Piece { offset: 0, bytes };
+        assert_eq!(take(10, 1, trickle), Told::Going);
+        assert_eq!(take(10, 1, Order::Ask), Told::Going);
         let more = take(10, 99, Order::Begin(label(2000)));
         assert!(is_refused(&more, "on their way"), "{more:?}");
         assert_eq!(take(11, 99, Order::Begin(label(2000))), Told::Going);

@@ -136,7 +136,7 @@ impl Session {
                     Ok(None)
                 }
                 Ok(Progress::Gone) => Ok(Some(false)),
-                Err(_) if fetch.address() < session.store.first() => Ok(Some(false)),
+                Err(_) if session.store.is_given_up(fetch.address()) => Ok(Some(false)),
                 Err(error) => Err(error),
             }
         })?;

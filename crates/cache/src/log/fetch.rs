@@ -158,7 +158,7 @@ impl Fetch {
 
     /// No tier has it: it may be on its way to one, or have been given up.
     fn without_tiers(&mut self, store: &Store) -> Result<Progress, Error> {
-        if self.address < store.first() {
+        if store.is_given_up(self.address) {
             return Ok(Progress::Gone);
         }
         if let Some((start, image)) = store.flow.wait().image(self.address) {

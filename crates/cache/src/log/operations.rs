@@ -184,7 +184,7 @@ impl Session {
                 }
                 Ok(Progress::Gone) => {}
                 // What was given up meanwhile had been moved.
-                Err(_) if fetch.address() < store.first() => {}
+                Err(_) if store.is_given_up(fetch.address()) => {}
                 Err(error) => return Err(error),
                 Ok(Progress::Here) => match self.judge(&mut operation, fetch)? {
                     Judged::Ended(value) => return Ok(Resumed::Ended(value)),

@@ -312,6 +312,12 @@ impl Store {
         self.addresses.begin.load().max(1)
     }
 
+    /// Whether the log begins behind `address` now. Not by [`first`](Self::first): the page at 0 is
+    /// below that, and is there.
+    pub(super) fn is_given_up(&self, address: u64) -> bool {
+        address < self.addresses.begin.load()
+    }
+
     pub(super) fn check_key(key: &[u8]) -> Result<(), Error> {
         match key.len() {
             1..=KEY_BYTES_MAX => Ok(()),

@@ -143,6 +143,29 @@ fn a_page_is_read_while_the_only_tier_that_had_it_is_lost_and_the_next_has_it_no
 }
 
 #[test]
+fn the_first_page_is_compacted_while_the_only_tier_that_had_it_is_lost_and_the_next_has_it_not_yet()
+{
+    let (up, is_down, reads) = (Switch::default(), Switch::default(), Arc::default());
+    is_down.set(true);
+    let cache = tier("cache", &up, Fault::None, &reads);
+    let mut session = open(vec![cache, tier("disk", &is_down, Fault::Busy, &reads)], 0);
+    let mut written = 0;
+    while session.store().extent().head == 0 {
+        write(&mut session, written..written + 1);
+        session.poll(&mut Vec::new());
+        written += 1;
+    }
+    session.store().drop_tier(0);
+    let head = session.store().extent().head;
+    let compacted = session.compact(head, &mut Vec::new()).unwrap();
+    assert!(
+        compacted.moved > 0 && compacted.begin == head,
+        "{compacted:?}"
+    );
+    check(&mut session, 0..written);
+}
+
+#[test]
 fn reads_go_to_the_fastest_tier_that_has_the_address() {
     let up = Switch::default();
     let (of_cache, of_disk) = (Arc::default(), Arc::default());
@@ -214,9 +237,16 @@ fn what_no_tier_returns_right_is_an_error_of_that_read() {
         "{error}"
     );
     assert_eq!(read(&mut session, 99).unwrap(), Some(value_of(99)));
+    // Compaction gives up no page that it could not read, the first one neither.
+    let first_page = settings(0).page_bytes as u64;
+    let error = session.compact(first_page, &mut Vec::new()).unwrap_err();
+    assert!(matches!(error, Error::Corrupt { .. }), "{error}");
     session.store().drop_tier(0);
     let error = read(&mut session, 0).unwrap_err();
     assert!(matches!(error, Error::Lost { .. }), "{error}");
+    let error = session.compact(first_page, &mut Vec::new()).unwrap_err();
+    assert!(matches!(error, Error::Lost { .. }), "{error}");
+    assert_eq!(session.store().extent().begin, 0);
 }
 
 #[test]

@@ -277,6 +277,15 @@ fn lost_bytes_raise_sigbus_and_never_become_others() {
     let volume = cluster.volume("rs:2+1", 8 * MIB);
     let mut region = region(&volume, 8 * MIB, MIB);
     region.bytes_mut().fill(3);
+    // A write that fails keeps its page here, and a touch that finds no room waits for as long. Each
+    // of the two handlers keeps 8 pages free when its writes have ended: so both have room.
+    wait_until(
+        || {
+            let status = region.status();
+            status.room_bytes - status.resident_bytes > 8 * PAGE_BYTES as u64
+        },
+        || format!("both handlers have room: {:?}", region.status()),
+    );
     cluster.stop(0);
     cluster.stop(1);
     cluster.stop(2);

@@ -288,6 +288,14 @@ impl Owner {
         self.advance(now);
     }
 
+    /// Whether the cluster has the host no more. Its file says so to each owner, so that it is not
+    /// recorded: one that is in it again stays, unless somebody else said that it is to go.
+    pub fn handle_unlisted(&mut self, now: Time, host: HostIndex, is_unlisted: bool) {
+        self.hosts[host].set_unlisted(is_unlisted);
+        self.forget_wanted_back(host);
+        self.advance(now);
+    }
+
     /// A host wants some slabs back.
     pub fn handle_evict(&mut self, now: Time, host: HostIndex, windows: &[Window]) {
         for &window in windows {

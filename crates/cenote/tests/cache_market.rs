@@ -176,16 +176,13 @@ fn hosts_that_join_or_leave_the_cluster_file_are_used_or_left_by_clients_that_we
     folder
         .run(&["up", "--hosts", "2", "--memory", "8M", "--slab", "256K"])
         .expect(0);
-    let file = folder.path().join("cluster.toml");
-    let both = fs::read_to_string(&file).expect("a cluster file");
-    let second = both.rfind("[[host]]").expect("two hosts");
-    let begin = both.find("[[host]]").expect("two hosts");
-    let put = |text: &str| {
-        let beside = folder.path().join("cluster.new");
-        fs::write(&beside, text).expect("a file");
-        fs::rename(beside, &file).expect("in one step");
-    };
-    put(&both[..second]);
+    let ClusterFile {
+        both,
+        first,
+        second,
+    } = ClusterFile::of(&folder);
+    let put = |text: &str| put_cluster_file(&folder, text);
+    put(&first);
     let create = ["cache", "create", "c0", "--size", "6M", "--region", "1M"];
     folder.run(&create).expect(0);
     let mut load = CacheLoad::open(folder.path(), "c0", 14);
@@ -196,12 +193,61 @@ fn hosts_that_join_or_leave_the_cluster_file_are_used_or_left_by_clients_that_we
         .expect(0);
     drop(grown);
     // The first one leaves: all that this client wrote is on a host that it was told of later.
-    put(&(both[..begin].to_owned() + &both[second..]));
+    put(&second);
     until_only_on(&folder, &mut load, "h01");
     signal(folder.pid("h00"), "KILL");
     assert_eq!(load.check(), 0);
     assert_eq!(load.failed, 0);
     assert!(load.told_lost().is_empty());
+}
+
+#[test]
+fn a_host_that_is_in_the_cluster_file_again_stays_also_when_no_manager_saw_it_come_back() {
+    let folder = Folder::new();
+    folder
+        .run(&["up", "--hosts", "2", "--memory", "8M", "--slab", "256K"])
+        .expect(0);
+    let ClusterFile { both, second, .. } = ClusterFile::of(&folder);
+    // More than one of them has room for.
+    let create = ["cache", "create", "c0", "--size", "12M", "--region", "1M"];
+    folder.run(&create).expect(0);
+    let becomes_whole = |is_whole: bool| {
+        let ask = || folder.run(&["cache", "status", "c0", "--json"]);
+        until("whole, or not", ask, |status| status["whole"] == is_whole);
+    };
+    becomes_whole(true);
+    put_cluster_file(&folder, &second);
+    becomes_whole(false);
+    folder.run(&["cache", "stop", "c0"]).expect(0);
+    put_cluster_file(&folder, &both);
+    folder.run(&["cache", "start", "c0"]).expect(0);
+    becomes_whole(true);
+}
+
+/// The file of a cluster of two hosts, and the same with one of them.
+struct ClusterFile {
+    both: String,
+    first: String,
+    second: String,
+}
+
+impl ClusterFile {
+    fn of(folder: &Folder) -> Self {
+        let both = fs::read_to_string(folder.path().join("cluster.toml")).expect("a cluster file");
+        let begin = both.find("[[host]]").expect("two hosts");
+        let second = both.rfind("[[host]]").expect("two hosts");
+        Self {
+            first: both[..second].to_owned(),
+            second: both[..begin].to_owned() + &both[second..],
+            both,
+        }
+    }
+}
+
+fn put_cluster_file(folder: &Folder, text: &str) {
+    let beside = folder.path().join("cluster.new");
+    fs::write(&beside, text).expect("a file");
+    fs::rename(beside, folder.path().join("cluster.toml")).expect("in one step");
 }
 
 #[test]

@@ -17,6 +17,8 @@ pub struct Host {
     leaving: Option<Leaving>,
     /// As the host itself said: it says so in each session.
     notice: Option<Leaving>,
+    /// The cluster has it no more, as its file says to each owner.
+    is_unlisted: bool,
     /// Nothing more is placed there.
     pub is_kept_out: bool,
     /// It refused a slab, or a fill there failed: nothing is asked of it before this.
@@ -48,6 +50,7 @@ impl Host {
             slabs_free: 0,
             leaving: None,
             notice: None,
+            is_unlisted: false,
             is_kept_out: false,
             avoid_until: Time(0),
         }
@@ -109,6 +112,7 @@ impl Host {
         self.reach = Reach::Ended;
         self.leaving = None;
         self.notice = None;
+        self.is_unlisted = false;
     }
 
     pub fn leave(&mut self, deadline: Option<Time>) {
@@ -124,11 +128,16 @@ impl Host {
         self.notice = deadline.map(|at| Leaving { deadline: Some(at) });
     }
 
-    pub fn is_leaving(&self) -> bool {
-        self.leaving.is_some() || self.notice.is_some()
+    /// Whether the cluster has it no more.
+    pub fn set_unlisted(&mut self, is_unlisted: bool) {
+        self.is_unlisted = is_unlisted;
     }
 
-    /// Whether somebody else than the host said so: the next owner is to know.
+    pub fn is_leaving(&self) -> bool {
+        self.leaving.is_some() || self.notice.is_some() || self.is_unlisted
+    }
+
+    /// Whether somebody said so who will not say it again: the next owner is to know.
     pub fn is_told_to_leave(&self) -> bool {
         self.leaving.is_some()
     }

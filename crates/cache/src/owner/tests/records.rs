@@ -223,6 +223,25 @@ fn what_a_host_said_of_its_end_is_for_it_to_say_again_and_what_others_said_is_ke
     assert!(world.owner.is_settled());
 }
 
+#[test]
+fn the_cluster_s_file_says_by_itself_which_hosts_it_has_and_withdraws_nobody_else_s_notice() {
+    let mut world = World::new(1, 1, 1);
+    world.run();
+    world.owner.handle_unlisted(world.now, 0, true);
+    assert!(!world.owner.is_settled(), "it is to leave");
+    assert_eq!(world.owner.record(&names(1)).leaving, [0; 0]);
+    world.owner.handle_notice_withdrawn(world.now, 0);
+    assert!(!world.owner.is_settled(), "it is in the file no more");
+    world.owner.handle_unlisted(world.now, 0, false);
+    assert!(world.owner.is_settled());
+    world.owner.handle_notice(world.now, 0, None);
+    for is_unlisted in [true, false] {
+        world.owner.handle_unlisted(world.now, 0, is_unlisted);
+    }
+    assert!(!world.owner.is_settled(), "an operator said so");
+    assert_eq!(world.owner.record(&names(1)).leaving, [0]);
+}
+
 /// An owner of 1000 regions on two hosts, as its predecessor left it, and what these hold.
 fn recovered_large() -> (Owner, Vec<Vec<HeldSlab>>, Time) {
     let mut world = World::new(1, 0, 2);

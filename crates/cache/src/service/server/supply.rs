@@ -219,13 +219,13 @@ impl Server {
                 for (host, name) in known.iter().enumerate() {
                     let is_listed = names.contains(name);
                     if is_listed && hosts.leaving.remove(&host) {
-                        self.manager.owner.handle_notice_withdrawn(now, host);
+                        self.manager.owner.handle_unlisted(now, host, false);
                     } else if !is_listed
                         && !self.manager.is_put_aside(host)
                         && hosts.leaving.insert(host)
                     {
                         tracing::info!(host = name, "is not in the cluster file any more");
-                        self.manager.owner.handle_notice(now, host, None);
+                        self.manager.owner.handle_unlisted(now, host, true);
                     }
                 }
             }

@@ -24,8 +24,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 LOGS = ROOT / "target" / "test"
-# How long a program may run before it counts as hung. The longest takes a third of it.
-PROGRAM_LIMIT_S = 1500
+# How long a program may run before it counts as hung: this, and so many times what it usually takes.
+# The longest take a third of what is the most.
+LIMIT_S, LIMIT_TIMES, LIMIT_MAX_S = 600, 5, 1500
 RESULT = re.compile(r"^test result: .*? (\d+) passed; (\d+) failed; (\d+) ignored", re.M)
 FAILED = re.compile(r"^test (\S+) (?:- .* )?\.\.\. FAILED$", re.M)
 
@@ -44,7 +45,8 @@ class Program:
 
     def run(self, arguments=(), until=None):
         began = time.monotonic()
-        limit = PROGRAM_LIMIT_S if until is None else min(PROGRAM_LIMIT_S, until - time.time())
+        hung_after = min(LIMIT_S + LIMIT_TIMES * self.seconds, LIMIT_MAX_S)
+        limit = hung_after if until is None else min(hung_after, until - time.time())
         environment = dict(os.environ, CARGO_MANIFEST_DIR=str(self.cwd))
         with open(self.log, "wb") as log:
             process = subprocess.Popen(
@@ -57,7 +59,7 @@ class Program:
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)
                 code = process.wait()
-                self.is_late = limit < PROGRAM_LIMIT_S
+                self.is_late = limit < hung_after
                 self.complaint = f"still running after {limit:.0f} s, and killed"
         if self.is_late:
             print(f"late   {self.name}", flush=True)

@@ -59,6 +59,13 @@ impl World {
         world
     }
 
+    /// One that asks nothing more.
+    fn settled(copies: usize, regions: u32, hosts: usize) -> Self {
+        let mut world = Self::new(copies, regions, hosts);
+        world.run();
+        world
+    }
+
     /// As its driver has it: tick after tick.
     fn pass(&mut self, time: Duration) {
         let end = self.now.after(time);
@@ -228,8 +235,7 @@ fn host_of(world: &World, region: usize) -> usize {
 
 #[test]
 fn a_new_cache_is_open_everywhere_and_spread_over_hosts() {
-    let mut world = World::new(1, 4, 4);
-    world.run();
+    let mut world = World::settled(1, 4, 4);
     assert!(world.owner.is_settled());
     let mut hosts: Vec<usize> = (0..4).map(|region| host_of(&world, region)).collect();
     hosts.sort_unstable();
@@ -368,8 +374,7 @@ fn what_a_client_says_of_regions_that_are_not_there_is_left_aside() {
 
 #[test]
 fn a_region_that_was_cut_off_and_comes_again_says_that_its_bytes_are_lost() {
-    let mut world = World::new(1, 2, 2);
-    world.run();
+    let mut world = World::settled(1, 2, 2);
     world.owner.handle_resize(world.now, 1);
     world.run();
     world.owner.handle_resize(world.now, 2);
@@ -380,8 +385,7 @@ fn a_region_that_was_cut_off_and_comes_again_says_that_its_bytes_are_lost() {
 
 #[test]
 fn clients_are_not_told_to_write_to_a_copy_that_is_lost() {
-    let mut world = World::new(1, 1, 3);
-    world.run();
+    let mut world = World::settled(1, 1, 3);
     world.join(1);
     world.run();
     let Filling { from, .. } = world.begin_move();
@@ -394,8 +398,7 @@ fn clients_are_not_told_to_write_to_a_copy_that_is_lost() {
 
 #[test]
 fn the_death_of_a_host_is_told_by_region_and_only_where_bytes_are_gone() {
-    let mut world = World::new(1, 4, 4);
-    world.run();
+    let mut world = World::settled(1, 4, 4);
     let gone = host_of(&world, 2);
     world.kill(gone);
     world.run();
@@ -406,8 +409,7 @@ fn the_death_of_a_host_is_told_by_region_and_only_where_bytes_are_gone() {
 
 #[test]
 fn with_two_copies_a_death_loses_nothing_and_another_copy_is_made() {
-    let mut world = World::new(2, 4, 4);
-    world.run();
+    let mut world = World::settled(2, 4, 4);
     assert!(world.owner.is_settled());
     world.kill(1);
     world.run();
@@ -417,8 +419,7 @@ fn with_two_copies_a_death_loses_nothing_and_another_copy_is_made() {
 
 #[test]
 fn a_target_that_dies_while_it_is_filled_costs_nothing() {
-    let mut world = World::new(1, 1, 3);
-    world.run();
+    let mut world = World::settled(1, 1, 3);
     let Filling { from, host, .. } = world.begin_move();
     world.kill(host);
     world.run();
@@ -429,8 +430,7 @@ fn a_target_that_dies_while_it_is_filled_costs_nothing() {
 
 #[test]
 fn a_source_that_dies_while_it_is_read_is_a_loss_and_nothing_half_filled_is_served() {
-    let mut world = World::new(1, 1, 3);
-    world.run();
+    let mut world = World::settled(1, 1, 3);
     let Filling { from, target, .. } = world.begin_move();
     world.kill(from);
     world.run();
@@ -441,8 +441,7 @@ fn a_source_that_dies_while_it_is_read_is_a_loss_and_nothing_half_filled_is_serv
 
 #[test]
 fn silence_destroys_nothing_until_the_host_is_given_up() {
-    let mut world = World::new(1, 1, 2);
-    world.run();
+    let mut world = World::settled(1, 1, 2);
     let host = host_of(&world, 0);
     world.owner.handle_host_silent(world.now, host);
     world.pass(Duration::from_secs(9));
@@ -459,8 +458,7 @@ fn silence_destroys_nothing_until_the_host_is_given_up() {
 
 #[test]
 fn the_next_owner_opens_nothing_before_leases_are_over_and_learns_windows_again() {
-    let mut world = World::new(1, 2, 2);
-    world.run();
+    let mut world = World::settled(1, 2, 2);
     let entries = world.owner.entries();
     let record = world.owner.record(&names(2));
     world.owner = Owner::recover(settings(1), record, &[0, 1], world.now).unwrap();
@@ -491,8 +489,7 @@ fn the_next_owner_opens_nothing_before_leases_are_over_and_learns_windows_again(
 
 #[test]
 fn what_is_cut_off_is_given_back_and_may_come_again() {
-    let mut world = World::new(1, 4, 2);
-    world.run();
+    let mut world = World::settled(1, 4, 2);
     world.owner.handle_resize(world.now, 1);
     world.run();
     assert_eq!(world.held.iter().map(Vec::len).sum::<usize>(), 2);
@@ -504,8 +501,7 @@ fn what_is_cut_off_is_given_back_and_may_come_again() {
 
 #[test]
 fn of_a_host_that_goes_regions_without_another_copy_go_first() {
-    let mut world = World::new(2, 2, 4);
-    world.run();
+    let mut world = World::settled(2, 2, 4);
     let from = world.owner.entries()[1].copies[0].host;
     let spare: Vec<usize> = world.owner.entries()[1]
         .copies

@@ -141,8 +141,7 @@ fn windows_whose_renewal_was_not_heard_of_are_learned_with_the_next_session() {
 
 #[test]
 fn a_host_that_never_lends_what_it_was_asked_for_is_passed_over() {
-    let mut world = World::new(1, 1, 3);
-    world.run();
+    let mut world = World::settled(1, 1, 3);
     let from = host_of(&world, 0);
     world.mute = (0..3).filter(|&host| host != from).collect();
     world.owner.handle_notice(world.now, from, None);
@@ -174,8 +173,7 @@ fn map_of(world: &mut World) -> Option<Action> {
 
 #[test]
 fn a_host_that_never_ends_a_copy_does_not_keep_writes_waiting() {
-    let mut world = World::new(1, 1, 3);
-    world.run();
+    let mut world = World::settled(1, 1, 3);
     let Filling { host, .. } = world.begin_move();
     world.mute.push(host);
     world.run();
@@ -190,8 +188,7 @@ fn a_host_that_never_ends_a_copy_does_not_keep_writes_waiting() {
 
 #[test]
 fn a_slab_that_a_host_took_back_unasked_is_a_loss_as_soon_as_the_books_say_so() {
-    let mut world = World::new(1, 2, 2);
-    world.run();
+    let mut world = World::settled(1, 2, 2);
     let host = host_of(&world, 1);
     world.held[host].pop();
     world.tell_books(host);
@@ -203,8 +200,7 @@ fn a_slab_that_a_host_took_back_unasked_is_a_loss_as_soon_as_the_books_say_so() 
 
 #[test]
 fn books_that_are_as_they_should_be_end_no_move() {
-    let mut world = World::new(1, 1, 2);
-    world.run();
+    let mut world = World::settled(1, 1, 2);
     let Filling { from, .. } = world.begin_move();
     world.seen.clear();
     world.tell_books(from);
@@ -216,8 +212,7 @@ fn books_that_are_as_they_should_be_end_no_move() {
 
 #[test]
 fn the_copy_is_read_from_a_host_that_is_there() {
-    let mut world = World::new(2, 1, 3);
-    world.run();
+    let mut world = World::settled(2, 1, 3);
     let (first, second) = {
         let copies = &world.owner.entries()[0].copies;
         (copies[0].host, copies[1].host)
@@ -279,8 +274,7 @@ fn fills_that_were_asked_for_together_fail_together_however_slowly_they_are_answ
 
 #[test]
 fn a_host_that_lends_one_window_twice_is_not_believed_and_harms_no_region() {
-    let mut world = World::new(1, 1, 2);
-    world.run();
+    let mut world = World::settled(1, 1, 2);
     let lent = world.owner.entries()[0].copies[0].clone();
     world.mute = vec![0, 1];
     world.owner.handle_resize(world.now, 9);

@@ -58,8 +58,7 @@ fn nothing_is_copied_before_each_host_goes_by_the_stop_or_has_lost_its_lease() {
 
 #[test]
 fn what_a_silent_host_may_have_been_writing_to_is_fenced_and_nothing_else() {
-    let mut world = World::new(1, 3, 3);
-    world.run();
+    let mut world = World::settled(1, 3, 3);
     let silent = host_of(&world, 0);
     assert!((1..3).any(|region| host_of(&world, region) != silent));
     join_host(&mut world, 1, silent);
@@ -73,8 +72,7 @@ fn what_a_silent_host_may_have_been_writing_to_is_fenced_and_nothing_else() {
 
 #[test]
 fn of_two_copies_procedures_write_none_and_nothing_is_made_equal() {
-    let mut world = World::new(2, 2, 3);
-    world.run();
+    let mut world = World::settled(2, 2, 3);
     for host in 0..3 {
         join_host(&mut world, host as u64, host);
     }
@@ -87,8 +85,7 @@ fn of_two_copies_procedures_write_none_and_nothing_is_made_equal() {
 
 #[test]
 fn the_listener_is_told_of_everything_for_ever_and_waited_for_by_nobody() {
-    let mut world = World::new(1, 1, 2);
-    world.run();
+    let mut world = World::settled(1, 1, 2);
     assert!(world.owner.handle_listener_joined(world.now, LISTENER));
     world.pass(10 * LEASE);
     world.run();
@@ -122,8 +119,7 @@ fn the_listener_is_told_of_everything_for_ever_and_waited_for_by_nobody() {
 
 #[test]
 fn as_many_clients_as_there_may_be_keep_no_host_from_its_lease() {
-    let mut world = World::new(1, 1, 2);
-    world.run();
+    let mut world = World::settled(1, 1, 2);
     for client in 100..100 + CLIENTS_MAX as u64 {
         assert!(world.owner.handle_client_joined(world.now, client));
     }

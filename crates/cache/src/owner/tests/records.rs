@@ -26,8 +26,7 @@ fn entry(region: u32, hosts: &[usize]) -> Entry {
 
 #[test]
 fn hosts_are_known_by_name_whatever_their_order_is() {
-    let mut world = World::new(1, 2, 3);
-    world.run();
+    let mut world = World::settled(1, 2, 3);
     let host = host_of(&world, 0);
     world.owner.handle_notice(world.now, host, None);
     let record = world.owner.record(&names(3));
@@ -46,8 +45,7 @@ fn hosts_are_known_by_name_whatever_their_order_is() {
 
 #[test]
 fn a_host_that_the_list_lacks_is_silent_and_given_up_in_its_time() {
-    let mut world = World::new(1, 2, 2);
-    world.run();
+    let mut world = World::settled(1, 2, 2);
     let lost = host_of(&world, 0);
     let kept = 1 - lost;
     let record = world.owner.record(&names(2));
@@ -69,8 +67,7 @@ fn a_host_that_the_list_lacks_is_silent_and_given_up_in_its_time() {
 
 #[test]
 fn two_copies_that_the_next_list_has_in_one_domain_are_parted() {
-    let mut world = World::new(2, 1, 3);
-    world.run();
+    let mut world = World::settled(2, 1, 3);
     let record = world.owner.record(&names(3));
     let hosts: Vec<usize> = record.entries[0].copies.iter().map(|c| c.host).collect();
     let mut domains = [0, 1, 2];
@@ -203,8 +200,7 @@ proptest! {
 
 #[test]
 fn what_a_host_said_of_its_end_is_for_it_to_say_again_and_what_others_said_is_kept() {
-    let mut world = World::new(1, 1, 1);
-    world.run();
+    let mut world = World::settled(1, 1, 1);
     let deadline = Some(world.now.after(Duration::from_secs(60)));
     world.owner.handle_host_notice(world.now, 0, deadline);
     assert!(!world.owner.is_settled(), "it is to leave");
@@ -225,8 +221,7 @@ fn what_a_host_said_of_its_end_is_for_it_to_say_again_and_what_others_said_is_ke
 
 #[test]
 fn the_cluster_s_file_says_by_itself_which_hosts_it_has_and_withdraws_nobody_else_s_notice() {
-    let mut world = World::new(1, 1, 1);
-    world.run();
+    let mut world = World::settled(1, 1, 1);
     world.owner.handle_unlisted(world.now, 0, true);
     assert!(!world.owner.is_settled(), "it is to leave");
     assert_eq!(world.owner.record(&names(1)).leaving, [0; 0]);
@@ -296,8 +291,7 @@ fn nothing_is_placed_on_a_host_that_is_kept_out() {
 
 #[test]
 fn a_host_that_ended_is_not_one_that_leaves_for_the_next_owner_either() {
-    let mut world = World::new(1, 1, 2);
-    world.run();
+    let mut world = World::settled(1, 1, 2);
     let host = 1 - host_of(&world, 0);
     let mut kept = Record::default();
     let mut keep = |owner: &mut Owner| {

@@ -10,8 +10,7 @@ fn begin_recording(world: &mut World) {
 
 #[test]
 fn what_waits_for_a_record_does_not_grow_with_what_comes() {
-    let mut world = World::new(2, 8, 3);
-    world.run();
+    let mut world = World::settled(2, 8, 3);
     world
         .owner
         .handle_life_renewed(world.now, Some(Duration::from_secs(3600)));
@@ -80,8 +79,7 @@ fn what_an_earlier_session_was_to_be_asked_is_not_asked_in_the_next() {
 
 #[test]
 fn a_record_before_what_is_given_back_has_what_was_decided_meanwhile() {
-    let mut world = World::new(1, 1, 2);
-    world.run();
+    let mut world = World::settled(1, 1, 2);
     world
         .owner
         .handle_life_renewed(world.now, Some(Duration::from_secs(3600)));
@@ -129,8 +127,7 @@ fn who_comes_while_nothing_is_carried_out_goes_by_what_is_recorded() {
 
 #[test]
 fn who_comes_while_a_decision_waits_to_be_carried_out_waits_too() {
-    let mut world = World::new(2, 8, 3);
-    world.run();
+    let mut world = World::settled(2, 8, 3);
     world.owner.handle_notice(world.now, 0, None);
     world.owner.handle_suspended(world.now);
     world.join(1);
@@ -144,8 +141,7 @@ fn who_comes_while_a_decision_waits_to_be_carried_out_waits_too() {
 
 #[test]
 fn no_region_is_held_while_who_comes_would_not_hear_of_it() {
-    let mut world = World::new(1, 1, 2);
-    world.run();
+    let mut world = World::settled(1, 1, 2);
     world.owner.handle_suspended(world.now);
     assert_eq!(world.owner.handle_hold(world.now, 0), Hold::Busy);
     assert_eq!(world.owner.held(world.now, 0), None);
@@ -162,8 +158,7 @@ fn no_region_is_held_while_who_comes_would_not_hear_of_it() {
 #[test]
 fn who_has_hosts_told_and_comes_while_nothing_is_carried_out_is_told_afterwards() {
     const LISTENER: ClientNumber = 7;
-    let mut world = World::new(1, 3, 2);
-    world.run();
+    let mut world = World::settled(1, 3, 2);
     world.owner.handle_suspended(world.now);
     assert!(world.owner.handle_listener_joined(world.now, LISTENER));
     world.owner.handle_recorded(world.now);

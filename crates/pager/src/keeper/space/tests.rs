@@ -21,6 +21,8 @@ struct Program {
     space: Space,
     store: Store,
     agent: OwnedFd,
+    /// What its pages are in.
+    _volume: (Volume, Cluster),
     _turn: Turn,
 }
 
@@ -44,11 +46,18 @@ impl Turn {
 }
 
 impl Program {
-    fn begin(volume: &Volume) -> Self {
-        Self::of_pages(volume, PAGES, Turn::shared())
+    fn begin() -> Option<Self> {
+        Self::of_pages(PAGES, Turn::shared())
     }
 
-    fn of_pages(volume: &Volume, pages: u32, turn: Turn) -> Self {
+    /// None where the kernel does not let programs be served.
+    fn of_pages(pages: u32, turn: Turn) -> Option<Self> {
+        if let Err(error) = crate::works() {
+            println!("skipped: memory of programs: needs {error}");
+            return None;
+        }
+        let cluster = Cluster::start(3, Transport::Shm, 32 * MIB, MIB);
+        let volume = cluster.volume("rs:2+1", 8 * MIB);
         let len = (2 + pages as usize) * PAGE_BYTES;
         let (access, kind) = (
             libc::PROT_READ | libc::PROT_WRITE,
@@ -79,12 +88,13 @@ impl Program {
         space.bound_by(keeper);
         let slots = Arc::new(Mutex::new(Slots::of_volume(volume.size_bytes())));
         let store = Store::new(volume.worker().expect("a worker"), slots, SPACES_MAX);
-        Self {
+        Some(Self {
             space,
             store,
             agent,
+            _volume: (volume, cluster),
             _turn: turn,
-        }
+        })
     }
 
     fn word(&self, page: u32) -> usize {
@@ -139,6 +149,30 @@ impl Program {
         thread.join().expect("the thread ends")
     }
 
+    /// Pages are wanted, to be read.
+    fn fault(&mut self, pages: &[u32]) {
+        let now = self.store.now();
+        for page in pages {
+            self.space.pages.fault(*page, false, now);
+        }
+        self.space.act(&mut self.store);
+    }
+
+    /// From here on the kernel refuses whatever it is asked for.
+    fn cut_off(&mut self) -> File {
+        let null = File::open("/dev/null").expect("it is there");
+        // SAFETY: both descriptors are open, and the second is the space's own.
+        let put = unsafe { libc::dup2(null.as_raw_fd(), self.space.uffd()) };
+        assert_eq!(put, self.space.uffd());
+        null
+    }
+
+    fn wait_until_gone(&mut self) {
+        while !self.space.leaving.is_empty() {
+            self.go_on();
+        }
+    }
+
     /// A turn, and what an agent does.
     fn go_on(&mut self) {
         self.turn();
@@ -171,32 +205,18 @@ fn access(at: usize, write: Option<u64>) -> u64 {
     }
 }
 
-/// A volume of hosts that run as long as it is used; none where the kernel does not let programs be served.
-fn volume() -> Option<(Cluster, Volume)> {
-    if let Err(error) = crate::works() {
-        println!("skipped: memory of programs: needs {error}");
-        return None;
-    }
-    let cluster = Cluster::start(3, Transport::Shm, 32 * MIB, MIB);
-    let volume = cluster.volume("rs:2+1", 8 * MIB);
-    Some((cluster, volume))
-}
-
 #[test]
 fn a_page_that_comes_before_its_fault_is_heard_loses_no_write() {
-    let Some((_cluster, volume)) = volume() else {
+    let Some(mut program) = Program::begin() else {
         return;
     };
-    let mut program = Program::begin(&volume);
     for page in 1..=12 {
         program.touch(page, Some(u64::from(page)));
     }
     // The first page goes; its agent has not said so when it is read again.
     program.space.set_room(8, &mut program.store);
     program.until(|space| space.leaving.sent.contains(&1));
-    let now = program.store.now();
-    program.space.pages.fault(1, false, now);
-    program.space.act(&mut program.store);
+    program.fault(&[1]);
     program.until(|space| space.held_ends.iter().any(|(page, ..)| *page == 1));
     // It is gone, and a thread is there before the agent has said so.
     assert!(program.drop_pages());
@@ -216,18 +236,15 @@ fn a_page_that_comes_before_its_fault_is_heard_loses_no_write() {
         let page = others.next().expect("a cycle has no end");
         assert_eq!(program.touch(page, None), u64::from(page));
     }
-    while !program.space.leaving.is_empty() {
-        program.go_on();
-    }
+    program.wait_until_gone();
     assert_eq!(program.touch(1, None), 100);
 }
 
 #[test]
 fn a_stopped_agent_holds_up_who_waits_for_its_pages_alone() {
-    let Some((_cluster, volume)) = volume() else {
+    let Some(mut program) = Program::begin() else {
         return;
     };
-    let mut program = Program::begin(&volume);
     // The first pages are zeros, and go.
     for page in 1..=8 {
         program.touch(page, (page > 4).then_some(1));
@@ -244,9 +261,7 @@ fn a_stopped_agent_holds_up_who_waits_for_its_pages_alone() {
         let is_late = has_acted.recv_timeout(Duration::from_secs(10)).is_err();
         is_late.then(|| socket::send(&agent, &[0], None))
     });
-    let now = program.store.now();
-    program.space.pages.fault(1, false, now);
-    program.space.act(&mut program.store);
+    program.fault(&[1]);
     acted.send(()).ok();
     let woken = waiting.join().expect("the thread ends");
     assert_eq!(woken, None, "the handler waited for the agent");
@@ -273,27 +288,18 @@ fn a_stopped_agent_holds_up_who_waits_for_its_pages_alone() {
     while program.space.pages.is_resident(1) {
         program.touch(others.next().expect("a cycle has no end"), None);
     }
-    while !program.space.leaving.is_empty() {
-        program.go_on();
-    }
+    program.wait_until_gone();
     assert_eq!(program.touch(1, None), 7);
 }
 
 #[test]
 fn a_program_whose_memory_the_kernel_does_not_serve_is_ended_and_gets_nothing_wrong() {
-    let Some((_cluster, volume)) = volume() else {
+    let Some(mut program) = Program::begin() else {
         return;
     };
-    let mut program = Program::begin(&volume);
     program.touch(1, Some(5));
-    // From here on the kernel refuses whatever it is asked for.
-    let null = File::open("/dev/null").expect("it is there");
-    // SAFETY: both descriptors are open, and the second is the space's own.
-    let put = unsafe { libc::dup2(null.as_raw_fd(), program.space.uffd()) };
-    assert_eq!(put, program.space.uffd());
-    let now = program.store.now();
-    program.space.pages.fault(2, false, now);
-    program.space.act(&mut program.store);
+    program.cut_off();
+    program.fault(&[2]);
     let mut word = [0; 1];
     let heard = socket::receive(&program.agent, &mut word);
     assert!(matches!(heard, Packet::End), "its agent ends it");
@@ -327,10 +333,9 @@ fn fork_and_ask(doorbell: usize) -> thread::JoinHandle<i32> {
 
 #[test]
 fn a_child_beyond_the_bound_is_told_its_number_and_not_served() {
-    let Some((_cluster, volume)) = volume() else {
+    let Some(mut program) = Program::of_pages(PAGES, Turn::alone()) else {
         return;
     };
-    let mut program = Program::of_pages(&volume, PAGES, Turn::alone());
     program.touch(1, Some(5));
     for _ in 1..SPACES_MAX {
         program.store.ids.take();
@@ -357,21 +362,13 @@ fn a_child_beyond_the_bound_is_told_its_number_and_not_served() {
 
 #[test]
 fn children_of_a_program_that_is_given_up_are_as_well() {
-    let Some((_cluster, volume)) = volume() else {
+    let Some(mut program) = Program::begin() else {
         return;
     };
-    let mut program = Program::begin(&volume);
     // The kernel refuses the first of several changes, and a fork is not settled.
-    let null = File::open("/dev/null").expect("it is there");
-    // SAFETY: both descriptors are open, and the second is the space's own.
-    let put = unsafe { libc::dup2(null.as_raw_fd(), program.space.uffd()) };
-    assert_eq!(put, program.space.uffd());
-    program.space.kernel.forked.push(null.into());
-    let now = program.store.now();
-    for page in [2, 3] {
-        program.space.pages.fault(page, false, now);
-    }
-    program.space.act(&mut program.store);
+    let forked = program.cut_off();
+    program.space.kernel.forked.push(forked.into());
+    program.fault(&[2, 3]);
     assert!(program.space.is_given_up());
     assert!(program.space.turn(&mut program.store));
     assert_eq!(program.space.children.len(), 1);
@@ -381,10 +378,9 @@ fn children_of_a_program_that_is_given_up_are_as_well() {
 
 #[test]
 fn an_agent_that_cannot_be_told_holds_nothing() {
-    let Some((_cluster, volume)) = volume() else {
+    let Some(mut program) = Program::begin() else {
         return;
     };
-    let mut program = Program::begin(&volume);
     for page in 1..=8 {
         program.touch(page, Some(u64::from(page)));
     }
@@ -412,10 +408,9 @@ fn an_agent_that_cannot_be_told_holds_nothing() {
 
 #[test]
 fn a_program_that_gives_much_memory_up_lets_others_have_their_turn() {
-    let Some((_cluster, volume)) = volume() else {
+    let Some(mut program) = Program::of_pages(3 * FORGET_MAX, Turn::shared()) else {
         return;
     };
-    let mut program = Program::of_pages(&volume, 3 * FORGET_MAX, Turn::shared());
     let last = 3 * FORGET_MAX;
     program.touch(last, Some(7));
     program.space.request = Some((1..last + 1, 1));
@@ -430,10 +425,9 @@ fn a_program_that_gives_much_memory_up_lets_others_have_their_turn() {
 
 #[test]
 fn a_program_that_forks_for_long_holds_up_nobody_and_loses_nothing() {
-    let Some((_cluster, volume)) = volume() else {
+    let Some(mut program) = Program::begin() else {
         return;
     };
-    let mut program = Program::begin(&volume);
     for page in 1..=12 {
         program.touch(page, Some(u64::from(page)));
     }

@@ -201,8 +201,13 @@ impl<W: Fn()> Watcher<W> {
         let is_behind = self
             .next
             .is_some_and(|next| following(header.revision) < next);
+        // etcd tells a change a moment before its revision counts: a stream that begins just then is
+        // told the one before. All is read again there too, for nothing.
         if !is_known || is_behind {
-            tracing::warn!(prefix = self.prefix, "etcd is another store than it was");
+            tracing::warn!(
+                prefix = self.prefix,
+                "etcd may be another store than it was"
+            );
             return Ok(Some(End::Outdated));
         }
         if watched.canceled {

@@ -235,7 +235,7 @@ fn host_of(world: &World, region: usize) -> usize {
 
 #[test]
 fn a_new_cache_is_open_everywhere_and_spread_over_hosts() {
-    let mut world = World::settled(1, 4, 4);
+    let world = World::settled(1, 4, 4);
     assert!(world.owner.is_settled());
     let mut hosts: Vec<usize> = (0..4).map(|region| host_of(&world, region)).collect();
     hosts.sort_unstable();

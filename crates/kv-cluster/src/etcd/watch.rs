@@ -201,8 +201,9 @@ impl<W: Fn()> Watcher<W> {
         let is_behind = self
             .next
             .is_some_and(|next| following(header.revision) < next);
-        // etcd tells a change a moment before its revision counts: a stream that begins just then is
-        // told the one before. All is read again there too, for nothing.
+        // etcd sends a change a moment before its revision counts: a stream that begins just then is
+        // told the revision before. A store that was put back to a backup looks the same, and to take
+        // that one for the former loses changes: so all is read again in both cases.
         if !is_known || is_behind {
             tracing::warn!(
                 prefix = self.prefix,

@@ -5,7 +5,7 @@ mod support;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use cenote_codec::Code;
-use cenote_fabric::{Address, Status};
+use cenote_fabric::Status;
 use cenote_pool::control::{FILL_BYTES_MAX, FillResult, Reply, Request, Source, Window};
 use support::{Client, Fabric, Host, Lab, SLAB_BYTES, noise};
 
@@ -56,6 +56,7 @@ fn code_word(k: usize, r: usize) -> Vec<Vec<u8>> {
 }
 
 /// A fill of code (k, r) over one range.
+#[derive(Clone, Copy)]
 struct Wish {
     code: (u8, u8),
     split: u8,
@@ -63,25 +64,35 @@ struct Wish {
     len_bytes: u64,
 }
 
-fn fill(client: &mut Client, target: Window, wish: &Wish, sources: Vec<Source>) -> FillResult {
+impl Wish {
+    /// Of a whole slab.
+    fn slab(code: (u8, u8), split: u8) -> Self {
+        Self {
+            code,
+            split,
+            offset: 0,
+            len_bytes: SLAB_BYTES,
+        }
+    }
+
+    fn request(self, request: u64, target: Window, sources: Vec<Source>) -> Request {
+        Request::Fill {
+            request,
+            target,
+            split: self.split,
+            k: self.code.0,
+            r: self.code.1,
+            offset: self.offset,
+            len_bytes: self.len_bytes,
+            sources,
+        }
+    }
+}
+
+fn fill(client: &mut Client, target: Window, wish: Wish, sources: Vec<Source>) -> FillResult {
     static REQUEST: AtomicU64 = AtomicU64::new(1);
     let request = REQUEST.fetch_add(1, Ordering::Relaxed);
-    let &Wish {
-        code: (k, r),
-        split,
-        offset,
-        len_bytes,
-    } = wish;
-    client.send(&Request::Fill {
-        request,
-        target,
-        split,
-        k,
-        r,
-        offset,
-        len_bytes,
-        sources,
-    });
+    client.send(&wish.request(request, target, sources));
     match client.reply() {
         Reply::Filled {
             request: answered,
@@ -108,36 +119,25 @@ fn every_split_is_rebuilt(fabric: Fabric) {
         // Odd edges first; then what they left, so that nothing is written twice.
         let (edge, tail) = (4096 * 37 + 512, SLAB_BYTES - 1000);
         for (offset, end) in [(edge, tail), (0, edge), (tail, SLAB_BYTES)] {
-            let split = u8::try_from(lost).unwrap();
+            let len_bytes = end - offset;
             let wish = Wish {
-                code: (8, 2),
-                split,
                 offset,
-                len_bytes: end - offset,
+                len_bytes,
+                ..Wish::slab((8, 2), u8::try_from(lost).unwrap())
             };
-            assert_eq!(
-                fill(&mut client, window, &wish, sources.clone()),
-                FillResult::Done
-            );
+            let result = fill(&mut client, window, wish, sources.clone());
+            assert_eq!(result, FillResult::Done);
             if end == tail {
                 let bytes = client.read_all(&remote);
-                let (edge, tail) = (edge as usize, tail as usize);
-                assert!(
-                    bytes[edge..tail] == expected[edge..tail],
-                    "split {lost}, inner range"
-                );
-                assert!(
-                    bytes[..edge]
-                        .iter()
-                        .chain(&bytes[tail..])
-                        .all(|&byte| byte == 0)
-                );
+                let inner = edge as usize..tail as usize;
+                let is_alike = bytes[inner.clone()] == expected[inner.clone()];
+                assert!(is_alike, "split {lost}, inner range");
+                let mut outer = bytes[..inner.start].iter().chain(&bytes[inner.end..]);
+                assert!(outer.all(|&byte| byte == 0));
             }
         }
-        assert!(
-            client.read_all(&remote) == *expected,
-            "split {lost} differs"
-        );
+        let is_alike = client.read_all(&remote) == *expected;
+        assert!(is_alike, "split {lost} differs");
         client.unmap(window);
     }
     let counters = client.status().counters;
@@ -164,13 +164,12 @@ fn a_mirror_is_copied_from_any_member_and_not_multiplied() {
         let target = lab.host("target", 1);
         let mut client = lab.client(&target, 1);
         let window = client.map(7, 2);
+        let len_bytes = FILL_BYTES_MAX;
         let wish = Wish {
-            code: (1, 2),
-            split: 2,
-            offset: 0,
-            len_bytes: FILL_BYTES_MAX,
+            len_bytes,
+            ..Wish::slab((1, 2), 2)
         };
-        let result = fill(&mut client, window, &wish, vec![stripe.sources[1].clone()]);
+        let result = fill(&mut client, window, wish, vec![stripe.sources[1].clone()]);
         assert_eq!(result, FillResult::Done);
         let remote = client.attach(window).unwrap();
         assert!(client.read_all(&remote) == data);
@@ -185,56 +184,38 @@ fn a_failing_source_is_named(fabric: Fabric) {
     let mut client = lab.client(&target, 1);
     let window = client.map(7, 9);
     let remote = client.attach(window).unwrap();
-    let wish = Wish {
-        code: (4, 2),
-        split: 0,
-        offset: 0,
-        len_bytes: SLAB_BYTES,
-    };
+    let wish = Wish::slab((4, 2), 0);
     let among = |members: [usize; 4], all: &[Source]| members.map(|m| all[m].clone()).to_vec();
+    let failed = |split| FillResult::SourceFailed { split };
 
     let mut nowhere = among([1, 2, 3, 4], &stripe.sources);
     nowhere[2].address = lab_address_of_nobody(fabric);
-    let named = FillResult::SourceFailed { split: 3 };
-    assert_eq!(fill(&mut client, window, &wish, nowhere), named);
+    assert_eq!(fill(&mut client, window, wish, nowhere), failed(3));
 
     let mut stale = among([1, 2, 3, 4], &stripe.sources);
     stale[0].window.generation ^= 1;
-    assert_eq!(
-        fill(&mut client, window, &wish, stale),
-        FillResult::SourceFailed { split: 1 }
-    );
+    assert_eq!(fill(&mut client, window, wish, stale), failed(1));
 
     let well = among([1, 2, 3, 4], &stripe.sources);
-    assert_eq!(
-        fill(&mut client, window, &wish, well.clone()),
-        FillResult::Done
-    );
+    let result = fill(&mut client, window, wish, well.clone());
+    assert_eq!(result, FillResult::Done);
     assert!(client.read_all(&remote) == splits[0], "after failures");
 
     // Attached and then given back: known to the filler, and gone.
     let given_back = stripe.sources[2].window;
     stripe.clients[2].unmap(given_back);
-    assert_eq!(
-        fill(&mut client, window, &wish, well),
-        FillResult::SourceFailed { split: 2 }
-    );
+    assert_eq!(fill(&mut client, window, wish, well), failed(2));
 
     // Connected and then stopped.
     stripe.hosts[1].stop();
     let dead = among([1, 3, 4, 5], &stripe.sources);
-    assert_eq!(
-        fill(&mut client, window, &wish, dead),
-        FillResult::SourceFailed { split: 1 }
-    );
+    assert_eq!(fill(&mut client, window, wish, dead), failed(1));
 
     let two_lost = Wish { split: 2, ..wish };
     let left = among([0, 3, 4, 5], &stripe.sources);
-    assert_eq!(fill(&mut client, window, &two_lost, left), FillResult::Done);
-    assert!(
-        client.read_all(&remote) == splits[2],
-        "from the four that are left"
-    );
+    assert_eq!(fill(&mut client, window, two_lost, left), FillResult::Done);
+    let is_alike = client.read_all(&remote) == splits[2];
+    assert!(is_alike, "from the four that are left");
 }
 
 /// An address at which nothing listens.
@@ -246,9 +227,6 @@ fn lab_address_of_nobody(fabric: Fabric) -> String {
             let address = socket.local_addr().unwrap();
             drop(socket);
             format!("tcp:{address}")
-                .parse::<Address>()
-                .unwrap()
-                .to_string()
         }
     }
 }
@@ -272,50 +250,19 @@ fn only_the_holder_fills_and_only_what_makes_sense() {
     let (mut holder, mut other) = (lab.client(&target, 1), lab.client(&target, 2));
     let window = holder.map(7, 1);
     let remote = holder.attach(window).unwrap();
-    let wish = Wish {
-        code: (1, 1),
-        split: 1,
-        offset: 0,
-        len_bytes: SLAB_BYTES,
-    };
-    let sources = || stripe.sources.clone();
-    assert_eq!(
-        fill(&mut other, window, &wish, sources()),
-        FillResult::TargetStale
-    );
-    let beyond = Wish {
-        offset: 1,
-        code: (1, 1),
-        split: 1,
-        len_bytes: SLAB_BYTES,
-    };
-    assert_eq!(
-        fill(&mut holder, window, &beyond, sources()),
-        FillResult::Bad
-    );
-    let itself = Wish {
-        split: 0,
-        code: (1, 1),
-        offset: 0,
-        len_bytes: SLAB_BYTES,
-    };
-    assert_eq!(
-        fill(&mut holder, window, &itself, sources()),
-        FillResult::Bad
-    );
-    assert!(
-        holder.read_all(&remote).iter().all(|&byte| byte == 0),
-        "refused, yet written"
-    );
-    assert_eq!(
-        fill(&mut holder, window, &wish, sources()),
-        FillResult::Done
-    );
+    let wish = Wish::slab((1, 1), 1);
+    let filled = |client: &mut Client, wish| fill(client, window, wish, stripe.sources.clone());
+    assert_eq!(filled(&mut other, wish), FillResult::TargetStale);
+    let beyond = Wish { offset: 1, ..wish };
+    assert_eq!(filled(&mut holder, beyond), FillResult::Bad);
+    let itself = Wish { split: 0, ..wish };
+    assert_eq!(filled(&mut holder, itself), FillResult::Bad);
+    let bytes = holder.read_all(&remote);
+    let is_empty = bytes.iter().all(|&byte| byte == 0);
+    assert!(is_empty, "refused, yet written");
+    assert_eq!(filled(&mut holder, wish), FillResult::Done);
     holder.unmap(window);
-    assert_eq!(
-        fill(&mut holder, window, &wish, sources()),
-        FillResult::TargetStale
-    );
+    assert_eq!(filled(&mut holder, wish), FillResult::TargetStale);
     assert_eq!(holder.status().counters.fills_failed, 4);
 }
 
@@ -327,48 +274,22 @@ fn many_fills_at_once_are_answered_and_too_many_end_the_connection() {
     let target = lab.host("target", 2);
     let mut client = lab.client(&target, 1);
     let window = client.map(7, 1);
+    let wish = Wish::slab((1, 1), 1);
     let ask = |client: &mut Client, request| {
-        let sources = stripe.sources.clone();
-        let (offset, len_bytes) = (0, SLAB_BYTES);
-        client.send(&Request::Fill {
-            request,
-            target: window,
-            split: 1,
-            k: 1,
-            r: 1,
-            offset,
-            len_bytes,
-            sources,
-        });
+        client.send(&wish.request(request, window, stripe.sources.clone()));
     };
     for request in 0..32 {
         ask(&mut client, request);
     }
     for request in 0..32 {
-        assert_eq!(
-            client.reply(),
-            Reply::Filled {
-                request,
-                result: FillResult::Done
-            }
-        );
+        let result = FillResult::Done;
+        assert_eq!(client.reply(), Reply::Filled { request, result });
     }
     // Behind a source that answers nothing a queue builds up.
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let mut sources = stripe.sources.clone();
     sources[0].address = format!("tcp:{}", silent.local_addr().unwrap());
-    let (offset, len_bytes) = (0, SLAB_BYTES);
-    let stuck = Request::Fill {
-        request: 99,
-        target: window,
-        split: 1,
-        k: 1,
-        r: 1,
-        offset,
-        len_bytes,
-        sources,
-    };
-    client.send(&stuck);
+    client.send(&wish.request(99, window, sources));
     for request in 0..32 {
         ask(&mut client, request);
     }

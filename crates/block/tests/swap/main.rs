@@ -38,29 +38,20 @@ fn a_program_over_its_limit_gets_every_byte_back() {
         return;
     };
     let all = transports();
+    let each = |discard| all.iter().map(move |transport| (discard, *transport));
     let discards = [Discard::None, Discard::Pages];
-    for (discard, (fuse, name)) in discards
-        .into_iter()
-        .flat_map(|d| all.iter().map(move |t| (d, *t)))
-    {
+    for (discard, (fuse, name)) in discards.into_iter().flat_map(each) {
         let dir = tempfile::tempdir().unwrap();
         let disk: Arc<dyn Disk> = Arc::new(filled_ram_disk(192 * MIB));
         let mut options = Options::new(dir.path());
-        options.priority = Some(32000);
         options.discard = discard;
         options.fuse = fuse;
-        let mut device = Device::serve(&disk, options).unwrap();
+        let mut device = swap_on(&disk, options);
         assert_eq!(device.transport(), name);
-        device.swap_on().unwrap();
         let path = device.path().to_owned();
         println!("swapping to {} over {name}", path.display());
 
-        let program = Program::start(48 * MIB, 128 * MIB);
-        assert_eq!(
-            program.wait_for_fill(),
-            b'f',
-            "the program filled its memory"
-        );
+        let program = Program::filled(48 * MIB, 128 * MIB);
         // What is beyond the limit goes a moment after it came.
         let used_bytes = || device.used_bytes().expect("swap is on");
         wait_until("64 MiB went", || used_bytes() >= 64 * MIB);
@@ -82,12 +73,8 @@ fn swap_is_as_it_is_told_when_a_reclaim_is_stopped_at_its_last_page() {
     };
     let dir = tempfile::tempdir().unwrap();
     let disk: Arc<dyn Disk> = Arc::new(filled_ram_disk(192 * MIB));
-    let mut options = Options::new(dir.path());
-    options.priority = Some(32000);
-    let mut device = Device::serve(&disk, options).unwrap();
-    device.swap_on().unwrap();
-    let program = Program::start(32 * MIB, 64 * MIB);
-    assert_eq!(program.wait_for_fill(), b'f');
+    let mut device = swap_on(&disk, Options::new(dir.path()));
+    let program = Program::filled(32 * MIB, 64 * MIB);
     for round in 0..8 {
         program.group.set_limit(256 * MIB).unwrap();
         let home = device.reclaim(|left_bytes| left_bytes > 0);
@@ -114,13 +101,10 @@ fn unreadable_pages_are_reported_though_swapoff_succeeds() {
         let faulty = Arc::new(FaultyDisk::new(filled_ram_disk(192 * MIB)));
         let disk: Arc<dyn Disk> = Arc::clone(&faulty) as _;
         let mut options = Options::new(dir.path());
-        options.priority = Some(32000);
         options.fuse = fuse;
-        let mut device = Device::serve(&disk, options).unwrap();
+        let mut device = swap_on(&disk, options);
         assert_eq!(device.transport(), name);
-        device.swap_on().unwrap();
-        let program = Program::start(32 * MIB, 96 * MIB);
-        assert_eq!(program.wait_for_fill(), b'f');
+        let program = Program::filled(32 * MIB, 96 * MIB);
 
         // Under its limit the pages would not fit, and the kernel would kill the program for it.
         faulty.state.broken.store(true, Ordering::Relaxed);
@@ -154,10 +138,9 @@ fn a_device_is_served_over_dev_fuse_where_rings_are_switched_off() {
     let content = pattern(3, MIB as usize);
     fs::write(&path, &content).unwrap();
     let mut read = vec![0; content.len()];
-    fs::File::open(&path)
-        .unwrap()
-        .read_exact(&mut read)
-        .unwrap();
+    let mut file = fs::File::open(&path).unwrap();
+    file.read_exact(&mut read).unwrap();
+    drop(file);
     assert!(read == content, "the device came back different");
     drop(device);
     assert_nothing_left(dir.path(), &path);
@@ -205,15 +188,10 @@ fn filesystems_live_on_the_device() {
 
         assert!(read == content, "{kind}: the file came back different");
         let counters = device.counters();
-        assert!(
-            counters.discards.load(Ordering::Relaxed) > 0,
-            "{kind}: nothing was discarded"
-        );
-        assert_eq!(
-            counters.errors.load(Ordering::Relaxed),
-            0,
-            "{kind}: requests failed"
-        );
+        let discards = counters.discards.load(Ordering::Relaxed);
+        assert!(discards > 0, "{kind}: nothing was discarded");
+        let errors = counters.errors.load(Ordering::Relaxed);
+        assert_eq!(errors, 0, "{kind}: requests failed");
         fs::remove_dir(&mount).unwrap();
         let path = device.path().to_owned();
         drop(device);
@@ -279,20 +257,11 @@ fn a_background_server_is_found_and_ended_by_its_directory() {
         return;
     };
     let dir = tempfile::tempdir().unwrap();
-    let started = launch::start(
-        server_command(dir.path(), FuseTransport::Auto),
-        dir.path(),
-        |_| (),
-    )
-    .unwrap();
+    let started = start_server(dir.path(), FuseTransport::Auto).unwrap();
     let status = control::status(dir.path()).unwrap();
     assert_eq!(status.device, started.device);
     assert_eq!(status.size_bytes, 64 * MIB);
-    let second = launch::start(
-        server_command(dir.path(), FuseTransport::Auto),
-        dir.path(),
-        |_| (),
-    );
+    let second = start_server(dir.path(), FuseTransport::Auto);
     let Err(Error::Server(text)) = second else {
         panic!("a second server in one directory: {second:?}");
     };
@@ -312,12 +281,7 @@ fn a_server_that_gets_sigterm_leaves_nothing() {
         return;
     };
     let dir = tempfile::tempdir().unwrap();
-    let started = launch::start(
-        server_command(dir.path(), FuseTransport::Auto),
-        dir.path(),
-        |_| (),
-    )
-    .unwrap();
+    let started = start_server(dir.path(), FuseTransport::Auto).unwrap();
     kill(started.pid, libc::SIGTERM);
     wait_until_gone(started.pid);
     assert_nothing_left(dir.path(), &started.device);
@@ -331,17 +295,12 @@ fn what_a_killed_server_left_is_ended_and_counted() {
     for (fuse, name) in transports() {
         println!("over {name}");
         let dir = tempfile::tempdir().unwrap();
-        let started = launch::start(server_command(dir.path(), fuse), dir.path(), |_| ()).unwrap();
+        let started = start_server(dir.path(), fuse).unwrap();
         assert_eq!(control::status(dir.path()).unwrap().transport, name);
-        let program = Program::start(16 * MIB, 48 * MIB);
-        assert_eq!(program.wait_for_fill(), b'f');
+        let program = Program::filled(16 * MIB, 48 * MIB);
         kill(started.pid, libc::SIGKILL);
         wait_until_gone(started.pid);
-        let refused = launch::start(
-            server_command(dir.path(), FuseTransport::Auto),
-            dir.path(),
-            |_| (),
-        );
+        let refused = start_server(dir.path(), FuseTransport::Auto);
         assert!(matches!(refused, Err(Error::Server(_))), "{refused:?}");
 
         // Under its limit the kernel would kill the program for the pages that come back.
@@ -369,12 +328,10 @@ fn a_server_that_is_killed_while_requests_wait_for_it_is_gone() {
         command.env(SERVER_STUCK, "1");
         let started = launch::start(command, dir.path(), |_| ()).unwrap();
         let program = Program::start(16 * MIB, 48 * MIB);
-        let name = started.device.strip_prefix("/dev").unwrap();
-        let inflight = Path::new("/sys/block").join(name).join("inflight");
         let mut before = 0;
         wait_until("requests wait, and no more come", || {
             std::thread::sleep(Duration::from_millis(500));
-            let count = inflight_count(&inflight);
+            let count = inflight_count(&started.device);
             std::mem::replace(&mut before, count) == count && count > 0
         });
 
@@ -395,15 +352,12 @@ fn a_server_that_is_stopped_for_a_while_loses_nothing() {
     for (fuse, name) in transports() {
         println!("over {name}");
         let dir = tempfile::tempdir().unwrap();
-        let started = launch::start(server_command(dir.path(), fuse), dir.path(), |_| ()).unwrap();
+        let started = start_server(dir.path(), fuse).unwrap();
         assert_eq!(control::status(dir.path()).unwrap().transport, name);
-        let program = Program::start(16 * MIB, 48 * MIB);
-        assert_eq!(program.wait_for_fill(), b'f');
+        let program = Program::filled(16 * MIB, 48 * MIB);
         kill(started.pid, libc::SIGSTOP);
         program.go_on();
-        let name = started.device.strip_prefix("/dev").unwrap();
-        let inflight = Path::new("/sys/block").join(name).join("inflight");
-        wait_until("a request waits", || inflight_count(&inflight) > 0);
+        wait_until("a request waits", || inflight_count(&started.device) > 0);
 
         kill(started.pid, libc::SIGCONT);
 
@@ -414,9 +368,22 @@ fn a_server_that_is_stopped_for_a_while_loses_nothing() {
     }
 }
 
+/// Swap on a device of `disk`, before all other swap.
+fn swap_on(disk: &Arc<dyn Disk>, mut options: Options) -> Device {
+    options.priority = Some(32000);
+    let mut device = Device::serve(disk, options).unwrap();
+    device.swap_on().unwrap();
+    device
+}
+
+fn start_server(dir: &Path, fuse: FuseTransport) -> Result<control::Status, Error> {
+    launch::start(server_command(dir, fuse), dir, |_| ())
+}
+
 /// Requests that a device was given and has not answered.
-fn inflight_count(inflight: &Path) -> u64 {
-    let text = fs::read_to_string(inflight).unwrap();
+fn inflight_count(device: &Path) -> u64 {
+    let name = device.strip_prefix("/dev").unwrap();
+    let text = fs::read_to_string(Path::new("/sys/block").join(name).join("inflight")).unwrap();
     let counts = text.split_whitespace();
     counts.map(|count| count.parse::<u64>().unwrap()).sum()
 }

@@ -44,11 +44,14 @@ impl Program {
         program
     }
 
-    pub fn wait_for_fill(&self) -> u8 {
+    /// One that has filled its memory.
+    pub fn filled(limit_bytes: u64, memory_bytes: u64) -> Self {
+        let program = Self::start(limit_bytes, memory_bytes);
         let mut byte = 0_u8;
         // SAFETY: one byte into a live variable.
-        unsafe { libc::read(self.said, (&raw mut byte).cast(), 1) };
-        byte
+        unsafe { libc::read(program.said, (&raw mut byte).cast(), 1) };
+        assert_eq!(byte, b'f', "the program filled its memory");
+        program
     }
 
     pub fn go_on(&self) {

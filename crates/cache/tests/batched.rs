@@ -11,8 +11,8 @@ use cenote_cache::path::{Batched, Completion, Failure, Full, Operation, Path, Re
 use cenote_fabric::calls::Spin;
 use cenote_fabric::sim::{self, Memory, Net, NodeId, Notice};
 use cenote_fabric::{
-    Address, ClientId, ClusterKey, Connector, Generation, Hello, Incoming, RemoteWindow, Rights,
-    Session, Time, WindowDescriptor, WindowId, connector, wait,
+    Address, ClientId, ClusterKey, Connector, Generation, Hello, Incoming, RemoteWindow, Session,
+    Time, connector, wait,
 };
 use cenote_host::{Config, OnThread, Stepped};
 use cenote_pool::control::{Reply, Request};
@@ -160,14 +160,7 @@ fn map(machine: &mut Machine, session: &mut dyn Session) -> RemoteWindow {
     loop {
         match session.receive().unwrap() {
             Some(Incoming::Message(bytes)) => match Reply::decode(&bytes).unwrap() {
-                Reply::Mapped { window, .. } => session
-                    .attach(WindowDescriptor {
-                        id: WindowId(window.id),
-                        generation: Generation(window.generation),
-                        len_bytes: window.len_bytes,
-                        rights: Rights(window.rights),
-                    })
-                    .unwrap(),
+                Reply::Mapped { window, .. } => session.attach(window.into()).unwrap(),
                 other => panic!("{other:?}"),
             },
             Some(Incoming::Attached(_, window)) => return window.unwrap(),

@@ -14,8 +14,8 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use cenote_fabric::{
-    Address, ClientId, ClusterKey, CompletionQueue, Connector, Endpoint, Error, Generation, Hello,
-    Incoming, RemoteWindow, Rights, Session, Status, WindowDescriptor, WindowId, connector, wait,
+    Address, ClientId, ClusterKey, CompletionQueue, Connector, Endpoint, Error, Hello, Incoming,
+    RemoteWindow, Session, Status, connector, wait,
 };
 use cenote_pool::control::{HeldSlab, HostStatus, Reply, Request, Window};
 use support::lab::wait_until;
@@ -109,13 +109,7 @@ impl Client {
     }
 
     fn attach(&mut self, window: Window) -> Result<RemoteWindow, Error> {
-        let descriptor = WindowDescriptor {
-            id: WindowId(window.id),
-            generation: Generation(window.generation),
-            len_bytes: window.len_bytes,
-            rights: Rights(window.rights),
-        };
-        self.session.attach(descriptor).unwrap();
+        self.session.attach(window.into()).unwrap();
         match self.incoming() {
             Incoming::Attached(_, end) => end,
             other => panic!("{other:?}"),

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use cenote_wire::Window;
+
 use crate::{InPlace, Status};
 
 /// Index of a window in its host's table. Reused, with another generation.
@@ -53,6 +55,28 @@ pub struct WindowDescriptor {
     pub rights: Rights,
 }
 
+impl From<Window> for WindowDescriptor {
+    fn from(name: Window) -> Self {
+        Self {
+            id: WindowId(name.id),
+            generation: Generation(name.generation),
+            len_bytes: name.len_bytes,
+            rights: Rights(name.rights),
+        }
+    }
+}
+
+impl From<WindowDescriptor> for Window {
+    fn from(descriptor: WindowDescriptor) -> Self {
+        Self {
+            id: descriptor.id.0,
+            generation: descriptor.generation.0,
+            len_bytes: descriptor.len_bytes,
+            rights: descriptor.rights.0,
+        }
+    }
+}
+
 /// A window that a session has attached; cheap to clone, shared by all workers.
 ///
 /// On `shm` it holds the mapping, which lives until the last clone is dropped.
@@ -87,6 +111,12 @@ impl RemoteWindow {
     #[must_use]
     pub fn unmapped(descriptor: WindowDescriptor) -> Self {
         Self::new(descriptor, None)
+    }
+
+    /// What its host calls it.
+    #[must_use]
+    pub fn name(&self) -> Window {
+        self.descriptor.into()
     }
 
     /// The window's bytes where they lie; `None` where the fabric does not map them.

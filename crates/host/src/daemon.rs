@@ -24,10 +24,8 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use cenote_fabric::calls::Spin;
-use cenote_fabric::{
-    Address, Event, Listen, Listener, PeerId, RegionOptions, Time, Waker, WindowDescriptor,
-};
-use cenote_pool::control::{Counters, Window};
+use cenote_fabric::{Address, Event, Listen, Listener, PeerId, RegionOptions, Time, Waker};
+use cenote_pool::control::Counters;
 use cenote_pool::ledger::{Handover, LEASE, Ledger, Limits, ORPHAN_LIFE, TICK};
 use cenote_pool::pressure::Room;
 pub use inheritance::Inheritance;
@@ -450,16 +448,6 @@ impl Daemon {
                 tracing::error!(%error, "revoke a slab's window");
             }
         }
-    }
-}
-
-/// A fabric's window as the control protocol writes it.
-fn to_wire(window: WindowDescriptor) -> Window {
-    Window {
-        id: window.id.0,
-        generation: window.generation.0,
-        len_bytes: window.len_bytes,
-        rights: window.rights.0,
     }
 }
 

@@ -19,8 +19,8 @@ use cenote_cli::span::Span;
 use cenote_fabric::calls::Spin;
 use cenote_fabric::rdma::Tuning;
 use cenote_fabric::{
-    Address, ClientId, ClusterKey, Connector, Generation, Hello, Incoming, RemoteWindow, Rights,
-    Session, WindowDescriptor, WindowId, WireProtection, connector_tuned, wait,
+    Address, ClientId, ClusterKey, Connector, Hello, Incoming, RemoteWindow, Session,
+    WireProtection, connector_tuned, wait,
 };
 use cenote_host::{Config, Daemon, LockMemory};
 use cenote_pool::control::{Reply, Request};
@@ -212,12 +212,7 @@ fn reach(
     while Instant::now() < deadline {
         match session.receive()? {
             Some(Incoming::Message(bytes)) => match Reply::decode(&bytes)? {
-                Reply::Mapped { window, .. } => session.attach(WindowDescriptor {
-                    id: WindowId(window.id),
-                    generation: Generation(window.generation),
-                    len_bytes: window.len_bytes,
-                    rights: Rights(window.rights),
-                })?,
+                Reply::Mapped { window, .. } => session.attach(window.into())?,
                 Reply::Refused { reason, .. } => bail!("the host lends no memory: {reason:?}"),
                 _ => {}
             },

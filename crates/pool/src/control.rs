@@ -21,7 +21,8 @@ pub use status::{
     StrangerCounts,
 };
 
-use cenote_wire::{Reader, messages};
+use cenote_wire::Reader;
+pub use cenote_wire::Window;
 
 /// Newest version of the messages; the fabric's handshake agrees on one, which is the first byte
 /// of every message.
@@ -45,23 +46,6 @@ pub const R_MAX: u8 = 8;
 pub const EVICT_WINDOWS_MAX: usize = 256;
 /// Most slabs in one [`Reply::Held`].
 pub const HELD_SLABS_MAX: usize = 256;
-
-messages! {
-    /// A window named by its host.
-    ///
-    /// The fabric's descriptor, mirrored so that the pool depends on no fabric.
-    #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-    pub struct Window {
-        /// Index in the host's table.
-        pub id: u32,
-        /// The life that this name is valid for.
-        pub generation: u64,
-        /// Length in bytes.
-        pub len_bytes: u64,
-        /// Bit set of what verbs may do.
-        pub rights: u8,
-    }
-}
 
 /// Bytes that are no message of this protocol.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]

@@ -43,7 +43,6 @@ mod reputations;
 mod reshaper;
 mod restriper;
 mod slab_drop;
-mod windows;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -77,7 +76,6 @@ use repairer::Repairer;
 use reputations::Reputations;
 use reshaper::Reshaper;
 use restriper::Restriper;
-use windows::pool_window;
 
 pub use dialer::{Dialer, Greeted, Greeting, Link, Threads, dial};
 pub use parts::Parts;
@@ -349,7 +347,7 @@ impl Control {
         let held = held.flat_map(|(_, stripe)| stripe.members.iter().flatten());
         let members = held.chain(self.mapper.members());
         let members = members.map(|member| {
-            let window = pool_window(&member.window.descriptor);
+            let window = member.window.name();
             (member.session.host, window)
         });
         let acquires = self.cx.acquires.iter();
@@ -476,7 +474,7 @@ impl Control {
         for dropped in directory.take_dropped() {
             let (extent, member) = (dropped.extent, dropped.member);
             self.repairer.lose_member(&mut self.cx, extent, member);
-            let window = pool_window(&dropped.window.descriptor);
+            let window = dropped.window.name();
             self.cx.give_back(dropped.session, window);
             self.cx.search_soon();
         }

@@ -44,11 +44,13 @@ mod layouts;
 mod reader;
 #[cfg(test)]
 mod tests;
+mod window;
 mod writer;
 
 pub use field::{Field, Layout, Plain, Tagged};
 pub use layouts::{Bytes, Count, List, ListToEnd, Rest, Since, Text};
 pub use reader::Reader;
+pub use window::Window;
 pub use writer::Writer;
 
 /// Bytes that are no message: what is wrong with them.

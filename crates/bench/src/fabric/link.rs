@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
 use cenote_fabric::{
-    Address, ClientId, CompletionQueue, Connector, Endpoint, Generation, Hello, Incoming,
-    RemoteWindow, Rights, Session, Status, Time, WindowDescriptor, WindowId,
+    Address, ClientId, CompletionQueue, Connector, Endpoint, Hello, Incoming, RemoteWindow,
+    Session, Status, Time, WindowDescriptor,
 };
-use cenote_pool::control::{Reply, Request, Window};
+use cenote_pool::control::{Reply, Request};
 
 use super::Verb;
 
@@ -64,12 +64,12 @@ impl Link {
         let mut message = Vec::new();
         request.encode(&mut message);
         self.session.send(&message)?;
-        let window = loop {
+        let window: WindowDescriptor = loop {
             let Incoming::Message(bytes) = self.answer()? else {
                 continue;
             };
             match Reply::decode(&bytes)? {
-                Reply::Mapped { window, .. } => break descriptor(window),
+                Reply::Mapped { window, .. } => break window.into(),
                 Reply::Refused { reason, .. } => bail!("the host lends no slab: {reason:?}"),
                 _ => {}
             }
@@ -146,14 +146,5 @@ impl Link {
             Some(completion) if completion.status == Status::Ok => Ok(true),
             Some(completion) => bail!("a verb ended with {:?}", completion.status),
         }
-    }
-}
-
-fn descriptor(window: Window) -> WindowDescriptor {
-    WindowDescriptor {
-        id: WindowId(window.id),
-        generation: Generation(window.generation),
-        len_bytes: window.len_bytes,
-        rights: Rights(window.rights),
     }
 }

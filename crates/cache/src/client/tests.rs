@@ -114,13 +114,7 @@ fn attached(count: u64) -> Vec<(Window, RemoteWindow)> {
                 break window.unwrap();
             }
         };
-        let name = Window {
-            id: descriptor.id.0,
-            generation: descriptor.generation.0,
-            len_bytes: SLAB,
-            rights: descriptor.rights.0,
-        };
-        windows.push((name, window));
+        windows.push((descriptor.into(), window));
     }
     windows
 }

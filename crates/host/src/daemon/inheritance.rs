@@ -3,8 +3,7 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use cenote_fabric::{Address, Generation, HostPort, Region, Rights, WindowDescriptor, WindowId};
-use cenote_pool::control::Window;
+use cenote_fabric::{Address, HostPort, Region, WindowDescriptor, WindowId};
 use cenote_pool::ledger::{HandedSlab, Handover};
 
 use crate::keeper::Job;
@@ -99,7 +98,7 @@ impl Inherited {
     pub(crate) fn windows(&self) -> Vec<(Arc<Region>, WindowDescriptor)> {
         let windows = self.handover.slabs.iter().map(|slab| slab.held.window);
         let regions = self.regions.iter().map(Arc::clone);
-        regions.zip(windows.map(from_wire)).collect()
+        regions.zip(windows.map(WindowDescriptor::from)).collect()
     }
 
     pub(super) fn lock(&self, keeper: &SideThread<Job>) {
@@ -119,16 +118,6 @@ impl Inherited {
         let inherited = self.regions.iter().zip(&self.handover.slabs).map(memory);
         let empty = std::iter::repeat_with(|| None);
         inherited.chain(empty).take(slabs_total as usize).collect()
-    }
-}
-
-/// The control protocol's window as the fabric names it.
-fn from_wire(window: Window) -> WindowDescriptor {
-    WindowDescriptor {
-        id: WindowId(window.id),
-        generation: Generation(window.generation),
-        len_bytes: window.len_bytes,
-        rights: Rights(window.rights),
     }
 }
 

@@ -11,7 +11,7 @@ use cenote_pool::control::{
 use cenote_pool::injected_faults::{InjectedFault, is_injected};
 use cenote_pool::ledger::{Action, SlabIndex, StripeMember};
 
-use super::{Daemon, Memory, Outcome, Session, to_wire};
+use super::{Daemon, Memory, Outcome, Session};
 use crate::fill::{Fill, Job as FillJob};
 use crate::keeper::Job as KeeperJob;
 
@@ -372,7 +372,7 @@ impl Daemon {
                     window: window.id,
                 });
                 self.is_short = false;
-                self.ledger.handle_prepared(now, slab, to_wire(window));
+                self.ledger.handle_prepared(now, slab, window.into());
             }
             Err(error) => {
                 tracing::warn!(slab, %error, "open a window on a slab");
@@ -389,7 +389,7 @@ impl Daemon {
         self.owners.forget(window.id);
         match self.listener.renew(WindowId(window.id)) {
             Ok(renewed) => {
-                self.ledger.handle_renewed(slab, to_wire(renewed));
+                self.ledger.handle_renewed(slab, renewed.into());
                 // Its owner may be another one now, who says so to server threads.
                 if let Some(grant) = self.ledger.grant_of(slab) {
                     let volume = grant.place.volume;

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use cenote_fabric::{
     Address, ClientId, CompletionQueue, Connector, Endpoint, Error, FAILURE_TIMEOUT, Generation,
-    Hello, Incoming, RemoteWindow, Rights, Session, Time, WindowDescriptor, WindowId,
+    Hello, Incoming, RemoteWindow, Session, Time, WindowDescriptor, WindowId,
 };
 use cenote_pool::control::{NAME_BYTES_MAX, Window};
 
@@ -226,7 +226,7 @@ impl Host {
     /// The window, if it is attached; otherwise asks the host for it, and [`Host::attached`]
     /// says how that ended.
     pub(super) fn window(&mut self, window: Window) -> Result<Option<RemoteWindow>, Unusable> {
-        let descriptor = descriptor(window);
+        let descriptor = window.into();
         let Some(found) = self.windows.iter().position(|w| w.descriptor == descriptor) else {
             return match self.session.attach(descriptor) {
                 Ok(()) => Ok(None),
@@ -240,7 +240,7 @@ impl Host {
 
     /// A window that was asked for, once the host has answered.
     pub(super) fn attached(&mut self, window: Window) -> Result<Option<RemoteWindow>, Unusable> {
-        let asked = descriptor(window);
+        let asked = WindowDescriptor::from(window);
         loop {
             match self.session.receive() {
                 Ok(Some(Incoming::Attached(answered, end))) => match end {
@@ -290,15 +290,6 @@ impl Host {
     /// Forgets a window whose verbs fail; attached again it may be another.
     pub(super) fn forget(&mut self, window: &RemoteWindow) {
         self.windows.retain(|w| w.descriptor != window.descriptor);
-    }
-}
-
-fn descriptor(window: Window) -> WindowDescriptor {
-    WindowDescriptor {
-        id: WindowId(window.id),
-        generation: Generation(window.generation),
-        len_bytes: window.len_bytes,
-        rights: Rights(window.rights),
     }
 }
 

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use cenote_fabric::{
-    Address, ClientId, ClusterKey, CompletionQueue, Connector, Endpoint, Error, Generation, Hello,
-    Incoming, RemoteWindow, Rights, Session, Status, WindowDescriptor, WindowId, connector, wait,
+    Address, ClientId, ClusterKey, CompletionQueue, Connector, Endpoint, Error, Hello, Incoming,
+    RemoteWindow, Session, Status, WindowDescriptor, connector, wait,
 };
 use cenote_host::{Config, Daemon, OnThread};
 use cenote_pool::control::{HostStatus, Refusal, Reply, Request, Window};
@@ -208,20 +208,13 @@ impl Client {
     }
 
     pub fn attach(&mut self, window: Window) -> Result<RemoteWindow, Error> {
-        let descriptor = WindowDescriptor {
-            id: WindowId(window.id),
-            generation: Generation(window.generation),
-            len_bytes: window.len_bytes,
-            rights: Rights(window.rights),
-        };
-        self.session.attach(descriptor)?;
+        self.session.attach(window.into())?;
         loop {
             match self.incoming()? {
                 Incoming::Attached(answered, end) => {
-                    assert_eq!(
-                        (answered.id, answered.generation),
-                        (descriptor.id, descriptor.generation)
-                    );
+                    let asked = WindowDescriptor::from(window);
+                    let is_so = (answered.id, answered.generation) == (asked.id, asked.generation);
+                    assert!(is_so, "{answered:?}");
                     return end;
                 }
                 Incoming::Message(bytes) => self.replies.push_back(Reply::decode(&bytes).unwrap()),

@@ -14,7 +14,6 @@ use cenote_pool::control::{Refusal, Request, Window};
 
 use super::hosts::Hosts;
 use super::recorder::Recorder;
-use super::windows::{fabric_window, pool_window};
 use crate::directory::{HostIndex, Member, MemberState, Session};
 
 /// A slab that is asked for.
@@ -76,7 +75,7 @@ impl Acquire {
 impl Granted {
     /// The pool's name of it.
     pub fn slab(&self) -> Window {
-        pool_window(&self.window.descriptor)
+        self.window.name()
     }
 
     /// A stripe's member that is new with it.
@@ -284,10 +283,12 @@ impl Acquires {
         };
         let acquire = self.under_way.remove(&request).expect("just found");
         let outcome = match window {
-            Ok(window) if fabric_window(granted) == descriptor => Outcome::Granted(Granted {
-                session: acquire.session,
-                window,
-            }),
+            Ok(window) if WindowDescriptor::from(granted) == descriptor => {
+                Outcome::Granted(Granted {
+                    session: acquire.session,
+                    window,
+                })
+            }
             refused => {
                 let error = refused
                     .err()

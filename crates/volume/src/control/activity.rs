@@ -22,7 +22,6 @@ use cenote_pool::control::{Request, SlabActivity, Window};
 use super::context::Context;
 use super::mapper::Mapper;
 use super::repairer::Repairer;
-use super::windows::pool_window;
 use crate::core::{ACTIVITY_ALPHA, Core};
 use crate::directory::HostIndex;
 use crate::extents::{ByExtent, LayoutId};
@@ -166,7 +165,7 @@ impl Activity {
         for (extent, stripe) in stripes {
             let members = stripe.iter().flat_map(|stripe| stripe.members.iter());
             for member in members.flatten().filter(|m| m.session.host == host) {
-                let window = pool_window(&member.window.descriptor);
+                let window = member.window.name();
                 if windows.contains(&window) {
                     // Saturates, and a slab in use is more than one that is not.
                     let milli = (self.of(extent) * 1000.0) as u32;

@@ -20,7 +20,6 @@ use cenote_pool::injected_faults::{InjectedFault, is_injected};
 
 use super::context::Context;
 use super::listing::Page;
-use super::windows::pool_window;
 use crate::directory::{HostIndex, Member};
 
 /// Slabs that go back at a time: few beside what a connection takes. For others the host is asked
@@ -107,9 +106,7 @@ fn drop_slabs(cx: &mut Context, host: HostIndex, is_gone: impl Fn(&Window) -> bo
     let Some(session) = cx.hosts[host].session() else {
         return;
     };
-    let is_gone = |member: &Member| {
-        member.session == session && is_gone(&pool_window(&member.window.descriptor))
-    };
+    let is_gone = |member: &Member| member.session == session && is_gone(&member.window.name());
     let snapshot = cx.core.directory.snapshot();
     for (extent, stripe) in snapshot.stripes() {
         for (split, member) in stripe.members.iter().enumerate() {

@@ -17,7 +17,6 @@ use super::context::Context;
 use super::pace::RELOCATIONS_MAX;
 use super::relocation::Relocation;
 use super::repairer::Repairer;
-use super::windows::pool_window;
 use crate::directory::{HostIndex, Member, MemberState, Stripe};
 
 /// Slabs that hosts want back.
@@ -114,7 +113,7 @@ impl Evictor {
                     continue;
                 }
             }
-            let window = pool_window(&member.window.descriptor);
+            let window = member.window.name();
             self.decline(cx, member.session.host, window);
         }
     }
@@ -126,7 +125,7 @@ impl Evictor {
             .filter_map(|(split, member)| Some((split, member.as_ref()?)))
             .find(|(_, member)| {
                 let host = member.session.host;
-                let key = Self::key(host, &pool_window(&member.window.descriptor));
+                let key = Self::key(host, &member.window.name());
                 member.state == MemberState::Live
                     && (self.wanted.contains_key(&key) || cx.reputations.is_excluded(host))
             })

@@ -9,7 +9,6 @@ use std::sync::Arc;
 use super::context::Context;
 use super::fate::{Cause, Fate, Unmapped};
 use super::slab_drop::clear_bits;
-use super::windows::pool_window;
 use crate::PAGE_BYTES;
 use crate::core::{Core, Mapping};
 use crate::directory::Stripe;
@@ -67,7 +66,7 @@ impl ExtentReclaim {
         // Before their hosts free them.
         cx.record();
         for member in freed.into_iter().flatten() {
-            cx.give_back(member.session, pool_window(&member.window.descriptor));
+            cx.give_back(member.session, member.window.name());
         }
         if is_lost {
             unmapped.push(Unmapped {

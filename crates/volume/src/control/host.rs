@@ -162,9 +162,7 @@ impl Host {
 
     pub fn attach(&mut self, window: Window) -> bool {
         match &mut self.state {
-            State::Up { connection, .. } => connection
-                .attach(super::windows::fabric_window(window))
-                .is_ok(),
+            State::Up { connection, .. } => connection.attach(window.into()).is_ok(),
             _ => false,
         }
     }

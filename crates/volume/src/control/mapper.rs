@@ -16,7 +16,6 @@ use cenote_fabric::Time;
 use super::acquires::{Granted, Purpose};
 use super::context::Context;
 use super::placement::lenders_awaited;
-use super::windows::pool_window;
 use crate::core::{Core, Mapping};
 use crate::directory::{HostIndex, Member, MemberState, Session, Stripe};
 use crate::extents::LayoutId;
@@ -147,7 +146,7 @@ impl Mapper {
         for slot in &mut members {
             // A host may have gone since it granted; it gets its slab back when it returns.
             if let Some(gone) = slot.take_if(|member| !cx.hosts.session_is_up(member.session)) {
-                cx.give_back(gone.session, pool_window(&gone.window.descriptor));
+                cx.give_back(gone.session, gone.window.name());
             }
         }
         let live = members.iter().flatten().count();
@@ -185,7 +184,7 @@ impl Mapper {
             cx.core.layout_of(extent).cut().k(),
         );
         for member in members.into_iter().flatten() {
-            cx.give_back(member.session, pool_window(&member.window.descriptor));
+            cx.give_back(member.session, member.window.name());
         }
         let now = cx.now();
         let until = now.after(REFUSED_FOR);

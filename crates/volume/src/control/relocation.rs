@@ -36,7 +36,6 @@ use super::context::Context;
 use super::fate::Fate;
 use super::mender::Mender;
 use super::pace::Pacing;
-use super::windows::pool_window;
 use crate::directory::{HostIndex, Member, MemberState, Session, Stripe};
 use crate::fence::Fence;
 use backoff::Backoff;
@@ -371,7 +370,7 @@ impl Relocation {
         self.stage = Stage::Leaving {
             epoch,
             session: replaced.session,
-            window: pool_window(&replaced.window.descriptor),
+            window: replaced.window.name(),
         };
         Fate::GoesOn
     }
@@ -405,7 +404,7 @@ impl Relocation {
             true
         });
         if let Some(member) = dropped {
-            cx.give_back(member.session, pool_window(&member.window.descriptor));
+            cx.give_back(member.session, member.window.name());
         }
         cx.search_at = cx.now().after(PAUSE);
         Fate::Ended

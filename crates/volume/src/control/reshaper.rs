@@ -27,7 +27,6 @@ use super::context::Context;
 use super::pace::RELOCATIONS_MAX;
 use super::repairer::Repairer;
 use super::restriper::Restriper;
-use super::windows::pool_window;
 use crate::core::Core;
 use crate::directory::{HostIndex, Session, Snapshot, Stripe};
 use crate::extents::LayoutId;
@@ -144,7 +143,7 @@ impl Reshaper {
                 surplus.extend(given_up.map(|member| Surplus {
                     epoch,
                     session: member.session,
-                    window: pool_window(&member.window.descriptor),
+                    window: member.window.name(),
                 }));
                 // Who still reads them must have left before a write that skips them counts.
                 stripe.changed_in = epoch;

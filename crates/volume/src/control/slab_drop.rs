@@ -25,7 +25,6 @@ use cenote_pool::injected_faults::{InjectedFault, is_injected};
 
 use super::context::Context;
 use super::fate::{Cause, Fate, Unmapped};
-use super::windows::pool_window;
 use crate::core::{Core, Mapping};
 use crate::extents::LayoutId;
 
@@ -173,7 +172,7 @@ impl SlabDrop {
         }
         let mut slabs = Vec::with_capacity(stripe.members.len());
         for member in stripe.members.into_iter().flatten() {
-            let window = pool_window(&member.window.descriptor);
+            let window = member.window.name();
             slabs.push((member.session.host, window));
             cx.give_back(member.session, window);
         }

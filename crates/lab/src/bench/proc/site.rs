@@ -10,8 +10,8 @@ use anyhow::{Context, Result, bail, ensure};
 use bytes::{Bytes, BytesMut};
 use cenote_cache::path::{OneSided, Operation, Path};
 use cenote_fabric::{
-    Address, ClientId, ClusterKey, Connector, Generation, Hello, Incoming, RemoteWindow, Rights,
-    Session, Time, Waker, WindowDescriptor, WindowId, WireProtection, connector, wait,
+    Address, ClientId, ClusterKey, Connector, Hello, Incoming, RemoteWindow, Session, Time, Waker,
+    WireProtection, connector, wait,
 };
 use cenote_host::{Config, Daemon, Inheritance, LockMemory, Running};
 use cenote_pool::control::{Reply, Request, Window};
@@ -271,12 +271,7 @@ fn lend(session: &mut dyn Session) -> Result<(Window, RemoteWindow)> {
             Some(Incoming::Message(bytes)) => match Reply::decode(&bytes)? {
                 Reply::Mapped { window, .. } => {
                     named = Some(window);
-                    session.attach(WindowDescriptor {
-                        id: WindowId(window.id),
-                        generation: Generation(window.generation),
-                        len_bytes: window.len_bytes,
-                        rights: Rights(window.rights),
-                    })?;
+                    session.attach(window.into())?;
                 }
                 Reply::Refused { reason, .. } => bail!("the host lends no memory: {reason:?}"),
                 _ => {}

@@ -15,7 +15,6 @@ use super::sources::{Sources, Step, choose, is_copied};
 use super::{PAUSE, Relocation, Site, Stage};
 use crate::control::context::Context;
 use crate::control::fate::Fate;
-use crate::control::windows::pool_window;
 
 /// The fills of one chunk.
 #[derive(Clone, Copy)]
@@ -111,7 +110,7 @@ impl Relocation {
         if is_blind && !self.is_mended(start, until) {
             return self.mend(site, start, until);
         }
-        let target = pool_window(&member.window.descriptor);
+        let target = member.window.name();
         self.ask(site.cx, &sources, target, start..until, end, now);
         Fate::GoesOn
     }

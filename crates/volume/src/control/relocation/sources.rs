@@ -16,7 +16,6 @@ use cenote_pool::control::Source;
 
 use super::Relocation;
 use crate::control::context::Context;
-use crate::control::windows::pool_window;
 use crate::directory::{HostIndex, Member, MemberState, Stripe};
 use crate::marks::Soundness;
 use crate::{Mode, Resilience, Scheme};
@@ -78,7 +77,7 @@ pub(super) fn choose(
     let source = |index: usize, member: &Member| Source {
         split: u8::try_from(index).expect("at most 40 members"),
         address: cx.hosts[member.session.host].config.address.to_string(),
-        window: pool_window(&member.window.descriptor),
+        window: member.window.name(),
     };
     if is_copied(relocation, cx, stripe) {
         // Copying costs a k-th of decoding, needs no other host, and is right also for pages

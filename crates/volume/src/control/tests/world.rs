@@ -13,7 +13,6 @@ use cenote_fabric::{
 use cenote_pool::control::{HeldSlab, Reply, Request, VERSION, Window};
 use cenote_pool::placement::{Placement, Policy};
 
-use super::super::windows::pool_window;
 use super::super::*;
 use crate::backing::{Backing, Store};
 use crate::config::HostConfig;
@@ -254,7 +253,7 @@ impl World {
     }
 
     pub fn window_of(&self, extent: usize, split: usize) -> Window {
-        pool_window(&self.member(extent, split).window.descriptor)
+        self.member(extent, split).window.name()
     }
 
     pub fn host_of(&self, extent: usize, split: usize) -> HostIndex {

@@ -9,7 +9,7 @@ use cenote_fabric::{Address, ClusterKey, Connector};
 use cenote_host::{Config, OnThread};
 use cenote_volume::{
     Backing, Health, HostConfig, Kept, Mode, Placement, Protection, RETURN_MAX, Resilience, Scheme,
-    Volume, VolumeConfig, VolumeError,
+    Volume, VolumeConfig, VolumeError, VolumeStatus,
 };
 
 use crate::guard::{Guard, Guarded};
@@ -217,20 +217,22 @@ fn socket(folder: &Path, index: usize) -> PathBuf {
     folder.join(format!("h{index:02}.socket"))
 }
 
-/// Waits until every extent has the wanted health.
-pub fn wait_for_health(volume: &Volume, wanted: Health) {
+/// Waits until what a volume says of itself is right.
+pub fn wait_for(volume: &Volume, mut is_right: impl FnMut(&VolumeStatus) -> bool) {
     wait_until(
-        || volume.status().unwrap().health == wanted,
+        || is_right(&volume.status().unwrap()),
         || format!("{:#?}", volume.status()),
     );
 }
 
+/// Waits until every extent has the wanted health.
+pub fn wait_for_health(volume: &Volume, wanted: Health) {
+    wait_for(volume, |status| status.health == wanted);
+}
+
 /// Waits until no change of the volume's resilience is under way.
 pub fn wait_changed(volume: &Volume) {
-    wait_until(
-        || volume.status().unwrap().change.is_none(),
-        || format!("{:#?}", volume.status()),
-    );
+    wait_for(volume, |status| status.change.is_none());
 }
 
 /// Reads the first `pages` pages, which were all written as `round` has them.

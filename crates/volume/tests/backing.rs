@@ -10,10 +10,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use cenote_pool::control::Drain;
 use cenote_volume::{IoError, Volume, VolumeConfig};
-use support::backed_volume::{Backed, PAGE, SIZE, SLAB, map_first, status, wait_for};
+use support::backed_volume::{Backed, PAGE, SIZE, SLAB, map_first, status};
 use support::disk::TestDisk;
 use support::operator::Operator;
-use support::{Cluster, Random, Transport, page, wait_until};
+use support::{Cluster, Random, Transport, page, wait_for, wait_until};
 
 #[test]
 fn what_hosts_acknowledged_is_read_back_while_the_disk_is_late_and_they_are_gone() {
@@ -57,13 +57,10 @@ fn extents_have_no_slabs_until_they_are_busy_and_old_pages_come_when_they_are_re
     assert_eq!(status(&volume).mapped_bytes, 0);
     // Much more than 20 page I/Os per second on the first extent alone.
     let hot = PAGE as u64;
-    wait_until(
-        || {
-            worker.write(hot, &page(2, 1)).unwrap();
-            status(&volume).mapped_bytes == SLAB
-        },
-        || format!("{:#?}", status(&volume)),
-    );
+    wait_for(&volume, |status| {
+        worker.write(hot, &page(2, 1)).unwrap();
+        status.mapped_bytes == SLAB
+    });
     let extents = status(&volume).extents;
     assert_eq!((extents.len(), extents[0].index), (1, 0), "{extents:?}");
     worker.write(hot, &page(2, 2)).unwrap();
@@ -135,16 +132,13 @@ fn a_page_that_the_disk_refused_is_an_error_without_its_host_and_never_old() {
     assert_eq!(bytes, [2; PAGE]);
     // Its host wants it back: the only copy is not given up.
     Operator::of(&cluster, 0).drain(Drain::On);
-    wait_until(
-        || {
-            Operator::of(&cluster, 0)
-                .status()
-                .clients
-                .iter()
-                .any(|c| c.declined == 1)
-        },
-        || format!("{:#?}", status(&volume)),
-    );
+    wait_for(&volume, |_| {
+        Operator::of(&cluster, 0)
+            .status()
+            .clients
+            .iter()
+            .any(|c| c.declined == 1)
+    });
     cluster.stop(0);
     assert_eq!(worker.read(0, &mut bytes), Err(IoError::Disk));
     disk.fail_writes(false);
@@ -245,17 +239,11 @@ fn eviction_under_load_loses_and_garbles_nothing() {
                 extents.all(|extent| !extent.hosts.contains(&name))
             });
             disk.hold_writes(false);
-            wait_until(
-                || operator.status().slabs.mapped == 0,
-                || format!("{:#?}", status(&volume)),
-            );
+            wait_for(&volume, |_| operator.status().slabs.mapped == 0);
             assert!(status(&volume).counters.slabs_dropped > before);
             operator.drain(Drain::Off);
             let seen = operations.load(Ordering::Relaxed);
-            wait_until(
-                || operations.load(Ordering::Relaxed) > seen + 500,
-                || format!("{:#?}", status(&volume)),
-            );
+            wait_for(&volume, |_| operations.load(Ordering::Relaxed) > seen + 500);
         }
         stop.store(true, Ordering::Relaxed);
     });

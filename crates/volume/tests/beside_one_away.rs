@@ -6,10 +6,10 @@ use std::sync::atomic::Ordering;
 
 use cenote_pool::control::Drain;
 use cenote_volume::{Op, Request, Worker};
-use support::backed_volume::{SLAB, read, status, wait_for};
+use support::backed_volume::{SLAB, read, status};
 use support::operator::Operator;
 use support::replacement::{LONG, Scene, at, end_of, poll_some};
-use support::{Cluster, Transport, page, wait_until};
+use support::{Cluster, Transport, page, wait_for, wait_until};
 
 /// A stripe of three with a page that its slabs alone have, and whose first host is away. There is a fourth.
 fn with_one_away() -> (Scene, Worker) {

@@ -10,7 +10,7 @@ use cenote_pool::control::{Drain, Reply, Request};
 use cenote_volume::{PAGE_BYTES, Volume};
 use support::guard::{Guard, Guarded};
 use support::operator::Operator;
-use support::{Cluster, Transport, wait_until};
+use support::{Cluster, Transport, wait_for, wait_until};
 
 const SLAB: u64 = 1 << 20;
 
@@ -162,9 +162,8 @@ fn a_slab_whose_giving_back_was_lost_goes_back_all_the_same() {
     worker.write(0, &[1; PAGE_BYTES]).unwrap();
     guard.0.armed.store(true, Ordering::SeqCst);
     worker.discard(0, SLAB).unwrap();
-    wait_until(
-        || guard.0.has_lost.load(Ordering::SeqCst) && !guard.0.armed.load(Ordering::SeqCst),
-        || format!("{:?}", volume.status()),
-    );
+    wait_for(&volume, |_| {
+        guard.0.has_lost.load(Ordering::SeqCst) && !guard.0.armed.load(Ordering::SeqCst)
+    });
     wait_for_agreement(&cluster, &volume);
 }

@@ -4,7 +4,7 @@ mod support;
 
 use cenote_volume::{Health, IoError, Mode, Reputation, Scheme, Volume, Worker};
 use support::rot::{holds, rot, splits_of};
-use support::{Cluster, Transport, page};
+use support::{Cluster, Transport, page, wait_for};
 
 const SLAB: u64 = 1 << 20;
 const PAGE: usize = 4096;
@@ -164,10 +164,7 @@ fn a_regenerated_slab_is_right_where_a_survivor_is_not() {
         rot(&splits_of(bytes, scheme("rs:4+3"))[index % 4], 0);
     }
     cluster.stop(lost);
-    support::wait_until(
-        || volume.status().unwrap().counters.slabs_rebuilt == 1,
-        || format!("{:#?}", volume.status()),
-    );
+    wait_for(&volume, |status| status.counters.slabs_rebuilt == 1);
     let right = pages.iter().map(|bytes| splits_of(bytes, scheme("rs:4+3")));
     for splits in right {
         assert!(holds(&splits[4]), "the new split is right");
@@ -188,10 +185,7 @@ fn what_detection_cannot_put_right_is_not_made_to_agree() {
     let name = status.extents[0].hosts[5].clone().unwrap();
     let lost = cluster.configs.iter().position(|host| host.name == name);
     cluster.stop(lost.unwrap());
-    support::wait_until(
-        || volume.status().unwrap().counters.slabs_rebuilt == 1,
-        || format!("{:#?}", volume.status()),
-    );
+    wait_for(&volume, |status| status.counters.slabs_rebuilt == 1);
     for (index, bytes) in pages.iter().enumerate() {
         let read = read(&mut worker, index as u64);
         if index == 3 {
@@ -221,15 +215,11 @@ fn a_host_that_sends_many_wrong_splits_loses_its_slabs() {
     for (index, bytes) in pages.iter().enumerate() {
         assert_eq!(read(&mut worker, index as u64).as_ref(), Ok(bytes));
     }
-    support::wait_until(
-        || {
-            let status = volume.status().unwrap();
-            let host = status.hosts.iter().find(|host| host.name == name).unwrap();
-            let is_gone = !status.extents[0].hosts.contains(&Some(name.clone()));
-            host.reputation == Reputation::Excluded && host.wrong_splits == 30 && is_gone
-        },
-        || format!("{:#?}", volume.status()),
-    );
+    wait_for(&volume, |status| {
+        let host = status.hosts.iter().find(|host| host.name == name).unwrap();
+        let is_gone = !status.extents[0].hosts.contains(&Some(name.clone()));
+        host.reputation == Reputation::Excluded && host.wrong_splits == 30 && is_gone
+    });
     assert_eq!(volume.status().unwrap().health, Health::Healthy);
     for (index, bytes) in pages.iter().enumerate() {
         assert_eq!(read(&mut worker, index as u64).as_ref(), Ok(bytes));

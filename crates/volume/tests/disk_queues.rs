@@ -6,11 +6,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use cenote_pool::control::Drain;
 use cenote_volume::{Backing, Done, IoError, Op, Request, Volume, Worker};
-use support::backed_volume::{
-    Backed, PAGE, SIZE, SLAB, map_first, read, status, submit_writes, wait_for,
-};
+use support::backed_volume::{Backed, PAGE, SIZE, SLAB, map_first, read, status, submit_writes};
 use support::operator::Operator;
-use support::{Cluster, Random, Transport, page, wait_until};
+use support::{Cluster, Random, Transport, page, wait_for, wait_until};
 
 #[test]
 fn readers_of_the_disk_are_not_held_up_by_writers_that_hosts_acknowledge() {
@@ -27,13 +25,10 @@ fn readers_of_the_disk_are_not_held_up_by_writers_that_hosts_acknowledge() {
     wait_for(&volume, |status| status.mapped_bytes == 0);
     Operator::of(&cluster, 0).drain(Drain::Off);
     wait_for(&volume, |status| status.backing.unwrap().pending_bytes == 0);
-    wait_until(
-        || {
-            worker.write(0, &[1; PAGE]).unwrap();
-            status(&volume).mapped_bytes == SLAB
-        },
-        || format!("{:#?}", status(&volume)),
-    );
+    wait_for(&volume, |status| {
+        worker.write(0, &[1; PAGE]).unwrap();
+        status.mapped_bytes == SLAB
+    });
     disk.slow_down();
     let (stop, written) = (AtomicBool::new(false), AtomicU64::new(0));
     std::thread::scope(|scope| {
@@ -71,13 +66,10 @@ fn one_bad_page_of_a_run_is_the_only_one_that_fails() {
     disk.break_page(Some(7));
     let mut done: Vec<Done> = Vec::new();
     submit_writes(&mut worker, 16, 1);
-    wait_until(
-        || {
-            worker.poll(&mut done);
-            done.len() == 16
-        },
-        || format!("{:#?}", status(&volume)),
-    );
+    wait_for(&volume, |_| {
+        worker.poll(&mut done);
+        done.len() == 16
+    });
     for done in &done {
         let expected = if done.tag == 7 {
             Err(IoError::Disk)
@@ -187,13 +179,10 @@ fn a_write_waits_for_an_entry_that_neither_hosts_nor_disk_refer_to() {
     }
     assert_eq!(done.len() as u64, ENTRIES, "no entry is used twice");
     disk.hold_writes(false);
-    wait_until(
-        || {
-            worker.poll(&mut done);
-            done.len() as u64 == count
-        },
-        || format!("{:#?}", status(&volume)),
-    );
+    wait_for(&volume, |_| {
+        worker.poll(&mut done);
+        done.len() as u64 == count
+    });
     assert!(done.iter().all(|done| done.result.is_ok()));
     for index in 0..count {
         assert_eq!(read(&mut worker, index), page(index, 1), "page {index}");

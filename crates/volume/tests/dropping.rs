@@ -3,9 +3,9 @@
 mod support;
 
 use cenote_pool::control::Drain;
-use support::backed_volume::{Backed, PAGE, map_first, read, wait_for};
+use support::backed_volume::{Backed, PAGE, map_first, read};
 use support::operator::Operator;
-use support::{page, wait_until};
+use support::{page, wait_for, wait_until};
 
 /// What the slab acknowledged is on the disk before it goes; what the disk refuses keeps it where it is.
 #[test]

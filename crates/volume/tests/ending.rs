@@ -13,7 +13,7 @@ use cenote_volume::{
 };
 use support::guard::{Guard, Guarded};
 use support::tardy::Tardy;
-use support::{Cluster, Transport, page, wait_until};
+use support::{Cluster, Transport, page, wait_for, wait_until};
 
 const SLAB: u64 = 1 << 20;
 
@@ -94,10 +94,7 @@ fn replace_host(cluster: &mut Cluster, volume: &Volume, guard: &Replaced) {
     let heard = || guard.was_heard.load(Ordering::SeqCst);
     wait_until(heard, || "the client does not await the host".into());
     cluster.stop(1);
-    wait_until(
-        || !volume.status().unwrap().hosts[1].connected,
-        || format!("{:#?}", volume.status()),
-    );
+    wait_for(volume, |status| !status.hosts[1].connected);
     // What was held back fails.
     guard.tardy.holds_writes.store(false, Ordering::SeqCst);
 }
@@ -172,8 +169,5 @@ fn an_extent_that_is_emptied_while_a_host_is_on_its_way_back_is_given_back() {
     worker.write(0, &page(0, 1)).unwrap();
     replace_host(&mut cluster, &volume, &guard);
     worker.discard(0, 4 * SLAB).unwrap();
-    wait_until(
-        || volume.status().unwrap().extents.is_empty(),
-        || format!("{:#?}", volume.status()),
-    );
+    wait_for(&volume, |status| status.extents.is_empty());
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use cenote_fabric::{Error, Incoming, Rights, WindowDescriptor};
 use cenote_volume::{Health, Placement, Protection, RETURN_MAX, Resilience, VolumeConfig};
 use support::guard::Guard;
-use support::{Cluster, Transport, wait_for_health, wait_until};
+use support::{Cluster, Transport, wait_for, wait_for_health, wait_until};
 
 const SLAB: u64 = 2 << 20;
 const PAGE: usize = 4096;
@@ -41,18 +41,12 @@ fn a_volume_smaller_than_its_extents_is_reported_rebuilt_and_reclaimed() {
         .unwrap();
     cluster.stop(host[1..].parse().unwrap());
     wait_for_health(&volume, Health::Healthy);
-    wait_until(
-        || volume.status().unwrap().counters.slabs_rebuilt == 1,
-        || format!("{:#?}", volume.status()),
-    );
+    wait_for(&volume, |status| status.counters.slabs_rebuilt == 1);
     let mut page = [0; PAGE];
     worker.read(last, &mut page).unwrap();
     assert_eq!(page, [7; PAGE]);
     worker.discard(0, size_bytes).unwrap();
-    wait_until(
-        || volume.status().unwrap().mapped_bytes == 0,
-        || format!("{:#?}", volume.status()),
-    );
+    wait_for(&volume, |status| status.mapped_bytes == 0);
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use cenote_pool::control::Request;
 use cenote_volume::{Health, Volume, Worker};
 use support::guard::Guard;
-use support::{Cluster, Transport, page, wait_for_health, wait_until};
+use support::{Cluster, Transport, page, wait_for, wait_for_health, wait_until};
 
 const SLAB: u64 = 1 << 20;
 const SIZE: u64 = 2 * SLAB;
@@ -113,13 +113,9 @@ fn a_rebuild_ends_beside_a_writer_that_never_leaves_its_pages() {
             round
         });
         cluster.stop(lost);
-        wait_until(
-            || {
-                let status = volume.status().unwrap();
-                status.counters.slabs_rebuilt == 1 && status.health == Health::Healthy
-            },
-            || format!("{:#?}", volume.status()),
-        );
+        wait_for(&volume, |status| {
+            status.counters.slabs_rebuilt == 1 && status.health == Health::Healthy
+        });
         stop.store(true, Ordering::Relaxed);
         writer.join().unwrap()
     });

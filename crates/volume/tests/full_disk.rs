@@ -13,7 +13,7 @@ use cenote_volume::{
     Health, JournalFile, Kept, Log, Op, PAGE_BYTES, Protection, Request, SealKey, Volume,
     VolumeConfig, VolumeError,
 };
-use support::{Cluster, Transport, wait_for_health, wait_until};
+use support::{Cluster, Transport, wait_for, wait_for_health};
 
 const SLAB: u64 = 1 << 20;
 const SIZE: u64 = 4 << 20;
@@ -222,10 +222,7 @@ fn a_journal_that_cannot_be_written_is_told_and_writes_go_on_once_it_can() {
     let lost = volume.status().unwrap().extents[0].hosts[0].clone();
     let lost = (0..4).find(|&host| Some(&cluster.configs[host].name) == lost.as_ref());
     cluster.stop(lost.unwrap());
-    wait_until(
-        || journal().error.is_some(),
-        || format!("{:#?}", volume.status()),
-    );
+    wait_for(&volume, |_| journal().error.is_some());
     // A write of an extent that has lost a slab waits for the journal.
     let mut worker = volume.worker().unwrap();
     let write = Request {
@@ -235,23 +232,17 @@ fn a_journal_that_cannot_be_written_is_told_and_writes_go_on_once_it_can() {
     };
     worker.submit(write).expect("far from the bound");
     let mut done = Vec::new();
-    wait_until(
-        || {
-            worker.poll(&mut done);
-            journal().failing_s >= Some(1)
-        },
-        || format!("{:#?}", volume.status()),
-    );
+    wait_for(&volume, |_| {
+        worker.poll(&mut done);
+        journal().failing_s >= Some(1)
+    });
     assert!(done.is_empty(), "acknowledged before the journal says so");
 
     is_full.store(false, Ordering::SeqCst);
-    wait_until(
-        || {
-            worker.poll(&mut done);
-            !done.is_empty() && journal().error.is_none()
-        },
-        || format!("{:#?}", volume.status()),
-    );
+    wait_for(&volume, |_| {
+        worker.poll(&mut done);
+        !done.is_empty() && journal().error.is_none()
+    });
     assert!(done[0].result.is_ok());
     wait_for_health(&volume, Health::Healthy);
     drop(worker);

@@ -10,7 +10,9 @@ use std::thread::JoinHandle;
 
 use cenote_fabric::Address;
 use cenote_volume::{Health, PAGE_BYTES, Volume};
-use support::{Cluster, Random, Transport, assert_pages, page, wait_for_health, wait_until};
+use support::{
+    Cluster, Random, Transport, assert_pages, page, wait_for, wait_for_health, wait_until,
+};
 
 const SLAB: u64 = 1 << 20;
 const SIZE: u64 = 4 << 20;
@@ -125,10 +127,7 @@ fn bits_that_flip_on_the_way_to_a_host_are_never_read_and_the_host_is_found_agai
     }
     relay.is_changing.store(false, Ordering::Relaxed);
     wait_for_health(&volume, Health::Healthy);
-    wait_until(
-        || volume.status().unwrap().hosts[0].connected,
-        || format!("{:#?}", volume.status()),
-    );
+    wait_for(&volume, |status| status.hosts[0].connected);
     for index in 0..PAGES {
         let mut bytes = vec![0; PAGE_BYTES];
         worker.read(index * PAGE_BYTES as u64, &mut bytes).unwrap();

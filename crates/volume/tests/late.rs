@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 
 use cenote_volume::{Done, Op, Request, Worker};
 use support::tardy::Tardy;
-use support::{Cluster, Transport, page, wait_until};
+use support::{Cluster, Transport, page, wait_for, wait_until};
 
 const SLAB: u64 = 1 << 20;
 const PAGE: usize = 4096;
@@ -162,14 +162,10 @@ fn a_host_that_dies_owing_late_splits_is_missed() {
     }
     cluster.stop(1);
     tardy.holds.store(false, Ordering::Release);
-    wait_until(
-        || {
-            worker.poll(&mut Vec::new());
-            let status = volume.status().unwrap();
-            status.extents[0].hosts.iter().flatten().count() < 6
-        },
-        || format!("{:?}", volume.status()),
-    );
+    wait_for(&volume, |status| {
+        worker.poll(&mut Vec::new());
+        status.extents[0].hosts.iter().flatten().count() < 6
+    });
     worker.write(0, &page(0, 1)).unwrap();
     let mut now = vec![0; PAGE];
     worker.read(0, &mut now).unwrap();

@@ -11,7 +11,7 @@ use cenote_volume::{
     Done, Health, HostState, IoError, Op, PAGE_BYTES, Request, Scheme, Volume, Worker,
 };
 use support::guard::Guard;
-use support::{Cluster, Transport, wait_until};
+use support::{Cluster, Transport, wait_for};
 
 const SLAB: u64 = 1 << 20;
 const PAGE: u64 = PAGE_BYTES as u64;
@@ -35,19 +35,13 @@ fn cluster_of(scheme: &str) -> Cluster {
 fn lose(cluster: &mut Cluster, volume: &Volume) {
     let count = cluster.configs.len();
     let wait_for_all = |is_right: fn(&HostState) -> bool| {
-        wait_until(
-            || volume.status().unwrap().hosts.iter().all(is_right),
-            || format!("{:#?}", volume.status()),
-        );
+        wait_for(volume, |status| status.hosts.iter().all(is_right));
     };
     (0..count).for_each(|host| cluster.stop(host));
     wait_for_all(|host| !host.connected);
     (0..count).for_each(|host| cluster.restart(host));
     wait_for_all(|host| host.connected);
-    wait_until(
-        || volume.status().unwrap().health != Health::Lost,
-        || format!("{:#?}", volume.status()),
-    );
+    wait_for(volume, |status| status.health != Health::Lost);
 }
 
 #[test]
@@ -59,13 +53,9 @@ fn an_extent_that_held_nothing_when_it_was_lost_is_mapped_again() {
         let extents = volume.status().unwrap().extents.len();
         lose(&mut cluster, &volume);
         // Before anybody writes to it: a program that swaps to itself waits for no host.
-        wait_until(
-            || {
-                let status = volume.status().unwrap();
-                status.health == Health::Healthy && status.extents.len() == extents
-            },
-            || format!("{:#?}", volume.status()),
-        );
+        wait_for(&volume, |status| {
+            status.health == Health::Healthy && status.extents.len() == extents
+        });
         let mut worker = volume.worker().unwrap();
         worker.write(0, &page_of(7)).unwrap();
         assert_eq!(read(&mut worker, 0), Ok(page_of(7)));
@@ -181,17 +171,9 @@ fn requests_wait_for_hosts_that_are_silent() {
         worker.write(page * PAGE, &page_of(1)).unwrap();
     }
     guard.0.store(true, Ordering::SeqCst);
-    wait_until(
-        || {
-            volume
-                .status()
-                .unwrap()
-                .hosts
-                .iter()
-                .all(|host| !host.connected)
-        },
-        || format!("{:#?}", volume.status()),
-    );
+    wait_for(&volume, |status| {
+        status.hosts.iter().all(|host| !host.connected)
+    });
     // What is there is read, and written in part and whole; and an extent is to be mapped.
     let ops = [
         (0, Op::Read(page_of(0))),
@@ -211,13 +193,10 @@ fn requests_wait_for_hosts_that_are_silent() {
         volume.status().unwrap();
     }
     guard.0.store(false, Ordering::SeqCst);
-    wait_until(
-        || {
-            worker.poll(&mut done);
-            done.len() == 4
-        },
-        || format!("{:#?}", volume.status()),
-    );
+    wait_for(&volume, |_| {
+        worker.poll(&mut done);
+        done.len() == 4
+    });
     for Done { tag, result, .. } in &done {
         assert_eq!(*result, Ok(()), "request {tag}");
     }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use cenote_pool::control::Drain;
 use cenote_volume::{Health, Volume};
 use support::operator::Operator;
-use support::{Cluster, Random, Transport, page, wait_for_health, wait_until};
+use support::{Cluster, Random, Transport, page, wait_for, wait_for_health, wait_until};
 
 const SLAB: u64 = 2 << 20;
 const PAGE: usize = 4096;
@@ -55,10 +55,7 @@ fn under_load(volume: &Volume, act: impl FnOnce()) -> Vec<(u64, u64)> {
         });
         // Also when something is waited for in vain: the threads would never end.
         let _stop = StopWhenDropped(&stop);
-        wait_until(
-            || volume.status().unwrap().stored_bytes == SIZE,
-            || format!("{:#?}", volume.status()),
-        );
+        wait_for(volume, |status| status.stored_bytes == SIZE);
         act();
         stop.store(true, Ordering::Relaxed);
         threads
@@ -94,15 +91,11 @@ fn drain_under_load(scheme: &str, losses: usize, hosts: usize, transport: Transp
         );
         let mut operator = Operator::of(&cluster, victim);
         operator.drain(Drain::On);
-        wait_until(
-            || {
-                let status = volume.status().unwrap();
-                assert_eq!(status.health, Health::Healthy, "{status:#?}");
-                let slabs = operator.status().slabs;
-                slabs.free == slabs.total()
-            },
-            || format!("{:#?}", volume.status()),
-        );
+        wait_for(&volume, |status| {
+            assert_eq!(status.health, Health::Healthy, "{status:#?}");
+            let slabs = operator.status().slabs;
+            slabs.free == slabs.total()
+        });
         assert!(!holds(&volume, victim));
     });
     let status = volume.status().unwrap();
@@ -150,18 +143,14 @@ fn hosts_that_want_most_of_a_stripe_back_at_once_get_it_slab_by_slab() {
         for operator in &mut operators {
             operator.drain(Drain::On);
         }
-        wait_until(
-            || {
-                let status = volume.status().unwrap();
-                // All members of every stripe are there at any time, copies aside.
-                assert_eq!(status.health, Health::Healthy, "{status:#?}");
-                operators.iter_mut().all(|operator| {
-                    let slabs = operator.status().slabs;
-                    slabs.free == slabs.total()
-                })
-            },
-            || format!("{:#?}", volume.status()),
-        );
+        wait_for(&volume, |status| {
+            // All members of every stripe are there at any time, copies aside.
+            assert_eq!(status.health, Health::Healthy, "{status:#?}");
+            operators.iter_mut().all(|operator| {
+                let slabs = operator.status().slabs;
+                slabs.free == slabs.total()
+            })
+        });
     });
     let status = volume.status().unwrap();
     assert!((0..3).all(|host| !holds(&volume, host)));
@@ -186,13 +175,9 @@ fn a_rebuild_with_a_limit_keeps_it_and_ends() {
     let victim = (0..5).find(|&host| holds(&volume, host)).unwrap();
     let began = std::time::Instant::now();
     cluster.stop(victim);
-    wait_until(
-        || {
-            let status = volume.status().unwrap();
-            status.counters.slabs_rebuilt > 0 && status.health == Health::Healthy
-        },
-        || format!("{:#?}", volume.status()),
-    );
+    wait_for(&volume, |status| {
+        status.counters.slabs_rebuilt > 0 && status.health == Health::Healthy
+    });
     let status = volume.status().unwrap();
     assert_eq!(status.repair.bytes_per_s, Some(SLAB));
     let seconds = status.counters.rebuilt_bytes.saturating_sub(SLAB) as f64 / SLAB as f64;
@@ -215,16 +200,13 @@ fn slabs_with_nowhere_to_go_stay_and_are_declined() {
         let slabs = operator.status().slabs.mapped;
         assert!(slabs > 0);
         operator.drain(Drain::On);
-        wait_until(
-            || {
-                operator
-                    .status()
-                    .clients
-                    .iter()
-                    .any(|client| client.declined == slabs)
-            },
-            || format!("{:#?}", volume.status()),
-        );
+        wait_for(&volume, |_| {
+            operator
+                .status()
+                .clients
+                .iter()
+                .any(|client| client.declined == slabs)
+        });
         assert_eq!(operator.status().slabs.mapped, slabs);
         operator.drain(Drain::Off);
     });
@@ -247,10 +229,7 @@ fn a_host_that_dies_while_it_is_drained_is_rebuilt_from_the_others() {
     assert_eq!(operator.status().slabs.mapped, 0);
     let written = under_load(&volume, || {
         operator.drain(Drain::On);
-        wait_until(
-            || volume.status().unwrap().counters.slabs_moved >= 1,
-            || format!("{:#?}", volume.status()),
-        );
+        wait_for(&volume, |status| status.counters.slabs_moved >= 1);
         cluster.stop(0);
         wait_until(|| !holds(&volume, 0), || format!("{:#?}", volume.status()));
         wait_for_health(&volume, Health::Healthy);
@@ -270,20 +249,13 @@ fn a_copys_host_that_dies_takes_nothing_with_it() {
     let written = under_load(&volume, || {
         let mut operator = Operator::of(&cluster, 0);
         operator.drain(Drain::On);
-        wait_until(
-            || volume.status().unwrap().counters.slabs_moved >= 1,
-            || format!("{:#?}", volume.status()),
-        );
+        wait_for(&volume, |status| status.counters.slabs_moved >= 1);
         // Some of the rest is under way to any of the others; one of them is lost.
         cluster.stop(3);
-        wait_until(
-            || {
-                let status = volume.status().unwrap();
-                let mut hosts = status.hosts.iter();
-                hosts.any(|host| host.name == "h03" && !host.connected)
-            },
-            || format!("{:#?}", volume.status()),
-        );
+        wait_for(&volume, |status| {
+            let mut hosts = status.hosts.iter();
+            hosts.any(|host| host.name == "h03" && !host.connected)
+        });
         operator.drain(Drain::Off);
         wait_for_health(&volume, Health::Healthy);
     });
@@ -298,10 +270,7 @@ fn a_volume_that_is_closed_while_slabs_move_gives_all_of_them_back() {
     let mut operators: Vec<_> = (0..4).map(|host| Operator::of(&cluster, host)).collect();
     under_load(&volume, || {
         operators[0].drain(Drain::On);
-        wait_until(
-            || volume.status().unwrap().counters.slabs_moved >= 1,
-            || format!("{:#?}", volume.status()),
-        );
+        wait_for(&volume, |status| status.counters.slabs_moved >= 1);
     });
     drop(volume);
     for operator in &mut operators {
@@ -325,19 +294,13 @@ fn the_next_owner_finds_what_was_moved_and_goes_on_moving() {
     let volume = cluster.kept_volume("rs:2+1", SIZE).unwrap();
     let written = under_load(&volume, || {
         operators[0].drain(Drain::On);
-        wait_until(
-            || volume.status().unwrap().counters.slabs_moved >= 1,
-            || format!("{:#?}", volume.status()),
-        );
+        wait_for(&volume, |status| status.counters.slabs_moved >= 1);
     });
     volume.detach();
 
     let volume = cluster.kept_volume("rs:2+1", SIZE).unwrap();
     check(&volume, &written);
-    wait_until(
-        || operators[0].status().slabs.mapped == 0,
-        || format!("{:#?}", volume.status()),
-    );
+    wait_for(&volume, |_| operators[0].status().slabs.mapped == 0);
     let status = volume.status().unwrap();
     assert_eq!(status.health, Health::Healthy);
     assert_eq!((status.counters.slabs_rebuilt, status.torn_pages), (0, 0));

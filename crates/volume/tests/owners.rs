@@ -3,7 +3,7 @@
 mod support;
 
 use cenote_volume::{Health, IoError, Op, PAGE_BYTES, Request, Volume, VolumeError, Worker};
-use support::{Cluster, Random, Transport, wait_for_health};
+use support::{Cluster, Random, Transport, wait_for, wait_for_health};
 
 const SLAB: u64 = 1 << 20;
 const SIZE: u64 = 4 << 20;
@@ -232,10 +232,7 @@ fn more_losses_than_the_scheme_survives_are_errors_and_nothing_else() {
     let volume = cluster.kept_volume("rs:2+1", SIZE).unwrap();
     let mut worker = volume.worker().unwrap();
     worker.discard(0, SIZE).unwrap();
-    support::wait_until(
-        || worker.write(0, &page_of(1)).is_ok(),
-        || format!("{:?}", volume.status()),
-    );
+    wait_for(&volume, |_| worker.write(0, &page_of(1)).is_ok());
     assert_eq!(read(&mut worker, 0).unwrap(), page_of(1));
     assert_eq!(read(&mut worker, 1).unwrap(), vec![0; PAGE_BYTES]);
 }

@@ -5,7 +5,7 @@ mod support;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use cenote_volume::{Done, Health, IoError, Op, Request, VolumeError};
-use support::{Cluster, Random, Transport, wait_for_health, wait_until};
+use support::{Cluster, Random, Transport, wait_for, wait_for_health, wait_until};
 
 const SLAB: u64 = 2 << 20;
 const PAGE: usize = 4096;
@@ -176,10 +176,7 @@ fn a_full_cluster_says_no_space_and_a_discard_makes_room() {
         })
     ));
     worker.discard(0, 4 << 20).unwrap();
-    wait_until(
-        || volume.status().unwrap().extents.is_empty(),
-        || format!("{:?}", volume.status()),
-    );
+    wait_for(&volume, |status| status.extents.is_empty());
     wait_until(
         || worker.write(8 << 20, &[3; PAGE]).is_ok(),
         || "the freed slabs are not lent again".into(),

@@ -13,7 +13,7 @@ use cenote_volume::{
 };
 use support::disk::TestDisk;
 use support::rot::{holds, replay, rot, rot_first, slabs, splits_of};
-use support::{Cluster, Random, Transport, page, wait_for_health};
+use support::{Cluster, Random, Transport, page, wait_for, wait_for_health};
 
 const SLAB: u64 = 1 << 20;
 const SIZE: u64 = 2 << 20;
@@ -226,10 +226,7 @@ fn the_disk_of_a_sealed_volume_sees_nothing_and_a_wrong_page_of_it_is_an_error()
             let mut worker = volume.worker().unwrap();
             let bytes = page(9, 240);
             worker.write(9 * PAGE_BYTES as u64, &bytes).unwrap();
-            support::wait_until(
-                || volume.status().unwrap().backing.unwrap().pending_bytes == 0,
-                || format!("{:#?}", volume.status()),
-            );
+            wait_for(&volume, |status| status.backing.unwrap().pending_bytes == 0);
             let on_disk = disk.page(9);
             let is_plain = on_disk.is_some_and(|disk| disk[..] == bytes[..]);
             assert_eq!(is_plain, protection == Protection::Checksum);
@@ -259,10 +256,7 @@ fn a_page_that_hosts_get_from_the_disk_is_sealed_as_it_was() {
         // Its extent has no slab yet: the disk alone has it, and is to have one.
         worker.write(3 * PAGE_BYTES as u64, &bytes).unwrap();
         let status = || volume.status().unwrap();
-        support::wait_until(
-            || status().mapped_bytes > 0,
-            || format!("{:#?}", volume.status()),
-        );
+        wait_for(&volume, |status| status.mapped_bytes > 0);
         let promoted = || status().backing.unwrap().pages_promoted;
         assert_eq!((promoted(), holds(&bytes)), (0, false));
         assert_eq!(read(&mut worker, 3), Ok(bytes.clone()));

@@ -10,7 +10,7 @@ use cenote_volume::{
     VolumeConfig, Worker,
 };
 use support::rot::{holds, rot, rot_first, slabs, splits_of};
-use support::{Cluster, Transport, page, wait_until};
+use support::{Cluster, Transport, page, wait_for};
 
 const SLAB: u64 = 1 << 20;
 const SIZE: u64 = 2 << 20;
@@ -59,10 +59,7 @@ fn host_of(cluster: &Cluster, volume: &Volume, split: usize) -> usize {
 }
 
 fn wait_for_rebuilt(volume: &Volume, count: u64) {
-    wait_until(
-        || volume.status().unwrap().counters.slabs_rebuilt == count,
-        || format!("{:#?}", volume.status()),
-    );
+    wait_for(volume, |status| status.counters.slabs_rebuilt == count);
 }
 
 /// (named, healed, corrupt).
@@ -189,16 +186,12 @@ fn the_slab_of_an_excluded_host_takes_no_page_with_it() {
     for (index, bytes) in pages[..30].iter().enumerate() {
         assert_eq!(read(&mut worker, index as u64).as_ref(), Ok(bytes));
     }
-    wait_until(
-        || {
-            let status = volume.status().unwrap();
-            let hosts = &status.hosts;
-            let host = hosts.iter().find(|host| Some(&host.name) == name.as_ref());
-            let is_gone = !status.extents[0].hosts.contains(&name);
-            host.unwrap().reputation == Reputation::Excluded && is_gone
-        },
-        || format!("{:#?}", volume.status()),
-    );
+    wait_for(&volume, |status| {
+        let hosts = &status.hosts;
+        let host = hosts.iter().find(|host| Some(&host.name) == name.as_ref());
+        let is_gone = !status.extents[0].hosts.contains(&name);
+        host.unwrap().reputation == Reputation::Excluded && is_gone
+    });
     for (index, bytes) in pages.iter().enumerate() {
         assert_eq!(read(&mut worker, index as u64).as_ref(), Ok(bytes));
     }

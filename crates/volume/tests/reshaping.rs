@@ -7,27 +7,19 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use cenote_volume::{
-    Health, IoError, Mode, Op, PAGE_BYTES, Request, Resilience, Volume, VolumeConfig, VolumeError,
-    Worker,
+    Health, IoError, Mode, Op, PAGE_BYTES, Request, Volume, VolumeConfig, VolumeError, Worker,
 };
 use support::guard::Guarded;
 use support::tardy::Tardy;
 use support::{
-    Cluster, Random, Transport, assert_pages, page, wait_changed, wait_for_health, wait_until,
+    Cluster, Random, Transport, assert_pages, in_mode, page, usual, wait_changed, wait_for,
+    wait_for_health, wait_until,
 };
 
 const SLAB: u64 = 1 << 20;
 const PAGE: u64 = PAGE_BYTES as u64;
 const PAGES: u64 = 2048;
 const SIZE: u64 = PAGES * PAGE;
-
-fn resilience(scheme: &str, mode: Mode, delta: usize) -> Resilience {
-    Resilience::new(scheme.parse().unwrap(), mode, delta).unwrap()
-}
-
-fn usual(scheme: &str) -> Resilience {
-    Resilience::of(scheme.parse().unwrap())
-}
 
 fn write_all(worker: &mut Worker, round: u64) {
     for index in 0..PAGES {
@@ -92,11 +84,11 @@ fn nobody_who_reads_or_writes_meanwhile_notices() {
             })
             .collect();
         let changes = [
-            resilience("rs:4+4", Mode::Correction, 1),
-            resilience("rs:4+2", Mode::EcOnly, 0),
-            resilience("rs:4+3", Mode::FailureRecovery, 2),
-            resilience("rs:4+1", Mode::Detection, 1),
-            resilience("rs:4+2", Mode::FailureRecovery, 0),
+            in_mode("rs:4+4", Mode::Correction, 1),
+            in_mode("rs:4+2", Mode::EcOnly, 0),
+            in_mode("rs:4+3", Mode::FailureRecovery, 2),
+            in_mode("rs:4+1", Mode::Detection, 1),
+            in_mode("rs:4+2", Mode::FailureRecovery, 0),
         ];
         for change in changes {
             volume.set_resilience(change).unwrap();
@@ -195,7 +187,7 @@ fn a_change_of_mode_ends_when_what_the_old_one_acknowledged_has_landed() {
         guard: tardy.clone(),
     };
     let config = VolumeConfig {
-        resilience: resilience("rs:4+2", Mode::EcOnly, 0),
+        resilience: in_mode("rs:4+2", Mode::EcOnly, 0),
         ..cluster.config("rs:4+2", SIZE)
     };
     let volume = Volume::open(config, Arc::new(connector)).unwrap();
@@ -222,7 +214,7 @@ fn a_change_of_mode_ends_when_what_the_old_one_acknowledged_has_landed() {
         || "not acknowledged early".into(),
     );
     volume
-        .set_resilience(resilience("rs:4+2", Mode::FailureRecovery, 0))
+        .set_resilience(in_mode("rs:4+2", Mode::FailureRecovery, 0))
         .unwrap();
     assert_eq!(volume.status().unwrap().mode, "failure-recovery");
     // It is not over, and what begins now waits for every host.
@@ -234,13 +226,10 @@ fn a_change_of_mode_ends_when_what_the_old_one_acknowledged_has_landed() {
     assert_eq!(done.len(), 1, "acknowledged without a host");
     assert!(volume.status().unwrap().change.is_some());
     tardy.holds_writes.store(false, Ordering::Release);
-    wait_until(
-        || {
-            worker.poll(&mut done);
-            done.len() == 2 && volume.status().unwrap().change.is_none()
-        },
-        || format!("{:?}", volume.status()),
-    );
+    wait_for(&volume, |status| {
+        worker.poll(&mut done);
+        done.len() == 2 && status.change.is_none()
+    });
     let mut bytes = vec![0; PAGE_BYTES];
     for index in 0..2 {
         worker.read(index * PAGE, &mut bytes).unwrap();
@@ -309,26 +298,22 @@ fn what_was_lost_is_rebuilt_before_what_is_yet_to_come_after_a_takeover() {
     // A slab takes some tenths of a second.
     volume.pace_repairs(1 << 20, true);
     let mut grown_seen = false;
-    wait_until(
-        || {
-            let status = volume.status().unwrap();
-            let of_kind = |lost: bool| {
-                let extents = status.extents.iter().zip(&has_lost);
-                extents.filter(move |(_, has_lost)| **has_lost == lost)
-            };
-            let mut grown = of_kind(false);
-            if grown.any(|(extent, _)| extent.regenerated.is_some()) {
-                grown_seen = true;
-                for (extent, _) in of_kind(true) {
-                    let there = extent.hosts.iter().flatten().count();
-                    let is_seen_to = extent.regenerated.is_some() || there > 4;
-                    assert!(is_seen_to, "{:#?}", status.extents);
-                }
+    wait_for(&volume, |status| {
+        let of_kind = |lost: bool| {
+            let extents = status.extents.iter().zip(&has_lost);
+            extents.filter(move |(_, has_lost)| **has_lost == lost)
+        };
+        let mut grown = of_kind(false);
+        if grown.any(|(extent, _)| extent.regenerated.is_some()) {
+            grown_seen = true;
+            for (extent, _) in of_kind(true) {
+                let there = extent.hosts.iter().flatten().count();
+                let is_seen_to = extent.regenerated.is_some() || there > 4;
+                assert!(is_seen_to, "{:#?}", status.extents);
             }
-            status.health == Health::Healthy
-        },
-        || format!("{:#?}", volume.status()),
-    );
+        }
+        status.health == Health::Healthy
+    });
     assert!(grown_seen, "it took no time");
     assert_pages(&volume, PAGES, 1);
 }

@@ -11,7 +11,8 @@ use cenote_volume::{
 };
 use support::rot::{rot, splits_of};
 use support::{
-    Cluster, Random, Transport, assert_pages, page, wait_changed, wait_for_health, wait_until,
+    Cluster, Random, Transport, assert_pages, in_mode, page, usual, wait_changed, wait_for,
+    wait_for_health,
 };
 
 const SLAB: u64 = 1 << 20;
@@ -19,8 +20,9 @@ const PAGE: u64 = PAGE_BYTES as u64;
 const PAGES: u64 = 5000;
 const SIZE: u64 = PAGES * PAGE;
 
-fn usual(scheme: &str) -> Resilience {
-    Resilience::of(scheme.parse().unwrap())
+/// In the mode that compares.
+fn detection(scheme: &str) -> Resilience {
+    in_mode(scheme, Mode::Detection, 1)
 }
 
 fn write_all(volume: &Volume, round: u64) {
@@ -38,22 +40,14 @@ fn assert_is(volume: &Volume, scheme: &str) {
     let extent_bytes = SLAB * scheme.k() as u64;
     assert_eq!(status.extent_bytes, extent_bytes);
     assert_eq!(status.extents.len() as u64, SIZE.div_ceil(extent_bytes));
-    assert_eq!(
-        status.mapped_bytes,
-        status.extents.len() as u64 * extent_bytes
-    );
+    let extents = status.extents.len() as u64;
+    assert_eq!(status.mapped_bytes, extents * extent_bytes);
     for extent in &status.extents {
-        assert_eq!(
-            (extent.hosts.len(), extent.health),
-            (scheme.members(), Health::Healthy)
-        );
+        let expected = (scheme.members(), Health::Healthy);
+        assert_eq!((extent.hosts.len(), extent.health), expected);
     }
-    let slabs = status.extents.len() * scheme.members();
-    assert_eq!(
-        status.lent_bytes,
-        slabs as u64 * SLAB,
-        "the old ones are given back"
-    );
+    let lent_bytes = extents * scheme.members() as u64 * SLAB;
+    assert_eq!(status.lent_bytes, lent_bytes, "the old are given back");
 }
 
 #[test]
@@ -114,15 +108,11 @@ fn work(volume: &Volume, part: u64, stop: &AtomicBool) -> Vec<(u64, u64)> {
         let own = random.below(PAGES / 2);
         let (index, round) = (own * 2 + part, rounds[own as usize]);
         worker.read(index * PAGE, &mut bytes).unwrap();
-        assert!(
-            bytes == expected(index, round),
-            "page {index} of round {round}"
-        );
+        let is_right = bytes == expected(index, round);
+        assert!(is_right, "page {index} of round {round}");
     }
-    let pages = rounds.into_iter().enumerate();
-    pages
-        .map(|(own, round)| (own as u64 * 2 + part, round))
-        .collect()
+    let pages = (part..).step_by(2);
+    pages.zip(rounds).collect()
 }
 
 fn expected(index: u64, round: u64) -> Vec<u8> {
@@ -137,8 +127,6 @@ fn expected(index: u64, round: u64) -> Vec<u8> {
 fn nobody_who_works_meanwhile_notices() {
     for transport in [Transport::Shm, Transport::Tcp] {
         let mut cluster = Cluster::start(11, transport, 64 << 20, SLAB);
-        let detection =
-            |scheme: &str| Resilience::new(scheme.parse().unwrap(), Mode::Detection, 1).unwrap();
         let config = VolumeConfig {
             resilience: detection("rs:4+2"),
             ..cluster.config("rs:4+2", SIZE)
@@ -166,10 +154,8 @@ fn nobody_who_works_meanwhile_notices() {
         let mut bytes = vec![0; PAGE_BYTES];
         for (index, round) in models.into_iter().flatten() {
             worker.read(index * PAGE, &mut bytes).unwrap();
-            assert!(
-                bytes == expected(index, round),
-                "page {index} of round {round}"
-            );
+            let is_right = bytes == expected(index, round);
+            assert!(is_right, "page {index} of round {round}");
         }
     }
 }
@@ -208,11 +194,9 @@ fn a_wrong_split_that_can_be_told_is_not_lost_with_the_old_cut() {
     rot(&splits_of(&wrong, usual("rs:4+2").scheme())[2], 0);
     let mut bytes = vec![0; PAGE_BYTES];
     assert_eq!(worker.read(0, &mut bytes), Err(IoError::Corrupt));
-    let wider = Resilience::new("rs:8+2".parse().unwrap(), Mode::Detection, 1);
-    let refused = volume.set_resilience(wider.unwrap());
+    let refused = volume.set_resilience(detection("rs:8+2"));
     assert!(matches!(refused, Err(VolumeError::TooFewDomains { .. })));
-    let narrower = Resilience::new("rs:2+2".parse().unwrap(), Mode::Detection, 1);
-    volume.set_resilience(narrower.unwrap()).unwrap();
+    volume.set_resilience(detection("rs:2+2")).unwrap();
     wait_changed(&volume);
     for (offset, expected) in [(0, wrong), (PAGE, right)] {
         worker.read(offset, &mut bytes).unwrap();
@@ -226,15 +210,11 @@ fn a_wrong_split_that_can_be_told_is_not_lost_with_the_old_cut() {
 #[test]
 fn what_is_lost_in_the_middle_is_rebuilt_in_its_own_cut() {
     let mut cluster = Cluster::start(12, Transport::Tcp, 64 << 20, SLAB);
-    let of = |scheme: &str| Resilience::new(scheme.parse().unwrap(), Mode::Detection, 1).unwrap();
     let volume = cluster.volume_in_mode("rs:8+2", Mode::Detection, SIZE);
     write_all(&volume, 1);
     volume.pace_repairs(64 << 10, true);
-    volume.set_resilience(of("rs:2+2")).unwrap();
-    wait_until(
-        || volume.status().unwrap().counters.pages_moved > 0,
-        || format!("{:#?}", volume.status()),
-    );
+    volume.set_resilience(detection("rs:2+2")).unwrap();
+    wait_for(&volume, |status| status.counters.pages_moved > 0);
     for host in 0..2 {
         cluster.stop(host);
     }
@@ -256,24 +236,14 @@ fn a_change_that_finds_no_room_is_taken_back() {
     let volume = cluster.volume("rs:4+2", SIZE);
     write_all(&volume, 1);
     volume.set_resilience(usual("mirror:5")).unwrap();
-    wait_until(
-        || {
-            volume
-                .status()
-                .unwrap()
-                .extents
-                .iter()
-                .any(|extent| extent.hosts.len() == 5)
-        },
-        || format!("{:#?}", volume.status()),
-    );
+    wait_for(&volume, |status| {
+        status.extents.iter().any(|extent| extent.hosts.len() == 5)
+    });
     write_all(&volume, 2);
     assert!(volume.status().unwrap().change.is_some());
     let refused = volume.set_resilience(usual("rs:2+2"));
-    assert!(
-        matches!(refused, Err(VolumeError::Cut { .. })),
-        "{refused:?}"
-    );
+    let is_so = matches!(refused, Err(VolumeError::Cut { .. }));
+    assert!(is_so, "{refused:?}");
     volume.set_resilience(usual("rs:4+2")).unwrap();
     wait_changed(&volume);
     assert_is(&volume, "rs:4+2");
@@ -303,10 +273,7 @@ fn the_next_owner_goes_on_with_a_change_or_goes_back() {
             // All of it takes minutes: the owner ends in the middle.
             volume.pace_repairs(64 << 10, true);
             volume.set_resilience(usual(to)).unwrap();
-            wait_until(
-                || volume.status().unwrap().counters.pages_moved > 0,
-                || format!("{:#?}", volume.status()),
-            );
+            wait_for(&volume, |status| status.counters.pages_moved > 0);
             let mut worker = volume.worker().unwrap();
             for index in 0..PAGES {
                 worker.write(index * PAGE, &page(index, 2)).unwrap();
@@ -342,10 +309,8 @@ fn an_owner_who_finds_another_k_in_its_file_begins_the_change() {
     write_all(&volume, 1);
     volume.detach();
     let without = cluster.kept_volume("rs:2+2", SIZE);
-    assert!(
-        matches!(without, Err(VolumeError::Foreign)),
-        "it would not outlive its owner"
-    );
+    let is_refused = matches!(without, Err(VolumeError::Foreign));
+    assert!(is_refused, "it would not outlive its owner");
     for scheme in ["rs:2+2", "mirror:2", "rs:4+1"] {
         let volume = kept_volume(&cluster, scheme).unwrap();
         wait_changed(&volume);
@@ -377,9 +342,6 @@ fn two_orders_that_come_together_are_both_obeyed() {
             std::mem::forget(volume);
             panic!("round {round}: they wait for each other");
         }
-        wait_until(
-            || volume.scheme() == usual("rs:2+2").scheme(),
-            || format!("{:#?}", volume.status()),
-        );
+        wait_for(&volume, |_| volume.scheme() == usual("rs:2+2").scheme());
     }
 }

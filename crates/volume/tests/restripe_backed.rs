@@ -3,17 +3,13 @@
 mod support;
 
 use cenote_pool::control::Drain;
-use cenote_volume::{Resilience, Volume, Worker};
-use support::backed_volume::{Backed, PAGE, SIZE, map_first, read, status, wait_for};
+use cenote_volume::{Volume, Worker};
+use support::backed_volume::{Backed, PAGE, SIZE, map_first, read, status};
 use support::disk::TestDisk;
 use support::operator::Operator;
-use support::{page, wait_until};
+use support::{page, usual, wait_for, wait_until};
 
 const PAGES: u64 = SIZE / PAGE as u64;
-
-fn usual(scheme: &str) -> Resilience {
-    Resilience::of(scheme.parse().unwrap())
-}
 
 fn write_all(worker: &mut Worker, round: u64) {
     for index in 0..PAGES {
@@ -56,14 +52,11 @@ fn pages_are_the_disks_until_their_new_extents_are_busy() {
         wait_for(&volume, |status| status.change.is_none());
         assert_eq!(status(&volume).scheme, scheme);
         assert_all(&mut worker, round);
-        wait_until(
-            || {
-                round += 1;
-                write_all(&mut worker, round);
-                is_mapped(&volume, members)
-            },
-            || format!("{:#?}", status(&volume)),
-        );
+        wait_for(&volume, |_| {
+            round += 1;
+            write_all(&mut worker, round);
+            is_mapped(&volume, members)
+        });
         assert_all(&mut worker, round);
     }
     cluster.stop(1);
@@ -190,16 +183,13 @@ fn slabs_of_the_old_cut_wait_for_no_page_of_the_new_one() {
         change.bytes_done == PAGE as u64
     });
     let mut round = 1;
-    wait_until(
-        || {
-            round += 1;
-            let bytes = page(OTHER, round);
-            worker.write(OTHER * PAGE as u64, &bytes).unwrap();
-            let backing = status(volume).backing.unwrap();
-            backing.remote_bytes == 2 * PAGE as u64
-        },
-        || format!("{:#?}", status(volume)),
-    );
+    wait_for(volume, |status| {
+        round += 1;
+        let bytes = page(OTHER, round);
+        worker.write(OTHER * PAGE as u64, &bytes).unwrap();
+        let backing = status.backing.unwrap();
+        backing.remote_bytes == 2 * PAGE as u64
+    });
     disk.hold_pages(&[0, OTHER]);
     round += 1;
     let bytes = page(OTHER, round);
@@ -208,13 +198,10 @@ fn slabs_of_the_old_cut_wait_for_no_page_of_the_new_one() {
         .expect("its hosts have it");
     wait_until(|| disk.has_held(OTHER), || "the disk is not asked".into());
     disk.hold_pages(&[OTHER]);
-    wait_until(
-        || {
-            let slabs = operator.status().slabs;
-            slabs.free == slabs.total()
-        },
-        || format!("{:#?}", status(volume)),
-    );
+    wait_for(volume, |_| {
+        let slabs = operator.status().slabs;
+        slabs.free == slabs.total()
+    });
     disk.hold_pages(&[]);
     wait_for(volume, |status| status.change.is_none());
     assert!(read(&mut worker, 0) == page(0, 2));

@@ -10,10 +10,10 @@ use std::sync::atomic::Ordering;
 
 use cenote_pool::control::Drain;
 use cenote_volume::{Health, Op, Request, Worker};
-use support::backed_volume::{PAGE, SLAB, read, status, wait_for};
+use support::backed_volume::{PAGE, SLAB, read, status};
 use support::operator::Operator;
 use support::replacement::{LONG, PAGES, Scene, at, end_of, poll_some};
-use support::{Cluster, Transport, page, wait_for_health, wait_until};
+use support::{Cluster, Transport, page, wait_for, wait_for_health, wait_until};
 
 #[test]
 fn pages_that_were_not_written_meanwhile_are_read_from_their_slab_again() {

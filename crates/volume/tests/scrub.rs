@@ -4,7 +4,7 @@ mod support;
 
 use cenote_volume::{IoError, Mode, Protection, ScrubReport, Volume};
 use support::rot::{holds, rot, splits_of};
-use support::{Cluster, Transport, page, wait_until};
+use support::{Cluster, Transport, page, wait_for};
 
 const SLAB: u64 = 1 << 20;
 const PAGE: usize = 4096;
@@ -13,13 +13,10 @@ const SIZE: u64 = 2 << 20;
 fn pass(volume: &Volume) -> ScrubReport {
     let before = volume.status().unwrap().scrub.passes;
     volume.begin_scrub().unwrap();
-    wait_until(
-        || {
-            let scrub = volume.status().unwrap().scrub;
-            !scrub.is_running && scrub.passes > before
-        },
-        || format!("{:#?}", volume.status()),
-    );
+    wait_for(volume, |status| {
+        let scrub = status.scrub;
+        !scrub.is_running && scrub.passes > before
+    });
     let report = volume.status().unwrap().scrub.last.unwrap();
     ScrubReport {
         took_ms: 0,
@@ -95,10 +92,7 @@ fn a_rate_has_it_look_by_itself() {
     let pages = fill(&volume, 64, 320);
     rot(&splits_of(&pages[60], "rs:4+3".parse().unwrap())[6], 0);
     volume.set_scrub_rate(16 << 20).unwrap();
-    wait_until(
-        || volume.status().unwrap().scrub.passes == 1,
-        || format!("{:#?}", volume.status()),
-    );
+    wait_for(&volume, |status| status.scrub.passes == 1);
     let report = volume.status().unwrap().scrub.last.unwrap();
     assert_eq!((report.wrong_splits, report.healed_splits), (1, 1));
     let least = 48 * PAGE as u64 * 1000 / (16 << 20);

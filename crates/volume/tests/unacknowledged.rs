@@ -5,11 +5,11 @@
 mod support;
 
 use cenote_volume::{Health, Op, Request, Volume, Worker};
-use support::backed_volume::{SLAB, read, status, wait_for};
+use support::backed_volume::{SLAB, read, status};
 use support::operator::Operator;
 use support::relay::Relay;
 use support::replacement::{LONG, PAGES, Scene, at, end_of, poll_some};
-use support::{Cluster, Transport, page, wait_for_health, wait_until};
+use support::{Cluster, Transport, page, wait_for, wait_for_health, wait_until};
 
 /// Hosts of which the first is behind a relay, and who asks them what they lend, not through that.
 fn behind_a_relay(hosts: usize) -> (Cluster, Relay, Vec<Operator>) {
@@ -44,14 +44,11 @@ fn submit_unheard(worker: &mut Worker, relay: &Relay, round: u64) {
 fn wait_for_agreement(volume: &Volume, operators: &mut [Operator]) {
     let used = || (volume.status().unwrap().lent_bytes / SLAB) as u32;
     let mut lent = 0;
-    wait_until(
-        || {
-            let slabs = operators.iter_mut().map(|host| host.status().slabs);
-            lent = slabs.map(|slabs| slabs.mapped + slabs.orphaned).sum();
-            lent > 0 && lent == used()
-        },
-        || format!("{:#?}", volume.status()),
-    );
+    wait_for(volume, |_| {
+        let slabs = operators.iter_mut().map(|host| host.status().slabs);
+        lent = slabs.map(|slabs| slabs.mapped + slabs.orphaned).sum();
+        lent > 0 && lent == used()
+    });
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use cenote_volume::{Backing, Op, Request, Volume, VolumeStatus, Worker};
 
 use super::disk::TestDisk;
-use super::{Cluster, Transport, page, wait_until};
+use super::{Cluster, Transport, page, wait_for};
 
 pub const PAGE: usize = 4096;
 pub const SLAB: u64 = 1 << 20;
@@ -49,13 +49,6 @@ impl Backed {
 
 pub fn status(volume: &Volume) -> VolumeStatus {
     volume.status().unwrap()
-}
-
-pub fn wait_for(volume: &Volume, what: impl Fn(&VolumeStatus) -> bool) {
-    wait_until(
-        || what(&status(volume)),
-        || format!("{:#?}", status(volume)),
-    );
 }
 
 /// Has an extent mapped: by a first write.

@@ -11,6 +11,17 @@ pub mod rot;
 pub mod tardy;
 
 pub use cenote_test_kit::cluster::{
-    Cluster, Transport, assert_pages, wait_changed, wait_for_health,
+    Cluster, Transport, assert_pages, wait_changed, wait_for, wait_for_health,
 };
 pub use cenote_test_kit::{Random, guard, page, wait_until};
+
+use cenote_volume::{Mode, Resilience};
+
+/// A scheme in its usual mode.
+pub fn usual(scheme: &str) -> Resilience {
+    Resilience::of(scheme.parse().unwrap())
+}
+
+pub fn in_mode(scheme: &str, mode: Mode, delta: usize) -> Resilience {
+    Resilience::new(scheme.parse().unwrap(), mode, delta).unwrap()
+}

@@ -8,11 +8,11 @@ use cenote_fabric::{Endpoint, Error, Incoming};
 use cenote_pool::control::{Reply, Request as Message};
 use cenote_volume::{Backing, Done, Health, Volume, VolumeConfig, Worker};
 
-use super::backed_volume::{PAGE, SLAB, status, wait_for};
+use super::backed_volume::{PAGE, SLAB, status};
 use super::disk::TestDisk;
 use super::guard::{Guard, Guarded};
 use super::tardy::Tardy;
-use super::{Cluster, Transport, page, wait_for_health, wait_until};
+use super::{Cluster, Transport, page, wait_for, wait_for_health, wait_until};
 
 /// How long hosts say that they will be away, in milliseconds: longer than the tests take on a busy machine.
 pub const LONG: usize = 50_000;

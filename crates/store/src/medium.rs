@@ -133,6 +133,48 @@ mod tests {
         }
     }
 
+    #[test]
+    fn what_is_new_of_a_file_is_written_alone_if_it_is_much_and_with_its_chunk_if_not() {
+        const BLOCK: u64 = 4096;
+        const CHUNK: u64 = 256 * BLOCK;
+        let file = tempfile::tempfile_in("/var/tmp").unwrap();
+        file.set_len(4 * CHUNK).unwrap();
+        let open = || FileMedium::open(file.try_clone().unwrap()).unwrap();
+        let blocks_of = |medium: &FileMedium, at: u64, count: u64| {
+            let before = medium.written_bytes();
+            medium.write(at, &[5; 100]);
+            medium.write_back(at..at + count * BLOCK).unwrap();
+            medium.fence().unwrap();
+            (medium.written_bytes() - before) / BLOCK
+        };
+        let medium = open();
+        assert_eq!(blocks_of(&medium, 3 * BLOCK, 1), 256, "all of its chunk");
+        assert_eq!(blocks_of(&medium, 9 * BLOCK, 1), 1);
+        assert_eq!(blocks_of(&medium, CHUNK, 64), 64);
+        assert_eq!(
+            blocks_of(&medium, CHUNK + 66 * BLOCK, 70),
+            72,
+            "what is before"
+        );
+        drop(medium);
+        let medium = open();
+        assert_eq!(blocks_of(&medium, CHUNK + 100 * BLOCK, 100), 100);
+        assert_eq!(
+            blocks_of(&medium, CHUNK + 200 * BLOCK, 1),
+            56,
+            "the rest of it"
+        );
+        // From the end of a chunk that is in use through two that are not.
+        assert_eq!(
+            blocks_of(&medium, 2 * CHUNK - BLOCK, 1 + 256 + 1),
+            1 + 256 + 256
+        );
+        let again = open();
+        for at in [3, 9, 256, 256 + 66, 256 + 100, 256 + 200, 511] {
+            assert_eq!(bytes(&again, at * BLOCK, 100), [5; 100], "block {at}");
+        }
+    }
+
     /// Has a fence write blocks that are far from each other.
     fn write_far() {
         let file = tempfile::tempfile_in("/var/tmp").unwrap();

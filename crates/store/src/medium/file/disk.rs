@@ -13,9 +13,12 @@ use rustix::fs::SeekFrom;
 pub(super) const BLOCK_BYTES: u64 = 4096;
 /// Read and written at most so much at a time.
 const PIECE_BYTES: u64 = 1 << 20;
-/// Blocks that were never written are written for the first time together with so many others: until
-/// then the file system has to note of each that it is in use, and to make that durable as well.
+/// Blocks that were never written are written for the first time together with the others of so many:
+/// until then the file system has to note of each that it is in use, and to make that durable as well.
 const CHUNK_BLOCKS: u64 = 256;
+/// Of a chunk, so many blocks that are written for the first time are worth that note: the others are
+/// not written with them.
+const NOTED_BLOCKS: u64 = 64;
 /// Stretches that are written one after the other; more than that by some threads.
 const RUNS_MAX: usize = 8;
 /// Writes that a disk is given at a time.
@@ -25,8 +28,8 @@ const WRITERS: usize = 8;
 #[derive(Debug)]
 pub(super) struct Disk {
     file: File,
-    /// Of each chunk, whether all of it was written before.
-    is_in_use: Vec<bool>,
+    /// Of each chunk, how many of its blocks were written before, from its beginning on.
+    blocks_in_use: Vec<u64>,
 }
 
 /// Memory at an address that direct I/O accepts.
@@ -65,7 +68,7 @@ impl Disk {
         let chunks = len.div_ceil(BLOCK_BYTES).div_ceil(CHUNK_BLOCKS);
         Self {
             file,
-            is_in_use: vec![false; chunks as usize],
+            blocks_in_use: vec![0; chunks as usize],
         }
     }
 
@@ -87,10 +90,10 @@ impl Disk {
                     memory.write(start, piece).expect(super::OURS);
                 }
             }
-            let chunk_bytes = CHUNK_BLOCKS * BLOCK_BYTES;
-            let whole = data.start.div_ceil(chunk_bytes)..data.end / chunk_bytes;
-            for chunk in whole {
-                self.is_in_use[chunk as usize] = true;
+            let blocks = data.start / BLOCK_BYTES..data.end / BLOCK_BYTES;
+            for chunk in blocks.start.div_ceil(CHUNK_BLOCKS)..blocks.end.div_ceil(CHUNK_BLOCKS) {
+                let in_use = (blocks.end - chunk * CHUNK_BLOCKS).min(CHUNK_BLOCKS);
+                self.blocks_in_use[chunk as usize] = in_use;
             }
             at = data.end;
         }
@@ -163,29 +166,37 @@ impl Disk {
             }),
         }?;
         self.file.sync_data()?;
-        for chunk in fresh {
-            self.is_in_use[chunk as usize] = true;
+        for (chunk, in_use) in fresh {
+            self.blocks_in_use[chunk as usize] = in_use;
         }
         Ok(written)
     }
 
-    /// Stretches of bytes that are to be written, and the chunks that are so for the first time.
-    fn runs(&self, blocks: &[u64], len: u64) -> (Vec<Range<u64>>, Vec<u64>) {
+    /// Stretches of bytes that are to be written, and of chunks that get blocks for the first time, how
+    /// many they have then.
+    fn runs(&self, blocks: &[u64], len: u64) -> (Vec<Range<u64>>, Vec<(u64, u64)>) {
         let mut runs: Vec<Range<u64>> = Vec::new();
-        let mut fresh: Vec<u64> = Vec::new();
-        for block in blocks {
-            let chunk = block / CHUNK_BLOCKS;
-            let wanted = match self.is_in_use[chunk as usize] {
-                true => *block..block + 1,
-                false => chunk * CHUNK_BLOCKS..(chunk + 1) * CHUNK_BLOCKS,
-            };
-            if !self.is_in_use[chunk as usize] && fresh.last() != Some(&chunk) {
-                fresh.push(chunk);
-            }
+        let mut fresh = Vec::new();
+        let mut add = |wanted: Range<u64>| {
             let wanted = wanted.start * BLOCK_BYTES..(wanted.end * BLOCK_BYTES).min(len);
             match runs.last_mut() {
                 Some(last) if last.end >= wanted.start => last.end = last.end.max(wanted.end),
                 _ => runs.push(wanted),
+            }
+        };
+        for some in blocks.chunk_by(|one, next| one / CHUNK_BLOCKS == next / CHUNK_BLOCKS) {
+            let chunk = some[0] / CHUNK_BLOCKS;
+            let start = chunk * CHUNK_BLOCKS;
+            let free = start + self.blocks_in_use[chunk as usize];
+            let (again, first) = some.split_at(some.partition_point(|block| *block < free));
+            again.iter().for_each(|block| add(*block..block + 1));
+            if let Some(last) = first.last() {
+                let end = match first.len() as u64 >= NOTED_BLOCKS {
+                    true => last + 1,
+                    false => start + CHUNK_BLOCKS,
+                };
+                add(free..end);
+                fresh.push((chunk, end - start));
             }
         }
         (runs, fresh)

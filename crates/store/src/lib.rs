@@ -32,6 +32,7 @@ mod no_threads;
 mod pool;
 mod protocol;
 pub mod schemes;
+mod sequence_set;
 mod sequenced;
 mod server;
 

@@ -85,12 +85,17 @@ impl<T> Sequenced<T> {
 
     /// All, the oldest first.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = (u64, &T)> {
-        let stragglers = self
-            .stragglers
-            .iter()
-            .map(|(sequence, one)| (*sequence, one));
-        let ring = self.ring.iter().enumerate();
-        let ring = ring.filter_map(|(place, one)| Some((self.first + place as u64, one.as_ref()?)));
+        self.from(0)
+    }
+
+    /// Those from a sequence on, the oldest first.
+    pub fn from(&self, start: u64) -> impl DoubleEndedIterator<Item = (u64, &T)> {
+        let stragglers = self.stragglers.range(start..);
+        let stragglers = stragglers.map(|(sequence, one)| (*sequence, one));
+        let skipped = self.place(start).unwrap_or(0).min(self.ring.len());
+        let first = self.first + skipped as u64;
+        let ring = self.ring.range(skipped..).enumerate();
+        let ring = ring.filter_map(move |(place, one)| Some((first + place as u64, one.as_ref()?)));
         stragglers.chain(ring)
     }
 
@@ -185,6 +190,8 @@ mod tests {
                 prop_assert_eq!(ours.get_mut(asked), tree.get_mut(&asked));
                 prop_assert_eq!(ours.len(), tree.len());
                 prop_assert!(ours.iter().eq(tree.iter().map(|(sequence, one)| (*sequence, one))));
+                let those = tree.range(asked..).map(|(sequence, one)| (*sequence, one));
+                prop_assert!(ours.from(asked).eq(those));
                 prop_assert!(ours.iter().rev().eq(tree.iter().rev().map(|(one, other)| (*one, other))));
                 prop_assert!(ours.ring.len() <= 2 * ours.count + EMPTY_MAX);
             }

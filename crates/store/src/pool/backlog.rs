@@ -4,8 +4,8 @@
 //! meanwhile, and nobody else may. What stands in the sets beside the list follows from its states, which
 //! [`Backlog::set`] alone changes.
 
+use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::collections::{BTreeSet, HashMap};
 
 use foldhash::fast::RandomState;
 
@@ -21,9 +21,9 @@ const BYTES_MAX: u64 = 256 << 20;
 pub(super) struct Backlog {
     pending: Sequenced<Pending>,
     /// Of those, which wait for their values.
-    untaken: BTreeSet<u64>,
+    untaken: Sequenced<()>,
     /// Which have them in the log.
-    taken: BTreeSet<u64>,
+    taken: Sequenced<()>,
     /// Versions by their keys' hashes.
     of_hash: HashMap<u64, OfHash, RandomState>,
     value_bytes: u64,
@@ -71,7 +71,7 @@ impl Backlog {
         of_hash.count += 1;
         of_hash.newest = Some(sequence);
         self.value_bytes += u64::from(version.value_bytes);
-        self.untaken.insert(sequence);
+        self.untaken.insert(sequence, ());
         self.pending.insert(sequence, version);
     }
 
@@ -94,15 +94,18 @@ impl Backlog {
 
     /// Those that wait for their values, from a sequence on and then those before it.
     pub fn untaken_from(&self, start: u64) -> impl Iterator<Item = (u64, &Pending)> {
-        let behind = self.untaken.range(start..);
-        let in_turn = behind.chain(self.untaken.range(..start));
-        in_turn.map(|sequence| (*sequence, self.get(*sequence).expect(IN_BOTH)))
+        let before = self
+            .untaken
+            .iter()
+            .take_while(move |(one, ())| *one < start);
+        let in_turn = self.untaken.from(start).chain(before);
+        in_turn.map(|(sequence, ())| (sequence, self.get(sequence).expect(IN_BOTH)))
     }
 
     /// Those whose values are in the log, the oldest first.
     pub fn taken(&self) -> impl Iterator<Item = (u64, &Pending)> {
         let taken = self.taken.iter();
-        taken.map(|sequence| (*sequence, self.get(*sequence).expect(IN_BOTH)))
+        taken.map(|(sequence, ())| (sequence, self.get(sequence).expect(IN_BOTH)))
     }
 
     pub fn taken_count(&self) -> usize {
@@ -121,13 +124,13 @@ impl Backlog {
         let version = self.pending.get_mut(sequence)?;
         let before = std::mem::replace(&mut version.state, state);
         match &before {
-            Waiting::Value(_) => drop(self.untaken.remove(&sequence)),
-            Waiting::Fence => drop(self.taken.remove(&sequence)),
+            Waiting::Value(_) => _ = self.untaken.remove(sequence),
+            Waiting::Fence => _ = self.taken.remove(sequence),
             Waiting::Holder => {}
         }
         match &version.state {
-            Waiting::Value(_) => drop(self.untaken.insert(sequence)),
-            Waiting::Fence => drop(self.taken.insert(sequence)),
+            Waiting::Value(_) => self.untaken.insert(sequence, ()),
+            Waiting::Fence => self.taken.insert(sequence, ()),
             Waiting::Holder => {}
         }
         Some(before)

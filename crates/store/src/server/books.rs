@@ -9,6 +9,7 @@ use foldhash::fast::RandomState;
 
 use super::times::{Operation, Timed};
 use crate::protocol::{Answer, Refusal};
+use crate::sequence_set::SequenceSet;
 use crate::sequenced::Sequenced;
 
 /// Who is answered later.
@@ -56,7 +57,7 @@ struct Ticket {
 #[derive(Debug, Default)]
 struct Book {
     is_here: bool,
-    waiting: BTreeSet<u64>,
+    waiting: SequenceSet,
     /// The first that is known of: what became of an earlier one is not. `None`: no version came yet.
     known_from: Option<u64>,
     /// Of those that are known, the ones that were given up: who asks for one is told so.
@@ -172,7 +173,7 @@ impl Books {
         let Some(book) = self.clients.get_mut(&client) else {
             return Err(0);
         };
-        let Some(last) = book.waiting.last().copied() else {
+        let Some(last) = book.waiting.last() else {
             return Err(book.lost);
         };
         book.syncs.push((last, waiter));
@@ -257,7 +258,7 @@ impl Books {
             ..
         } = self.tickets.remove(sequence)?;
         if let Some(book) = self.clients.get_mut(&client) {
-            book.waiting.remove(&sequence);
+            book.waiting.remove(sequence);
         }
         Some(Closed {
             client,
@@ -271,7 +272,7 @@ impl Books {
         let Some(book) = self.clients.get_mut(&client) else {
             return Vec::new();
         };
-        let first = book.waiting.first().copied().unwrap_or(u64::MAX);
+        let first = book.waiting.first().unwrap_or(u64::MAX);
         let over = book.syncs.extract_if(.., |(last, _)| *last < first);
         over.map(|(_, waiter)| (waiter, book.lost)).collect()
     }
@@ -297,14 +298,13 @@ impl Books {
     /// The last version of a client that waits, or 0.
     pub fn last_of(&self, client: ClientId) -> u64 {
         let book = self.clients.get(&client);
-        book.and_then(|book| book.waiting.last().copied())
-            .unwrap_or(0)
+        book.and_then(|book| book.waiting.last()).unwrap_or(0)
     }
 
     /// Whether nothing of a client waits up to this version.
     pub fn is_done_with(&self, client: ClientId, last: u64) -> bool {
         let book = self.clients.get(&client);
-        book.is_none_or(|book| book.waiting.first().is_none_or(|first| *first > last))
+        book.is_none_or(|book| book.waiting.first().is_none_or(|first| first > last))
     }
 
     /// Versions whose time is over since the last look, about `most` of them: of clients that are gone, and
@@ -321,7 +321,7 @@ impl Books {
                 return false;
             };
             let before = late.len();
-            late.extend(book.waiting.range(..=*last));
+            late.extend(book.waiting.iter().take_while(|one| one <= last));
             let is_over = late.len() == before;
             if is_over && !book.is_here {
                 clients.remove(client);

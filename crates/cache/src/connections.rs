@@ -4,7 +4,6 @@
 //! caller's.
 
 use cenote_fabric::{Incoming, Session, Time, WindowDescriptor};
-use cenote_pool::control::Window;
 
 use crate::client::Client;
 use crate::links::{Arrival, Dial, HostConfig, Linked};
@@ -107,7 +106,7 @@ impl Attached {
         while let Some((host, window)) = self.client.take_wanted() {
             let link = &mut self.hosts[host];
             let session = link.session.as_mut();
-            let window = fabric_window(window);
+            let window = WindowDescriptor::from(window);
             let asked = session.map(|session| session.attach(window));
             if !matches!(asked, Some(Ok(()))) {
                 self.client.handle_no_window(now, host, window);
@@ -174,17 +173,6 @@ impl Attached {
     }
 }
 
-/// A window as the fabric has it.
-#[must_use]
-pub fn fabric_window(window: Window) -> WindowDescriptor {
-    WindowDescriptor {
-        id: cenote_fabric::WindowId(window.id),
-        generation: cenote_fabric::Generation(window.generation),
-        len_bytes: window.len_bytes,
-        rights: cenote_fabric::Rights(window.rights),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::collections::VecDeque;
@@ -192,6 +180,7 @@ mod tests {
     use std::time::Duration;
 
     use cenote_fabric::{Address, Error};
+    use cenote_pool::control::Window;
 
     use super::*;
     use crate::client::Geometry;

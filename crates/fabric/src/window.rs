@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use cenote_wire::Window;
+use cenote_wire::{Field, Reader, Taken, Window, Writer};
 
 use crate::{InPlace, Status};
 
@@ -74,6 +74,16 @@ impl From<WindowDescriptor> for Window {
             len_bytes: descriptor.len_bytes,
             rights: descriptor.rights.0,
         }
+    }
+}
+
+impl<'a> Field<'a> for WindowDescriptor {
+    fn put(&self, out: &mut Writer<'_>) {
+        out.put(&Window::from(*self));
+    }
+
+    fn take(input: &mut Reader<'a>) -> Taken<Self> {
+        Ok(input.take::<Window>()?.into())
     }
 }
 

@@ -4,7 +4,7 @@
 //! written. Whatever comes may be anything: what is no message is refused, and nothing is allocated for
 //! what it only says.
 
-use cenote_fabric::{Generation, Rights, WindowDescriptor, WindowId};
+use cenote_fabric::WindowDescriptor;
 use cenote_wire::{
     Bytes, Field, Layout, ListToEnd, Reader, Rest, Tagged, Taken, Text, Writer, messages,
 };
@@ -119,7 +119,7 @@ messages! {
         pub scheme: String as Text<u8, 255>,
         pub seed: u64,
         /// Its own, where values land.
-        pub landing: WindowDescriptor as Window,
+        pub landing: WindowDescriptor,
         pub shards: Vec<ShardView> as ListToEnd<1, SHARD_COUNT_MAX> | "no shards, or too many",
     }
 
@@ -127,8 +127,8 @@ messages! {
     #[derive(Clone, Copy, Debug, Eq, PartialEq)]
     pub(crate) struct ShardView checked by ShardView::check {
         pub entry_count: u64,
-        pub index: WindowDescriptor as Window,
-        pub log: WindowDescriptor as Window,
+        pub index: WindowDescriptor,
+        pub log: WindowDescriptor,
     }
 }
 
@@ -343,25 +343,6 @@ impl<'a> Field<'a> for Condition {
             (2, sequence) => Ok(Self::Sequence(sequence)),
             _ => Err(cenote_wire::Malformed("an unknown condition")),
         }
-    }
-}
-
-/// Number, generation, length, rights.
-struct Window;
-
-impl<'a> Layout<'a, WindowDescriptor> for Window {
-    fn put(value: &WindowDescriptor, out: &mut Writer<'_>) {
-        out.put(&(value.id.0, value.generation.0, value.len_bytes));
-        out.put(&value.rights.0);
-    }
-
-    fn take(input: &mut Reader<'a>) -> Taken<WindowDescriptor> {
-        Ok(WindowDescriptor {
-            id: WindowId(input.take()?),
-            generation: Generation(input.take()?),
-            len_bytes: input.take()?,
-            rights: Rights(input.take()?),
-        })
     }
 }
 

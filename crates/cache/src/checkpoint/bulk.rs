@@ -8,7 +8,6 @@ use cenote_fabric::{Address, ClientId, FAILURE_TIMEOUT, Incoming, RemoteWindow, 
 use cenote_pool::control::Window;
 
 use super::format::CHUNK_BYTES_MAX;
-use crate::connections::fabric_window;
 use crate::links::{Caller, Linked};
 use crate::path::{Failure, OneSided, Operation, Path, Token};
 
@@ -126,7 +125,7 @@ impl Bulk {
     fn attach(&mut self, windows: &[Window]) -> Result<Vec<RemoteWindow>, Error> {
         let mut attached = Vec::with_capacity(windows.len());
         for &window in windows {
-            self.session.attach(fabric_window(window))?;
+            self.session.attach(window.into())?;
             let begun = Time::now();
             let window = loop {
                 match self.session.receive()? {

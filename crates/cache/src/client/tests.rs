@@ -472,8 +472,7 @@ fn a_window_that_could_not_be_had_is_wanted_again_after_a_pause() {
     bench.tell(1, Access::Open, &[0]);
     assert_eq!(bench.client.take_wanted(), Some((0, name)));
     read(&mut bench, 0, 1);
-    let fails = crate::connections::fabric_window;
-    bench.client.handle_no_window(bench.now, 0, fails(name));
+    bench.client.handle_no_window(bench.now, 0, name.into());
     bench.poll();
     assert_eq!(bench.client.take_wanted(), None, "not at once");
     bench.poll_for(1);
@@ -482,8 +481,8 @@ fn a_window_that_could_not_be_had_is_wanted_again_after_a_pause() {
     bench.poll();
     assert_eq!(bench.under_way(0), *b"r");
     // One that nobody asked for is not wanted at all.
-    bench.client.handle_no_window(bench.now, 0, fails(old));
-    bench.client.handle_no_window(bench.now, 9, fails(old));
+    bench.client.handle_no_window(bench.now, 0, old.into());
+    bench.client.handle_no_window(bench.now, 9, old.into());
     bench.poll_for(1);
     assert_eq!(bench.client.take_wanted(), None);
 }

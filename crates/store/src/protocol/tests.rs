@@ -1,3 +1,5 @@
+use cenote_fabric::{Generation, Rights, WindowId};
+
 use super::*;
 
 fn window(number: u32) -> WindowDescriptor {

@@ -3,6 +3,7 @@
 //! Clients announce values that come late, in part, wrong or never, and change while they are verified; some
 //! die. Another thread's groups and copies are begun now and ended some steps later.
 
+use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use cenote_measure::random::Random;
@@ -61,6 +62,8 @@ pub struct Life<'a> {
     group: Option<Group<ModelMedium>>,
     taking: Option<Taking<ModelMedium>>,
     batch: Option<Batch<ModelMedium>>,
+    /// A batch that is durable, of which the index does not name all copies.
+    fenced: Option<Batch<ModelMedium>>,
     late: Vec<Late>,
     pub next_value: u64,
 }
@@ -80,6 +83,7 @@ impl<'a> Life<'a> {
             group: None,
             taking: None,
             batch: None,
+            fenced: None,
             late: Vec::new(),
             next_value,
         }
@@ -328,18 +332,43 @@ impl<'a> Life<'a> {
 
     fn clean_batch(&mut self, random: &mut Random) -> Result<Ended, String> {
         let entries = 1 + random.below(20) as usize;
-        let batch = match self.batch.take() {
-            Some(batch) => batch,
-            None => match self.pool.begin_clean(entries) {
-                Ok((batch, _)) => batch,
-                Err(error) => return crashed(&error),
-            },
+        if let Some(batch) = self.fenced.take() {
+            return self.end_batch(batch, Ok(()), random);
+        }
+        let begun = match self.batch.take() {
+            Some(mut batch) if batch.has_copies() => {
+                let added = self.pool.add_copies(&mut batch, entries);
+                added.map(|_| batch)
+            }
+            Some(batch) => Ok(batch),
+            None => self.pool.begin_clean(entries).map(|(batch, _)| batch),
+        };
+        let batch = match begun {
+            Ok(batch) => batch,
+            Err(error) => return crashed(&error),
         };
         if random.below(3) == 0 {
             self.batch = Some(batch);
             return Ok(Ended::Through);
         }
         let done = batch.write_back().and_then(|()| batch.fence());
+        self.end_batch(batch, done, random)
+    }
+
+    /// All of it, or a part now and the rest some steps later.
+    fn end_batch(
+        &mut self,
+        mut batch: Batch<ModelMedium>,
+        done: io::Result<()>,
+        random: &mut Random,
+    ) -> Result<Ended, String> {
+        if done.is_ok() && batch.has_copies() && random.below(2) == 0 {
+            if let Err(error) = self.pool.end_copies(&mut batch, 1) {
+                return crashed(&error);
+            }
+            self.fenced = Some(batch);
+            return Ok(Ended::Through);
+        }
         match self.pool.end_clean(batch, done) {
             Ok(_) => Ok(Ended::Through),
             Err(error) => crashed(&error),

@@ -14,7 +14,7 @@
 //! objects of its epoch are gone.
 //! Paper: eFactory, log cleaning.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
@@ -77,7 +77,9 @@ pub enum Cleaned {
 /// a cleaning.
 pub struct Batch<M> {
     medium: Arc<M>,
-    copies: Vec<Copy>,
+    copies: VecDeque<Copy>,
+    /// Of the copies that were begun.
+    bytes: u64,
     is_record: bool,
 }
 
@@ -89,6 +91,18 @@ struct Copy {
 }
 
 impl<M: Medium> Batch<M> {
+    /// Whether it has copies to end.
+    #[must_use]
+    pub fn has_copies(&self) -> bool {
+        !self.copies.is_empty()
+    }
+
+    /// Bytes of its copies.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
     /// Copies them. A fence makes the copies durable.
     ///
     /// # Errors
@@ -193,7 +207,8 @@ impl<M: Medium> Pool<M> {
         self.check_whole()?;
         let mut batch = Batch {
             medium: Arc::clone(&self.medium),
-            copies: Vec::new(),
+            copies: VecDeque::new(),
+            bytes: 0,
             is_record: false,
         };
         if let Some(record) = self.cleaning_record()? {
@@ -204,9 +219,24 @@ impl<M: Medium> Pool<M> {
             }
             return Ok((batch, 0));
         }
+        let looked_at = self.add_copies(&mut batch, entries.min(BATCH))?;
+        Ok((batch, looked_at))
+    }
+
+    /// Adds the next copies to those of a batch that is not written back yet, until they have `BATCH_BYTES`;
+    /// how many entries were looked at.
+    ///
+    /// # Errors
+    /// As [`Pool::clean`].
+    pub fn add_copies(
+        &mut self,
+        batch: &mut Batch<M>,
+        entries: usize,
+    ) -> Result<usize, StoreError> {
         let copies = &mut batch.copies;
-        let (mut bytes, mut looked_at) = (0, 0);
-        while looked_at < entries.min(BATCH) && bytes < BATCH_BYTES {
+        let before = copies.len();
+        let mut looked_at = 0;
+        while looked_at < entries && batch.bytes < BATCH_BYTES {
             let next = self.cleaning_mut().next_slot;
             let slot = self.index.next_used(next);
             self.cleaning_mut().next_slot = slot;
@@ -223,8 +253,8 @@ impl<M: Medium> Pool<M> {
                 }
                 Plan::Copy(object) => match self.begin_copy(&object) {
                     Ok(copy) => {
-                        bytes += object.header.object_bytes();
-                        copies.push(copy);
+                        batch.bytes += object.header.object_bytes();
+                        copies.push_back(copy);
                     }
                     // What was begun is ended first.
                     Err(StoreError::Full) if !copies.is_empty() => break,
@@ -234,10 +264,10 @@ impl<M: Medium> Pool<M> {
             }
             self.cleaning_mut().next_slot += 1;
         }
-        if !copies.is_empty() {
+        if copies.len() > before {
             self.guarded(|pool| pool.write_back_headers(u64::MAX))?;
         }
-        Ok((batch, looked_at))
+        Ok(looked_at)
     }
 
     /// Has the index name what was copied, and ends cleaning when nothing is left.
@@ -246,7 +276,7 @@ impl<M: Medium> Pool<M> {
     /// [`StoreError::Io`]: the medium's error, after which the pool is not used any more.
     pub fn end_clean(
         &mut self,
-        batch: Batch<M>,
+        mut batch: Batch<M>,
         fenced: io::Result<()>,
     ) -> Result<Cleaned, StoreError> {
         if let Err(error) = fenced {
@@ -260,19 +290,7 @@ impl<M: Medium> Pool<M> {
         if self.cleaning.as_ref().is_none_or(|one| one.is_over) {
             return Ok(Cleaned::Waiting);
         }
-        for copy in &batch.copies {
-            let flag = self.flag(copy.to, copy.header.sequence);
-            self.guarded(|pool| set_flag(&*pool.medium, copy.to, flag))?;
-            self.cleaning_mut().moving.remove(&copy.from);
-            // New versions that came meanwhile lead to the copy themselves.
-            if let Found::Entry { slot, word } = self.find(&copy.key) {
-                let bytes = copy.header.object_bytes();
-                if self.leads_past(word, copy) {
-                    self.index
-                        .set_word(slot, Word::to(copy.to, bytes, self.space.epoch));
-                }
-            }
-        }
+        self.end_copies(&mut batch, usize::MAX)?;
         let slot_count = self.index.slot_count();
         let cleaning = self.cleaning_mut();
         if cleaning.next_slot < slot_count {
@@ -286,6 +304,27 @@ impl<M: Medium> Pool<M> {
         }
         self.cleaning_mut().is_over = true;
         Ok(Cleaned::Going)
+    }
+
+    /// Has the index name at most `limit` copies of a batch that a fence has made durable: whoever shares the
+    /// pool may have it in between.
+    ///
+    /// # Errors
+    /// As [`Pool::end_clean`].
+    pub fn end_copies(&mut self, batch: &mut Batch<M>, limit: usize) -> Result<(), StoreError> {
+        for copy in batch.copies.drain(..limit.min(batch.copies.len())) {
+            let flag = self.flag(copy.to, copy.header.sequence);
+            self.guarded(|pool| set_flag(&*pool.medium, copy.to, flag))?;
+            self.cleaning_mut().moving.remove(&copy.from);
+            // New versions that came meanwhile lead to the copy themselves.
+            if let Found::Entry { slot, word } = self.find(&copy.key)
+                && self.leads_past(word, &copy)
+            {
+                let word = Word::to(copy.to, copy.header.object_bytes(), self.space.epoch);
+                self.index.set_word(slot, word);
+            }
+        }
+        Ok(())
     }
 
     /// The index names a version from here on. If that is in the half that is left, this pass is not the

@@ -174,9 +174,22 @@ impl<M: Medium> Pool<M> {
     /// Begins to make at most `limit` versions durable, in turn. End it with [`Pool::end_group`].
     pub fn begin_group(&mut self, limit: usize) -> Group<M> {
         let mut chosen = self.oldest_taken(limit, u64::MAX);
-        let left = limit - chosen.len();
-        chosen.extend(self.next_waiting(left, u64::MAX));
+        self.fill_up(&mut chosen, limit, u64::MAX);
         self.group_of(&chosen)
+    }
+
+    /// Adds versions that wait for their values to some that have them, until they are `limit`, or `bytes`
+    /// and one value: how many. `None`: there is no room for any.
+    ///
+    /// Those that have them come first: a header is durable before what is behind it in the log, so whoever
+    /// makes the newest durable before the oldest writes the blocks of all between them, and once more later.
+    pub fn fill_up(&mut self, chosen: &mut Vec<u64>, limit: usize, bytes: u64) -> Option<usize> {
+        let pending = chosen.iter().filter_map(|one| self.backlog.get(*one));
+        let taken: u64 = pending.map(|one| u64::from(one.value_bytes)).sum();
+        let left = limit.checked_sub(chosen.len()).filter(|left| *left > 0)?;
+        let next = self.next_waiting(left, bytes.checked_sub(taken).filter(|left| *left > 0)?);
+        chosen.extend(&next);
+        Some(next.len())
     }
 
     /// At most `limit` versions that wait for their values, and of their bytes `bytes` and one value at most:

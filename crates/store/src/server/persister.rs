@@ -5,6 +5,8 @@
 //! more, and what was copied is the next group. Values that clients write one-sided come without a word, so
 //! it looks for them: at once while some come, and more and more rarely while none do.
 
+mod flights;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,9 +19,10 @@ use super::fence::Fencer;
 use super::job::{Job, JobKind};
 use super::shard::{Shard, State, place_answer};
 use crate::medium::Medium;
-use crate::pool::{Cleaned, Condition, Group, Located, StoreError};
+use crate::pool::{Cleaned, Condition, Located, StoreError};
 use crate::protocol::{Answer, Refusal};
 use crate::schemes::Durable;
+use flights::Flight;
 
 /// Most versions that are looked at in a turn, and of a group that nobody waits for.
 const VERSIONS_MAX: usize = 1024;
@@ -31,8 +34,9 @@ const TAKEN_BYTES: u64 = 1 << 20;
 const GROUP_BYTES: u64 = 4 << 20;
 /// The same beside values that somebody waits for.
 const BESIDE_BYTES: u64 = 1 << 20;
-/// Entries of the index that are cleaned between two groups.
-const CLEAN_ENTRIES: usize = 64;
+/// Entries of the index that are cleaned between two groups, and at once: then whoever waits for the shard
+/// has it first.
+const CLEAN_ENTRIES: (usize, usize) = (1024, 64);
 /// Under schemes that make nothing durable on their own, so many versions may wait; then some are.
 const LAZY_BACKLOG_MAX: usize = 32_768;
 const _: () = assert!(LAZY_BACKLOG_MAX < CLIENT_VERSIONS_MAX);
@@ -55,6 +59,9 @@ pub(super) struct Persister<M> {
     looks: u64,
     /// The group that waits for its fence.
     flight: Option<Flight<M>>,
+    /// The group behind it, written back while that one waits: its fence begins when the other's is over,
+    /// so that the disk does not wait for books to be kept.
+    next: Option<Flight<M>>,
     /// When the last one began to.
     fenced: Time,
     /// As many versions were in it as may be: more are waiting.
@@ -63,14 +70,6 @@ pub(super) struct Persister<M> {
     is_asked_to_clean: bool,
     /// Versions that were looked at in turn since one was whole: as many as wait are all of them.
     passed_over: usize,
-}
-
-struct Flight<M> {
-    group: Group<M>,
-    /// Members that are given up if they are not whole.
-    decided: BTreeSet<u64>,
-    /// Which look it was.
-    look: u64,
 }
 
 /// What came of one turn.
@@ -95,6 +94,7 @@ impl<M: Medium> Persister<M> {
             awaited: BTreeMap::new(),
             looks: 0,
             flight: None,
+            next: None,
             fenced: Time::default(),
             was_full: false,
             is_asked_to_clean: false,
@@ -169,9 +169,7 @@ impl<M: Medium> Persister<M> {
         state.pool.check_whole()?;
         let mut turned = Turned::default();
         // First: who asks for what was in that group is looked at again.
-        if let Some(fenced) = state.fenced.take() {
-            turned.settled += self.land(&mut state, fenced, now)?;
-        }
+        (state, turned.settled) = self.land_if_over(shard, state, fencer, now)?;
         let looks = self.looks;
         let jobs = state.jobs.take().into_iter();
         self.jobs.extend(jobs.map(|job| Job { looks, ..job }));
@@ -191,15 +189,20 @@ impl<M: Medium> Persister<M> {
         }
         if shard.medium.is_quick() || self.is_due(&state, now) {
             state = self.begin(shard, state, fencer, now)?;
-        } else if state.wants_room {
-            state = self.take(shard, state, &mut turned, now);
+        } else {
+            if state.wants_room {
+                state = self.take(shard, state, &mut turned, now);
+            }
+            state = self.begin_next(shard, state)?;
         }
-        if let Some(fenced) = state.fenced.take() {
-            turned.settled += self.land(&mut state, fenced, now)?;
+        if state.fenced.is_some() {
+            let settled;
+            (state, settled) = self.land_if_over(shard, state, fencer, now)?;
+            turned.settled += settled;
             turned.is_more |= !self.jobs.is_empty();
         }
         let is_more;
-        (state, is_more) = self.clean(shard, state)?;
+        (state, is_more) = self.clean(shard, state, now)?;
         turned.is_more |= is_more;
         self.look_at_late(&mut state, now);
         Ok((state, turned))
@@ -224,15 +227,16 @@ impl<M: Medium> Persister<M> {
                 || is_large() < state.pool.taken_count())
     }
 
-    /// Those to look at now: those that somebody waits for, then the others in turn.
-    fn chosen(&mut self, state: &mut State<M>, bytes: u64) -> Vec<u64> {
-        let mut chosen: Vec<u64> = self.awaited.keys().copied().collect();
-        if self.is_eager(state) {
-            let next = state.pool.next_waiting(VERSIONS_MAX, bytes);
-            self.passed_over += next.len();
-            chosen.extend(next);
-        }
-        chosen
+    /// Adds those that wait for their values to some that have them, in turn, and all that somebody waits
+    /// for. Whether there is room for the former.
+    fn fill_up(&mut self, state: &mut State<M>, chosen: &mut Vec<u64>, bytes: u64) -> bool {
+        let count = match self.is_eager(state) {
+            true => state.pool.fill_up(chosen, VERSIONS_MAX, bytes),
+            false => Some(0),
+        };
+        self.passed_over += count.unwrap_or(0);
+        chosen.extend(self.awaited.keys());
+        count.is_some()
     }
 
     /// Copies values out of their landings, ahead of their group.
@@ -243,7 +247,8 @@ impl<M: Medium> Persister<M> {
         turned: &mut Turned,
         now: Time,
     ) -> Guard<'a, M> {
-        let chosen = self.chosen(&mut state, TAKEN_BYTES);
+        let mut chosen = Vec::new();
+        self.fill_up(&mut state, &mut chosen, TAKEN_BYTES);
         self.looks += 1;
         let chosen = in_order(chosen);
         let decided = state.books.decided_of(&chosen);
@@ -261,97 +266,6 @@ impl<M: Medium> Persister<M> {
         self.pass_over(&mut state, &waiting, &decided, self.looks);
         self.do_jobs(&mut state, now);
         state
-    }
-
-    /// Begins to make a group durable, if there is something to be made so.
-    fn begin<'a>(
-        &mut self,
-        shard: &'a Shard<M>,
-        mut state: Guard<'a, M>,
-        fencer: &Fencer,
-        now: Time,
-    ) -> Result<Guard<'a, M>, StoreError> {
-        let bytes = match (shard.medium.is_quick(), self.awaited.is_empty()) {
-            (true, _) => u64::MAX,
-            (false, true) => GROUP_BYTES,
-            (false, false) => BESIDE_BYTES,
-        };
-        state.wants_room = false;
-        let mut chosen = self.chosen(&mut state, bytes);
-        chosen.extend(state.pool.oldest_taken(VERSIONS_MAX, bytes));
-        if chosen.is_empty() && !state.pool.is_lease_short() {
-            return Ok(state);
-        }
-        let chosen = in_order(chosen);
-        self.looks += 1;
-        let look = self.looks;
-        let is_alone = !self.awaited.is_empty() && chosen.len() == state.pool.backlog();
-        let decided = state.books.decided_of(&chosen);
-        let mut group = state.pool.group_of(&[]);
-        for some in chosen.chunks(BOOKED_AT_ONCE) {
-            state.pool.add_to(&mut group, some);
-            MutexGuard::bump(&mut state);
-        }
-        drop(state);
-        let written = group.write_back();
-        // Another thread waits for it, unless that is quicker here, or nothing else is to be done.
-        let is_over =
-            is_alone || shard.medium.is_quick() || written.is_err() || !group.needs_fence();
-        let fenced = match written {
-            Ok(()) if is_over => group.fence(),
-            written => written,
-        };
-        self.flight = Some(Flight {
-            group,
-            decided,
-            look,
-        });
-        self.fenced = now;
-        if !is_over {
-            fencer.fence(shard);
-        }
-        state = shard.lock();
-        if is_over {
-            state.fenced = Some(fenced);
-        }
-        Ok(state)
-    }
-
-    /// Ends the group whose fence is over; how many versions are durable.
-    fn land(
-        &mut self,
-        state: &mut Guard<'_, M>,
-        fenced: std::io::Result<()>,
-        now: Time,
-    ) -> Result<usize, StoreError> {
-        let Some(Flight {
-            mut group,
-            decided,
-            look,
-        }) = self.flight.take()
-        else {
-            return Ok(0);
-        };
-        let mut waiting = Vec::new();
-        let mut count = 0;
-        if fenced.is_ok() {
-            while group.has_members() {
-                let some = state.pool.end_members(&mut group, BOOKED_AT_ONCE)?;
-                for sequence in &some.durable {
-                    self.awaited.remove(sequence);
-                    state.is_stored(&self.shard.outboxes, *sequence);
-                }
-                count += some.durable.len();
-                waiting.extend(some.waiting);
-                MutexGuard::bump(state);
-            }
-        }
-        waiting.extend(state.pool.end_group(group, fenced)?.waiting);
-        waiting.sort_unstable();
-        self.was_full = count >= VERSIONS_MAX;
-        self.pass_over(state, &waiting, &decided, look);
-        self.do_jobs(state, now);
-        Ok(count)
     }
 
     /// Versions whose values turned out not to be whole in a look: who came before it waits for them no
@@ -472,6 +386,7 @@ impl<M: Medium> Persister<M> {
         &mut self,
         shard: &'a Shard<M>,
         mut state: Guard<'a, M>,
+        now: Time,
     ) -> Result<(Guard<'a, M>, bool), StoreError> {
         self.is_asked_to_clean |= std::mem::take(&mut state.wants_cleaning);
         if !self.is_asked_to_clean && !state.is_cleaning_due() && !state.is_cleaning_fenced {
@@ -486,17 +401,51 @@ impl<M: Medium> Persister<M> {
         }
         // Another record may be on its way: then it is asked for until it has begun.
         self.is_asked_to_clean &= state.pool.is_recording();
-        let begun = state.pool.begin_clean(CLEAN_ENTRIES);
+        let begun = state.pool.begin_clean(CLEAN_ENTRIES.1);
         // No room for copies: reads go on, and writes are refused.
         state.is_cleaning_stuck = matches!(begun, Err(StoreError::Full));
-        let batch = match begun {
-            Ok((batch, _)) => batch,
+        let (mut batch, mut looked_at) = match begun {
+            Ok(begun) => begun,
             Err(StoreError::Full) => return Ok((state, false)),
             Err(error) => return Err(error),
         };
+        let bytes = match self.awaited.is_empty() {
+            true => GROUP_BYTES,
+            false => BESIDE_BYTES,
+        };
+        // Many at once: a fence for them has the headers of all that is before them written.
+        while batch.has_copies() && batch.bytes() < bytes && looked_at < CLEAN_ENTRIES.0 {
+            MutexGuard::bump(&mut state);
+            match state.pool.add_copies(&mut batch, CLEAN_ENTRIES.1)? {
+                0 => break,
+                more => looked_at += more,
+            }
+        }
+        // The values of those as well, which have blocks in common with their headers.
+        let mut flight = match batch.has_copies() && !shard.medium.is_quick() {
+            true => {
+                let mut before = state.pool.oldest_taken(usize::MAX, u64::MAX);
+                if self.is_eager(&state) {
+                    let most = before.len() + VERSIONS_MAX;
+                    let more = state.pool.fill_up(&mut before, most, u64::MAX);
+                    self.passed_over += more.unwrap_or(0);
+                }
+                Some(self.gather(&mut state, &in_order(before)))
+            }
+            false => None,
+        };
         drop(state);
-        let done = batch.write_back().and_then(|()| batch.fence());
+        let written = flight.as_mut().map_or(Ok(()), |one| one.group.write_back());
+        let written = written.and_then(|()| batch.write_back());
+        let done = written.and_then(|()| batch.fence());
         state = shard.lock();
+        if let Some(over) = flight.filter(|_| done.is_ok()) {
+            self.land(&mut state, over, Ok(()), now)?;
+        }
+        while done.is_ok() && batch.has_copies() {
+            state.pool.end_copies(&mut batch, BOOKED_AT_ONCE)?;
+            MutexGuard::bump(&mut state);
+        }
         let cleaned = state.pool.end_clean(batch, done)?;
         if cleaned == Cleaned::Done {
             state.used_after_cleaning = state.pool.log_bytes().0;

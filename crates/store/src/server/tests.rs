@@ -13,11 +13,13 @@ use super::outbox::{Outbox, Outboxes};
 use super::persister::Persister;
 use super::shard::{Reply, Shard};
 use crate::landing::Area;
-use crate::medium::{Medium as _, ModelMedium};
+use crate::medium::{Medium, ModelMedium};
 use crate::no_threads::without_threads;
 use crate::pool::{Condition, Located, Pool, PoolConfig, Source, StoreError};
 use crate::protocol::{Answer, INLINE_BYTES_MAX, Refusal, Request};
 use crate::schemes::{EFactory, Forca, Saw, Scheme};
+
+mod disk;
 
 type Model = Pool<ModelMedium>;
 
@@ -28,9 +30,9 @@ const OTHER: ClientId = ClientId(2);
 const MEMORY: usize = 8;
 const DISK: usize = 512;
 
-struct Bench {
-    shard: Arc<Shard<ModelMedium>>,
-    persister: Persister<ModelMedium>,
+struct Bench<M> {
+    shard: Arc<Shard<M>>,
+    persister: Persister<M>,
     area: Arc<Area>,
     now: Time,
 }
@@ -43,8 +45,8 @@ fn new_pool(len: usize, unit: usize, entry_count: u64) -> Model {
     Pool::create(ModelMedium::new(len, unit), config).unwrap()
 }
 
-impl Bench {
-    fn new(pool: Model, scheme: impl Scheme + 'static) -> Self {
+impl<M: Medium> Bench<M> {
+    fn new(pool: Pool<M>, scheme: impl Scheme + 'static) -> Self {
         let outboxes = Arc::new(Outboxes {
             threads: Vec::new(),
             peers: Outbox::new(Waker::new().unwrap()),
@@ -150,11 +152,13 @@ fn synced(lost: u64) -> Option<Answer> {
 #[test]
 fn what_a_read_made_durable_is_waited_for_no_more() {
     let mut bench = Bench::new(new_pool(1 << 20, MEMORY, 64), Forca { memo: true });
-    let written = |bench: &Bench, key: &[u8]| {
+    let written = |bench: &Bench<ModelMedium>, key: &[u8]| {
         let (_, offset) = bench.space(ONE, key, b"value");
         bench.shard.medium.write(offset, b"value");
     };
-    let read = |bench: &Bench, key: &'static [u8]| bench.ask(OTHER, 0, Request::Locate { key });
+    let read = |bench: &Bench<ModelMedium>, key: &'static [u8]| {
+        bench.ask(OTHER, 0, Request::Locate { key })
+    };
     written(&bench, b"first");
     assert!(matches!(read(&bench, b"first"), Some(Answer::Place { .. })));
     assert_eq!(bench.sync(ONE, 5), synced(0));
@@ -339,7 +343,7 @@ fn a_log_that_is_full_of_values_is_cleaned_once() {
     }
     assert!(pool.is_cleaning_due(), "{:?}", pool.log_bytes());
     let mut bench = Bench::new(pool, EFactory);
-    let free = |bench: &Bench| bench.shard.lock().pool.unused();
+    let free = |bench: &Bench<ModelMedium>| bench.shard.lock().pool.unused();
     let before = free(&bench);
     for _ in 0..10 {
         bench.turn();
@@ -356,7 +360,7 @@ fn a_log_that_is_full_of_values_is_cleaned_once() {
 #[test]
 fn a_log_is_cleaned_for_who_asks_if_that_leaves_something_out() {
     let mut bench = Bench::new(new_pool(1 << 20, DISK, 64), EFactory);
-    let ask = |bench: &mut Bench| {
+    let ask = |bench: &mut Bench<ModelMedium>| {
         let answer = bench.ask(OTHER, 0, Request::Clean { shard: 0 });
         assert!(is_stored(answer));
         bench.turn();
@@ -462,7 +466,7 @@ fn one_client_leaves_room_for_requests_of_others_that_wait() {
     let busy = refused(Refusal::Busy);
     bench.space(OTHER, b"key", b"on its way");
     let large = vec![1; INLINE_BYTES_MAX];
-    let put = |bench: &Bench, client, value: &[u8]| {
+    let put = |bench: &Bench<ModelMedium>, client, value: &[u8]| {
         let request = Request::Put {
             condition: Condition::Absent,
             is_durable: false,

@@ -68,6 +68,18 @@ pub trait Medium: Send + Sync {
     /// As [`write_back`](Self::write_back).
     fn fence(&self) -> io::Result<()>;
 
+    /// Says that the next [`end_fence`](Self::end_fence) is for what was written back until now.
+    fn begin_fence(&self) {}
+
+    /// The fence that was begun, where somebody else waits for it: what is written back meanwhile need not be
+    /// durable, and would be written half made.
+    ///
+    /// # Errors
+    /// As [`write_back`](Self::write_back).
+    fn end_fence(&self) -> io::Result<()> {
+        self.fence()
+    }
+
     /// Whether a fence takes no longer than telling another thread of it: who needs something durable
     /// does it himself then. Such a fence counts for what its own thread wrote back.
     fn is_quick(&self) -> bool;
@@ -130,6 +142,36 @@ mod tests {
             assert_eq!(bytes(&again, 1000, 100), [7; 100]);
             assert_eq!(bytes(&again, len - 5000, 5000), [6; 5000]);
             assert_eq!(bytes(&again, 2 << 20, 10), [0; 10]);
+        }
+    }
+
+    #[test]
+    fn a_fence_that_was_begun_is_for_what_was_written_back_before_that() {
+        let file = tempfile::tempfile_in("/var/tmp").unwrap();
+        file.set_len(1 << 20).unwrap();
+        let medium = FileMedium::open(file.try_clone().unwrap()).unwrap();
+        medium.write_back(0..1 << 20).unwrap();
+        medium.fence().unwrap();
+        let written = |medium: &FileMedium| medium.written_bytes() / 4096 - 256;
+        let write = |at: u64| {
+            medium.write(at, &[7; 100]);
+            medium.write_back(at..at + 100).unwrap();
+        };
+        write(8192);
+        medium.begin_fence();
+        write(16384);
+        medium.end_fence().unwrap();
+        assert_eq!(written(&medium), 1);
+        medium.begin_fence();
+        write(32768);
+        // A whole fence takes what was begun along, and nothing is left of that.
+        medium.fence().unwrap();
+        assert_eq!(written(&medium), 3);
+        medium.end_fence().unwrap();
+        assert_eq!(written(&medium), 3);
+        let again = FileMedium::look(file).unwrap();
+        for at in [8192, 16384, 32768] {
+            assert_eq!(bytes(&again, at, 100), [7; 100]);
         }
     }
 

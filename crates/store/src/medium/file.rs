@@ -21,11 +21,18 @@ use disk::{BLOCK_BYTES, Buffer, Disk};
 #[derive(Debug)]
 pub struct FileMedium {
     memory: Arc<Region>,
-    /// Blocks that were written back since the last fence.
-    pending: Mutex<BTreeSet<u64>>,
+    pending: Mutex<Pending>,
     /// `None`: a copy in memory, of which nothing is ever written.
     writing: Option<Mutex<Writing>>,
     written_bytes: AtomicU64,
+}
+
+/// Blocks that were written back, and are in no fence.
+#[derive(Debug, Default)]
+struct Pending {
+    blocks: BTreeSet<u64>,
+    /// Those of a fence that was begun.
+    begun: BTreeSet<u64>,
 }
 
 #[derive(Debug)]
@@ -82,8 +89,24 @@ impl FileMedium {
         Ok((medium, disk))
     }
 
-    fn flush(&self, writing: &mut Writing) -> io::Result<()> {
-        let blocks = std::mem::take(&mut *lock(&self.pending));
+    /// Makes what `choose` takes durable.
+    fn flush(&self, choose: impl FnOnce(&mut Pending) -> BTreeSet<u64>) -> io::Result<()> {
+        let Some(writing) = &self.writing else {
+            return Ok(());
+        };
+        // What this thread wrote back may be in the flush of another: it waits for that one, and then
+        // for its own.
+        let mut writing = lock(writing);
+        if writing.is_broken {
+            return Err(io::Error::other("the pool's disk failed before"));
+        }
+        let flushed = self.make_durable(choose(&mut lock(&self.pending)), &mut writing);
+        // After a failed fdatasync the kernel may have dropped what it had not written.
+        writing.is_broken = flushed.is_err();
+        flushed
+    }
+
+    fn make_durable(&self, blocks: BTreeSet<u64>, writing: &mut Writing) -> io::Result<()> {
         let blocks: Vec<u64> = blocks.into_iter().collect();
         let (disk, buffer) = (&mut writing.disk, &mut writing.buffer);
         let written = disk.make_durable(&blocks, &self.memory, buffer)?;
@@ -112,7 +135,7 @@ impl Medium for FileMedium {
     fn write_back(&self, range: Range<u64>) -> io::Result<()> {
         if self.writing.is_some() && !range.is_empty() {
             let blocks = range.start / BLOCK_BYTES..range.end.div_ceil(BLOCK_BYTES);
-            lock(&self.pending).extend(blocks);
+            lock(&self.pending).blocks.extend(blocks);
         }
         Ok(())
     }
@@ -123,19 +146,21 @@ impl Medium for FileMedium {
     }
 
     fn fence(&self) -> io::Result<()> {
-        let Some(writing) = &self.writing else {
-            return Ok(());
-        };
-        // What this thread wrote back may be in the flush of another: it waits for that one, and then
-        // for its own.
-        let mut writing = lock(writing);
-        if writing.is_broken {
-            return Err(io::Error::other("the pool's disk failed before"));
-        }
-        let flushed = self.flush(&mut writing);
-        // After a failed fdatasync the kernel may have dropped what it had not written.
-        writing.is_broken = flushed.is_err();
-        flushed
+        self.flush(|pending| {
+            let mut all = std::mem::take(&mut pending.blocks);
+            all.append(&mut pending.begun);
+            all
+        })
+    }
+
+    fn begin_fence(&self) {
+        let mut pending = lock(&self.pending);
+        let Pending { blocks, begun } = &mut *pending;
+        begun.append(blocks);
+    }
+
+    fn end_fence(&self) -> io::Result<()> {
+        self.flush(|pending| std::mem::take(&mut pending.begun))
     }
 
     fn is_quick(&self) -> bool {

@@ -40,6 +40,7 @@ impl Fencer {
 
     /// Begins a fence of all that was written back. The shard is not locked by the caller.
     pub fn fence<M: Medium>(&self, shard: &Shard<M>) {
+        shard.medium.begin_fence();
         match self {
             Self::Thread(begin) => begin
                 .send(())

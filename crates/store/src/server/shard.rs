@@ -189,7 +189,7 @@ impl<M: Medium> Shard<M> {
 
     /// Waits in the fence that the persister began.
     pub fn end_fence(&self) {
-        let fenced = self.medium.fence();
+        let fenced = self.medium.end_fence();
         self.lock().fenced = Some(fenced);
         self.work.notify_one();
     }

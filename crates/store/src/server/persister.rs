@@ -34,6 +34,8 @@ const TAKEN_BYTES: u64 = 1 << 20;
 const GROUP_BYTES: u64 = 4 << 20;
 /// The same beside values that somebody waits for.
 const BESIDE_BYTES: u64 = 1 << 20;
+/// Bytes of the values before copies that go with these.
+const BEFORE_BYTES: u64 = 8 * GROUP_BYTES;
 /// Entries of the index that are cleaned between two groups, and at once: then whoever waits for the shard
 /// has it first.
 const CLEAN_ENTRIES: (usize, usize) = (1024, 64);
@@ -409,9 +411,9 @@ impl<M: Medium> Persister<M> {
             Err(StoreError::Full) => return Ok((state, false)),
             Err(error) => return Err(error),
         };
-        let bytes = match self.awaited.is_empty() {
-            true => GROUP_BYTES,
-            false => BESIDE_BYTES,
+        let (bytes, bytes_before) = match self.awaited.is_empty() {
+            true => (GROUP_BYTES, BEFORE_BYTES),
+            false => (BESIDE_BYTES, BESIDE_BYTES),
         };
         // Many at once: a fence for them has the headers of all that is before them written.
         while batch.has_copies() && batch.bytes() < bytes && looked_at < CLEAN_ENTRIES.0 {
@@ -424,10 +426,10 @@ impl<M: Medium> Persister<M> {
         // The values of those as well, which have blocks in common with their headers.
         let mut flight = match batch.has_copies() && !shard.medium.is_quick() {
             true => {
-                let mut before = state.pool.oldest_taken(usize::MAX, u64::MAX);
+                let mut before = state.pool.oldest_taken(usize::MAX, bytes_before);
                 if self.is_eager(&state) {
                     let most = before.len() + VERSIONS_MAX;
-                    let more = state.pool.fill_up(&mut before, most, u64::MAX);
+                    let more = state.pool.fill_up(&mut before, most, bytes_before);
                     self.passed_over += more.unwrap_or(0);
                 }
                 Some(self.gather(&mut state, &in_order(before)))

@@ -223,11 +223,14 @@ impl<M: Medium> Pool<M> {
         Ok((batch, looked_at))
     }
 
-    /// Adds the next copies to those of a batch that is not written back yet, until they have `BATCH_BYTES`;
-    /// how many entries were looked at.
+    /// Adds the next copies to those of a batch that has some and is not written back yet, until they have
+    /// `BATCH_BYTES`; how many entries were looked at.
     ///
     /// # Errors
     /// As [`Pool::clean`].
+    ///
+    /// # Panics
+    /// The log is not being cleaned: the batch has no copies.
     pub fn add_copies(
         &mut self,
         batch: &mut Batch<M>,

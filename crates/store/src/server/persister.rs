@@ -415,7 +415,7 @@ impl<M: Medium> Persister<M> {
             true => (GROUP_BYTES, BEFORE_BYTES),
             false => (BESIDE_BYTES, BESIDE_BYTES),
         };
-        // Many at once: a fence for them has the headers of all that is before them written.
+        // Many at once: their fence has the headers of all versions before them written.
         while batch.has_copies() && batch.bytes() < bytes && looked_at < CLEAN_ENTRIES.0 {
             MutexGuard::bump(&mut state);
             match state.pool.add_copies(&mut batch, CLEAN_ENTRIES.1)? {
@@ -423,19 +423,8 @@ impl<M: Medium> Persister<M> {
                 more => looked_at += more,
             }
         }
-        // The values of those as well, which have blocks in common with their headers.
-        let mut flight = match batch.has_copies() && !shard.medium.is_quick() {
-            true => {
-                let mut before = state.pool.oldest_taken(usize::MAX, bytes_before);
-                if self.is_eager(&state) {
-                    let most = before.len() + VERSIONS_MAX;
-                    let more = state.pool.fill_up(&mut before, most, bytes_before);
-                    self.passed_over += more.unwrap_or(0);
-                }
-                Some(self.gather(&mut state, &in_order(before)))
-            }
-            false => None,
-        };
+        let has_shared_blocks = batch.has_copies() && !shard.medium.is_quick();
+        let mut flight = has_shared_blocks.then(|| self.gather_before(&mut state, bytes_before));
         drop(state);
         let written = flight.as_mut().map_or(Ok(()), |one| one.group.write_back());
         let written = written.and_then(|()| batch.write_back());

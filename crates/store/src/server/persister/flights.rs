@@ -91,8 +91,20 @@ impl<M: Medium> Persister<M> {
         Ok(state)
     }
 
+    /// The group that copies of a cleaning take along: versions before them, whose values have blocks in
+    /// common with the headers that are written for the copies' sake.
+    pub(super) fn gather_before(&mut self, state: &mut Guard<'_, M>, bytes: u64) -> Flight<M> {
+        let mut before = state.pool.oldest_taken(usize::MAX, bytes);
+        if self.is_eager(state) {
+            let most = before.len() + VERSIONS_MAX;
+            let more = state.pool.fill_up(&mut before, most, bytes);
+            self.passed_over += more.unwrap_or(0);
+        }
+        self.gather(state, &in_order(before))
+    }
+
     /// A group of these versions, which is to be written back.
-    pub(super) fn gather(&mut self, state: &mut Guard<'_, M>, chosen: &[u64]) -> Flight<M> {
+    fn gather(&mut self, state: &mut Guard<'_, M>, chosen: &[u64]) -> Flight<M> {
         self.looks += 1;
         let decided = state.books.decided_of(chosen);
         let mut group = state.pool.group_of(&[]);

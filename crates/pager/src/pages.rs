@@ -28,15 +28,9 @@ pub use action::{Action, Arrival, WrittenAs};
 /// Writes under way at once. Arbitrary: enough to fill a network, and few beside a volume's queue.
 pub const WRITES_MAX: u32 = 64;
 
-/// Pause after a write that failed. A volume without space tries again by itself for as long.
-const RETRY_AFTER: Duration = Duration::from_millis(100);
-
 /// Pages that go at once, so that whoever drops them asks the kernel once: it interrupts every core
 /// that runs the program, which costs more than the drop.
 pub(crate) const BATCH_MAX: u32 = 32;
-
-/// Dirty pages that are passed over in search of a clean one. Arbitrary: some microseconds.
-const PASSED_MAX: u32 = 64;
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum State {
@@ -87,8 +81,14 @@ pub struct Pages {
     /// Pages that are resident or on their way.
     resident: u32,
     room: u32,
+    /// Pages that are clean.
+    clean: u32,
     /// Pages under way to the store.
     writing: u32,
+    /// When the last of the writes ended, or the first of those under way began.
+    progress_at: Duration,
+    /// When the last clean page arrived.
+    arrived_at: Duration,
     /// Nothing is written before.
     retry_at: Duration,
     counters: Counters,
@@ -114,7 +114,10 @@ impl Pages {
             waiting: VecDeque::new(),
             resident: 0,
             room,
+            clean: 0,
             writing: 0,
+            progress_at: Duration::ZERO,
+            arrived_at: Duration::ZERO,
             retry_at: Duration::ZERO,
             counters: Counters::default(),
         }
@@ -150,13 +153,6 @@ impl Pages {
     /// What is to be done next.
     pub fn next_action(&mut self) -> Option<Action> {
         self.actions.pop_front()
-    }
-
-    /// [`Pages::tick`] is due within this time: something waits for another try.
-    #[must_use]
-    pub fn deadline(&self, now: Duration) -> Option<Duration> {
-        let is_behind = self.free() < self.spare() && !self.queues.is_empty();
-        (is_behind && self.retry_at > now).then(|| self.retry_at - now)
     }
 
     /// Gives the pages more room, or less: then pages go until it is kept.
@@ -308,6 +304,7 @@ impl Pages {
                     self.pages[page as usize].is_stored = false;
                 }
                 self.settle(page, State::Clean);
+                self.arrived_at = now;
                 Arrival::Install { protected: true }
             }
             _ => unreachable!("page {page} was read while it is {state:?}"),
@@ -354,6 +351,7 @@ impl Pages {
     /// A write has ended: how it was written, or that it failed.
     pub fn write_done(&mut self, page: u32, written: Option<WrittenAs>, now: Duration) {
         self.writing -= 1;
+        self.progress_at = now;
         let is_failed = written.is_none() && !is_injected(InjectedFault::FailedWriteCounted);
         let entry = &mut self.pages[page as usize];
         match written {
@@ -365,7 +363,7 @@ impl Pages {
         }
         if is_failed {
             self.counters.write_failures += 1;
-            self.retry_at = now + RETRY_AFTER;
+            self.retry_at = now + room::RETRY_AFTER;
         } else {
             self.counters.writes += u64::from(written != Some(WrittenAs::Nothing));
         }
@@ -420,12 +418,11 @@ impl Pages {
 
     fn erase(&mut self, page: u32) {
         self.queues.forget(page);
-        let entry = &mut self.pages[page as usize];
-        if std::mem::take(&mut entry.is_stored) {
-            entry.state = State::Erasing;
+        if std::mem::take(&mut self.pages[page as usize].is_stored) {
+            self.set(page, State::Erasing);
             self.actions.push_back(Action::Erase(page));
         } else {
-            entry.state = State::Empty;
+            self.set(page, State::Empty);
         }
     }
 
@@ -452,36 +449,10 @@ impl Pages {
         }
     }
 
-    fn make_room(&mut self, now: Duration) {
-        // Several at once, or none. Pages that are being written will be free.
-        let least = self.spare() - (self.spare() / 4).min(BATCH_MAX);
-        if self.free() + self.writing >= least + self.over() {
-            return;
+    fn clean(&mut self, page: u32, now: Duration) {
+        if self.writing == 0 {
+            self.progress_at = now;
         }
-        let mut passed = 0;
-        while self.free() + self.writing < self.spare() + self.over() {
-            // While the store refuses writes, clean pages make room for reads.
-            let may_write = now >= self.retry_at;
-            if self.writing == WRITES_MAX || passed == PASSED_MAX {
-                return;
-            }
-            let Some(page) = self.queues.choose() else {
-                return;
-            };
-            match self.pages[page as usize].state {
-                State::Clean => self.go(page),
-                State::Dirty if !may_write => {
-                    passed += 1;
-                    self.queues.stay(page);
-                }
-                State::Dirty if is_injected(InjectedFault::DirtyDropped) => self.go(page),
-                State::Dirty => self.clean(page),
-                state => unreachable!("page {page} is queued while it is {state:?}"),
-            }
-        }
-    }
-
-    fn clean(&mut self, page: u32) {
         self.writing += 1;
         self.set(page, State::Cleaning);
         if !is_injected(InjectedFault::NotProtected) {
@@ -549,27 +520,14 @@ impl Pages {
     }
 
     fn set(&mut self, page: u32, state: State) {
-        self.pages[page as usize].state = state;
-    }
-
-    /// Pages that may become resident now.
-    fn free(&self) -> u32 {
-        self.room.saturating_sub(self.resident)
-    }
-
-    /// Pages by which the room is exceeded, after it became less.
-    fn over(&self) -> u32 {
-        self.resident.saturating_sub(self.room)
-    }
-
-    /// Pages that are kept free for faults to come.
-    fn spare(&self) -> u32 {
-        let absent = self.pages.len() as u32 - self.resident;
-        (self.room / 16).clamp(2, 256).min(absent)
+        let before = std::mem::replace(&mut self.pages[page as usize].state, state);
+        self.clean -= u32::from(before == State::Clean);
+        self.clean += u32::from(state == State::Clean);
     }
 }
 
 mod action;
 mod copy;
+mod room;
 #[cfg(test)]
 mod tests;

@@ -165,6 +165,18 @@ impl Queues {
         }
     }
 
+    /// Takes the oldest newcomer out of its queue, or else the oldest of the others.
+    pub fn take_oldest(&mut self) -> Option<u32> {
+        let queue = match self.small.len {
+            0 => self.main,
+            _ => self.small,
+        };
+        (queue.oldest != NONE).then(|| {
+            self.unlink(queue.oldest);
+            queue.oldest
+        })
+    }
+
     fn queue(&mut self, place: EvictionQueue) -> &mut Queue {
         match place {
             EvictionQueue::Small => &mut self.small,

@@ -19,7 +19,10 @@ impl Pages {
             waiting: VecDeque::new(),
             resident: 0,
             room: self.room,
+            clean: self.clean,
             writing: 0,
+            progress_at: self.progress_at,
+            arrived_at: self.arrived_at,
             retry_at: self.retry_at,
             counters: Counters::default(),
         };

@@ -59,3 +59,53 @@ fn a_thread_that_faults_again_and_again_waits_once() {
     assert_eq!(pages.waiting, [(20, true), (21, true)]);
     assert_eq!(pages.counters().waits, 2);
 }
+
+/// Does what the pages want, but for writes, which stay under way.
+fn serve_reads(pages: &mut Pages, now: Duration) {
+    while let Some(action) = pages.next_action() {
+        match action {
+            Action::Read(page) => {
+                pages.read_done(page, true, now);
+            }
+            Action::Zero(page) => {
+                pages.zero_done(page, now);
+            }
+            _ => {}
+        }
+    }
+}
+
+#[test]
+fn what_is_read_does_not_wait_for_writes_that_do_not_end() {
+    const ROOM: u32 = 32;
+    let mut pages = Pages::new(256, ROOM);
+    for page in &mut pages.pages {
+        (page.is_stored, page.state) = (true, State::Stored);
+    }
+    let mut now = Duration::ZERO;
+    // In no order, so that nothing is read ahead.
+    let scattered = |index: u32| index * index % 251;
+    // Pages are written to until writes begin, of which none ends.
+    let mut written = Vec::new();
+    while pages.writing == 0 {
+        let page = scattered(written.len() as u32);
+        pages.fault(page, true, now);
+        serve_reads(&mut pages, now);
+        written.push(page);
+    }
+    for index in 0..100 {
+        let page = scattered(index);
+        pages.fault(page, false, now);
+        serve_reads(&mut pages, now);
+        if !pages.is_resident(page) {
+            // The handler looks again when it is told to.
+            now += pages.deadline(now).expect("something is to be tried again");
+            pages.tick(now);
+            serve_reads(&mut pages, now);
+        }
+        assert!(pages.is_resident(page), "{index}");
+    }
+    // What was written to is here still: nobody else has it.
+    assert!(written.iter().all(|page| pages.is_resident(*page)));
+    assert!(pages.resident() <= ROOM);
+}

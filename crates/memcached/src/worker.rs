@@ -309,7 +309,10 @@ impl<B: Backend> Worker<B> {
             let Some(client) = self.places.client(place) else {
                 continue;
             };
-            client.is_queued = false;
+            // A client that left may have stood in the queue: its entry is no turn of its successor's.
+            if !std::mem::take(&mut client.is_queued) {
+                continue;
+            }
             let turn = client.turn(&mut self.core);
             self.core.end_turn();
             client.count_answers(&mut self.core);
@@ -531,3 +534,6 @@ fn number(place: usize) -> u32 {
 fn until_next_second(since: Duration) -> Duration {
     Duration::from_secs(1) - Duration::from_nanos(u64::from(since.subsec_nanos()))
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,73 @@
+use std::io::Write;
+use std::os::unix::net::UnixStream;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU8, AtomicU64};
+
+use cenote_kv::engine::Counters;
+use cenote_kv::memory::key_hash::KeyHasher;
+use mio::Waker;
+
+use super::*;
+use crate::backend::Alone;
+use crate::connections::ConnectionFacts;
+use crate::mailboxes::Mailbox;
+use crate::settings::Settings;
+use crate::shared::WorkerFace;
+use crate::times::Times;
+use crate::traffic::Traffic;
+use crate::transport::Transport;
+
+/// The only worker of a server without sockets.
+fn worker() -> Worker<Alone> {
+    let poll = Poll::new().unwrap();
+    let face = WorkerFace {
+        mailbox: Mailbox::new(Waker::new(poll.registry(), WAKER).unwrap()),
+        counters: Arc::new(Counters::default()),
+        traffic: Traffic::default(),
+        times: Times::default(),
+    };
+    let listener = Poll::new().unwrap();
+    let waker = Waker::new(listener.registry(), WAKER).unwrap();
+    let shared = Arc::new(Shared::new(Settings::default(), vec![face], waker));
+    let backend = Alone::new(0, 1, 64 << 20, true, KeyHasher::new([7; 16]));
+    Worker::new(poll, 0, backend, shared, Vec::new()).unwrap()
+}
+
+/// Brings a client that has said something.
+fn connect(worker: &mut Worker<Alone>, said: &[u8]) -> UnixStream {
+    let (mut peer, stream) = UnixStream::pair().unwrap();
+    peer.write_all(said).unwrap();
+    stream.set_nonblocking(true).unwrap();
+    let facts = ConnectionFacts {
+        id: 0,
+        number: 0,
+        address: String::new(),
+        listener: None,
+        last_request: AtomicU64::new(0),
+        state: AtomicU8::new(0),
+        place: OnceLock::new(),
+    };
+    worker.take_client(NewClient {
+        transport: Transport::Unix(mio::net::UnixStream::from_std(stream)),
+        facts: Arc::new(facts),
+        source: Source::User(0),
+    });
+    peer
+}
+
+#[test]
+fn a_client_at_the_place_of_one_that_left_while_queued_waits_for_room_once() {
+    let mut worker = worker();
+    // Others have all memory for answers.
+    let all = usize::MAX / 4;
+    worker.core.clients.change(Part::Answers, 0, all);
+    let _gone = connect(&mut worker, b"");
+    worker.drop_client(0);
+    let _peer = connect(&mut worker, b"version\r\n");
+    worker.take_turns();
+    assert!(worker.queue.is_empty());
+    assert!(worker.core.clients.is_waited_for(Part::Answers));
+    worker.core.clients.change(Part::Answers, all, 0);
+    worker.give_room();
+    assert_eq!(worker.queue, [0]);
+}

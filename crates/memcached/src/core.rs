@@ -363,8 +363,8 @@ impl<B: Backend> Core<B> {
         } = spread.flush(&mut self.backend, at, text);
         let mut nodes = Vec::new();
         if is_done && matches!(ticket.asker, Asker::Worker(_)) {
-            nodes = self.backend.peers().map(Peers::nodes).unwrap_or_default();
-            spread.owners = owners;
+            let all = self.backend.peers().map(Peers::nodes);
+            nodes = spread.to_ask(owners, all.unwrap_or_default());
         }
         spread.left += waits.len() + refused.len() + nodes.len();
         for why in refused {

@@ -17,6 +17,8 @@ pub(super) struct FanOut {
     pub(super) owners: u64,
     /// Partitions here that have theirs: what is stored behind a flush is not to go by a second one.
     flushed: Vec<usize>,
+    /// Nodes that were asked for theirs, for the same reason.
+    asked: Vec<u32>,
 }
 
 /// What came of flushing the partitions of a worker.
@@ -37,6 +39,18 @@ impl FanOut {
             owners,
             ..Self::default()
         }
+    }
+
+    /// Those of these nodes that are to be asked now. The owners are those of the first time: when a part comes
+    /// back its partitions have changed hands, and who has them now may have been asked before it got them.
+    pub(super) fn to_ask(&mut self, owners: u64, nodes: Vec<u32>) -> Vec<u32> {
+        if self.asked.is_empty() {
+            self.owners = owners;
+        }
+        let is_new = |node: &u32| !self.asked.contains(node);
+        let new: Vec<u32> = nodes.into_iter().filter(is_new).collect();
+        self.asked.extend(&new);
+        new
     }
 
     /// Flushes the partitions here that have not had theirs.

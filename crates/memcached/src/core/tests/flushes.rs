@@ -68,6 +68,29 @@ fn a_flush_that_a_node_hands_back_goes_to_the_next_owner() {
 }
 
 #[test]
+fn a_flush_that_is_handed_back_asks_nobody_twice_and_its_outcome_is_unknown() {
+    let mut bench = Bench::of(shared(1), vec![3, 4]);
+    bench.say("flush_all\r\n");
+    assert_eq!(bench.commit(1), "");
+    let asked = mem::take(&mut bench.core.backend.asked);
+    let [(3, ticket, text), (4, ..)] = &asked[..] else {
+        panic!("{asked:?}");
+    };
+    // Node 4 has flushed, and may have stored something since, when node 3 is found dead.
+    bench.core.backend.answers.push(*ticket, b"");
+    bench.core.backend.is_given_away = true;
+    bench.core.backend.nodes = vec![4, 5];
+    bench.core.backend.asks.push(*ticket, text);
+    assert_eq!(bench.read(), "");
+    let asked = mem::take(&mut bench.core.backend.asked);
+    let nodes: Vec<u32> = asked.iter().map(|(node, ..)| *node).collect();
+    assert_eq!(nodes, [5]);
+    bench.core.backend.answers.push(*ticket, b"");
+    assert_eq!(bench.read().as_bytes(), UNKNOWN);
+    assert!(bench.core.spreads.is_empty());
+}
+
+#[test]
 fn a_flush_of_what_is_refused_is_answered_by_the_refusal() {
     const REFUSAL: &[u8] = b"SERVER_ERROR refused\r\n";
     let refuse = |place: &mut TestBackend| {

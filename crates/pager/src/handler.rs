@@ -18,6 +18,7 @@ use cenote_volume::{Done, Op, PAGE_BYTES, Request, Worker};
 use crate::memory::{Fault, Shard};
 use crate::pages::{Action, Arrival, BATCH_MAX, Pages, WrittenAs};
 use crate::region::RegionStatus;
+use crate::reports::Failures;
 use crate::rooms::{Held, Next, Rooms};
 
 /// How long the handler polls after the last thing that happened. Arbitrary: longer than a fault
@@ -136,7 +137,10 @@ pub(crate) struct Handler {
     queued: VecDeque<Request>,
     /// Discards whose pages were not quiet.
     discards: VecDeque<(std::ops::Range<u32>, SyncSender<()>)>,
+    failures: Failures,
     started: Instant,
+    /// When the last turn looked for what is due. What falls due after that is so when it sleeps.
+    looked_at: Duration,
 }
 
 /// Whether threads waited for a shard's pages of late.
@@ -200,7 +204,9 @@ impl Handler {
             gone: Vec::new(),
             queued: VecDeque::new(),
             discards: VecDeque::new(),
+            failures: Failures::default(),
             started: Instant::now(),
+            looked_at: Duration::ZERO,
         }
     }
 
@@ -311,9 +317,9 @@ impl Handler {
                 break;
             }
         }
-        let now = self.now();
-        if self.pages.deadline(now).is_none() {
-            self.pages.tick(now);
+        self.looked_at = self.now();
+        if self.pages.deadline(self.looked_at).is_none() {
+            self.pages.tick(self.looked_at);
         }
         self.act();
         is_busy
@@ -322,9 +328,9 @@ impl Handler {
     fn end(&mut self, end: Done) {
         let (page, purpose) = untag(end.tag);
         let (now, is_ok) = (self.now(), end.result.is_ok());
-        if let Err(error) = end.result {
-            let page = self.memory.page(page);
-            tracing::warn!(page, %error, "a page of a region cannot be moved");
+        if let Err(error) = &end.result {
+            let what = "pages of a region cannot be moved";
+            self.failures.note(now, what, error);
         }
         let written = |how| is_ok.then_some(how);
         match purpose {
@@ -476,7 +482,7 @@ impl Handler {
         let settles = (self.next == Next::Again).then_some(SETTLE_PERIOD);
         let deadlines = [
             self.worker.deadline(),
-            self.pages.deadline(self.now()),
+            self.pages.deadline(self.looked_at),
             settles,
         ];
         let deadline = deadlines.into_iter().flatten().min();

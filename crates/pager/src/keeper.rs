@@ -481,7 +481,7 @@ impl Work {
             if space.is_bounded() {
                 fds.extend(space.agent().map(wait));
             }
-            deadline = deadline.into_iter().chain(space.deadline(now)).min();
+            deadline = deadline.into_iter().chain(space.deadline()).min();
         }
         // Rounded up, so that a deadline below a millisecond does not spin.
         let timeout_ms = deadline.map_or(-1, |left| {

@@ -24,6 +24,7 @@ mod memory;
 mod pages;
 mod queues;
 mod region;
+mod reports;
 mod rooms;
 mod shares;
 mod stream;

@@ -88,12 +88,14 @@ unsafe impl Sync for Memory {}
 impl Memory {
     pub fn new(page_count: u32) -> Result<Self, MemoryError> {
         let len = page_count as usize * PAGE_BYTES;
+        // Of nobody at first: a program that locks all of its memory would have every page brought in
+        // before their faults are anybody's.
         // SAFETY: a new private mapping at an address that the kernel chooses touches nothing.
         let base = unsafe {
             libc::mmap(
                 std::ptr::null_mut(),
                 len,
-                libc::PROT_READ | libc::PROT_WRITE,
+                libc::PROT_NONE,
                 libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
                 -1,
                 0,
@@ -111,6 +113,11 @@ impl Memory {
         ] {
             let range = memory.range(0, page_count as usize);
             advise(range, advice).map_err(os(what))?;
+        }
+        let (at, access) = (base.as_ptr().cast(), libc::PROT_READ | libc::PROT_WRITE);
+        // SAFETY: the range is the mapping, which nobody else knows.
+        if unsafe { libc::munlock(at, len) < 0 || libc::mprotect(at, len, access) < 0 } {
+            return Err(os("open the memory")(io::Error::last_os_error()));
         }
         Ok(memory)
     }
@@ -273,8 +280,8 @@ impl Shard {
         self.again(|| unsafe { self.ioctl(UFFDIO_WRITEPROTECT, &mut protect) })
     }
 
-    /// Takes pages out of the memory, if the kernel can by one call, which flushes the other cores'
-    /// tables once (Linux 6.16).
+    /// Takes pages out of the memory, also where the program has locked it, if the kernel can by one
+    /// call, which flushes the other cores' tables once (Linux 6.16).
     pub fn drop_pages(&self, pages: &[u32]) -> io::Result<()> {
         let mut done = 0;
         if pages.len() > 1 {
@@ -288,13 +295,14 @@ impl Shard {
             let call = libc::SYS_process_madvise;
             // SAFETY: the ranges are in the memory's mapping, as for `advise`; the list is valid for
             // the call.
-            let bytes =
-                unsafe { libc::syscall(call, PIDFD_SELF, at, count, libc::MADV_DONTNEED, 0) };
+            let bytes = unsafe {
+                libc::syscall(call, PIDFD_SELF, at, count, libc::MADV_DONTNEED_LOCKED, 0)
+            };
             // Kernels before 6.15 do not know who is meant; one may stop in the middle.
             done = usize::try_from(bytes).unwrap_or(0) / PAGE_BYTES;
         }
         for page in &pages[done..] {
-            advise(self.range(*page), libc::MADV_DONTNEED)?;
+            advise(self.range(*page), libc::MADV_DONTNEED_LOCKED)?;
         }
         Ok(())
     }

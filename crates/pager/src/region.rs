@@ -88,7 +88,10 @@ pub struct RegionStatus {
 ///
 /// It begins as zeros, whatever the volume has there, and leaves the volume's part undefined when
 /// it is dropped. A child of `fork` does not have it. Bytes that the volume lost raise SIGBUS in
-/// the thread that touches them. Whoever borrows it may pass its bytes to system calls.
+/// the thread that touches them. Whoever borrows it may pass its bytes to system calls, but not to a
+/// device that writes them by itself: `O_DIRECT`, and buffers registered with io_uring or an RDMA
+/// adapter. The kernel holds such a page for the device, and a page that went meanwhile gets nothing
+/// of it.
 ///
 /// ```no_run
 /// # fn open() -> cenote_volume::Volume { unimplemented!() }

@@ -269,6 +269,32 @@ fn what_is_touched_may_take_the_room_of_what_is_not() {
 }
 
 #[test]
+fn locked_memory_is_served_as_other_memory_is() {
+    if is_skipped() {
+        return;
+    }
+    let cluster = cluster(3, Transport::Shm);
+    let volume = cluster.volume("rs:2+1", 8 * MIB);
+    // SAFETY: takes no pointers.
+    if unsafe { libc::mlockall(libc::MCL_FUTURE) } < 0 {
+        println!("skipped: locked memory: needs the right to lock");
+        return;
+    }
+    let mut region = region(&volume, 8 * MIB, MIB);
+    let there = resident(&region);
+    // SAFETY: as above.
+    unsafe { libc::munlockall() };
+    assert_eq!(there, 0, "nothing is here before it is touched");
+    for bytes in region.bytes_mut().chunks_exact_mut(PAGE_BYTES) {
+        // SAFETY: the page is the region's. It may go all the same.
+        assert_eq!(unsafe { libc::mlock(bytes.as_ptr().cast(), PAGE_BYTES) }, 0);
+        bytes.fill(5);
+    }
+    assert!(region.bytes().iter().all(|byte| *byte == 5));
+    assert!(resident(&region) <= MIB);
+}
+
+#[test]
 fn lost_bytes_raise_sigbus_and_never_become_others() {
     if is_skipped() {
         return;

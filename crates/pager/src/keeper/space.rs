@@ -95,6 +95,9 @@ pub struct Space {
     /// Its memory cannot be served: its faults are left alone until it is dead.
     is_given_up: bool,
     is_dead: bool,
+    /// When the last turn looked for what is due. What falls due after that is so when its handler
+    /// sleeps.
+    looked_at: Duration,
     /// Address spaces that forks made.
     pub children: Vec<Space>,
 }
@@ -131,6 +134,7 @@ impl Space {
             is_ending: false,
             is_given_up: false,
             is_dead: false,
+            looked_at: Duration::ZERO,
             children: Vec::new(),
         }
     }
@@ -188,12 +192,12 @@ impl Space {
         is_held || self.put_off.is_some() || self.pages.is_awaited()
     }
 
-    pub fn deadline(&self, now: Duration) -> Option<Duration> {
+    pub fn deadline(&self) -> Option<Duration> {
         let is_refused = self.put_off.is_some() || self.is_bounded() && self.leaving.is_unsent();
         match is_refused && !self.is_given_up {
             // Nothing tells when the thread that forks has gone on.
             true => Some(AGAIN_AFTER),
-            false => self.pages.deadline(now),
+            false => self.pages.deadline(self.looked_at),
         }
     }
 
@@ -257,8 +261,9 @@ impl Space {
         if self.put_off.is_some() {
             return is_busy;
         }
-        if self.pages.deadline(store.now()).is_none() {
-            self.pages.tick(store.now());
+        self.looked_at = store.now();
+        if self.pages.deadline(self.looked_at).is_none() {
+            self.pages.tick(self.looked_at);
         }
         self.act(store);
         is_busy | self.go_on_forgetting(store)
@@ -434,9 +439,13 @@ impl Space {
     fn write(&mut self, page: u32, store: &mut Store) {
         let mut buffer = store.buffer();
         let address = self.layout.address(page);
-        // What the program took out of its memory by itself reads zeros.
         let memory = self.memory.as_ref();
         if memory.is_none_or(|memory| memory.read_exact_at(&mut buffer, address).is_err()) {
+            if self.is_unreadable(page) {
+                self.pages.write_done(page, None, store.now());
+                return store.keep(buffer);
+            }
+            // What the program took out of its memory by itself reads zeros.
             buffer.fill(0);
         }
         let is_zeros = buffer.iter().all(|byte| *byte == 0);
@@ -471,7 +480,8 @@ impl Space {
         self.in_flight -= 1;
         let (now, is_ok) = (store.now(), end.result.is_ok());
         if let Err(error) = &end.result {
-            tracing::warn!(space = self.id, page, %error, "a page of a program cannot be moved");
+            let what = "pages of programs cannot be moved";
+            store.failures.note(now, what, error);
         }
         if self.is_dead || self.is_given_up {
             return;

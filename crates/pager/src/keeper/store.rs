@@ -10,6 +10,7 @@ use cenote_volume::{Done, Op, PAGE_BYTES, Request, Worker};
 
 use super::ids::Ids;
 use super::slots::{NONE, Slots};
+use crate::reports::Failures;
 
 /// Buffers that are kept for the next reads and writes.
 const BUFFERS_MAX: usize = 256;
@@ -30,6 +31,7 @@ pub struct Store {
     pub is_full: bool,
     /// Requests that the worker had no room for.
     queued: VecDeque<Request>,
+    pub failures: Failures,
     buffers: Vec<Vec<u8>>,
     started: Instant,
 }
@@ -42,6 +44,7 @@ impl Store {
             ids: Ids::new(spaces_max),
             is_full: false,
             queued: VecDeque::new(),
+            failures: Failures::default(),
             buffers: Vec::new(),
             started: Instant::now(),
         }

@@ -73,6 +73,19 @@ impl Space {
         }
     }
 
+    /// Whether a page that could not be read is there, or may be: it stays, and is read again later.
+    /// One that is missing gets zeros, still protected.
+    pub(super) fn is_unreadable(&mut self, page: u32) -> bool {
+        match self.try_change(&Change::Restore(page, true)) {
+            Ok(was_missing) => !was_missing,
+            Err(error) if is_again(&error) => true,
+            Err(error) => {
+                self.done("look for a page", Err::<(), _>(error));
+                false
+            }
+        }
+    }
+
     /// Tries the change again that was put off. Whether there is none any more.
     pub(super) fn catch_up(&mut self, store: &mut Store) -> bool {
         let Some(change) = self.put_off.take() else {

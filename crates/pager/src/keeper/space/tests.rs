@@ -407,6 +407,41 @@ fn an_agent_that_cannot_be_told_holds_nothing() {
 }
 
 #[test]
+fn a_page_that_cannot_be_read_stays_as_it_is() {
+    let Some(mut program) = Program::begin() else {
+        return;
+    };
+    for page in 1..=12 {
+        program.touch(page, Some(u64::from(page)));
+    }
+    // The first page was taken out by the program, the others are there.
+    let (at, len) = (program.word(1) as *mut libc::c_void, PAGE_BYTES);
+    // SAFETY: the page is of the test's mapping.
+    assert_eq!(unsafe { libc::madvise(at, len, libc::MADV_DONTNEED) }, 0);
+    let null = File::open("/dev/null").expect("it is there");
+    let memory = program.space.memory.replace(null);
+    program.space.set_room(8, &mut program.store);
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while program.space.counters().write_failures < 3 {
+        assert!(Instant::now() < deadline, "they are said to be written");
+        program.go_on();
+    }
+    for page in 1..=12 {
+        let is_first = page == 1;
+        assert_eq!(
+            program.space.pages.is_resident(page),
+            !is_first,
+            "page {page}"
+        );
+    }
+    program.space.memory = memory;
+    for page in 1..=12 {
+        let read = program.touch(page, None);
+        assert_eq!(read, if page == 1 { 0 } else { u64::from(page) });
+    }
+}
+
+#[test]
 fn a_program_that_gives_much_memory_up_lets_others_have_their_turn() {
     let Some(mut program) = Program::of_pages(3 * FORGET_MAX, Turn::shared()) else {
         return;
@@ -458,8 +493,7 @@ fn a_program_that_forks_for_long_holds_up_nobody_and_loses_nothing() {
         let is_late = waiting.join().expect("the thread ends");
         assert!(!is_late, "the handler waited for the program");
         assert!(program.space.is_awaited() && !program.space.is_told());
-        let now = program.store.now();
-        assert_eq!(program.space.deadline(now), Some(AGAIN_AFTER));
+        assert_eq!(program.space.deadline(), Some(AGAIN_AFTER));
         forks.store(false, Ordering::SeqCst);
         while !threads.iter().all(thread::JoinHandle::is_finished) {
             program.go_on();

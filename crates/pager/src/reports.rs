@@ -1,0 +1,93 @@
+//! What handlers have to say. Another thread says it: whoever takes the lines may be stopped, or may
+//! wait for a page itself, and a handler waits for neither.
+
+use std::sync::OnceLock;
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::time::Duration;
+
+/// Lines that wait to be said. More are left out: the first ones say what is wrong.
+const WAITING_MAX: usize = 64;
+
+/// How often a handler says that pages cannot be moved.
+const PERIOD: Duration = Duration::from_secs(1);
+
+type Line = Box<dyn FnOnce() + Send>;
+
+static LINES: OnceLock<SyncSender<Line>> = OnceLock::new();
+
+/// Has `line` said by a thread that may wait.
+pub(crate) fn say(line: impl FnOnce() + Send + 'static) {
+    let lines = LINES.get_or_init(|| {
+        let (lines, inbox) = sync_channel::<Line>(WAITING_MAX);
+        let thread = std::thread::Builder::new().name("cenote-pager-log".to_owned());
+        // Without a thread nothing is said, and pages are served all the same.
+        let begun = thread.spawn(move || inbox.into_iter().for_each(|line| line()));
+        begun.map(drop).ok();
+        lines
+    });
+    lines.try_send(Box::new(line)).ok();
+}
+
+/// Pages that could not be moved, of one handler.
+#[derive(Default)]
+pub(crate) struct Failures {
+    /// Since the last line about them.
+    unsaid: u64,
+    say_at: Duration,
+}
+
+impl Failures {
+    /// One more, for that reason: said now and then.
+    pub fn note(&mut self, now: Duration, what: &'static str, error: &impl ToString) {
+        self.unsaid += 1;
+        if now < self.say_at {
+            return;
+        }
+        self.say_at = now + PERIOD;
+        let (pages, error) = (std::mem::take(&mut self.unsaid), error.to_string());
+        say(move || tracing::warn!(pages, error, "{what}"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+    use std::sync::mpsc::channel;
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+
+    #[test]
+    fn who_says_something_waits_for_nobody() {
+        let said = Arc::new(AtomicU64::new(0));
+        let held = Arc::new(Mutex::new(()));
+        let guard = held.lock().expect("no test panics with it");
+        // More than are kept, while the first one cannot be said.
+        for _ in 0..WAITING_MAX * 3 {
+            let (held, said) = (Arc::clone(&held), Arc::clone(&said));
+            say(move || {
+                drop(held.lock());
+                said.fetch_add(1, Ordering::Relaxed);
+            });
+        }
+        drop(guard);
+        // The next one that finds room is said after them.
+        let (done, inbox) = channel();
+        while inbox.try_recv().is_err() {
+            let done = done.clone();
+            say(move || done.send(()).unwrap_or(()));
+            std::thread::yield_now();
+        }
+        let said = said.load(Ordering::Relaxed);
+        assert!((1..=WAITING_MAX as u64 + 1).contains(&said), "{said}");
+    }
+
+    #[test]
+    fn pages_that_cannot_be_moved_are_counted_between_two_lines() {
+        let mut failures = Failures::default();
+        for millis in 0..1500 {
+            failures.note(Duration::from_millis(millis), "no page is moved", &"why");
+        }
+        assert_eq!(failures.unsaid, 499);
+    }
+}

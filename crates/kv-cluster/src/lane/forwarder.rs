@@ -66,6 +66,23 @@ struct Asked {
     text: Bytes,
 }
 
+impl Way {
+    /// Hands back what waits to be sent, and says how much memory that took. A flush is for this node in any
+    /// case, until it owns nothing.
+    fn hand_back(&mut self, asks: &mut Batch) -> usize {
+        let mut bytes = 0;
+        self.waiting.retain(|asked| {
+            let is_flush = asked.text.starts_with(b"flush_all");
+            if !is_flush {
+                bytes += cost(&asked.text);
+                asks.push(asked.ticket, &asked.text);
+            }
+            is_flush
+        });
+        bytes
+    }
+}
+
 /// The memory that a text takes while it waits.
 fn cost(text: &[u8]) -> usize {
     ENTRY_BYTES + text.len()
@@ -144,6 +161,12 @@ impl Forwarding {
         way.link = way.link.wrapping_add(1);
         way.unanswered = 0;
         way.is_open = true;
+    }
+
+    /// A node has a partition less: what waits for it is to ask again.
+    pub(super) fn note_loss(&mut self, node: NodeId, asks: &mut Batch) {
+        let way = self.nodes.entry(node).or_default();
+        self.asked_bytes -= way.hand_back(asks);
     }
 
     /// A node has nothing any more: what waits for it is to ask again, and what was sent it passes on.
@@ -247,18 +270,10 @@ impl Forwarding {
         }
     }
 
-    /// Whoever waits for a node that cannot be reached is to ask again: another may be the owner by now. A
-    /// flush is for this node in any case, until it owns nothing.
+    /// Whoever waits for a node that cannot be reached is to ask again: another may be the owner by now.
     pub(super) fn take_waiting(&mut self, asks: &mut Batch) {
         for way in self.nodes.values_mut().filter(|way| !way.is_open) {
-            way.waiting.retain(|asked| {
-                let is_flush = asked.text.starts_with(b"flush_all");
-                if !is_flush {
-                    self.asked_bytes -= cost(&asked.text);
-                    asks.push(asked.ticket, &asked.text);
-                }
-                is_flush
-            });
+            self.asked_bytes -= way.hand_back(asks);
         }
     }
 

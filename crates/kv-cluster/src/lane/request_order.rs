@@ -67,19 +67,72 @@ impl Changing {
         if std::mem::replace(number, view.number) == view.number {
             return;
         }
+        let mut formers = Vec::new();
         for (partition, known) in owners.iter_mut().enumerate() {
             let owner = view.owner(partition).map(|owner| owner.node);
             let former = std::mem::replace(known, owner);
-            let Some(former) = former.filter(|former| owner != Some(*former)) else {
-                continue;
-            };
+            let former = former.filter(|former| owner != Some(*former));
+            formers.extend(former.map(|former| (partition, former)));
+        }
+        for (partition, former) in formers {
+            let mut owners = self.owners.iter().flat_map(|(_, owners)| owners);
+            let has_others = owners.any(|owner| *owner == Some(former));
             // To an owner in between nothing was sent.
             let former = NodeId(former);
-            forwarding.let_go(former, asks);
+            if has_others {
+                forwarding.note_loss(former, asks);
+            } else {
+                forwarding.let_go(former, asks);
+            }
             if let Some(mark) = forwarding.mark(former) {
                 let index = seat * self.k + partition;
                 self.waits.entry(index).or_insert((mark, now));
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use cenote_kv::group::process::Process;
+    use cenote_kv::group::view::Scheme;
+    use cenote_memcached::{Asker, Ticket};
+
+    use super::*;
+
+    #[test]
+    fn a_flush_waits_for_a_node_until_it_owns_nothing() {
+        let process = |node| Process {
+            node,
+            incarnation: 1,
+        };
+        let both = View::first(Scheme::Coded, &[process(1)], &[process(0)]);
+        let without = both.without(|dead| dead == process(1));
+        let without = without.expect("a parity is there");
+        let mut changing = Changing::new(2, 1);
+        let mut forwarding = Forwarding::new(1 << 20);
+        let now = Instant::now();
+        let mut note = |seat, view, forwarding: &mut Forwarding| {
+            let mut asks = Batch::default();
+            changing.note_view(seat, view, forwarding, &mut asks, now);
+            let texts = asks.iter().map(|(_, text)| text.to_vec());
+            texts.collect::<Vec<_>>()
+        };
+        for seat in 0..2 {
+            assert!(note(seat, &both, &mut forwarding).is_empty());
+        }
+        let ticket = Ticket {
+            asker: Asker::Worker(0),
+            client: 7,
+            generation: 1,
+            slot: 1,
+        };
+        let texts = [&b"flush_all 0\r\n"[..], b"get a\r\n"];
+        for text in texts {
+            forwarding.ask(NodeId(1), ticket, text);
+        }
+        assert_eq!(note(0, &without, &mut forwarding), [texts[1]]);
+        assert_eq!(note(1, &without, &mut forwarding), [texts[0]]);
+        assert!(forwarding.is_quiet() && forwarding.asked_bytes() == 0);
     }
 }

@@ -57,11 +57,12 @@ pub struct Pool<M> {
     index: Index,
     /// Entries of the index.
     entries: u64,
-    /// Entries that were taken away although the log still has their keys: a walk of it meets them.
+    /// Entries that were taken away although the half of the log that is left, or an earlier one, still
+    /// has their keys: a walk of it meets them.
     dropped: u64,
     /// Keys without a value when it was opened, of those that the log has.
     empty_at_open: u64,
-    /// Where versions are whose keys had no entry, and get one when they are durable.
+    /// Where versions are whose keys may have no entry: until they are durable, or for good.
     unnamed: HashSet<u64>,
     named: Named,
     /// While one half of the log is copied to the other.
@@ -498,7 +499,7 @@ impl<M: Medium> Pool<M> {
                 self.index.add(slot, header.hash, key, word);
                 self.entries += 1;
             }
-        } else if let Found::Free { .. } = found {
+        } else if !self.is_entry_lasting(found) {
             self.unnamed.insert(at);
         }
         Ok(Allocation {
@@ -506,6 +507,14 @@ impl<M: Medium> Pool<M> {
             at,
             value_at: header.value_at(at),
         })
+    }
+
+    /// Whether a key has an entry that the cleaning which is under way does not take away.
+    fn is_entry_lasting(&self, found: Found) -> bool {
+        match found {
+            Found::Entry { word, .. } => word.object_at().is_some_and(|at| self.is_in_use(at)),
+            Found::Free { .. } => false,
+        }
     }
 
     /// Where the version is that comes before a new one. While the log is cleaned those that were given up

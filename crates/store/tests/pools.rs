@@ -407,6 +407,54 @@ fn a_pool_that_takes_new_keys_while_it_is_cleaned_is_opened_after_a_crash() {
     }
 }
 
+/// Keys of which versions that never came are in the new half, and nothing else is left: one was deleted
+/// before, the other is new.
+#[test]
+fn a_key_that_cleaning_leaves_a_lost_version_of_has_its_place() {
+    let take = |pool: &mut Pool<ModelMedium>, key: &[u8]| {
+        let landing = Source::Landing(Box::new(b"other".to_vec()));
+        let taken = pool.allocate(key, 5, 1, landing, Condition::Always);
+        let sequence = taken.unwrap().sequence;
+        assert!(pool.give_up(sequence));
+    };
+    let cases =
+        [Named::AtAllocation, Named::WhenDurable].map(|named| [(named, false), (named, true)]);
+    for (named, is_killed) in cases.into_iter().flatten() {
+        let mut pool = Pool::create(ModelMedium::new(POOL_BYTES, 512), CONFIG).unwrap();
+        pool.name_versions(named);
+        pool.put_durable(b"deleted", b"x", Condition::Always)
+            .unwrap();
+        pool.delete(b"deleted", Condition::Always).unwrap();
+        let (record, _) = pool.begin_clean(1).unwrap();
+        let fenced = record.fence();
+        assert_eq!(pool.end_clean(record, fenced).unwrap(), Cleaned::Going);
+        take(&mut pool, b"deleted");
+        take(&mut pool, b"new");
+        if is_killed {
+            (pool, _) = Pool::open(pool.medium().crashed(|| true)).unwrap();
+            pool.name_versions(named);
+        }
+        while pool.clean(64).unwrap() != Cleaned::Done {}
+        let mut added = 0;
+        while pool
+            .put_durable(format!("{added}").as_bytes(), b"y", Condition::Always)
+            .is_ok()
+        {
+            added += 1;
+        }
+        assert_eq!(added, CONFIG.entry_count - 3, "{named:?}, {is_killed}");
+        let (mut opened, found) = Pool::open(pool.medium().crashed(|| false)).unwrap();
+        assert_eq!(found.objects, added);
+        // Once they are gone from the log their places are others'.
+        while opened.clean(64).unwrap() != Cleaned::Done {}
+        for more in ["more", "and more"] {
+            opened
+                .put_durable(more.as_bytes(), b"y", Condition::Always)
+                .unwrap();
+        }
+    }
+}
+
 /// Space that was taken and never written to has its place, too, in one life after the other.
 #[test]
 fn a_pool_whose_values_never_came_is_opened_again_and_again() {

@@ -454,11 +454,7 @@ impl<M: Medium> Pool<M> {
         self.cleaning = None;
         let active = self.head.half(self.space.active);
         self.unnamed.retain(|at| active.contains(at));
-        self.dropped = match self.named {
-            Named::AtAllocation => 0,
-            // Their entries may have been taken away since they came.
-            Named::WhenDurable => self.backlog() as u64,
-        };
+        self.dropped = 0;
     }
 
     /// Gives an object a place in the half in use, with its header and without its value and its flag.

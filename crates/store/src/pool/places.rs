@@ -30,11 +30,21 @@ impl<M: Medium> Pool<M> {
         self.index.slot_count()
     }
 
+    /// Takes an entry away. Its key is counted on: for as long as an object in the half in use has it, or
+    /// until cleaning ends.
     pub(super) fn remove_entry(&mut self, slot: u64) {
         if self.index.hash(slot) != 0 {
             self.entries -= 1;
-            self.dropped += 1;
+            match self.index.word(slot).object_at() {
+                Some(at) if self.is_in_use(at) => _ = self.unnamed.insert(at),
+                _ => self.dropped += 1,
+            }
         }
         self.index.remove(slot);
+    }
+
+    /// Whether a place is in the half of the log that new versions go to.
+    pub(super) fn is_in_use(&self, at: u64) -> bool {
+        self.head.half(self.space.active).contains(&at)
     }
 }

@@ -255,19 +255,23 @@ impl<M: Medium> Pool<M> {
                     }
                     self.name(slot, at, header);
                 }
-                None => self.index.set_word(slot, Word::default()),
+                // It is taken away once the others have their flags.
+                None => {
+                    let newest = candidates.last().expect("a slot with candidates");
+                    self.name(slot, newest.at, newest.header);
+                }
             }
         }
         completed
     }
 
-    /// Takes entries away that lead to nothing, or to a deletion in the half in use that nothing older is
-    /// behind. How many have values.
+    /// Takes entries away that lead to no durable version. How many have values.
     fn drop_deleted(&mut self) -> u64 {
         let mut objects = 0;
         let mut slot = self.index.next_used(0);
         while slot < self.index.slot_count() {
-            match self.object(self.index.word(slot)) {
+            let named = self.object(self.index.word(slot));
+            match named.filter(|named| self.is_durable(named.at)) {
                 Some(object) => objects += u64::from(object.header.kind == Kind::Value),
                 None if self.index.hash(slot) != 0 => {
                     self.remove_entry(slot);

@@ -1,7 +1,7 @@
 //! The time of a partition and its flushes, as they are once what is under way is committed.
 
 use super::operation::Effect;
-use super::owner::Owner;
+use super::owner::{Owner, comes_before};
 use super::replica::Xid;
 use crate::memory::table::Entry;
 
@@ -13,14 +13,14 @@ pub(super) struct Horizon {
     pub(super) now: u32,
     /// A flush that is still to come then.
     pub(super) flush_at: Option<u32>,
-    /// Items with a smaller cas number are gone.
+    /// Items whose cas numbers [come before](comes_before) this one are gone.
     pub(super) flushed_below: u64,
 }
 
 impl Horizon {
     pub(super) fn is_live(&self, entry: &Entry) -> bool {
         let is_expired = entry.expiry != 0 && entry.expiry <= self.now;
-        !is_expired && entry.cas >= self.flushed_below
+        !is_expired && !comes_before(entry.cas, self.flushed_below)
     }
 }
 

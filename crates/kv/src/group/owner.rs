@@ -33,6 +33,7 @@ use crate::memory::table::{Entry, Slot};
 /// Bits of a cas number that count operations: 1.7 * 10^13 of them. The others are the view's.
 const XID_BITS: u32 = 44;
 const VIEWS_MASK: u32 = (1 << (u64::BITS - XID_BITS)) - 1;
+const XIDS_MASK: u64 = (1 << XID_BITS) - 1;
 
 /// A change to one item, or to all.
 #[derive(Clone, Copy, Debug)]
@@ -535,10 +536,16 @@ impl Owner {
     }
 }
 
-/// The cas number of an operation: greater than that of every one before, in whatever view, and
-/// given once though numbers of operations that were dropped are used again.
+/// The cas number of an operation: given once though numbers of operations that were dropped are used
+/// again, and greater than that of every one before until the views' part begins anew.
 pub fn cas_of(view: u32, xid: Xid) -> u64 {
-    u64::from(view & VIEWS_MASK) << XID_BITS | xid & ((1 << XID_BITS) - 1)
+    u64::from(view & VIEWS_MASK) << XID_BITS | xid & XIDS_MASK
+}
+
+/// Whether the operation that gave one cas number comes before that of another. Views do not count: the
+/// numbers of a partition's committed operations rise through all of them, and the views' part may begin anew.
+pub(super) fn comes_before(cas: u64, other: u64) -> bool {
+    cas & XIDS_MASK < other & XIDS_MASK
 }
 
 fn xor_parts(value: &mut [u8], parts: &[&[u8]]) {

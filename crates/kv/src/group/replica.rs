@@ -8,6 +8,7 @@
 use std::ops::Range;
 
 use super::operation::{Effect, Operation};
+use super::owner::comes_before;
 use crate::injected_faults::{InjectedFault, is_injected};
 use crate::memory::allocator::{Allocator, RangeError, piece_bytes};
 use crate::memory::key_hash::KeyHasher;
@@ -25,7 +26,7 @@ pub struct Replica {
     now: u32,
     /// A flush that is still to come.
     flush_at: Option<u32>,
-    /// Items with a smaller cas number are gone.
+    /// Items whose cas numbers [come before](comes_before) this one are gone.
     flushed_below: u64,
     /// Keys with this hash or a greater one are not here yet.
     cursor: Option<u64>,
@@ -38,7 +39,7 @@ pub struct Basis {
     pub now: u32,
     /// A flush that is still to come; 0: none.
     pub flush_at: u32,
-    /// Items with a smaller cas number are gone.
+    /// Items of earlier operations than this cas number's are gone.
     pub flushed_below: u64,
 }
 
@@ -142,7 +143,7 @@ impl Replica {
     /// Whether an item is still there, by the partition's time and its flushes.
     pub fn is_live(&self, entry: &Entry) -> bool {
         let is_expired = entry.expiry != 0 && entry.expiry <= self.now;
-        !is_expired && entry.cas >= self.flushed_below
+        !is_expired && !comes_before(entry.cas, self.flushed_below)
     }
 
     /// When a flush is still to come.
@@ -190,12 +191,12 @@ impl Replica {
                 self.now = self.now.max(now);
                 if self.flush_at.is_some_and(|at| at <= self.now) {
                     self.flush_at = None;
-                    self.flushed_below = self.flushed_below.max(cas);
+                    self.flushed_below = cas;
                 }
             }
             Effect::Flush { at, cas } if at <= self.now => {
                 self.flush_at = None;
-                self.flushed_below = self.flushed_below.max(cas);
+                self.flushed_below = cas;
             }
             Effect::Flush { at, .. } => self.flush_at = Some(at),
             _ if !is_here => {}
@@ -310,7 +311,9 @@ impl Replica {
         self.applied = self.applied.max(at);
         self.now = self.now.max(basis.now);
         self.flush_at = Some(basis.flush_at).filter(|at| *at != 0);
-        self.flushed_below = self.flushed_below.max(basis.flushed_below);
+        if comes_before(self.flushed_below, basis.flushed_below) {
+            self.flushed_below = basis.flushed_below;
+        }
         for (key, entry) in entries {
             self.put(at, self.table.hash_of(key), key, *entry, false)?;
         }
@@ -323,4 +326,37 @@ impl Replica {
 pub fn space_of(entry: &Entry) -> Range<u64> {
     let bytes = piece_bytes(u64::from(entry.value_bytes)).unwrap_or(0);
     entry.address..entry.address + bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::owner::cas_of;
+    use super::*;
+
+    #[test]
+    fn a_replica_that_joins_takes_the_later_flush_whatever_the_views() {
+        const REGION_BYTES: u64 = 1 << 16;
+        let basis = |view, xid| Basis {
+            now: 1,
+            flush_at: 0,
+            flushed_below: cas_of(view, xid),
+        };
+        let mut replica = Replica::joining(KeyHasher::new([7; 16]), REGION_BYTES);
+        // The views' part of cas numbers begins anew in between.
+        for (at, basis) in [
+            (5, basis(u32::MAX, 5)),
+            (9, basis(0, 9)),
+            (9, basis(u32::MAX, 5)),
+        ] {
+            replica.take(at, basis, &[], Some(0)).unwrap();
+        }
+        let is_live = |view, xid| {
+            replica.is_live(&Entry {
+                cas: cas_of(view, xid),
+                ..Entry::default()
+            })
+        };
+        assert!(!is_live(u32::MAX, 8) && !is_live(0, 8));
+        assert!(is_live(0, 9) && is_live(0, 10));
+    }
 }

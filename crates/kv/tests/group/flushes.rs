@@ -61,3 +61,21 @@ fn a_flush_at_once_takes_the_place_of_a_later_one() {
     group.first().tick(105);
     assert!(group.has(b"k"));
 }
+
+/// The numbers of views are not bounded, and a cas number has 20 bits of one.
+#[test]
+fn what_is_stored_behind_a_flush_stays_when_the_views_of_cas_numbers_begin_anew() {
+    for is_committed in [false, true] {
+        let mut group = group();
+        group.first().begin_view((1 << 20) - 1);
+        group.flush(0);
+        if is_committed {
+            group.settle();
+        }
+        group.first().begin_view(1 << 20);
+        group.propose(0, 0, b"k", b"newer");
+        assert!(group.has(b"k"));
+        group.flush(0);
+        assert!(!group.has(b"k"));
+    }
+}

@@ -451,7 +451,9 @@ impl<M: Medium> Pool<M> {
         if self.next_sequence >= SEQUENCE_END {
             return Err(StoreError::Full);
         }
-        if self.backlog.is_full() || self.next_sequence >= self.space.ceiling {
+        let hash = self.hash(key);
+        let is_full = self.backlog.is_full() || self.backlog.is_full_of(hash);
+        if is_full || self.next_sequence >= self.space.ceiling {
             return Err(StoreError::Backlog(self.backlog()));
         }
         let found = self.find(key);
@@ -478,7 +480,7 @@ impl<M: Medium> Pool<M> {
                 true => 0,
                 false => previous_at,
             },
-            hash: self.hash(key),
+            hash,
             incarnation: self.space.incarnation,
         };
         let at = self.tail;
@@ -496,7 +498,7 @@ impl<M: Medium> Pool<M> {
                 self.replaced_bytes += before.object_bytes();
                 self.index.set_word(slot, word);
             } else {
-                self.index.add(slot, header.hash, key, word);
+                self.index.add(slot, hash, key, word);
                 self.entries += 1;
             }
         } else if !self.is_entry_lasting(found) {
@@ -509,20 +511,9 @@ impl<M: Medium> Pool<M> {
         })
     }
 
-    /// Whether a key has an entry that the cleaning which is under way does not take away.
-    fn is_entry_lasting(&self, found: Found) -> bool {
-        match found {
-            Found::Entry { word, .. } => word.object_at().is_some_and(|at| self.is_in_use(at)),
-            Found::Free { .. } => false,
-        }
-    }
-
-    /// Where the version is that comes before a new one. While the log is cleaned those that were given up
-    /// are left out: what is behind them may be moving, and its copy is to be found from the new one.
+    /// Where the version is that comes before a new one. Those that were given up are left out: reads would
+    /// walk them, and what is behind them may be moving, and its copy is to be found from the new one.
     fn predecessor(&self, word: Word) -> u64 {
-        if self.cleaning.is_none() {
-            return word.object_at().unwrap_or(0);
-        }
         let mut next = self.object(word);
         while let Some(object) = next {
             if self.is_durable(object.at) || self.is_waiting(object.header.sequence) {
@@ -570,6 +561,7 @@ impl<M: Medium> Pool<M> {
             hash: self.hash(key),
             value_bytes: value_bytes as u32,
             state: Waiting::Value(source),
+            number: 0,
         };
         self.backlog.push(allocation.sequence, version);
     }

@@ -10,7 +10,7 @@ use cenote_wire::{
 };
 
 use crate::format::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
-use crate::pool::Condition;
+use crate::pool::{Condition, StoreError};
 use crate::server::Figures;
 
 /// Longest value that travels in a call.
@@ -151,6 +151,21 @@ pub enum Refusal {
     Broken,
     /// Not for this store's scheme.
     Scheme,
+}
+
+/// What a client is told of an error.
+impl From<&StoreError> for Refusal {
+    fn from(error: &StoreError) -> Self {
+        match error {
+            StoreError::Key(_) => Self::Key,
+            StoreError::Value(_) => Self::Value,
+            StoreError::Full => Self::Full,
+            StoreError::Backlog(_) => Self::Busy,
+            StoreError::Condition(newest) => Self::Condition(*newest),
+            StoreError::Incomplete => Self::Incomplete,
+            _ => Self::Broken,
+        }
+    }
 }
 
 /// First byte of messages on the control connection.

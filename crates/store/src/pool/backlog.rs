@@ -16,6 +16,9 @@ use crate::sequenced::Sequenced;
 const VERSIONS_MAX: usize = 65_536;
 /// Bytes of their values: what a disk writes in a second or two. Clients wait while there are more.
 const BYTES_MAX: u64 = 256 << 20;
+/// Versions of one key from its newest durable one on, those included that were given up: whoever looks for
+/// that one may walk all of them.
+const OF_KEY_MAX: u64 = 1024;
 
 #[derive(Default)]
 pub(super) struct Backlog {
@@ -36,6 +39,8 @@ pub(super) struct Pending {
     pub hash: u64,
     pub value_bytes: u32,
     pub state: Waiting,
+    /// Among its key's, from 1 on: [`Backlog::push`] gives it.
+    pub number: u64,
 }
 
 /// What a version waits for.
@@ -48,10 +53,14 @@ pub(super) enum Waiting {
     Holder,
 }
 
-/// Versions of one key that wait.
+/// Versions of one key that wait. Once none does, the next that comes leads past those that were given up.
 #[derive(Default)]
 struct OfHash {
     count: usize,
+    /// The number of the last that came.
+    last: u64,
+    /// Of the last that is durable.
+    durable: u64,
     /// The newest of them; `None`: it is over, and the others are older than a durable one.
     newest: Option<u64>,
 }
@@ -65,10 +74,18 @@ impl Backlog {
         self.len() >= VERSIONS_MAX || self.value_bytes >= BYTES_MAX
     }
 
+    /// Whether a key, by the hash, takes no version until a newer one of it is durable.
+    pub fn is_full_of(&self, hash: u64) -> bool {
+        let versions = self.of_hash.get(&hash);
+        versions.is_some_and(|of_hash| of_hash.last - of_hash.durable >= OF_KEY_MAX)
+    }
+
     /// A version, the newest of all, waits for its value.
-    pub fn push(&mut self, sequence: u64, version: Pending) {
+    pub fn push(&mut self, sequence: u64, mut version: Pending) {
         let of_hash = self.of_hash.entry(version.hash).or_default();
         of_hash.count += 1;
+        of_hash.last += 1;
+        version.number = of_hash.last;
         of_hash.newest = Some(sequence);
         self.value_bytes += u64::from(version.value_bytes);
         self.untaken.insert(sequence, ());
@@ -136,8 +153,17 @@ impl Backlog {
         Some(before)
     }
 
-    /// A version is durable, or was given up.
-    pub fn remove(&mut self, sequence: u64) {
+    /// Removes a version that is durable.
+    pub fn complete(&mut self, sequence: u64) {
+        if let Some(version) = self.pending.get(sequence)
+            && let Some(of_hash) = self.of_hash.get_mut(&version.hash)
+        {
+            of_hash.durable = of_hash.durable.max(version.number);
+        }
+        self.remove(sequence);
+    }
+
+    fn remove(&mut self, sequence: u64) {
         self.set(sequence, Waiting::Holder);
         let Some(version) = self.pending.remove(sequence) else {
             return;
@@ -188,6 +214,7 @@ mod tests {
             hash,
             value_bytes,
             state: Waiting::Value(Source::Log),
+            number: 0,
         }
     }
 
@@ -209,7 +236,7 @@ mod tests {
         assert_eq!(sequences(backlog.taken()), [2]);
         assert!(!backlog.give_up(2), "its value has come");
         assert!(matches!(backlog.hold(2), Some(Waiting::Fence)));
-        backlog.remove(2);
+        backlog.complete(2);
         assert!(backlog.hold(2).is_none() && backlog.set(2, Waiting::Fence).is_none());
         assert!(backlog.give_up(1) && !backlog.give_up(1));
         assert_eq!((backlog.len(), backlog.oldest()), (1, Some(3)));
@@ -224,10 +251,40 @@ mod tests {
         assert!(backlog.give_up(3));
         assert_eq!(backlog.newest_of(7), Some(2));
         // Durable: what is older counts no more.
-        backlog.remove(2);
+        backlog.complete(2);
         assert_eq!(backlog.newest_of(7), None);
-        backlog.remove(1);
+        backlog.complete(1);
         assert!(backlog.of_hash.is_empty());
+    }
+
+    #[test]
+    fn it_is_full_of_a_key_until_a_newer_version_is_durable_or_none_waits() {
+        let mut backlog = Backlog::default();
+        let mut next = 0;
+        let mut fill = |backlog: &mut Backlog| {
+            let first = next;
+            while !backlog.is_full_of(7) {
+                backlog.push(next, version(7, 0));
+                next += 1;
+            }
+            next - first
+        };
+        assert_eq!(fill(&mut backlog), 1024);
+        assert!(!backlog.is_full_of(8));
+        // Those that were given up are walked as well.
+        for sequence in 0..1000 {
+            assert!(backlog.give_up(sequence));
+        }
+        assert_eq!(fill(&mut backlog), 0);
+        backlog.complete(1010);
+        assert_eq!(fill(&mut backlog), 1011);
+        // The newest durable one counts.
+        backlog.complete(1005);
+        assert_eq!(fill(&mut backlog), 0);
+        for sequence in 0..2035 {
+            backlog.give_up(sequence);
+        }
+        assert_eq!((backlog.len(), fill(&mut backlog)), (0, 1024));
     }
 
     #[test]
@@ -238,7 +295,7 @@ mod tests {
             backlog.push(sequence, version(sequence, 1 << 20));
         }
         assert!(backlog.is_full());
-        backlog.remove(9);
+        backlog.complete(9);
         assert!(!backlog.is_full());
         for sequence in 256..65_537 {
             assert!(!backlog.is_full());

@@ -366,7 +366,7 @@ impl<M: Medium> Pool<M> {
                 self.name_durable(member.at, member.header, &member.key);
             }
             settled.durable.push(member.sequence);
-            self.backlog.remove(member.sequence);
+            self.backlog.complete(member.sequence);
         }
         Ok(settled)
     }

@@ -170,3 +170,76 @@ impl<M: Medium> Pool<M> {
         epoch.unwrap_or(self.space.epoch)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::medium::ModelMedium;
+    use crate::pool::{Allocation, Condition, PoolConfig, Source};
+
+    const KEY: &[u8] = b"key";
+
+    /// One durable version.
+    fn new_pool() -> Pool<ModelMedium> {
+        let config = PoolConfig {
+            entry_count: 16,
+            seed: 42,
+        };
+        let mut pool = Pool::create(ModelMedium::new(1 << 20, 512), config).unwrap();
+        pool.put_durable(KEY, b"first", Condition::Always).unwrap();
+        pool
+    }
+
+    /// A version whose value does not come.
+    fn take(pool: &mut Pool<ModelMedium>) -> Result<Allocation, StoreError> {
+        let landing = Source::Landing(Box::new(b"other".to_vec()));
+        pool.allocate(KEY, 5, 1, landing, Condition::Always)
+    }
+
+    /// Versions that a read looks at which waits for none.
+    fn walked(pool: &Pool<ModelMedium>) -> usize {
+        let Found::Entry { word, .. } = pool.find(KEY) else {
+            panic!("it is there");
+        };
+        let versions = std::iter::successors(pool.object(word), |newer| pool.older(newer));
+        1 + versions
+            .take_while(|object| !pool.is_durable(object.at))
+            .count()
+    }
+
+    #[test]
+    fn a_new_version_leads_past_those_that_were_given_up() {
+        let mut pool = new_pool();
+        for _ in 0..100 {
+            let taken = take(&mut pool).unwrap();
+            assert!(pool.give_up(taken.sequence));
+            assert_eq!(walked(&pool), 2);
+        }
+        assert_eq!(pool.get(KEY).unwrap().unwrap().value, b"first");
+    }
+
+    #[test]
+    fn a_read_walks_a_bounded_number_of_versions_whatever_clients_give_up() {
+        let mut pool = new_pool();
+        // Each is given up once the next leads to it.
+        let mut before = take(&mut pool).unwrap();
+        let refused = loop {
+            match take(&mut pool) {
+                Ok(next) => {
+                    assert!(pool.give_up(before.sequence));
+                    before = next;
+                }
+                Err(error) => break error,
+            }
+        };
+        assert!(matches!(refused, StoreError::Backlog(1)), "{refused}");
+        assert_eq!(walked(&pool), 1025);
+        // Other keys are not the worse for it.
+        pool.put_durable(b"other", b"value", Condition::Always)
+            .unwrap();
+        assert!(pool.give_up(before.sequence));
+        assert_eq!(pool.get(KEY).unwrap().unwrap().value, b"first");
+        pool.put_durable(KEY, b"second", Condition::Always).unwrap();
+        assert_eq!(walked(&pool), 1);
+    }
+}

@@ -1,6 +1,6 @@
 //! Places of the index, and the keys that have them.
 
-use super::Pool;
+use super::{Found, Pool};
 use crate::medium::Medium;
 
 impl<M: Medium> Pool<M> {
@@ -28,6 +28,14 @@ impl<M: Medium> Pool<M> {
     #[must_use]
     pub fn slot_count(&self) -> u64 {
         self.index.slot_count()
+    }
+
+    /// Whether a key has an entry that the cleaning which is under way does not take away.
+    pub(super) fn is_entry_lasting(&self, found: Found) -> bool {
+        match found {
+            Found::Entry { word, .. } => word.object_at().is_some_and(|at| self.is_in_use(at)),
+            Found::Free { .. } => false,
+        }
     }
 
     /// Takes an entry away. Its key is counted on: for as long as an object in the half in use has it, or

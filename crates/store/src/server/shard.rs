@@ -200,19 +200,6 @@ impl<M: Medium> Shard<M> {
     }
 }
 
-/// What a client is told of an error.
-pub(super) fn refusal(error: &StoreError) -> Refusal {
-    match error {
-        StoreError::Key(_) => Refusal::Key,
-        StoreError::Value(_) => Refusal::Value,
-        StoreError::Full => Refusal::Full,
-        StoreError::Backlog(_) => Refusal::Busy,
-        StoreError::Condition(newest) => Refusal::Condition(*newest),
-        StoreError::Incomplete => Refusal::Incomplete,
-        _ => Refusal::Broken,
-    }
-}
-
 impl<M: Medium> State<M> {
     fn figures(&self, medium: &M) -> Figures {
         Figures {
@@ -306,7 +293,7 @@ impl<M: Medium> State<M> {
                     offset: offset.unwrap_or(given.value_at),
                 }
             }
-            Err(error) => Answer::Refused(self.refuse(&error)),
+            Err(error) => self.refuse_version(key, &error),
         })
     }
 
@@ -329,7 +316,7 @@ impl<M: Medium> State<M> {
         let always = Condition::Always;
         let given = match self.pool.allocate(key, value.len(), sum, source, always) {
             Ok(given) => given,
-            Err(error) => return Some(Answer::Refused(self.refuse(&error))),
+            Err(error) => return Some(self.refuse_version(key, &error)),
         };
         self.put_bytes += (key.len() + value.len()) as u64;
         let waits = is_durable || shard.scheme.durable() == Durable::BeforeAck;
@@ -352,7 +339,7 @@ impl<M: Medium> State<M> {
                 self.emptied += 1;
                 self.end_put(shard, given, true, client, waiter, now)
             }
-            Err(error) => Some(Answer::Refused(self.refuse(&error))),
+            Err(error) => Some(self.refuse_version(key, &error)),
         }
     }
 
@@ -519,7 +506,7 @@ impl<M: Medium> State<M> {
     /// What a client is told; a log or an index that is full is cleaned if that may help.
     pub fn refuse(&mut self, error: &StoreError) -> Refusal {
         if !matches!(error, StoreError::Full) {
-            return refusal(error);
+            return error.into();
         }
         if self.is_cleaning_stuck {
             return Refusal::Full;
@@ -531,6 +518,15 @@ impl<M: Medium> State<M> {
             return Refusal::Busy;
         }
         Refusal::Full
+    }
+
+    /// What a client is told whose key takes no version. A key that has too many takes some again once its
+    /// newest is durable, which it is not by itself under each scheme.
+    fn refuse_version(&mut self, key: &[u8], error: &StoreError) -> Answer {
+        if matches!(error, StoreError::Backlog(_)) {
+            self.wanted.extend(self.pool.newest_waiting(key));
+        }
+        Answer::Refused(self.refuse(error))
     }
 
     /// A version is durable: who waits for that is told.

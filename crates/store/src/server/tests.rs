@@ -17,7 +17,7 @@ use crate::medium::{Medium, ModelMedium};
 use crate::no_threads::without_threads;
 use crate::pool::{Condition, Located, Pool, PoolConfig, Source, StoreError};
 use crate::protocol::{Answer, INLINE_BYTES_MAX, Refusal, Request};
-use crate::schemes::{EFactory, Forca, Saw, Scheme};
+use crate::schemes::{Ca, EFactory, Forca, Saw, Scheme};
 
 mod disk;
 
@@ -224,7 +224,12 @@ fn an_orderly_end_makes_durable_what_is_whole_behind_values_that_never_come() {
         for number in 0..absent {
             // On a disk a group is full by bytes, in memory by their number.
             let value: &[u8] = if number < 8 { &large[..] } else { b"small" };
-            bench.space(ONE, b"never", value);
+            let key: &[u8] = if number % 2 == 0 {
+                b"never"
+            } else {
+                b"nor this"
+            };
+            bench.space(ONE, key, value);
         }
         assert!(is_stored(bench.put(OTHER, b"key", b"value")));
         let Bench {
@@ -425,13 +430,30 @@ fn a_store_that_cannot_be_cleaned_says_that_it_is_full() {
 #[test]
 fn one_client_leaves_room_for_versions_of_others() {
     let bench = Bench::new(new_pool(24 << 20, DISK, 64), EFactory);
-    for _ in 0..CLIENT_VERSIONS_MAX {
-        bench.space(ONE, b"key", b"");
+    for number in 0..CLIENT_VERSIONS_MAX {
+        bench.space(ONE, &[(number % 60) as u8], b"");
     }
     let busy = refused(Refusal::Busy);
     assert_eq!(bench.put(ONE, b"key", b""), busy);
     assert_eq!(bench.delete(b"key"), busy);
     assert!(is_stored(bench.put(OTHER, b"key", b"")));
+}
+
+/// Also where nothing is made durable for its own sake.
+#[test]
+fn a_key_that_too_many_versions_wait_of_takes_more_once_the_newest_is_durable() {
+    for unit in [MEMORY, DISK] {
+        let mut bench = Bench::new(new_pool(8 << 20, unit, 64), Ca);
+        for _ in 0..4 {
+            let mut taken = 0;
+            while is_stored(bench.put(ONE, b"key", b"value")) {
+                taken += 1;
+            }
+            assert_eq!(taken, 1024);
+            assert!(is_stored(bench.put(ONE, b"other", b"value")));
+            bench.turn();
+        }
+    }
 }
 
 /// A server that answers some of its clients and not others would be taken for alive.

@@ -87,7 +87,7 @@ pub trait Partition {
     }
     /// The cas number of what the next operation makes.
     fn next_cas(&self) -> u64;
-    /// The partition's time, seconds since 1970.
+    /// The partition's time once what is under way is committed, seconds since 1970.
     fn now(&self) -> u64;
     /// Proposes a change.
     ///
@@ -187,7 +187,7 @@ impl Partition for Owner {
     }
 
     fn now(&self) -> u64 {
-        u64::from(self.now())
+        u64::from(self.proposed_now())
     }
 
     fn propose(&mut self, hash: u64, key: &[u8], change: Change<'_>) -> Result<Xid, Refusal> {

@@ -60,7 +60,7 @@ impl Owner {
     }
 
     /// The time once everything under way is committed.
-    pub(super) fn proposed_now(&self) -> u32 {
+    pub(crate) fn proposed_now(&self) -> u32 {
         self.horizon.map_or(self.now(), |horizon| horizon.now)
     }
 }

@@ -432,12 +432,11 @@ impl Member {
             return;
         }
         let mut due = Vec::new();
-        let is_blocking = self.is_blocking();
-        if self.is_mute && !is_blocking {
+        if self.is_mute && !self.is_blocking() {
             self.acknowledge_all();
         }
+        self.open_owners(now);
         for owned in self.owners.values_mut() {
-            owned.owner.is_open = owned.is_served(now) && !owned.is_leaving && !is_blocking;
             if owned.settling.is_none() {
                 owned.owner.sweep(now);
                 owned.owner.send(now, is_idle, &mut due);
@@ -448,6 +447,17 @@ impl Member {
         }
         self.pump_recovery(now);
         self.note_takeovers(now);
+    }
+
+    /// Lets owners take operations, where they may now. Those of a member that failed stay as they are.
+    pub(super) fn open_owners(&mut self, now: u64) {
+        if self.failure.is_some() {
+            return;
+        }
+        let is_blocking = self.is_blocking();
+        for owned in self.owners.values_mut() {
+            owned.owner.is_open = owned.is_served(now) && !owned.is_leaving && !is_blocking;
+        }
     }
 
     /// Whether changes wait for what is recovered here: no owner commits what this member does not

@@ -48,6 +48,8 @@ impl Member {
     /// What the system says the time is, seconds since 1970, at a moment of a clock that never jumps:
     /// partitions that it owns [follow](Owner::follow).
     pub fn tick(&mut self, said: u32, now_ns: u64) {
+        // Who opens now takes the time first: what is stored before would end by second 0.
+        self.open_owners(now_ns);
         for owned in self.owners.values_mut() {
             owned.owner.follow(said, now_ns);
         }

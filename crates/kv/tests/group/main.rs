@@ -7,6 +7,7 @@ mod chosen;
 mod flushes;
 mod loss;
 mod memory;
+mod times;
 
 use std::collections::BTreeMap;
 

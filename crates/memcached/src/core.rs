@@ -524,6 +524,7 @@ impl<B: Backend> Core<B> {
             let is_of_node = matches!(first.ticket.asker, Asker::Node(_));
             let is_awaited = |peers: &B::Peers| peers.is_awaited(&first.ticket);
             if is_of_node && !self.backend.peers().is_none_or(is_awaited) {
+                self.spreads.remove(&first.ticket);
                 continue;
             }
             let is_held = self.parked.has(who(&first.ticket));

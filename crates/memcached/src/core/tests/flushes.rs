@@ -168,3 +168,19 @@ fn what_another_node_flushes_here_stays_here() {
     assert_eq!(bench.core.backend.asked, []);
     assert_eq!(bench.core.backend.partition.owner.committed_xid(), 1);
 }
+
+#[test]
+fn nothing_is_kept_of_a_flush_that_was_asked_over_a_link_that_broke() {
+    let mut bench = Bench::new();
+    let ticket = Ticket {
+        asker: Asker::Node(3),
+        client: 0,
+        generation: 0,
+        slot: 1,
+    };
+    bench.core.backend.partition.is_closed = true;
+    bench.core.serve(ticket, b"flush_all 0\r\n");
+    bench.core.backend.link = 1;
+    bench.core.move_on();
+    assert!(bench.core.parked.is_empty() && bench.core.spreads.is_empty());
+}

@@ -91,6 +91,7 @@ impl<M: Medium> Pool<M> {
         span.record("cenote.store.rolled_back", recovered.rolled_back as i64);
         pool.empty_at_open = pool.keys_in_log() - recovered.objects;
         if space.is_cleaning {
+            pool.cut_off_unnamed();
             pool.resume_cleaning(old_bytes);
         }
         Ok((pool, recovered))
@@ -282,6 +283,21 @@ impl<M: Medium> Pool<M> {
             slot = self.index.next_used(slot + 1);
         }
         objects
+    }
+
+    /// Has the log end behind the last object that an entry leads to: copies that a crash left without their
+    /// values are made again, and take this room. Who walks the log later ends where those begin, since they
+    /// are of an earlier incarnation. Until something is there their keys keep their places.
+    fn cut_off_unnamed(&mut self) {
+        self.tail = self.head.half(self.space.active).start;
+        let mut slot = self.index.next_used(0);
+        while slot < self.index.slot_count() {
+            let word = self.index.word(slot);
+            if let Some(at) = word.object_at().filter(|at| self.is_in_use(*at)) {
+                self.tail = self.tail.max(at + word.object_bytes());
+            }
+            slot = self.index.next_used(slot + 1);
+        }
     }
 
     /// Whether the value is what its client announced.

@@ -352,16 +352,17 @@ impl Session {
         tail: &'static [u8],
     ) -> bool {
         let operation = Operation::of(request);
+        let is_silent = request.is_noreply();
         let place = place_hash(key);
         if core.is_to_wait(self.client, self.generation, place) {
-            self.park(core, &text.bytes(), operation);
+            self.park(core, &text.bytes(), is_silent, operation);
             return false;
         }
         let partition = match core.backend.route(place) {
             Route::Here(partition) => partition,
             route => {
                 let text = text.bytes();
-                let ticket = self.hold(core, false, text.len());
+                let ticket = self.hold(core, is_silent, text.len());
                 self.replies.time(core.stopwatch.start(operation));
                 core.send(route, ticket, &text);
                 return false;
@@ -388,7 +389,7 @@ impl Session {
             sight,
         };
         if !core.backend.may_serve(partition) {
-            self.park(core, &text.bytes(), operation);
+            self.park(core, &text.bytes(), is_silent, operation);
             return false;
         }
         let place = core.backend.partition(partition);
@@ -404,14 +405,14 @@ impl Session {
                 waits_for: Some(xid),
             } => {
                 let answer = self.replies.take_since(mark);
-                let ticket = self.hold(core, false, answer.len());
+                let ticket = self.hold(core, is_silent, answer.len());
                 self.replies.time(core.stopwatch.start(operation));
                 core.hold(partition, xid, ticket, answer);
                 return has_value;
             }
             Outcome::Retry(refusal) => {
                 core.backend.on_refusal(partition, refusal);
-                self.park(core, &text.bytes(), operation);
+                self.park(core, &text.bytes(), is_silent, operation);
             }
         }
         false
@@ -478,8 +479,14 @@ impl Session {
     }
 
     /// Keeps a request that cannot be served yet.
-    fn park<B: Backend>(&mut self, core: &mut Core<B>, text: &[u8], operation: Option<Operation>) {
-        let ticket = self.hold(core, false, text.len());
+    fn park<B: Backend>(
+        &mut self,
+        core: &mut Core<B>,
+        text: &[u8],
+        is_silent: bool,
+        operation: Option<Operation>,
+    ) {
+        let ticket = self.hold(core, is_silent, text.len());
         self.replies.time(core.stopwatch.start(operation));
         self.parked = Some(ticket.slot);
         core.park(ticket, text);

@@ -372,10 +372,7 @@ fn fate(text: &[u8]) -> Fate {
         }
         Request::MetaDebug(_) => Fate::Again,
         Request::Binary(message) if message.only_reads() => Fate::Again,
-        Request::Store(store) if store.noreply => Fate::Silent,
-        Request::Delete { noreply: true, .. }
-        | Request::Arithmetic { noreply: true, .. }
-        | Request::Touch { noreply: true, .. } => Fate::Silent,
+        request if request.is_noreply() => Fate::Silent,
         _ => Fate::Unknown,
     }
 }

@@ -90,6 +90,19 @@ pub enum Request<'a> {
     Binary(Message<'a>),
 }
 
+impl Request<'_> {
+    /// Whether it is about one item and nothing is answered, not even an error: clients read no reply.
+    pub fn is_noreply(&self) -> bool {
+        match self {
+            Self::Store(store) => store.noreply,
+            Self::Delete { noreply, .. }
+            | Self::Arithmetic { noreply, .. }
+            | Self::Touch { noreply, .. } => *noreply,
+            _ => false,
+        }
+    }
+}
+
 /// Items to show.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Retrieval<'a> {

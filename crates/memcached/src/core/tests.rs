@@ -1,4 +1,5 @@
 mod flushes;
+mod noreply;
 
 use std::cell::Cell;
 use std::io::{Seek, Write};
@@ -101,6 +102,7 @@ impl Partition for Slow {
 /// A worker's partition, and other nodes that have such.
 struct TestBackend {
     partition: Slow,
+    route: Route,
     nodes: Vec<u32>,
     is_given_away: bool,
     /// What is answered in place of the partition.
@@ -129,6 +131,7 @@ impl TestBackend {
         };
         Self {
             partition,
+            route: Route::Here(0),
             nodes,
             is_given_away: false,
             loss: None,
@@ -147,7 +150,7 @@ impl Partitions for TestBackend {
     type Partition = Slow;
 
     fn route(&self, _place: u32) -> Route {
-        Route::Here(0)
+        self.route
     }
 
     fn is_here(&self, _index: usize) -> bool {

@@ -364,7 +364,7 @@ impl<B: Backend> Core<B> {
         let mut nodes = Vec::new();
         if is_done && matches!(ticket.asker, Asker::Worker(_)) {
             let all = self.backend.peers().map(Peers::nodes);
-            nodes = spread.to_ask(owners, all.unwrap_or_default());
+            nodes = spread.note_asked(owners, all.unwrap_or_default());
         }
         spread.left += waits.len() + refused.len() + nodes.len();
         for why in refused {

@@ -309,7 +309,7 @@ impl<B: Backend> Worker<B> {
             let Some(client) = self.places.client(place) else {
                 continue;
             };
-            // A client that left may have stood in the queue: its entry is no turn of its successor's.
+            // A client that left may have stood in the queue, and this is its successor.
             if !std::mem::take(&mut client.is_queued) {
                 continue;
             }

@@ -67,8 +67,8 @@ struct Asked {
 }
 
 impl Way {
-    /// Hands back what waits to be sent, and says how much memory that took. A flush is for this node in any
-    /// case, until it owns nothing.
+    /// Hands back what waits to be sent, and says how much memory that took. A flush is for this node
+    /// in any case, until it owns nothing.
     fn hand_back(&mut self, asks: &mut Batch) -> usize {
         let mut bytes = 0;
         self.waiting.retain(|asked| {

@@ -536,14 +536,16 @@ impl Owner {
     }
 }
 
-/// The cas number of an operation: given once though numbers of operations that were dropped are used
-/// again, and greater than that of every one before until the views' part begins anew.
+/// The cas number of an operation: given once though numbers of operations that were dropped are
+/// used again, and greater than that of every one before until the views' part begins anew.
 pub fn cas_of(view: u32, xid: Xid) -> u64 {
     u64::from(view & VIEWS_MASK) << XID_BITS | xid & XIDS_MASK
 }
 
-/// Whether the operation that gave one cas number comes before that of another. Views do not count: the
-/// numbers of a partition's committed operations rise through all of them, and the views' part may begin anew.
+/// Whether the operation that gave one cas number comes before that of another.
+///
+/// Views do not count: the numbers of a partition's committed operations rise through all of them,
+/// and the views' part may begin anew.
 pub(super) fn comes_before(cas: u64, other: u64) -> bool {
     cas & XIDS_MASK < other & XIDS_MASK
 }

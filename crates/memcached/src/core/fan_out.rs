@@ -41,9 +41,11 @@ impl FanOut {
         }
     }
 
-    /// Those of these nodes that are to be asked now. The owners are those of the first time: when a part comes
-    /// back its partitions have changed hands, and who has them now may have been asked before it got them.
-    pub(super) fn to_ask(&mut self, owners: u64, nodes: Vec<u32>) -> Vec<u32> {
+    /// Notes that nodes are asked, and gives those of them that were not asked before.
+    ///
+    /// The owners are those of the first time: when a part comes back its partitions have changed
+    /// hands, and who has them now may have been asked before it got them.
+    pub(super) fn note_asked(&mut self, owners: u64, nodes: Vec<u32>) -> Vec<u32> {
         if self.asked.is_empty() {
             self.owners = owners;
         }

@@ -8,6 +8,7 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -154,7 +155,7 @@ pub fn off(dir: &Path, mut watch: impl FnMut(u64)) -> Result<OffReport> {
     let unreadable_pages = unreadable_pages
         .ok_or_else(|| Error::Server("it ended without saying what became of swap".to_owned()))?;
     // The server holds its lock until the device is gone.
-    drop(Lock::wait(dir)?);
+    Lock::wait(dir)?;
     Ok(OffReport {
         used_bytes,
         unreadable_pages,
@@ -299,7 +300,16 @@ pub(super) struct Lock {
 impl Lock {
     /// Takes the lock of `dir`, and notes our pid in it.
     pub(super) fn take(dir: &Path) -> Result<Self> {
-        let file = Self::open(dir)?;
+        loop {
+            // The file may go with its server after it was opened: then there is another to take.
+            if let Some(lock) = Self::take_file(Self::open(dir)?, dir)? {
+                return Ok(lock);
+            }
+        }
+    }
+
+    /// Takes the lock that a file is; `None` if it is not the one of `dir` any more.
+    fn take_file(file: File, dir: &Path) -> Result<Option<Self>> {
         // SAFETY: flock on an open file; no memory is involved.
         if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } != 0 {
             // Taken a moment ago, it may not name its holder yet.
@@ -309,15 +319,22 @@ impl Lock {
                 pid: pid.trim().parse().unwrap_or(0),
             });
         }
+        if !is_lock_of(&file, dir)? {
+            return Ok(None);
+        }
         file.set_len(0)
             .and_then(|()| writeln!(&file, "{}", std::process::id()))
             .map_err(Error::system("write the swap server's lock"))?;
-        Ok(Self { _file: file })
+        Ok(Some(Self { _file: file }))
     }
 
     /// Waits until whoever holds the lock is gone.
-    fn wait(dir: &Path) -> Result<Self> {
-        let file = Self::open(dir)?;
+    fn wait(dir: &Path) -> Result<()> {
+        Self::wait_for_file(&Self::open(dir)?, dir)
+    }
+
+    /// Waits until whoever holds this file's lock is gone, and removes what it left behind.
+    fn wait_for_file(file: &File, dir: &Path) -> Result<()> {
         // SAFETY: flock on an open file; no memory is involved.
         while unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX) } != 0 {
             let error = io::Error::last_os_error();
@@ -325,8 +342,11 @@ impl Lock {
                 return Err(Error::system("wait for the swap server's end")(error));
             }
         }
-        remove_files(dir);
-        Ok(Self { _file: file })
+        // A server that removed its lock left nothing: what is there may be the next one's.
+        if is_lock_of(file, dir)? {
+            remove_files(dir);
+        }
+        Ok(())
     }
 
     fn open(dir: &Path) -> Result<File> {
@@ -342,6 +362,19 @@ impl Lock {
             },
             _ => Error::system(format!("open {}", path.display()))(error),
         })
+    }
+}
+
+/// Whether an open file is the lock file that `dir` has now.
+fn is_lock_of(file: &File, dir: &Path) -> Result<bool> {
+    let identity = |metadata: fs::Metadata| (metadata.dev(), metadata.ino());
+    let look = Error::system("look at the swap server's lock");
+    let opened = file.metadata().map(identity);
+    match fs::metadata(dir.join(LOCK_NAME)).map(identity) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        current => current
+            .and_then(|current| Ok(current == opened?))
+            .map_err(look),
     }
 }
 
@@ -377,3 +410,41 @@ const STATE_NAME: &str = "swap.state";
 const REQUEST_BYTES_MAX: u64 = 256;
 /// How long a client may take to say what it wants; arbitrary.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_waited_for_a_server_leaves_the_files_of_the_next_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let dir = dir.path();
+        let ended = Lock::open(dir).unwrap();
+        remove_files(dir);
+        let _next = Lock::take(dir).unwrap();
+        fs::write(dir.join(STATE_NAME), "/dev/loop1 label").unwrap();
+        Lock::wait_for_file(&ended, dir).unwrap();
+        assert!(dir.join(STATE_NAME).exists() && dir.join(LOCK_NAME).exists());
+    }
+
+    #[test]
+    fn what_a_killed_server_left_is_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let dir = dir.path();
+        drop(Lock::take(dir).unwrap());
+        fs::write(dir.join(STATE_NAME), "/dev/loop1 label").unwrap();
+        Lock::wait(dir).unwrap();
+        assert_eq!(fs::read_dir(dir).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn a_lock_that_is_no_longer_there_is_not_taken() {
+        let dir = tempfile::tempdir().unwrap();
+        let dir = dir.path();
+        let gone = Lock::open(dir).unwrap();
+        remove_files(dir);
+        assert!(Lock::take_file(gone, dir).unwrap().is_none());
+        let _held = Lock::take(dir).unwrap();
+        assert!(matches!(Lock::take(dir), Err(Error::Running { .. })));
+    }
+}

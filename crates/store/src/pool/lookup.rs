@@ -58,6 +58,15 @@ impl<M: Medium> Pool<M> {
     /// # Errors
     /// [`StoreError::Key`], [`StoreError::Io`] after the medium failed.
     pub fn locate(&self, key: &[u8], below: u64) -> Result<Located, StoreError> {
+        self.locate_where(key, |sequence| sequence < below)
+    }
+
+    /// The same of versions that are durable or awaited.
+    pub(crate) fn locate_where(
+        &self,
+        key: &[u8],
+        mut is_awaited: impl FnMut(u64) -> bool,
+    ) -> Result<Located, StoreError> {
         self.check_key(key)?;
         let Found::Entry { word, .. } = self.find(key) else {
             return Ok(Located::Absent);
@@ -71,7 +80,7 @@ impl<M: Medium> Pool<M> {
                     Kind::Value => Located::Durable(self.place(object.at, header)),
                 });
             }
-            if header.sequence < below && self.is_waiting(header.sequence) {
+            if self.is_waiting(header.sequence) && is_awaited(header.sequence) {
                 return Ok(Located::Waiting(header.sequence));
             }
             next = self.older(&object);

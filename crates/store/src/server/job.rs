@@ -146,6 +146,26 @@ impl Job {
             .filter(|sequence| !is_older(sequence))
     }
 
+    /// Awaits no more what a look found not to be whole; `waiting` is ascending. A read goes past all of
+    /// these, a change that is made of one version asks again after the first.
+    pub fn pass_over<M: Medium>(&mut self, pool: &Pool<M>, waiting: &[u64]) {
+        let is_waiting = |sequence: &u64| waiting.binary_search(sequence).is_ok();
+        if self.is_conditional() {
+            if let Some(sequence) = self.awaits(pool).filter(is_waiting) {
+                self.below = sequence;
+            }
+            return;
+        }
+        // In one walk: clients choose how many there are.
+        let below = &mut self.below;
+        _ = pool.locate_where(&self.key, |sequence| {
+            if sequence < *below && is_waiting(&sequence) {
+                *below = sequence;
+            }
+            sequence < *below
+        });
+    }
+
     /// Whether it is such a change, and the version that it awaits turned out not to be whole.
     pub fn is_tried(&self) -> bool {
         self.is_conditional() && self.below < u64::MAX

@@ -280,10 +280,7 @@ impl<M: Medium> Persister<M> {
         look: u64,
     ) {
         for job in self.jobs.iter_mut().filter(|job| job.looks < look) {
-            let awaited = job.awaits(&state.pool);
-            if let Some(sequence) = awaited.filter(|one| waiting.binary_search(one).is_ok()) {
-                job.below = sequence;
-            }
+            job.pass_over(&state.pool, waiting);
         }
         for sequence in waiting {
             if self

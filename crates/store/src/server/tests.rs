@@ -552,6 +552,24 @@ fn who_reads_after_a_value_was_written_is_told_of_it_whatever_an_earlier_look_fo
 }
 
 #[test]
+fn a_read_passes_all_versions_that_one_look_finds_unwritten() {
+    let mut bench = Bench::new(new_pool(1 << 20, DISK, 64), EFactory);
+    assert!(is_stored(bench.put(ONE, b"key", b"older")));
+    bench.turn();
+    for _ in 0..100 {
+        bench.space(ONE, b"key", b"newer");
+    }
+    assert_eq!(bench.ask(OTHER, 9, Request::Locate { key: b"key" }), None);
+    for _ in 0..10 {
+        if bench.persister.is_in_fence() {
+            bench.shard.end_fence();
+        }
+        bench.step();
+    }
+    assert_eq!(bench.told(), [9]);
+}
+
+#[test]
 fn a_persister_without_a_thread_for_its_fences_waits_for_them_itself() {
     let test = "server::tests::a_persister_without_a_thread_for_its_fences_waits_for_them_itself";
     without_threads(test, || {

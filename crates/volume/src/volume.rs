@@ -398,8 +398,7 @@ impl Volume {
     pub fn allocation(&self, offset: u64, end: u64) -> (bool, u64) {
         let page = offset / PAGE_BYTES as u64;
         let last = end.div_ceil(PAGE_BYTES as u64);
-        let is_data = self.core.pages.marks.written.contains(page);
-        let change = self.core.pages.marks.written.next(page, last, !is_data);
+        let (is_data, change) = self.core.pages.marks.written.run(page, last);
         (
             is_data,
             change.map_or(end, |page| (page * PAGE_BYTES as u64).min(end)),

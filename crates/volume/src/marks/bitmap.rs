@@ -111,6 +111,13 @@ impl Bitmap {
         (!set && page < end).then_some(page)
     }
 
+    /// The bit of `page`, and the first page behind it and before `end` whose bit differs.
+    pub fn run(&self, page: u64, end: u64) -> (bool, Option<u64>) {
+        let is_set = self.contains(page);
+        // A search from `page` itself could find that it changed meanwhile: an empty run.
+        (is_set, self.next(page + 1, end, !is_set))
+    }
+
     /// Every page below `end` with its bit set.
     pub fn all(&self, end: u64) -> impl Iterator<Item = u64> {
         self.range(0..end)

@@ -1,4 +1,5 @@
 use std::os::unix::fs::{FileExt, MetadataExt};
+use std::sync::atomic::AtomicBool;
 
 use super::*;
 use crate::PAGE_BYTES;
@@ -34,6 +35,24 @@ fn next_and_count_match_a_plain_array() {
         }
     }
     assert_eq!(marks.written.next(63, 300, false), Some(65));
+}
+
+#[test]
+fn a_run_is_never_empty_while_its_first_page_changes() {
+    let marks = Marks::anonymous(1000).unwrap();
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                marks.written.insert(7);
+                marks.written.remove(7);
+            }
+        });
+        let mut runs = (0..1_000_000).map(|_| marks.written.run(7, 9));
+        let empty = runs.find(|(_, change)| change.is_some_and(|page| page <= 7));
+        is_over.store(true, Ordering::Relaxed);
+        assert_eq!(empty, None);
+    });
 }
 
 #[test]

@@ -9,10 +9,12 @@ use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use cenote_pool::control::Drain;
 use cenote_volume::{
     Health, JournalFile, Kept, Log, Op, PAGE_BYTES, Protection, Request, SealKey, Volume,
     VolumeConfig, VolumeError,
 };
+use support::operator::Operator;
 use support::{Cluster, Transport, wait_for, wait_for_health};
 
 const SLAB: u64 = 1 << 20;
@@ -253,5 +255,37 @@ fn a_journal_that_cannot_be_written_is_told_and_writes_go_on_once_it_can() {
     let mut page = vec![0; PAGE_BYTES];
     volume.worker().unwrap().read(0, &mut page).unwrap();
     assert_eq!(page, [2; PAGE_BYTES]);
+    volume.close();
+}
+
+#[test]
+fn a_copy_that_is_whole_outlives_its_original_while_the_journal_cannot_name_it() {
+    let mut cluster = Cluster::start(2, Transport::Tcp, 32 << 20, SLAB);
+    let is_full = Arc::new(AtomicBool::new(false));
+    let folder = tempfile::tempdir().unwrap();
+    let kept = Refusing::kept(folder.path(), &is_full);
+    let volume =
+        Volume::open_kept(cluster.config("plain", SLAB), kept, cluster.connector()).unwrap();
+    let bytes = vec![7; SLAB as usize];
+    volume.worker().unwrap().write(0, &bytes).unwrap();
+    let holder = volume.status().unwrap().extents[0].hosts[0].clone();
+    let holder = (0..2).find(|&host| Some(&cluster.configs[host].name) == holder.as_ref());
+    let holder = holder.unwrap();
+
+    // The copy is noted once it is whole, and by nothing else is the journal written meanwhile.
+    is_full.store(true, Ordering::SeqCst);
+    Operator::of(&cluster, holder).drain(Drain::On);
+    wait_for(&volume, |status| {
+        status.journal.as_ref().unwrap().error.is_some()
+    });
+    cluster.stop(holder);
+    wait_for(&volume, |status| status.extents[0].hosts[0].is_none());
+
+    is_full.store(false, Ordering::SeqCst);
+    wait_for(&volume, |status| status.counters.slabs_moved == 1);
+    let mut seen = vec![0; SLAB as usize];
+    volume.worker().unwrap().read(0, &mut seen).unwrap();
+    assert!(seen == bytes);
+    wait_for_health(&volume, Health::Healthy);
     volume.close();
 }

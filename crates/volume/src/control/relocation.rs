@@ -36,6 +36,7 @@ use super::context::Context;
 use super::fate::Fate;
 use super::mender::Mender;
 use super::pace::Pacing;
+use crate::core::Core;
 use crate::directory::{HostIndex, Member, MemberState, Session, Stripe};
 use crate::fence::Fence;
 use backoff::Backoff;
@@ -156,8 +157,22 @@ impl Relocation {
     }
 
     /// Whether it cannot go on without this member of its stripe.
-    pub fn depends_on(&self, member: usize) -> bool {
-        (self.split == member || self.slot == member) && self.is_filling()
+    pub fn depends_on(&self, core: &Core, member: usize) -> bool {
+        let needs_original = self.split == member && !self.outlives_original(core);
+        (needs_original || self.slot == member) && self.is_filling()
+    }
+
+    /// Whether its copy is whole, and has every write until it takes the place of its original.
+    /// With a disk behind the volume writes may be acknowledged that reach no slab.
+    fn outlives_original(&self, core: &Core) -> bool {
+        if core.backing.is_some() {
+            return false;
+        }
+        let snapshot = core.directory.snapshot();
+        let stripe = snapshot.extents[self.extent].as_deref();
+        let member = stripe.and_then(|stripe| stripe.members.get(self.slot)?.as_ref());
+        let watermark = core.layout_of(self.extent).extent_end();
+        member.is_some_and(|member| member.state == MemberState::Filling { watermark })
     }
 
     /// Whether it waits for workers to leave an epoch.
@@ -332,17 +347,20 @@ impl Relocation {
     }
 
     /// Puts a whole copy, which the next owner would find, in the place of the slab that it was
-    /// made of.
+    /// made of. That one may be gone: the copy has every write that was acknowledged, unless a
+    /// disk alone could do that meanwhile.
     fn replace(&mut self, cx: &mut Context) -> Fate {
         let Self { extent, split, .. } = *self;
+        let is_backed = cx.core.backing.is_some();
         let mut replaced = None;
         let epoch = cx.core.directory.publish(|next| {
             let epoch = next.epoch;
             let Some(stripe) = &mut next.extents[extent] else {
                 return false;
             };
-            let whole = stripe.moved == Some(split) && stripe.members[split].is_some();
-            if !whole || stripe.members.last().is_none_or(Option::is_none) {
+            let is_there = stripe.members.last().is_some_and(Option::is_some);
+            let has_all = stripe.members[split].is_some() || !is_backed;
+            if stripe.moved != Some(split) || !is_there || !has_all {
                 return false;
             }
             let stripe = Arc::make_mut(stripe);
@@ -351,7 +369,12 @@ impl Relocation {
                 state: MemberState::Live,
                 ..member
             });
-            replaced = std::mem::replace(&mut stripe.members[split], copy);
+            replaced = Some(std::mem::replace(&mut stripe.members[split], copy));
+            // The slab may have gone since its copy was whole: it is awaited no longer.
+            if let Some(slab) = stripe.unreachable.get_mut(split) {
+                *slab = None;
+            }
+            stripe.is_out_of_reach &= !stripe.is_there();
             stripe.moved = None;
             stripe.fence = Fence::default();
             // Who still reads the slab must have left before a write that skips it counts.
@@ -367,6 +390,11 @@ impl Relocation {
         let now = cx.now();
         let began = std::mem::replace(&mut self.began, now);
         cx.core.measures.timings.fill.note(now.since(began));
+        let Some(replaced) = replaced else {
+            // Gone before: there is nothing to give back.
+            cx.search_soon();
+            return Fate::Ended;
+        };
         self.stage = Stage::Leaving {
             epoch,
             session: replaced.session,
@@ -379,9 +407,12 @@ impl Relocation {
     pub fn abandon(&mut self, cx: &mut Context) -> Fate {
         self.span.record("otel.status_description", "abandoned");
         let mut dropped = None;
-        // The journal may name it after all, by an attempt that failed: no write counts without it
-        // before that is known.
-        let is_named = cx.recorder.is_unknown();
+        // The journal may name it after all, by an attempt that failed or because it was whole: no
+        // write counts without it before that is known.
+        let is_unknown = cx.recorder.is_unknown();
+        let watermark = cx.core.layout_of(self.extent).extent_end();
+        let is_named =
+            |member: &Member| is_unknown || member.state == MemberState::Filling { watermark };
         cx.core.directory.publish(|next| {
             let epoch = next.epoch;
             let Some(stripe) = &mut next.extents[self.extent] else {
@@ -394,7 +425,7 @@ impl Relocation {
                 && slot.as_ref().is_some_and(filling)
             {
                 dropped = slot.take();
-                if is_named {
+                if dropped.as_ref().is_some_and(is_named) {
                     stripe.changed_in = epoch;
                 }
             }

@@ -308,10 +308,10 @@ impl Repairer {
         }
     }
 
-    /// Ends the relocation that needs a member which was dropped from the directory.
+    /// Ends the relocation that still needs a member which was dropped from the directory.
     pub fn lose_member(&mut self, cx: &mut Context, extent: usize, member: usize) {
         let relocation = self.tasks.get(&extent).and_then(Task::relocation);
-        if relocation.is_some_and(|relocation| relocation.depends_on(member)) {
+        if relocation.is_some_and(|relocation| relocation.depends_on(&cx.core, member)) {
             self.work_on_relocation(cx, extent, |relocation, site| relocation.abandon(site.cx));
         }
     }

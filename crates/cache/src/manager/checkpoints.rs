@@ -160,7 +160,10 @@ impl Manager {
     fn go_on(&mut self, now: Time, saving: &mut Saving) -> Option<Result<Made, CheckpointError>> {
         loop {
             let is_going_on = match &saving.step {
-                Step::Hold(region) => self.hold(now, saving, *region),
+                Step::Hold(region) => match self.hold(now, saving, *region) {
+                    Ok(is_going_on) => is_going_on,
+                    Err(error) => return Some(Err(error)),
+                },
                 Step::Copy(..) | Step::Finish => match saving.saver.poll() {
                     None => return None,
                     Some(Told::Broken(error)) => return Some(Err(error.into())),
@@ -184,12 +187,17 @@ impl Manager {
     }
 
     /// Holds a region and has it copied; false: it is not held yet.
-    fn hold(&mut self, now: Time, saving: &mut Saving, region: u32) -> bool {
+    fn hold(
+        &mut self,
+        now: Time,
+        saving: &mut Saving,
+        region: u32,
+    ) -> Result<bool, CheckpointError> {
         let at = region as usize;
         if at >= self.owner.region_count() {
             saving.saver.order(Order::Finish);
             saving.step = Step::Finish;
-            return true;
+            return Ok(true);
         }
         if let Some(held) = self.owner.held(now, at) {
             let address = self.hosts[held.copy.host].config.address.clone();
@@ -202,18 +210,24 @@ impl Manager {
                 windows: held.copy.windows.clone(),
             });
             saving.step = Step::Copy(region, held, now);
-            return true;
+            return Ok(true);
         }
         if self.owner.is_holding(at) {
-            return false;
+            return Ok(false);
         }
         match self.owner.handle_hold(now, at) {
-            Hold::Begun => self.owner.held(now, at).is_some(),
-            Hold::Busy => false,
+            Hold::Begun => Ok(self.owner.held(now, at).is_some()),
+            Hold::Busy => Ok(false),
             Hold::Nothing => {
                 saving.step = Step::Hold(region + 1);
-                true
+                Ok(true)
             }
+            // The new file would replace its only copy. It may wait for a host without end.
+            Hold::Lost => Err(CheckpointError::Region {
+                region,
+                why: "it is lost until it comes back from the checkpoint before, which stays"
+                    .to_owned(),
+            }),
         }
     }
 

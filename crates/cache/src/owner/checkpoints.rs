@@ -25,6 +25,8 @@ pub enum Hold {
     Busy,
     /// It has no bytes.
     Nothing,
+    /// Its bytes are in the checkpoint before this one alone, and have not come back yet.
+    Lost,
 }
 
 /// A region to which nobody writes.
@@ -59,8 +61,14 @@ impl Owner {
         let Some(held) = self.regions.get(region) else {
             return Hold::Nothing;
         };
-        if held.is_cut() || held.copies.is_empty() {
+        if held.is_cut() {
             return Hold::Nothing;
+        }
+        if held.copies.is_empty() {
+            return match self.is_saved(region) {
+                true => Hold::Lost,
+                false => Hold::Nothing,
+            };
         }
         let is_up = |copy: &Copy| self.hosts[copy.host].is_up();
         let is_at_rest = matches!(held.task, Task::None)
@@ -152,12 +160,17 @@ impl Owner {
         self.outdated.unread_until = None;
     }
 
+    fn is_saved(&self, region: usize) -> bool {
+        let number = u32::try_from(region).expect("at most 2^16 regions");
+        self.saved.contains_key(&number)
+    }
+
     /// Has new memory of a region filled from the checkpoint, if that has it. False: it is used as it is.
     pub(super) fn begin_restoring(&mut self, region: usize, target: &Target) -> bool {
-        let number = u32::try_from(region).expect("at most 2^16 regions");
-        if !self.saved.contains_key(&number) {
+        if !self.is_saved(region) {
             return false;
         }
+        let number = u32::try_from(region).expect("at most 2^16 regions");
         self.requests += 1;
         let request = self.requests;
         self.actions.push_back(Action::Restore {
@@ -352,7 +365,9 @@ mod tests {
             (1, Access::Absent)
         );
         owner.handle_host_up(clients_gone, 1, 8, &[]);
+        assert_eq!(owner.handle_hold(clients_gone, 0), Hold::Lost);
         grant(&mut owner, 1, 9);
+        assert_eq!(owner.handle_hold(clients_gone, 0), Hold::Lost, "restoring");
         let restore = std::iter::from_fn(|| owner.poll_action()).find_map(|action| match action {
             Action::Restore { request, host, .. } => Some((request, host)),
             _ => None,
@@ -368,6 +383,7 @@ mod tests {
             (Access::Open, 77, 1)
         );
         assert!(owner.is_settled());
+        assert_eq!(owner.handle_hold(clients_gone, 0), Hold::Begun);
     }
 
     #[test]

@@ -45,7 +45,7 @@ use cenote_fabric::Time;
 use cenote_pool::control::{FillResult, HeldSlab, Refusal, Window};
 
 pub use action::{Action, OWN_REQUEST, SlabOf};
-pub use checkpoints::{HOLD_MAX, Held, Hold};
+pub use checkpoints::{HOLD_MAX, Held, Hold, Restored};
 pub use clients::{CLIENTS_MAX, ClientNumber, LEASE, LEASE_MARGIN, Renewal};
 use clients::{Clients, Role};
 use host::Host;
@@ -367,12 +367,18 @@ impl Owner {
     /// [`Owner::handle_known`] of several regions, with the generation of each. What follows is
     /// concluded once: a client that joins answers for every region of the cache.
     pub fn handle_all_known(&mut self, now: Time, client: ClientNumber, known: &[(usize, u64)]) {
+        self.note_all_known(client, known);
+        self.advance(now);
+    }
+
+    /// The same, concluded by the next [`Owner::handle_tick`]: of a driver that takes many messages
+    /// before that, each of which would have every region looked at.
+    pub fn note_all_known(&mut self, client: ClientNumber, known: &[(usize, u64)]) {
         for &(region, generation) in known {
             if region < self.regions.len() {
                 self.clients.note_known(client, region, generation);
             }
         }
-        self.advance(now);
     }
 
     /// A client asks for its lease, or for more of it. The driver answers it, behind what it was

@@ -7,7 +7,7 @@ use bytes::{Bytes, BytesMut};
 use cenote_fabric::{Address, ClientId, FAILURE_TIMEOUT, Incoming, RemoteWindow, Session, Time};
 use cenote_pool::control::Window;
 
-use super::format::CHUNK_BYTES_MAX;
+use super::format::{self, CHUNK_BYTES_MAX};
 use crate::links::{Caller, Linked};
 use crate::path::{Failure, OneSided, Operation, Path, Token};
 
@@ -34,6 +34,22 @@ pub enum Error {
     /// Who takes the bytes, or has them, does not go on.
     #[error("{0}")]
     File(#[from] super::format::Error),
+}
+
+impl Error {
+    /// Whether it says that a checkpoint does not have a region whole, so that to try again is
+    /// useless. A file that was taken away is none, and one that cannot be read now may be later.
+    #[must_use]
+    pub fn is_of_checkpoint(&self) -> bool {
+        use std::io::ErrorKind::{NotFound, UnexpectedEof};
+        match self {
+            Self::File(format::Error::Damaged(_) | format::Error::Foreign) => true,
+            Self::File(format::Error::Io(error)) => {
+                matches!(error.kind(), NotFound | UnexpectedEof)
+            }
+            Self::Fabric(_) | Self::Verb(_) | Self::Silent => false,
+        }
+    }
 }
 
 /// A connection to one host.

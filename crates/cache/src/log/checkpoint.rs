@@ -230,8 +230,9 @@ impl Session {
     /// recovery comes back to this address or one behind it.
     ///
     /// # Errors
-    /// [`Error::Busy`], after which it can go on; [`Error::Storage`]: a sync failed, and nothing is durable
-    /// from then on until a recovery; [`Error::NotDurable`], also after that; the tier's error.
+    /// [`Error::Busy`], after which it can go on; [`Error::Storage`]: the tier does not take a page, as
+    /// a full disk does, after which it can go on as well; or a sync failed, and nothing is durable from
+    /// then on until a recovery; [`Error::NotDurable`], also after that; the tier's error.
     pub fn advance_commit(&mut self, commit: &mut Commit) -> Result<Option<u64>, Error> {
         let store = std::sync::Arc::clone(&self.store);
         store.advance();
@@ -249,7 +250,7 @@ impl Session {
                 }
                 Stage::Writing { end } => {
                     if store.tiers.range(tier).is_none_or(|held| held.end < end) {
-                        return Ok(None);
+                        return store.refusal().map_or(Ok(None), Err);
                     }
                     if is_injected(InjectedFault::NoSync) {
                         commit.stage = Stage::Done { end };

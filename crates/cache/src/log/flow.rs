@@ -305,15 +305,22 @@ impl Store {
         if (0..count).all(|tier| self.tiers.is_lost(tier)) {
             return Error::NoTier;
         }
-        match &flow.refusal {
-            Some(error) => Error::Storage {
-                tier: self.tiers.name(count - 1).to_owned(),
-                source: match error.raw_os_error() {
-                    Some(code) => io::Error::from_raw_os_error(code),
-                    None => io::Error::new(error.kind(), error.to_string()),
-                },
+        self.refusal_of(flow).unwrap_or(Error::Busy)
+    }
+
+    /// Why the last tier does not take a page, which it is asked to again and again.
+    pub(super) fn refusal(&self) -> Option<Error> {
+        self.refusal_of(&*self.flow.0.try_lock().ok()?)
+    }
+
+    fn refusal_of(&self, flow: &Flow) -> Option<Error> {
+        let error = flow.refusal.as_ref()?;
+        Some(Error::Storage {
+            tier: self.tiers.name(self.tiers.count() - 1).to_owned(),
+            source: match error.raw_os_error() {
+                Some(code) => io::Error::from_raw_os_error(code),
+                None => io::Error::new(error.kind(), error.to_string()),
             },
-            None => Error::Busy,
-        }
+        })
     }
 }

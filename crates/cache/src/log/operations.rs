@@ -296,7 +296,8 @@ impl Session {
         store.append(&entry, &operation.key, &self.merged, false)
     }
 
-    /// Blocks until every operation that waits has ended, and adds the ends to `ended`.
+    /// Blocks until every operation that waits has ended, and adds the ends to `ended`. One that waits
+    /// for room does so for as long as the last tier takes no page.
     pub fn finish(&mut self, ended: &mut Vec<Completion>) {
         let mut pause = Pause::default();
         while self.pending.len() > 0 {

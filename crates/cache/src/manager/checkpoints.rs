@@ -17,7 +17,7 @@ use crate::checkpoint::format::{self, Header};
 use crate::checkpoint::restorer::{self, Restorer, Task};
 use crate::checkpoint::saver::{Order, Saver, Told};
 use crate::links::Caller;
-use crate::owner::{Hold, HostIndex};
+use crate::owner::{Hold, HostIndex, Restored};
 
 /// Times that a region is copied before the checkpoint is given up.
 const TRIES_MAX: u32 = 8;
@@ -114,10 +114,18 @@ impl Manager {
         };
         checkpoints.waker.clear();
         while let Some((request, end)) = checkpoints.restorer.poll() {
-            if let Err(error) = &end {
-                tracing::warn!(%error, "a region does not come back from the checkpoint");
-            }
-            self.owner.handle_restored(now, request, end.ok());
+            let restored = match &end {
+                Ok(taken_ms) => Restored::As(*taken_ms),
+                Err(error) if error.is_of_checkpoint() => {
+                    tracing::warn!(%error, "a region begins empty: the checkpoint does not have it");
+                    Restored::Missing
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "a region has not come back from the checkpoint so far");
+                    Restored::Again
+                }
+            };
+            self.owner.handle_restored(now, request, restored);
         }
         if let Some(mut saving) = checkpoints.saving.take() {
             match self.go_on(now, &mut saving) {
@@ -281,7 +289,7 @@ impl Manager {
         };
         match &self.checkpoints {
             Some(checkpoints) => checkpoints.restorer.begin(task),
-            None => self.owner.handle_restored(now, request, None),
+            None => self.owner.handle_restored(now, request, Restored::Missing),
         }
     }
 }

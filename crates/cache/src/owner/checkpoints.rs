@@ -29,6 +29,17 @@ pub enum Hold {
     Lost,
 }
 
+/// How the restoring of a region ended.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Restored {
+    /// It is as in the checkpoint, of that time in milliseconds since 1970.
+    As(u64),
+    /// The checkpoint does not have it, or not whole: it begins empty.
+    Missing,
+    /// It could not be brought to its host, or not be read this time: it is tried again.
+    Again,
+}
+
 /// A region to which nobody writes.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Held {
@@ -186,19 +197,18 @@ impl Owner {
         true
     }
 
-    /// A region is as in the checkpoint, of that time; or it cannot be had from there, and is made again,
-    /// empty.
-    pub fn handle_restored(&mut self, now: Time, request: u64, taken_ms: Option<u64>) {
+    /// The restoring of a region has ended.
+    pub fn handle_restored(&mut self, now: Time, request: u64, restored: Restored) {
         let is_it = |task: &Task| matches!(task, Task::Restoring(r) if r.request == request);
         if let Some(region) = self.regions.iter().position(|region| is_it(&region.task)) {
-            match taken_ms {
-                Some(taken_ms) => self.end_restoring(region, taken_ms),
-                None => {
-                    let number = u32::try_from(region).expect("at most 2^16 regions");
-                    self.saved.remove(&number);
-                    // What was written of it is not to be seen: it gets other memory.
-                    self.end_relocation(region, now);
-                }
+            if restored == Restored::Missing {
+                let number = u32::try_from(region).expect("at most 2^16 regions");
+                self.saved.remove(&number);
+            }
+            match restored {
+                Restored::As(taken_ms) => self.end_restoring(region, taken_ms),
+                // What was written of it is not to be seen: it gets other memory.
+                Restored::Missing | Restored::Again => self.end_relocation(region, now),
             }
         }
         self.advance(now);
@@ -374,9 +384,9 @@ mod tests {
         });
         let (request, host) = restore.expect("it is to come back");
         assert_eq!((host, owner.entries()[0].access), (1, Access::Absent));
-        owner.handle_restored(clients_gone, request + 1, Some(77));
+        owner.handle_restored(clients_gone, request + 1, Restored::As(77));
         assert_eq!(owner.entries()[0].access, Access::Absent, "another's end");
-        owner.handle_restored(clients_gone, request, Some(77));
+        owner.handle_restored(clients_gone, request, Restored::As(77));
         let entry = &owner.entries()[0];
         assert_eq!(
             (entry.access, entry.fell_back_ms, entry.losses),
@@ -386,42 +396,36 @@ mod tests {
         assert_eq!(owner.handle_hold(clients_gone, 0), Hold::Begun);
     }
 
+    /// The second host gives memory of that number; the request to restore the region there.
+    fn restore(owner: &mut Owner, now: Time, id: u32) -> Option<u64> {
+        owner.handle_tick(now);
+        grant(owner, 1, id);
+        std::iter::from_fn(|| owner.poll_action()).find_map(|action| match action {
+            Action::Restore { request, .. } => Some(request),
+            _ => None,
+        })
+    }
+
     #[test]
-    fn memory_that_was_restored_in_part_is_given_back_and_the_region_begins_empty() {
+    fn memory_that_was_restored_in_part_is_given_back_and_the_region_restored_again_or_empty() {
         let mut owner = owner();
         owner.use_checkpoint([(0, 77)]);
         owner.handle_host_ended(Time(0), 0);
-        let later = Time(0).after(crate::owner::LEASE * 2);
-        owner.handle_host_up(later, 1, 8, &[]);
-        grant(&mut owner, 1, 9);
-        owner.handle_tick(later);
-        let actions: Vec<Action> = std::iter::from_fn(|| owner.poll_action()).collect();
-        let request = actions.iter().find_map(|action| match action {
-            Action::Restore { request, .. } => Some(*request),
-            _ => None,
-        });
-        owner.handle_restored(later, request.unwrap(), None);
-        let is_unmap =
-            |action: &Action| matches!(action, Action::Unmap { window, .. } if window.id == 9);
-        let mut saw_unmap = false;
-        // What failed is not tried again at once.
-        let later = later.after(Duration::from_secs(1));
-        owner.handle_tick(later);
-        let asked = std::iter::from_fn(|| owner.poll_action()).find_map(|action| {
-            saw_unmap |= is_unmap(&action);
-            match action {
-                Action::Map { request, .. } => Some(request),
-                _ => None,
-            }
-        });
-        assert!(saw_unmap, "what was written of it is not to be seen");
-        let window = Window {
-            id: 10,
-            generation: 1,
-            len_bytes: SLAB_BYTES,
-            rights: 7,
-        };
-        owner.handle_granted(later, 1, asked.unwrap(), window);
+        let mut now = Time(0).after(crate::owner::LEASE * 2);
+        owner.handle_host_up(now, 1, 8, &[]);
+        // A host that could not be reached says nothing of the checkpoint.
+        for (id, end) in [(9, Restored::Again), (10, Restored::Missing)] {
+            let request = restore(&mut owner, now, id);
+            owner.handle_restored(now, request.expect("it is in the checkpoint"), end);
+            let is_unmap =
+                |action| matches!(action, Action::Unmap { window, .. } if window.id == id);
+            let mut actions = std::iter::from_fn(|| owner.poll_action());
+            assert!(actions.any(is_unmap), "what was written is not to be seen");
+            assert_eq!(owner.entries()[0].access, Access::Absent);
+            // What failed is not tried again at once.
+            now = now.after(Duration::from_secs(1));
+        }
+        assert_eq!(restore(&mut owner, now, 11), None, "it is in no checkpoint");
         let entry = &owner.entries()[0];
         assert_eq!((entry.access, entry.fell_back_ms), (Access::Open, 0));
     }

@@ -53,7 +53,8 @@ impl Owner {
         }
     }
 
-    pub(super) fn note_doubt(&mut self, client: ClientNumber, region: usize, generation: u64) {
+    /// [`Owner::handle_doubt`], concluded by the next [`Owner::handle_tick`].
+    pub fn note_doubt(&mut self, client: ClientNumber, region: usize, generation: u64) {
         if !self.clients.contains(client) {
             return;
         }

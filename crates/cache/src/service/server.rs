@@ -171,6 +171,7 @@ impl Server {
         let patience = if is_short { SHORT } else { patience };
         wait(&fds, Some(patience))?;
         self.waker.clear();
+        self.herald.hear();
         self.listener.poll(Some(Duration::ZERO), events)
     }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use cenote_cache::log::tiers::Tier;
 use cenote_cache::log::tiers::memory::MemoryTier;
 use cenote_cache::log::tiers::ssd::SsdTier;
-use cenote_cache::log::{Answer, Checkpoint, Error, Secret, Session, Settings, Store};
+use cenote_cache::log::{Answer, Checkpoint, Commit, Error, Secret, Session, Settings, Store};
 
 use crate::values::{add, value_of};
 use cenote_test_kit::Random;
@@ -291,18 +291,27 @@ fn a_disk_that_is_full_is_named_and_the_store_goes_on_when_it_has_grown() {
     )
     .unwrap();
     let mut session = store.session().unwrap();
-    let mut written = 0;
+    let (mut written, mut commit) = (0, Commit::default());
+    let is_full = |error: &Error| match error {
+        Error::Storage { source, .. } => source.raw_os_error() == Some(libc::ENOSPC),
+        _ => false,
+    };
     let error = loop {
         match write(&mut session, written, &value_of(written)) {
             Ok(()) => written += 1,
             Err(error) => break error,
         }
+        // One is always under way. It says why it does not end, while memory takes more.
+        match session.advance_commit(&mut commit) {
+            Ok(Some(_)) => commit = Commit::default(),
+            Ok(None) | Err(Error::Busy) => {}
+            Err(error) => assert!(is_full(&error), "{error}"),
+        }
         assert!(written < 100_000, "the disk is never full");
     };
-    assert!(
-        matches!(&error, Error::Storage { source, .. } if source.raw_os_error() == Some(libc::ENOSPC)),
-        "{error}"
-    );
+    assert!(is_full(&error), "{error}");
+    let error = session.advance_commit(&mut commit).unwrap_err();
+    assert!(commit.cut().is_some() && is_full(&error), "{error}");
     let expected: Vec<_> = (0..written).map(|number| Some(value_of(number))).collect();
     assert_eq!(read_all(&mut session, written), expected);
     let grown = Command::new("mount")
@@ -313,6 +322,14 @@ fn a_disk_that_is_full_is_named_and_the_store_goes_on_when_it_has_grown() {
     while write(&mut session, written, &value_of(written)).is_err() {
         session.poll(&mut Vec::new());
     }
+    // What was refused goes on by itself, and so does the commit.
+    while session
+        .advance_commit(&mut commit)
+        .is_ok_and(|end| end.is_none())
+    {
+        session.poll(&mut Vec::new());
+    }
+    session.advance_commit(&mut commit).unwrap();
     session.checkpoint(&mut Vec::new()).unwrap();
     drop(session);
     drop(store);

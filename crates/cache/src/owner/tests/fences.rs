@@ -114,6 +114,25 @@ fn a_doubt_is_settled_once_and_an_older_one_is_settled_already() {
 }
 
 #[test]
+fn what_is_noted_of_clients_is_concluded_by_the_next_tick() {
+    let mut world = World::new(1, 1, 2);
+    world.join(1);
+    world.run();
+    let told = world.owner.entries()[0].generation;
+    world.owner.note_doubt(1, 0, told);
+    assert_eq!(world.owner.entries()[0].generation, told);
+    world.owner.handle_tick(world.now);
+    let frozen = world.owner.entries()[0].clone();
+    assert_eq!(frozen.access, Access::Frozen);
+    world
+        .owner
+        .note_all_known(1, &[(0, frozen.generation), (1, 1)]);
+    world.owner.handle_tick(world.now);
+    let renews = |action| matches!(action, Action::Renew { .. });
+    assert!(std::iter::from_fn(|| world.owner.poll_action()).any(renews));
+}
+
+#[test]
 fn windows_whose_renewal_was_not_heard_of_are_learned_with_the_next_session() {
     let mut world = World::new(1, 1, 2);
     world.join(1);

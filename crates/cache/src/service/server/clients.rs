@@ -100,13 +100,11 @@ impl Server {
             (ToManager::Known(known), Some(number)) => {
                 let known = known.into_iter();
                 let known: Vec<(usize, u64)> = known.map(|(r, g)| (r as usize, g)).collect();
-                self.manager.owner.handle_all_known(now, number, &known);
+                self.manager.owner.note_all_known(number, &known);
             }
             (ToManager::Doubt { region, generation }, Some(number)) => {
                 let region = region as usize;
-                self.manager
-                    .owner
-                    .handle_doubt(now, number, region, generation);
+                self.manager.owner.note_doubt(number, region, generation);
             }
             (ToManager::Trouble { host }, Some(_)) => {
                 self.manager.handle_trouble(usize::from(host));

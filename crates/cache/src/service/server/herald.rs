@@ -34,6 +34,8 @@ pub(super) struct Herald {
     table: Arc<Table>,
     hosts: Vec<Host>,
     reports: Receiver<Report>,
+    /// Of those what came before the turn began.
+    heard: Vec<Report>,
     reporter: Sender<Report>,
     waker: Waker,
     /// Speakers so far.
@@ -120,6 +122,7 @@ impl Herald {
             }),
             hosts: Vec::new(),
             reports,
+            heard: Vec::new(),
             reporter,
             waker,
             lives: 0,
@@ -190,10 +193,16 @@ impl Herald {
         });
     }
 
-    /// What speakers have done since, by host.
+    /// Takes what speakers have done, between turns: a turn may stand still after its clock was looked
+    /// at, and what a host said meanwhile would begin its lease there later than here.
+    pub(super) fn hear(&mut self) {
+        self.heard.extend(self.reports.try_iter());
+    }
+
+    /// What speakers had done before the turn, by host.
     fn take_reports(&mut self) -> Vec<(usize, Report)> {
         let mut taken = Vec::new();
-        while let Ok(report) = self.reports.try_recv() {
+        for report in std::mem::take(&mut self.heard) {
             // Not one of before: it spoke of other machines.
             let is_of = |host: &Host| {
                 let speaker = host.speaker.as_ref();
@@ -223,7 +232,7 @@ impl Server {
             self.herald.listener = joined.then_some(number);
         }
         for (host, report) in self.herald.take_reports() {
-            self.note_known(now, host, report);
+            self.note_known(host, report);
         }
         self.lease_hosts(now);
     }
@@ -233,7 +242,7 @@ impl Server {
         self.clients_made
     }
 
-    fn note_known(&mut self, now: Time, host: usize, report: Report) {
+    fn note_known(&mut self, host: usize, report: Report) {
         let host = &mut self.herald.hosts[host];
         host.asking = report.asking;
         if report.known.is_empty() {
@@ -245,7 +254,7 @@ impl Server {
                 .iter()
                 .map(|&(region, at)| (region as usize, at));
             let known: Vec<_> = known.collect();
-            self.manager.owner.handle_all_known(now, number, &known);
+            self.manager.owner.note_all_known(number, &known);
         }
         host.known.extend(report.known);
     }

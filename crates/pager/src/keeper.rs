@@ -34,7 +34,7 @@ use crate::handler::{AbortOnPanic, Bell, Demand, Peers, SETTLE_PERIOD};
 use crate::handlers::Handlers;
 use crate::region::RegionError;
 use crate::rooms::{Held, Next, Rooms};
-use crate::shares;
+use crate::{reports, shares};
 use descriptors::{is_memory, is_userfaultfd};
 use layout::Layout;
 use slots::Slots;
@@ -185,6 +185,7 @@ impl Keeper {
                 all.spaces = one.spaces;
             }
         }
+        reports::flush();
         let resident_max = self.peers.rooms().resident_max();
         all.resident_max_bytes = resident_max * PAGE_BYTES as u64;
         all
@@ -278,7 +279,9 @@ impl Work {
                     }
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "a program's connection cannot be accepted");
+                    reports::say(move || {
+                        tracing::warn!(%error, "a program's connection cannot be accepted");
+                    });
                     self.next_accept = now + PERIOD;
                 }
             }
@@ -291,10 +294,12 @@ impl Work {
             }
         }
         if let Some(count) = self.strangers.report(now) {
-            tracing::warn!(
-                count,
-                "connections are closed that did not say what they are for"
-            );
+            reports::say(move || {
+                tracing::warn!(
+                    count,
+                    "connections are closed that did not say what they are for"
+                );
+            });
         }
         for (stranger, (packet, hello)) in heard {
             is_busy = true;
@@ -366,15 +371,17 @@ impl Work {
     /// Tells a program why it is not served. It ends if handlers before this one have let it in, and
     /// a child in any case; what they have of it they leave then.
     fn refuse(&self, stranger: &OwnedFd, kind: u64, error: &io::Error) {
-        match self.index {
+        let (index, why) = (self.index, error.to_string());
+        reports::say(move || match index {
             _ if kind == wire::HELLO_CHILD => {
-                tracing::error!(%error, "a child ends: it cannot be served");
+                tracing::error!(error = why, "a child ends: it cannot be served");
             }
-            0 => tracing::warn!(%error, "memory of a program stays in this machine"),
-            _ => {
-                tracing::error!(%error, "a program ends: others serve a part of its memory already")
-            }
-        }
+            0 => tracing::warn!(error = why, "memory of a program stays in this machine"),
+            _ => tracing::error!(
+                error = why,
+                "a program ends: others serve a part of its memory already"
+            ),
+        });
         answer(stranger, error.raw_os_error().unwrap_or(libc::EIO));
     }
 

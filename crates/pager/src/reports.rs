@@ -2,11 +2,14 @@
 //! wait for a page itself, and a handler waits for neither.
 
 use std::sync::OnceLock;
-use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::mpsc::{SyncSender, channel, sync_channel};
 use std::time::Duration;
 
 /// Lines that wait to be said. More are left out: the first ones say what is wrong.
 const WAITING_MAX: usize = 64;
+
+/// How long [`flush`] waits. Arbitrary: long beside a line, short for people.
+const FLUSH_MAX: Duration = Duration::from_secs(1);
 
 /// How often a handler says that pages cannot be moved.
 const PERIOD: Duration = Duration::from_secs(1);
@@ -21,11 +24,21 @@ pub(crate) fn say(line: impl FnOnce() + Send + 'static) {
         let (lines, inbox) = sync_channel::<Line>(WAITING_MAX);
         let thread = std::thread::Builder::new().name("cenote-pager-log".to_owned());
         // Without a thread nothing is said, and pages are served all the same.
-        let begun = thread.spawn(move || inbox.into_iter().for_each(|line| line()));
-        begun.map(drop).ok();
+        drop(thread.spawn(move || inbox.into_iter().for_each(|line| line())));
         lines
     });
-    lines.try_send(Box::new(line)).ok();
+    // No room: as said above.
+    drop(lines.try_send(Box::new(line)));
+}
+
+/// Returns when all is said, or nobody takes it: before a process ends.
+pub(crate) fn flush() {
+    let (said, is_said) = channel();
+    if LINES.get().is_some() {
+        say(move || said.send(()).unwrap_or(()));
+        // An error says that there is no thread, or no room.
+        is_said.recv_timeout(FLUSH_MAX).ok();
+    }
 }
 
 /// Pages that could not be moved, of one handler.
@@ -51,8 +64,7 @@ impl Failures {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicU64, Ordering};
-    use std::sync::mpsc::channel;
+    use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
     use std::sync::{Arc, Mutex};
 
     use super::*;
@@ -72,11 +84,11 @@ mod tests {
         }
         drop(guard);
         // The next one that finds room is said after them.
-        let (done, inbox) = channel();
-        while inbox.try_recv().is_err() {
-            let done = done.clone();
-            say(move || done.send(()).unwrap_or(()));
-            std::thread::yield_now();
+        let is_over = Arc::new(AtomicBool::new(false));
+        while !is_over.load(Ordering::SeqCst) {
+            let is_over = Arc::clone(&is_over);
+            say(move || is_over.store(true, Ordering::SeqCst));
+            flush();
         }
         let said = said.load(Ordering::Relaxed);
         assert!((1..=WAITING_MAX as u64 + 1).contains(&said), "{said}");

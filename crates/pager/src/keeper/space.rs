@@ -24,6 +24,7 @@ use super::socket::{self, Packet};
 use super::store::{Purpose, Store};
 use crate::counters::Counters;
 use crate::pages::{Action, Arrival, Pages, WrittenAs};
+use crate::reports;
 use change::{Change, is_again};
 
 /// The page that programs ask by.
@@ -371,20 +372,23 @@ impl Space {
 
     /// What the kernel refuses is about a mapping that is not there any more, or the program ends: its
     /// pages would not be what the books say.
-    fn done<T>(&mut self, what: &str, result: io::Result<T>) -> Option<T> {
-        match &result {
-            Ok(_) => {}
-            Err(error) if GONE.contains(&error.raw_os_error().unwrap_or(0)) => {
-                tracing::debug!(space = self.id, %error, what, "a mapping is gone");
-            }
-            Err(error) => {
-                if !self.is_given_up {
-                    tracing::error!(space = self.id, %error, what, "a program is ended: its memory cannot be served");
-                }
-                self.give_up();
-            }
+    fn done<T>(&mut self, what: &'static str, result: io::Result<T>) -> Option<T> {
+        let error = match result {
+            Ok(done) => return Some(done),
+            Err(error) => error,
+        };
+        let (space, is_gone) = (self.id, GONE.contains(&error.raw_os_error().unwrap_or(0)));
+        if is_gone {
+            reports::say(move || tracing::debug!(space, %error, what, "a mapping is gone"));
+            return None;
         }
-        result.ok()
+        if !self.is_given_up {
+            reports::say(move || {
+                tracing::error!(space, %error, what, "a program is ended: its memory cannot be served");
+            });
+        }
+        self.give_up();
+        None
     }
 
     /// Has the program's agent end it, by the end of their connection. Whoever waits at a page waits until
@@ -441,11 +445,10 @@ impl Space {
         let address = self.layout.address(page);
         let memory = self.memory.as_ref();
         if memory.is_none_or(|memory| memory.read_exact_at(&mut buffer, address).is_err()) {
-            if self.is_unreadable(page) {
-                self.pages.write_done(page, None, store.now());
+            if self.stays_unread(page, store) {
                 return store.keep(buffer);
             }
-            // What the program took out of its memory by itself reads zeros.
+            // Nobody has the mapping any more.
             buffer.fill(0);
         }
         let is_zeros = buffer.iter().all(|byte| *byte == 0);

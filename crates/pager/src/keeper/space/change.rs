@@ -10,7 +10,7 @@ use std::io;
 use cenote_volume::PAGE_BYTES;
 
 use super::super::store::Store;
-use super::Space;
+use super::{Space, WrittenAs};
 
 /// A change of a page.
 pub(super) enum Change {
@@ -73,17 +73,26 @@ impl Space {
         }
     }
 
-    /// Whether a page that could not be read is there, or may be: it stays, and is read again later.
-    /// One that is missing gets zeros, still protected.
-    pub(super) fn is_unreadable(&mut self, page: u32) -> bool {
-        match self.try_change(&Change::Restore(page, true)) {
-            Ok(was_missing) => !was_missing,
-            Err(error) if is_again(&error) => true,
+    /// A page that is to be written could not be read. Whether it stays: it is there, or may be. `false`:
+    /// its mapping is gone.
+    ///
+    /// One that the program took out by itself reads zeros. It gets them and is written another time:
+    /// the program may write to it from now on.
+    pub(super) fn stays_unread(&mut self, page: u32, store: &Store) -> bool {
+        let written = match self.try_change(&Change::Restore(page, true)) {
+            Ok(true) => {
+                self.pages.vanished(page);
+                Some(WrittenAs::Nothing)
+            }
+            Ok(false) => None,
+            Err(error) if is_again(&error) => None,
             Err(error) => {
                 self.done("look for a page", Err::<(), _>(error));
-                false
+                return false;
             }
-        }
+        };
+        self.pages.write_done(page, written, store.now());
+        true
     }
 
     /// Tries the change again that was put off. Whether there is none any more.

@@ -7,6 +7,7 @@ use super::super::slots::NONE;
 use super::super::store::Store;
 use super::{Space, UNBOUNDED};
 use crate::pages::Pages;
+use crate::reports;
 
 impl Space {
     /// Makes the books of children that were forked.
@@ -18,10 +19,10 @@ impl Space {
         }
         for uffd in std::mem::take(&mut self.kernel.forked) {
             if store.ids.is_full() {
-                tracing::error!(
-                    space = self.id,
-                    "a child is ended: there are too many programs"
-                );
+                let space = self.id;
+                reports::say(move || {
+                    tracing::error!(space, "a child is ended: there are too many programs");
+                });
                 self.refuse_child(uffd, store);
                 continue;
             }

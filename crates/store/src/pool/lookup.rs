@@ -110,6 +110,11 @@ impl<M: Medium> Pool<M> {
         self.backlog.newest_of(self.hash(key))
     }
 
+    /// Whether a key takes no version until a newer one of it is durable, or none waits.
+    pub fn has_too_many_of(&self, key: &[u8]) -> bool {
+        self.backlog.is_full_of(self.hash(key))
+    }
+
     /// Whether a version waits for its value or its fence, and was not given up.
     pub(super) fn is_waiting(&self, sequence: u64) -> bool {
         self.backlog.get(sequence).is_some()

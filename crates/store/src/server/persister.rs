@@ -176,8 +176,8 @@ impl<M: Medium> Persister<M> {
         let jobs = state.jobs.take().into_iter();
         self.jobs.extend(jobs.map(|job| Job { looks, ..job }));
         self.do_jobs(&mut state, now);
-        let wanted = state.wanted.drain(..).map(|sequence| (sequence, looks));
-        let wanted: Vec<_> = wanted.collect();
+        let wanted = std::mem::take(&mut state.wanted).into_iter();
+        let wanted = wanted.map(|sequence| (sequence, looks));
         let awaits = |job: &Job| Some((job.awaits(&state.pool)?, job.looks));
         for (sequence, since) in self.jobs.iter().filter_map(awaits).chain(wanted) {
             let newest = self.awaited.entry(sequence).or_insert(since);

@@ -4,6 +4,7 @@
 //! the persister's, in `persister.rs`, which takes the lock before and after. Lock order: a shard, then a
 //! landing, then an outbox.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::sync::Arc;
 
@@ -27,7 +28,7 @@ pub(super) struct State<M> {
     pub books: Books,
     pub jobs: Jobs,
     /// Versions that waiters wait for.
-    pub wanted: Vec<u64>,
+    pub wanted: BTreeSet<u64>,
     pub wants_cleaning: bool,
     /// A client's landing fills up.
     pub wants_room: bool,
@@ -79,7 +80,7 @@ impl<M: Medium> Shard<M> {
                 pool,
                 books: Books::default(),
                 jobs: Jobs::default(),
-                wanted: Vec::new(),
+                wanted: BTreeSet::new(),
                 wants_cleaning: false,
                 wants_room: false,
                 used_after_cleaning: 0,
@@ -365,7 +366,7 @@ impl<M: Medium> State<M> {
             });
         }
         self.books.open(given.sequence, client, vec![waiter], now);
-        self.wanted.push(sequence);
+        self.wanted.insert(sequence);
         None
     }
 
@@ -442,7 +443,7 @@ impl<M: Medium> State<M> {
             });
         }
         self.books.wait(sequence, waiter);
-        self.wanted.push(sequence);
+        self.wanted.insert(sequence);
         None
     }
 
@@ -452,7 +453,7 @@ impl<M: Medium> State<M> {
         }
         match self.books.sync(client, waiter) {
             Ok(last) => {
-                self.wanted.push(last);
+                self.wanted.insert(last);
                 None
             }
             Err(lost) => Some(Answer::Synced { lost }),
@@ -523,7 +524,7 @@ impl<M: Medium> State<M> {
     /// What a client is told whose key takes no version. A key that has too many takes some again once its
     /// newest is durable, which it is not by itself under each scheme.
     fn refuse_version(&mut self, key: &[u8], error: &StoreError) -> Answer {
-        if matches!(error, StoreError::Backlog(_)) {
+        if self.pool.has_too_many_of(key) {
             self.wanted.extend(self.pool.newest_waiting(key));
         }
         Answer::Refused(self.refuse(error))

@@ -12,7 +12,7 @@ use cenote_cache::checkpoint::format::Reader;
 use cenote_cache::client::{Client, Ended, FellBack, Geometry, Lost};
 use cenote_cache::connections::Attached;
 use cenote_cache::links::{Caller, HostConfig, Threads};
-use cenote_cache::manager::{Made, Manager, News};
+use cenote_cache::manager::{CheckpointError, Made, Manager, News};
 use cenote_cache::owner::{Owner, Renewal, Settings};
 use cenote_fabric::{ClientId, ClusterKey, Connector, Hello, Time, Waker, connector, wait};
 use cenote_host::{Config, Daemon};
@@ -265,13 +265,17 @@ impl Rig {
     }
 
     fn checkpoint(&mut self, path: &Path) -> Made {
+        self.try_checkpoint(path).unwrap()
+    }
+
+    fn try_checkpoint(&mut self, path: &Path) -> Result<Made, CheckpointError> {
         self.manager.begin_checkpoint(path).unwrap();
         let mut end = None;
         self.until("the checkpoint", |rig| {
             end = rig.manager.take_checkpoint();
             end.is_some()
         });
-        end.unwrap().unwrap()
+        end.unwrap()
     }
 
     /// Waits until these are lost and the cache is whole again. What is lost then: others besides, where the
@@ -329,6 +333,25 @@ fn what_a_host_takes_with_it_is_told_by_region() {
         });
     }
     assert!(rig.fallen.is_empty());
+}
+
+#[test]
+fn a_checkpoint_does_not_replace_the_one_that_alone_has_a_lost_region() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("checkpoint");
+    let mut rig = Rig::new(2, 2, Duration::ZERO);
+    rig.fill(2);
+    assert_eq!(rig.checkpoint(&path).regions, 2);
+    let made = std::fs::read(&path).unwrap();
+    // No host has room for what is lost.
+    for host in rig.hosts.iter().rev() {
+        host.tell_to_stop();
+    }
+    rig.until("losses", |rig| rig.lost.len() >= 2);
+    let error = rig.try_checkpoint(&path).unwrap_err();
+    let is_named = |error: &CheckpointError| matches!(error, CheckpointError::Region { .. });
+    assert!(is_named(&error), "{error}");
+    assert!(std::fs::read(&path).unwrap() == made);
 }
 
 #[test]

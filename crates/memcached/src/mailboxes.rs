@@ -34,6 +34,27 @@ pub(super) struct NewClient {
     pub(super) source: Source,
 }
 
+#[cfg(test)]
+impl NewClient {
+    /// One of a test's own, over a stream.
+    pub(super) fn over(stream: std::os::unix::net::UnixStream) -> Self {
+        let facts = ConnectionFacts {
+            id: 0,
+            number: 0,
+            address: String::new(),
+            listener: None,
+            last_request: 0.into(),
+            state: 0.into(),
+            place: std::sync::OnceLock::new(),
+        };
+        Self {
+            transport: Transport::Unix(mio::net::UnixStream::from_std(stream)),
+            facts: Arc::new(facts),
+            source: Source::User(0),
+        }
+    }
+}
+
 /// Where a worker is reached.
 #[derive(Debug)]
 pub(super) struct Mailbox {

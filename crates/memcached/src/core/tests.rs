@@ -6,10 +6,7 @@ use std::io::{Seek, Write};
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU8, AtomicU64};
 
-use cenote_fabric::strangers::Source;
 use cenote_kv::engine::{Counters, Item, Newest};
 use cenote_kv::group::Bound;
 use cenote_kv::group::owner::{Change, Found, Owner, Refusal};
@@ -23,14 +20,12 @@ use mio::{Poll, Registry, Token, Waker};
 use super::*;
 use crate::backend::{ClassFigures, Partitions};
 use crate::client::{Client, Turn};
-use crate::connections::ConnectionFacts;
 use crate::mailboxes::{Mailbox, NewClient};
 use crate::parked_requests::ENTRY_BYTES;
 use crate::session::Session;
 use crate::settings::Settings;
 use crate::shared::WorkerFace;
 use crate::times::Times;
-use crate::transport::Transport;
 
 /// A partition whose operations are committed when the test says so.
 struct Slow {
@@ -335,6 +330,16 @@ impl Bench {
     }
 }
 
+/// A request of node 3.
+fn of_node(slot: u64) -> Ticket {
+    Ticket {
+        asker: Asker::Node(3),
+        client: 0,
+        generation: 0,
+        slot,
+    }
+}
+
 #[test]
 fn a_reply_waits_for_its_operation_and_holds_those_behind_it() {
     let mut bench = Bench::new();
@@ -440,20 +445,10 @@ fn what_lies_elsewhere_leaves_less_room_to_clients() {
 fn a_node_that_does_not_read_its_answers_is_not_served_more() {
     let mut bench = Bench::new();
     bench.core.backend.answers_max = 10;
-    let serve = |core: &mut Core<TestBackend>, slot, text: &[u8]| {
-        let asker = Asker::Node(3);
-        let ticket = Ticket {
-            asker,
-            client: 0,
-            generation: 0,
-            slot,
-        };
-        core.serve(ticket, text);
-    };
-    serve(&mut bench.core, 1, b"set a 0 0 5\r\nhello\r\n");
+    bench.core.serve(of_node(1), b"set a 0 0 5\r\nhello\r\n");
     // Its answer waits for the operation, with the value.
-    serve(&mut bench.core, 2, b"get a\r\n");
-    serve(&mut bench.core, 3, b"get a\r\n");
+    bench.core.serve(of_node(2), b"get a\r\n");
+    bench.core.serve(of_node(3), b"get a\r\n");
     bench.read();
     assert!(bench.core.parked.has((Asker::Node(3), 0, 0)));
     bench.commit(1);
@@ -474,10 +469,8 @@ fn what_a_node_asked_over_a_link_that_broke_is_not_kept() {
         bench.core.backend.link = link;
         for slot in 0..10 {
             let ticket = Ticket {
-                asker: Asker::Node(3),
                 client: link,
-                generation: 0,
-                slot,
+                ..of_node(slot)
             };
             bench.core.serve(ticket, b"set a 0 0 5\r\nhello\r\n");
         }
@@ -574,20 +567,7 @@ fn a_client_that_sends_what_is_skipped_ends_its_turn() {
     said.set_len(2_000_000_000).unwrap();
     said.rewind().unwrap();
     let said = UnixStream::from(OwnedFd::from(said));
-    let facts = ConnectionFacts {
-        id: 0,
-        number: 0,
-        address: String::new(),
-        listener: None,
-        last_request: AtomicU64::new(0),
-        state: AtomicU8::new(0),
-        place: OnceLock::new(),
-    };
-    let new = NewClient {
-        transport: Transport::Unix(mio::net::UnixStream::from_std(said)),
-        facts: Arc::new(facts),
-        source: Source::User(0),
-    };
+    let new = NewClient::over(said);
     let mut client = Client::new(new, Session::new(0, 0), 0, &core);
     assert_eq!(client.turn(&mut core), Turn::Again);
 }

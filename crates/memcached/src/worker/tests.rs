@@ -1,7 +1,5 @@
 use std::io::Write;
 use std::os::unix::net::UnixStream;
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU8, AtomicU64};
 
 use cenote_kv::engine::Counters;
 use cenote_kv::memory::key_hash::KeyHasher;
@@ -9,13 +7,11 @@ use mio::Waker;
 
 use super::*;
 use crate::backend::Alone;
-use crate::connections::ConnectionFacts;
 use crate::mailboxes::Mailbox;
 use crate::settings::Settings;
 use crate::shared::WorkerFace;
 use crate::times::Times;
 use crate::traffic::Traffic;
-use crate::transport::Transport;
 
 /// The only worker of a server without sockets.
 fn worker() -> Worker<Alone> {
@@ -38,20 +34,7 @@ fn connect(worker: &mut Worker<Alone>, said: &[u8]) -> UnixStream {
     let (mut peer, stream) = UnixStream::pair().unwrap();
     peer.write_all(said).unwrap();
     stream.set_nonblocking(true).unwrap();
-    let facts = ConnectionFacts {
-        id: 0,
-        number: 0,
-        address: String::new(),
-        listener: None,
-        last_request: AtomicU64::new(0),
-        state: AtomicU8::new(0),
-        place: OnceLock::new(),
-    };
-    worker.take_client(NewClient {
-        transport: Transport::Unix(mio::net::UnixStream::from_std(stream)),
-        facts: Arc::new(facts),
-        source: Source::User(0),
-    });
+    worker.take_client(NewClient::over(stream));
     peer
 }
 

@@ -100,12 +100,7 @@ fn a_flush_of_what_is_refused_is_answered_by_the_refusal() {
     // For another node; for a client of this one.
     let mut bench = Bench::new();
     refuse(&mut bench.core.backend);
-    let ticket = Ticket {
-        asker: Asker::Node(3),
-        client: 0,
-        generation: 0,
-        slot: 1,
-    };
+    let ticket = of_node(1);
     bench.core.serve(ticket, b"flush_all 0\r\n");
     assert_eq!(bench.core.backend.answered, [REFUSAL]);
     bench.say("flush_all\r\nmn\r\n");
@@ -131,12 +126,7 @@ fn a_flush_of_what_is_refused_is_answered_by_the_refusal() {
 fn a_flush_of_a_partition_that_is_given_away_meanwhile_is_no_success() {
     // It is closed when the flush comes, and another's when that is tried again.
     let mut bench = Bench::of(shared(1), vec![3]);
-    let ticket = Ticket {
-        asker: Asker::Node(3),
-        client: 0,
-        generation: 0,
-        slot: 1,
-    };
+    let ticket = of_node(1);
     bench.core.backend.partition.is_closed = true;
     bench.core.serve(ticket, b"flush_all 0\r\n");
     bench.core.backend.is_given_away = true;
@@ -157,13 +147,7 @@ fn a_flush_of_a_partition_that_is_given_away_meanwhile_is_no_success() {
 #[test]
 fn what_another_node_flushes_here_stays_here() {
     let mut bench = Bench::of(shared(1), vec![3]);
-    let asker = Asker::Node(3);
-    let ticket = Ticket {
-        asker,
-        client: 0,
-        generation: 0,
-        slot: 1,
-    };
+    let ticket = of_node(1);
     bench.core.serve(ticket, b"flush_all 0\r\n");
     assert_eq!(bench.core.backend.asked, []);
     assert_eq!(bench.core.backend.partition.owner.committed_xid(), 1);
@@ -172,12 +156,7 @@ fn what_another_node_flushes_here_stays_here() {
 #[test]
 fn nothing_is_kept_of_a_flush_that_was_asked_over_a_link_that_broke() {
     let mut bench = Bench::new();
-    let ticket = Ticket {
-        asker: Asker::Node(3),
-        client: 0,
-        generation: 0,
-        slot: 1,
-    };
+    let ticket = of_node(1);
     bench.core.backend.partition.is_closed = true;
     bench.core.serve(ticket, b"flush_all 0\r\n");
     bench.core.backend.link = 1;

@@ -193,12 +193,6 @@ impl Manager {
         self.owner.handle_wary(now, is_near);
     }
 
-    /// The same, from the beginning: the owner before it may still decide. Clients that come wait.
-    pub fn begin_suspended(&mut self, now: Time) {
-        self.is_suspended = true;
-        self.owner.handle_recording(now);
-    }
-
     /// A client came: what it is to be told is news. False: there are too many.
     #[must_use]
     pub fn join(&mut self, now: Time, client: ClientNumber) -> bool {

@@ -39,6 +39,6 @@ pub use asker::{CallError, ask, ask_while};
 pub use greeting::{OpenError, Options};
 pub use handle::Cache;
 pub use server::{
-    Agreement, Claim, Claimed, Config, End, MakeProvider, Market, ReadHosts, Server, StartError,
-    Supply, Terms,
+    Agreement, Claim, Claimed, Config, End, MakeProvider, Market, PROOF_LEASE, ReadHosts, Server,
+    StartError, Supply, Terms,
 };

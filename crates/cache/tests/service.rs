@@ -1,5 +1,7 @@
 //! A cache's manager and its clients over sockets, with hosts that run here: what one client does to others.
 
+use std::io;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -10,12 +12,12 @@ use cenote_cache::Configuration;
 use cenote_cache::links::HostConfig;
 use cenote_cache::owner::Settings;
 use cenote_cache::random::Random;
-use cenote_cache::service::journal::JournalFile;
+use cenote_cache::service::journal::{Journal, JournalFile, Log};
 use cenote_cache::service::message::{ToClient, ToManager, VERSION};
 use cenote_cache::service::question::{Answer, Question, Status};
 use cenote_cache::service::{
-    Agreement, Cache, CallError, Claim, Claimed, Config, End, Options, Server, StartError, Supply,
-    Terms, ask,
+    Agreement, Cache, CallError, Claim, Claimed, Config, End, Options, PROOF_LEASE, Server,
+    StartError, Supply, Terms, ask,
 };
 use cenote_fabric::{
     Address, ClientId, ClusterKey, Connector, Error, Hello, Incoming, Session, Waker, connector,
@@ -108,6 +110,16 @@ impl World {
     }
 
     fn start_with(&mut self, configuration: Configuration, claim: Claim) -> Result<(), StartError> {
+        let journal = JournalFile::new(&self.folder.path().join("journal"));
+        self.start_on(Box::new(journal), configuration, claim)
+    }
+
+    fn start_on(
+        &mut self,
+        journal: Box<dyn Log>,
+        configuration: Configuration,
+        claim: Claim,
+    ) -> Result<(), StartError> {
         let settings = Settings {
             cache: 0xcac4e,
             slab_bytes: SLAB_BYTES,
@@ -124,7 +136,7 @@ impl World {
             supply: Supply::Cluster(Box::new(|| None)),
             key: self.key.clone(),
             addresses: vec![self.address()],
-            journal: Box::new(JournalFile::new(&self.folder.path().join("journal"))),
+            journal,
             checkpoint: None,
             claim,
             clock: || 1_000_000,
@@ -482,6 +494,125 @@ impl World {
     }
 }
 
+/// The claim of a manager whose predecessor, elsewhere, has not heard of it yet.
+struct Followed {
+    journal: PathBuf,
+    /// What the predecessor has its journal say after the claim.
+    says: Duration,
+}
+
+impl Agreement for Followed {
+    fn claim(&mut self, last: u64) -> Result<Claimed, String> {
+        let mut log = JournalFile::new(&self.journal);
+        let mut image = Journal::load(&mut log).unwrap().expect("there is one");
+        image.duration = Some(self.says);
+        Journal::begin(Box::new(log), image).unwrap();
+        let (epoch, may_have_rival) = (last + 1, true);
+        Ok(Claimed {
+            epoch,
+            may_have_rival,
+        })
+    }
+
+    fn is_last(&mut self, _: u64) -> Result<bool, String> {
+        Ok(true)
+    }
+}
+
+#[test]
+fn what_a_manager_elsewhere_writes_after_the_claim_of_the_next_one_is_kept() {
+    let mut world = World::new(1);
+    world.manager.as_mut().and_then(Running::end);
+    let journal = world.folder.path().join("journal");
+    let says = Duration::from_secs(7777);
+    let claim = Claim::Agreed(Box::new(Followed {
+        journal: journal.clone(),
+        says,
+    }));
+    world.start_with(configuration(0), claim).unwrap();
+    let left = Journal::load(&mut JournalFile::new(&journal))
+        .unwrap()
+        .unwrap();
+    assert_eq!((left.epoch, left.duration), (2, Some(says)));
+}
+
+#[test]
+fn a_manager_that_cannot_prove_that_it_is_the_last_leaves_the_journal_as_it_is() {
+    let mut world = World::new(1);
+    world.manager.as_mut().and_then(Running::end);
+    let journal = || std::fs::read(world.folder.path().join("journal")).unwrap();
+    let before = journal();
+    for (answer, why) in [(Ok(false), "another manager"), (Err("silence"), "silence")] {
+        let told = Told(Arc::new(Mutex::new(Ok(true))));
+        told.say(answer);
+        let claim = Claim::Agreed(Box::new(told));
+        let refused = world.start_with(configuration(0), claim).unwrap_err();
+        assert!(refused.to_string().contains(why), "{refused}");
+    }
+    assert_eq!(journal(), before);
+}
+
+/// A disk that writes nothing further while `gate` is taken.
+struct Slow {
+    file: JournalFile,
+    gate: Arc<Mutex<()>>,
+}
+
+impl Log for Slow {
+    fn read(&mut self) -> io::Result<Vec<u8>> {
+        self.file.read()
+    }
+
+    fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
+        drop(self.gate.lock().unwrap());
+        self.file.append(bytes)
+    }
+
+    fn replace(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.file.replace(bytes)
+    }
+}
+
+#[test]
+fn a_record_that_takes_longer_than_the_proof_is_told_to_nobody_before_the_next_one() {
+    let mut world = World::new(1);
+    world.manager.as_mut().and_then(Running::end);
+    let told = Told(Arc::new(Mutex::new(Ok(true))));
+    let gate = Arc::new(Mutex::new(()));
+    let file = JournalFile::new(&world.folder.path().join("journal"));
+    let slow = Slow {
+        file,
+        gate: Arc::clone(&gate),
+    };
+    let claim = Claim::Agreed(Box::new(told.clone()));
+    world
+        .start_on(Box::new(slow), configuration(0), claim)
+        .unwrap();
+    let mut cache = world.open();
+    world.until(&mut cache, |status| is_in_charge(status) && status.whole);
+    let before = cache.len_bytes();
+
+    let shut = gate.lock().unwrap();
+    let (at, key) = (vec![world.address()], world.key.clone());
+    let resize = Question::Resize { regions: 5 };
+    let asking = std::thread::spawn(move || ask(at, &key, &resize, DEADLINE));
+    // The question is at the manager once its thread waits for the disk, so nobody else is answered.
+    std::thread::sleep(Duration::from_millis(500));
+    told.say(Err("nobody answers"));
+    std::thread::sleep(PROOF_LEASE + Duration::from_millis(1500));
+    drop(shut);
+    world.until(&mut cache, |status| !is_in_charge(status));
+    assert_eq!(cache.len_bytes(), before, "nobody was told");
+    told.say(Ok(true));
+    world.until(&mut cache, |status| is_in_charge(status) && status.whole);
+    let deadline = Instant::now() + DEADLINE;
+    while cache.len_bytes() == before {
+        assert!(Instant::now() < deadline, "what was put off is told");
+        cache.wait(Duration::from_millis(1)).unwrap();
+    }
+    drop(asking.join().unwrap());
+}
+
 fn is_in_charge(status: &Status) -> bool {
     status.troubles.is_empty()
 }
@@ -493,15 +624,6 @@ fn a_manager_without_a_proof_serves_and_changes_nothing_until_it_has_one_or_is_f
     let told = Told(Arc::new(Mutex::new(Ok(true))));
     let claim = Claim::Agreed(Box::new(told.clone()));
     world.start_with(configuration(0), claim).unwrap();
-    // The one before it could be elsewhere, so it waits; then it is in charge.
-    let waits = ask(
-        vec![world.address()],
-        &world.key,
-        &Question::Resize { regions: 5 },
-        DEADLINE,
-    );
-    let waits = waits.unwrap_err().to_string();
-    assert!(waits.contains("the manager before it"), "{waits}");
     let mut cache = world.open();
     world.until(&mut cache, |status| is_in_charge(status) && status.whole);
 

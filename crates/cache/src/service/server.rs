@@ -36,7 +36,7 @@ use leadership::{Leadership, Stand};
 
 #[cfg(test)]
 pub(super) use leadership::Proof;
-pub use leadership::{Agreement, Claim, Claimed};
+pub use leadership::{Agreement, Claim, Claimed, PROOF_LEASE};
 pub use start::{Config, StartError};
 pub use supply::{MakeProvider, Market, ReadHosts, Supply};
 
@@ -260,6 +260,11 @@ impl Server {
             self.journal.set_machines(fleet.kept());
         }
         match self.journal.write() {
+            // The disk took so long that the next manager may have begun from what was there before.
+            Ok(()) if !self.leadership.holds(Time::now()) => {
+                self.record = Record::Unproven;
+                false
+            }
             Ok(()) => {
                 if matches!(self.record, Record::Refused { .. }) {
                     tracing::info!("the journal can be written again");

@@ -4,7 +4,7 @@
 //! A thread asks it each second. An answer proves, for [`PROOF_LEASE`] from when it was asked for, that
 //! this manager is in charge; without one it gets and gives back no machine and changes nothing in
 //! the region table. It goes on serving what the table says. A manager that follows one in another
-//! place waits as long before it acts: then the other one's proof is over.
+//! place waits as long before it begins: then the other one's proof is over, and it writes no more.
 //!
 //! Where a lock keeps all others out, the proof is the lock.
 
@@ -45,7 +45,7 @@ pub trait Agreement: Send {
 pub struct Claimed {
     /// The epoch.
     pub epoch: u64,
-    /// The manager before may run still, elsewhere.
+    /// The manager before may still run, elsewhere.
     pub may_have_rival: bool,
 }
 
@@ -58,38 +58,37 @@ const ASK_EVERY: Duration = Duration::from_secs(1);
 
 /// What threads that act for the manager look at.
 #[derive(Clone, Debug)]
-pub struct Proof(Arc<Span>);
-
-#[derive(Debug)]
-struct Span {
-    from: Time,
-    until: AtomicU64,
+pub struct Proof {
+    /// A [`Time`].
+    until: Arc<AtomicU64>,
 }
 
 impl Proof {
-    /// It holds from `from` on, and not at `until`.
+    /// It does not hold at `until` any more.
     #[must_use]
-    pub fn new(from: Time, until: Time) -> Self {
-        let until = AtomicU64::new(until.0);
-        Self(Arc::new(Span { from, until }))
+    pub fn new(until: Time) -> Self {
+        let until = Arc::new(AtomicU64::new(until.0));
+        Self { until }
     }
 
     /// Whether the manager may act at this moment.
     #[must_use]
     pub fn holds(&self, now: Time) -> bool {
-        let until = Time(self.0.until.load(Ordering::Relaxed));
-        now >= self.0.from && now < until || is_injected(InjectedFault::UnprovenActs)
+        now < self.until() || is_injected(InjectedFault::UnprovenActs)
+    }
+
+    fn until(&self) -> Time {
+        Time(self.until.load(Ordering::Relaxed))
     }
 
     /// Whether it is over or will be soon, as nobody answered for half of [`PROOF_LEASE`].
     fn is_ageing(&self, now: Time) -> bool {
-        let until = Time(self.0.until.load(Ordering::Relaxed));
-        now.after(PROOF_LEASE / 2) >= until
+        now.after(PROOF_LEASE / 2) >= self.until()
     }
 
     fn prolong(&self, asked_at: Time) {
         let until = asked_at.after(PROOF_LEASE);
-        self.0.until.fetch_max(until.0, Ordering::Relaxed);
+        self.until.fetch_max(until.0, Ordering::Relaxed);
     }
 }
 
@@ -129,11 +128,12 @@ pub(super) enum Stand {
 
 impl Leadership {
     /// The epoch, and who is asked about it from now on. `waker` is woken when an answer changes
-    /// something.
+    /// something. Where the manager before may run elsewhere, this returns when it can act no more:
+    /// what it left is to be read after that.
     pub fn begin(claim: Claim, last: u64, waker: Waker) -> Result<(u64, Self), BeginError> {
         let mut agreement = match claim {
             Claim::Lock => {
-                let proof = Proof::new(Time(0), Time(u64::MAX));
+                let proof = Proof::new(Time(u64::MAX));
                 let next = last.checked_add(1);
                 let epoch = next.ok_or_else(|| BeginError::Refused("no epoch is left".into()))?;
                 let lock = Self {
@@ -150,11 +150,7 @@ impl Leadership {
             epoch,
             may_have_rival,
         } = agreement.claim(last).map_err(BeginError::Refused)?;
-        let from = match may_have_rival {
-            true => Time::now().after(PROOF_LEASE + PROOF_LEASE_MARGIN),
-            false => Time(0),
-        };
-        let proof = Proof::new(from, asked_at.after(PROOF_LEASE));
+        let proof = Proof::new(asked_at.after(PROOF_LEASE));
         let (end, ended) = channel();
         let shared = Arc::new(Shared::default());
         let of_thread = (Arc::clone(&shared), proof.clone());
@@ -164,9 +160,25 @@ impl Leadership {
         };
         let builder = std::thread::Builder::new().name("cenote-leadership".to_owned());
         builder.spawn(ask).map_err(BeginError::System)?;
+        if may_have_rival {
+            tracing::info!("waits until the manager before it, elsewhere, cannot act");
+            std::thread::sleep(PROOF_LEASE + PROOF_LEASE_MARGIN);
+        }
         let asked = Some(Asked { shared, _end: end });
-        let held = proof.holds(Time::now());
-        Ok((epoch, Self { proof, asked, held }))
+        let mut begun = Self {
+            proof,
+            asked,
+            held: true,
+        };
+        let now = Time::now();
+        match begun.look(now) {
+            Stand::AsBefore => Ok((epoch, begun)),
+            Stand::Superseded => Err(BeginError::Refused("another manager has begun".into())),
+            Stand::Unproven | Stand::Proven => {
+                let why = begun.trouble(now).unwrap_or_default();
+                Err(BeginError::Refused(why))
+            }
+        }
     }
 
     pub fn proof(&self) -> Proof {
@@ -201,9 +213,6 @@ impl Leadership {
     pub fn trouble(&self, now: Time) -> Option<String> {
         if self.holds(now) {
             return None;
-        }
-        if now < self.proof.0.from {
-            return Some("waits until the manager before it, elsewhere, cannot act".to_owned());
         }
         let error = self.asked.as_ref().and_then(|asked| {
             let error = asked.shared.error.lock();
@@ -261,12 +270,12 @@ mod tests {
     #[test]
     fn a_proof_ages_in_its_second_half_and_that_of_a_lock_never() {
         let at = |share: u32| Time(7).after(PROOF_LEASE * share / 4);
-        let proof = Proof::new(Time(0), at(4));
+        let proof = Proof::new(at(4));
         let ages = [0, 1, 2, 3, 4].map(|share| proof.is_ageing(at(share)));
         assert_eq!(ages, [false, false, true, true, true]);
         proof.prolong(at(3));
         assert!(proof.holds(at(4)) && !proof.is_ageing(at(4)));
-        let lock = Proof::new(Time(0), Time(u64::MAX));
+        let lock = Proof::new(Time(u64::MAX));
         assert!(!lock.is_ageing(at(1000)));
     }
 }

@@ -82,19 +82,21 @@ impl Server {
             slabs_per_region: settings.slabs_per_region,
             copies: u8::try_from(settings.copies).expect("one or two"),
         };
-        let found = Journal::load(&mut *config.journal)?;
-        if found
-            .as_ref()
-            .is_some_and(|found| found.identity != identity)
-        {
-            return Err(StartError::OtherCache);
+        let (image, _) = config.left(identity)?;
+        let waker = Waker::new()?;
+        let no_thread =
+            |error| StartError::from(cenote_fabric::Error::os("start a thread".to_owned(), error));
+        let claim = std::mem::replace(&mut config.claim, Claim::Lock);
+        let begun = Leadership::begin(claim, image.epoch, waker.clone());
+        let (claimed, leadership) = begun.map_err(|error| match error {
+            BeginError::Refused(why) => StartError::Claim(why),
+            BeginError::System(error) => no_thread(error),
+        })?;
+        // Once more: until now the manager before may have written, elsewhere.
+        let (mut image, hosts) = config.left(identity)?;
+        if !is_injected(InjectedFault::EpochKept) {
+            image.epoch = claimed;
         }
-        let mut image = found.unwrap_or_else(|| Image {
-            duration: config.duration,
-            ..Image::fresh(identity)
-        });
-        let hosts = image.hosts_in(&config.hosts);
-        check(&settings, &hosts)?;
         let listed = |number: usize| match &config.supply {
             Supply::Cluster(_) => listed(&hosts[number], &config.hosts),
             Supply::Market(_) if image.has_machine(number) => Listed::There,
@@ -103,17 +105,6 @@ impl Server {
         };
         let all_listed: Vec<Listed> = (0..hosts.len()).map(listed).collect();
         image.hosts = hosts.iter().map(kept).collect();
-        let waker = Waker::new()?;
-        let no_thread =
-            |error| StartError::from(cenote_fabric::Error::os("start a thread".to_owned(), error));
-        let begun = Leadership::begin(config.claim, image.epoch, waker.clone());
-        let (claimed, leadership) = begun.map_err(|error| match error {
-            BeginError::Refused(why) => StartError::Claim(why),
-            BeginError::System(error) => no_thread(error),
-        })?;
-        if !is_injected(InjectedFault::EpochKept) {
-            image.epoch = claimed;
-        }
         let (epoch, record) = (image.epoch, image.record());
         // Bound first: who cannot be reached by clients does not begin.
         let listener = Listener::bind(&config.addresses, &config.key)?;
@@ -155,9 +146,6 @@ impl Server {
         let proof = leadership.proof();
         let supplier = Supplier::begin(config.supply, &left, threads, epoch, now, to_wake, proof);
         let supplier = supplier.map_err(no_thread)?;
-        if !leadership.holds(now) {
-            manager.begin_suspended(now);
-        }
         for (host, listed) in all_listed.into_iter().enumerate() {
             match listed {
                 Listed::There => {}
@@ -187,6 +175,23 @@ impl Server {
         };
         server.begin_with_checkpoint(for_data)?;
         Ok(server)
+    }
+}
+
+impl Config {
+    /// What the manager before left, or the beginning of a new cache; and its hosts.
+    fn left(&mut self, identity: Identity) -> Result<(Image, Vec<HostConfig>), StartError> {
+        let image = match Journal::load(&mut *self.journal)? {
+            Some(found) if found.identity != identity => return Err(StartError::OtherCache),
+            Some(found) => found,
+            None => Image {
+                duration: self.duration,
+                ..Image::fresh(identity)
+            },
+        };
+        let hosts = image.hosts_in(&self.hosts);
+        check(&self.settings, &hosts)?;
+        Ok((image, hosts))
     }
 }
 

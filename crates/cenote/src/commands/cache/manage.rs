@@ -40,8 +40,9 @@ pub struct Args {
 /// A host that is out of reach for longer is taken for dead. Clients of a cache have their data elsewhere,
 /// and are to have a whole cache again soon.
 const GIVE_UP_AFTER: Duration = Duration::from_secs(10);
-/// How long a manager may take to announce itself.
-const START_LIMIT: Duration = Duration::from_secs(20);
+/// How long a manager may take to announce itself: it reads and writes at etcd, and may have to wait
+/// until the one before it, elsewhere, can act no more.
+const START_LIMIT: Duration = Duration::from_secs(30);
 /// Lines of a log that an error shows.
 const TAIL_LINES: usize = 10;
 

@@ -23,7 +23,7 @@ use super::page::{Next, PageOp};
 use crate::IoError;
 use crate::backing::{Store, Told};
 use crate::core::Core;
-use crate::limits::OPS_MAX;
+use crate::limits::{OPS_MAX, READ_OPS};
 
 /// Page operations, and what they are done with.
 pub(super) struct Engine {
@@ -46,8 +46,10 @@ pub(super) struct Ended {
 /// The operations of a worker, by their number.
 struct Ops {
     all: Box<[PageOp]>,
-    // Numbers of those that are not in use.
+    // Numbers of those that are not in use, from `READ_OPS` on.
     free: Vec<u16>,
+    // The same below it.
+    free_for_reads: Vec<u16>,
 }
 
 /// Verbs that have ended.
@@ -93,10 +95,27 @@ impl Agenda {
 
 impl Ops {
     fn new() -> Self {
-        let all = 0..OPS_MAX as u16;
+        let (all, for_reads) = (0..OPS_MAX as u16, READ_OPS as u16);
         Self {
-            all: all.clone().map(|op| PageOp::free(op, op)).collect(),
-            free: all.rev().collect(),
+            free: (for_reads..all.end).rev().collect(),
+            free_for_reads: (0..for_reads).rev().collect(),
+            all: all.map(|op| PageOp::free(op, op)).collect(),
+        }
+    }
+
+    /// `is_behind`: see [`Order`].
+    fn take(&mut self, kind: Kind, is_behind: bool) -> Option<u16> {
+        match kind {
+            Kind::Read if is_behind => self.free_for_reads.pop(),
+            Kind::Read => self.free.pop().or_else(|| self.free_for_reads.pop()),
+            _ => self.free.pop(),
+        }
+    }
+
+    fn give_back(&mut self, op: u16) {
+        match usize::from(op) < READ_OPS {
+            true => self.free_for_reads.push(op),
+            false => self.free.push(op),
         }
     }
 }
@@ -136,7 +155,7 @@ impl Engine {
         &self.endpoints
     }
 
-    /// Operations that are not in use.
+    /// Operations that are not in use, and that writes may use.
     pub fn free_count(&self) -> usize {
         self.ops.free.len()
     }
@@ -156,9 +175,9 @@ impl Engine {
         self.path.views.working() > 0 || self.path.at_disk > 0
     }
 
-    /// Starts an operation on part of one page; false when none is free.
+    /// Starts an operation on part of one page; false when none is free for it.
     pub fn start(&mut self, order: &Order) -> bool {
-        let Some(op) = self.ops.free.pop() else {
+        let Some(op) = self.ops.take(order.kind, order.is_behind) else {
             return false;
         };
         self.ops[op].accept(order, &self.path);
@@ -277,7 +296,7 @@ impl Engine {
         if self.ops[op].page.verbs.is_over() {
             return Some(op);
         }
-        let next = self.ops.free.pop()?;
+        let next = self.ops.take(self.ops[op].page.kind, false)?;
         let mut other = self.ops[next];
         self.ops[op].detach(&mut other, &mut self.path);
         self.ops[next] = other;
@@ -288,7 +307,7 @@ impl Engine {
     fn end(&mut self, op: u16, result: Result<(), IoError>) {
         let is_told = self.ops[op].is_told();
         if self.ops[op].end(&mut self.path, result.is_ok()) {
-            self.ops.free.push(op);
+            self.ops.give_back(op);
         }
         if is_told {
             self.path.landing.retain(|write| write.op != op);

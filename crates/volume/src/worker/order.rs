@@ -37,4 +37,6 @@ pub struct Order {
     pub redoes: Option<u32>,
     /// Whether the page is claimed for it.
     pub is_claimed: bool,
+    /// Whether a request that came earlier, and is no read, waits for free operations.
+    pub is_behind: bool,
 }

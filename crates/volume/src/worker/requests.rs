@@ -2,7 +2,8 @@
 //!
 //! `submit` takes a request whose end comes out of `Worker::poll`; `read`, `write`, `discard` and
 //! `scrub` run one with a borrowed buffer to its end on the calling thread. Either way a request
-//! waits its turn for free page operations, oldest first, and is over when its last page is.
+//! waits its turn for free page operations, oldest first, and is over when its last page is. Reads
+//! do not wait behind writes that cannot end: some operations are kept for them.
 //!
 //! Whole pages that are discarded take no operation: their bit goes under the page's claim. A discard
 //! that meets a claim of another, or has dropped many pages, lets other requests go first.
@@ -27,6 +28,8 @@ use run::Run;
 /// A request in flight.
 pub(super) struct Slot {
     tag: u64,
+    // How many came before it.
+    arrival: u64,
     pub(super) kind: Kind,
     // The operation with its buffer; `None` for a borrowed buffer or a free slot.
     owned: Option<Op>,
@@ -49,12 +52,15 @@ pub(super) struct Requests {
     pub(super) slots: Box<[Slot]>,
     // Numbers of those that are not in use.
     free: Vec<u16>,
-    // Requests with pages not yet started, oldest first.
+    // Requests with pages not yet started, oldest first: reads, and all others.
+    starting_reads: VecDeque<u16>,
     starting: VecDeque<u16>,
     // Requests that wait for something that no other request here waits for, until the next turn.
     deferred: VecDeque<u16>,
     /// Those that have ended and were not handed out.
     pub(super) done: VecDeque<Done>,
+    // Requests so far that were begun.
+    arrived: u64,
     /// Requests so far; one of a few is timed.
     pub(super) started: u32,
 }
@@ -65,9 +71,11 @@ impl Requests {
         Self {
             slots: (0..REQUESTS_MAX).map(|_| Slot::free()).collect(),
             free: (0..REQUESTS_MAX as u16).rev().collect(),
+            starting_reads: list(),
             starting: list(),
             deferred: list(),
             done: VecDeque::with_capacity(REQUESTS_MAX),
+            arrived: 0,
             started: 0,
         }
     }
@@ -106,11 +114,12 @@ impl Requests {
 
     /// Whether some have pages that are not started.
     pub(super) fn has_waiting(&self) -> bool {
-        !self.starting.is_empty() || !self.deferred.is_empty()
+        !(self.starting_reads.is_empty() && self.starting.is_empty() && self.deferred.is_empty())
     }
 
     /// Forgets what is not started.
     pub(super) fn forget_waiting(&mut self) {
+        self.starting_reads.clear();
         self.starting.clear();
         self.deferred.clear();
     }
@@ -127,13 +136,31 @@ impl Requests {
         let in_range = end.is_some_and(|end| end <= size_bytes);
         let at = usize::from(number);
         self.slots[at] = slot;
+        self.slots[at].arrival = self.arrived;
+        self.arrived += 1;
         self.begin_time(core, at);
         if core.life.closed.load(Ordering::Acquire) {
             self.slots[at].refuse(IoError::Closed);
         } else if !in_range {
             self.slots[at].refuse(IoError::OutOfRange);
         }
-        self.starting.push_back(number);
+        self.queue_of(number).push_back(number);
+    }
+
+    /// Where it waits for free operations.
+    fn queue_of(&mut self, number: u16) -> &mut VecDeque<u16> {
+        match self.slots[usize::from(number)].kind {
+            Kind::Read => &mut self.starting_reads,
+            _ => &mut self.starting,
+        }
+    }
+
+    /// The oldest that waits for free operations; of reads alone, where one that is no read found none.
+    fn oldest(&self, only_reads: bool) -> Option<u16> {
+        let read = self.starting_reads.front().copied();
+        let other = self.starting.front().copied().filter(|_| !only_reads);
+        let arrival = |number: &u16| self.slots[usize::from(*number)].arrival;
+        read.into_iter().chain(other).min_by_key(arrival)
     }
 
     /// Whether one of this crate's own, or with a borrowed buffer, has ended.
@@ -154,20 +181,23 @@ impl Requests {
 
     /// Starts page operations of waiting requests while there is room.
     pub(super) fn start_pages(&mut self, engine: &mut Engine) {
-        while let Some(&number) = self.starting.front() {
+        let mut only_reads = false;
+        while let Some(number) = self.oldest(only_reads) {
             let at = usize::from(number);
-            let progress = match self.slots[at].kind {
+            let kind = self.slots[at].kind;
+            let progress = match kind {
                 Kind::Discard => self.discard_pages(engine, number),
-                _ => self.start_chunks(engine, number),
+                _ => self.start_chunks(engine, number, only_reads),
             };
             match progress {
-                Progress::NoOperations => break,
+                Progress::NoOperations if kind == Kind::Read => break,
+                Progress::NoOperations => only_reads = true,
                 Progress::AllStarted => {
-                    self.starting.pop_front();
+                    self.queue_of(number).pop_front();
                     self.finish_if_over(&engine.path.core, at);
                 }
                 Progress::Deferred => {
-                    self.starting.pop_front();
+                    self.queue_of(number).pop_front();
                     self.deferred.push_back(number);
                 }
             }
@@ -179,8 +209,8 @@ impl Requests {
         self.starting.append(&mut self.deferred);
     }
 
-    /// Starts the request's remaining pages.
-    fn start_chunks(&mut self, engine: &mut Engine, number: u16) -> Progress {
+    /// Starts the request's remaining pages. `is_behind`: see [`Order`].
+    fn start_chunks(&mut self, engine: &mut Engine, number: u16, is_behind: bool) -> Progress {
         let slot = &mut self.slots[usize::from(number)];
         let mut run = Run::default();
         let mut progress = Progress::AllStarted;
@@ -189,7 +219,12 @@ impl Requests {
             if !run.contains(chunk.page) && slot.is_long_write() {
                 run = slot.claim_run(engine, chunk.page);
             }
-            if !slot.start_chunk(engine, number, chunk, run.has(chunk.page)) {
+            let order = Order {
+                is_claimed: run.has(chunk.page),
+                is_behind,
+                ..slot.order(number, chunk)
+            };
+            if !slot.start_chunk(engine, &order) {
                 progress = Progress::NoOperations;
                 break;
             }
@@ -207,7 +242,7 @@ impl Requests {
         while slot.started_bytes < slot.len_bytes {
             let chunk = slot.next_chunk();
             if chunk.len_bytes < PAGE_BYTES {
-                if !slot.start_chunk(engine, number, chunk, false) {
+                if !slot.start_chunk(engine, &slot.order(number, chunk)) {
                     return Progress::NoOperations;
                 }
                 continue;
@@ -252,7 +287,7 @@ impl Requests {
             // Nobody asked for it.
             Kind::Move | Kind::Redo => 0,
         };
-        if self.starting.front() != Some(&ended.request) {
+        if self.queue_of(ended.request).front() != Some(&ended.request) {
             self.finish_if_over(core, usize::from(ended.request));
         }
     }
@@ -339,6 +374,7 @@ impl Slot {
     pub(super) fn new(kind: Kind, buffer: *mut u8, offset: u64, len_bytes: u64) -> Self {
         Self {
             tag: 0,
+            arrival: 0,
             kind,
             owned: None,
             buffer,
@@ -379,29 +415,29 @@ impl Slot {
         Run::claim(&engine.path.core.pages.claims, first..end)
     }
 
-    /// Starts an operation on its next page; false when none is free.
-    fn start_chunk(
-        &mut self,
-        engine: &mut Engine,
-        number: u16,
-        chunk: Chunk,
-        is_claimed: bool,
-    ) -> bool {
+    /// What is asked for of one of its pages.
+    fn order(&self, number: u16, chunk: Chunk) -> Order {
         let target = match self.buffer.is_null() {
             true => self.buffer,
             // The chunk was cut from the request's range: its offset lies inside the buffer.
             false => self.buffer.wrapping_add(chunk.buffer_offset),
         };
-        let is_started = engine.start(&Order {
+        Order {
             request: number,
             kind: self.kind,
             chunk,
             target,
             redoes: self.redoes,
-            is_claimed,
-        });
+            is_claimed: false,
+            is_behind: false,
+        }
+    }
+
+    /// Starts an operation on its next page; false when none is free for it.
+    fn start_chunk(&mut self, engine: &mut Engine, order: &Order) -> bool {
+        let is_started = engine.start(order);
         if is_started {
-            self.started_bytes += chunk.len_bytes as u64;
+            self.started_bytes += order.chunk.len_bytes as u64;
             self.pending += 1;
         }
         is_started

@@ -148,7 +148,7 @@ impl Engine {
         if self.ops[op].is_lingering() {
             if verbs.is_over() {
                 self.ops[op].forget(&mut self.path);
-                self.ops.free.push(op);
+                self.ops.give_back(op);
             }
         } else if verbs.is_over() || verbs.is_served() {
             self.step(op);

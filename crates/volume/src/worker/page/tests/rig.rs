@@ -224,6 +224,7 @@ impl Rig {
             },
             redoes: None,
             is_claimed: false,
+            is_behind: false,
         };
         self.op.accept(&order, &self.path);
         let next = self.op.begin(&mut self.path);

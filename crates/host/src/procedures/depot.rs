@@ -59,6 +59,11 @@ impl Depot {
         }
     }
 
+    /// Whether a module is there.
+    pub fn has(&self, id: ProcedureId) -> bool {
+        self.path(id).exists()
+    }
+
     /// Puts all modules into a library. One that is damaged, or that this program does not take, is told of
     /// and left where it is.
     pub fn load_all(&self, library: &Library) {

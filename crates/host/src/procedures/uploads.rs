@@ -64,7 +64,7 @@ fn put(library: &Library, depot: Option<&Depot>, label: &Label, module: &[u8]) -
         Ok(()) => {
             tracing::info!(name = label.name, version = label.version, "a procedure");
             match depot {
-                Some(_) => Told::Kept,
+                Some(depot) => conclude(library, depot, label.id),
                 None => Told::Loaded,
             }
         }
@@ -74,6 +74,16 @@ fn put(library: &Library, depot: Option<&Depot>, label: &Label, module: &[u8]) -
             refused(error.to_string())
         }
     }
+}
+
+/// Whether a module that was kept and put in stays. It was removed meanwhile if its file is gone: who did so
+/// may have come before it was put in.
+fn conclude(library: &Library, depot: &Depot, id: ProcedureId) -> Told {
+    if depot.has(id) {
+        return Told::Kept;
+    }
+    library.registry().remove(id);
+    refused("it was removed while it was compiled".into())
 }
 
 /// A refusal, if a module has this number or this version of the name, or had the number.
@@ -303,6 +313,7 @@ const LIST_BYTES: usize = 48 << 10;
 mod tests {
     use super::*;
     use cenote_proc::{Access, Grants, WALK};
+    use cenote_proc_sdk::procedures::Echo;
 
     fn label(id: u32) -> Label {
         Label {
@@ -353,6 +364,22 @@ mod tests {
         assert_eq!(take(&mut uploads, 0, Order::Ask), Told::Loaded);
         let native = take(&mut uploads, 0, Order::Remove(WALK));
         assert!(is_refused(&native, "the host's program"), "{native:?}");
+    }
+
+    #[test]
+    fn a_module_that_is_removed_between_the_disk_and_the_library_is_not_told_to_be_kept() {
+        let (library, folder) = (Library::new(), tempfile::tempdir().unwrap());
+        let depot = Depot::new(folder.path().to_owned());
+        let label = label(1000);
+        depot.keep(&label, b"wasm").unwrap();
+        let nothing = remove(&library, Some(&depot), label.id);
+        assert_eq!(nothing, Told::Removed(false));
+        let registry = library.registry();
+        let grants = Grants::All(Access::Read);
+        registry.link::<Echo>(label.id, "late", grants).unwrap();
+        let told = conclude(&library, &depot, label.id);
+        assert!(is_refused(&told, "removed while"), "{told:?}");
+        assert!(registry.list().iter().all(|row| row.id != label.id));
     }
 
     #[test]

@@ -540,7 +540,8 @@ fn what_a_manager_elsewhere_writes_after_the_claim_of_the_next_one_is_kept() {
 fn a_manager_that_cannot_prove_that_it_is_the_last_leaves_the_journal_as_it_is() {
     let mut world = World::new(1);
     world.manager.as_mut().and_then(Running::end);
-    let journal = || std::fs::read(world.folder.path().join("journal")).unwrap();
+    let path = world.folder.path().join("journal");
+    let journal = || std::fs::read(&path).unwrap();
     let before = journal();
     for (answer, why) in [(Ok(false), "another manager"), (Err("silence"), "silence")] {
         let told = Told(Arc::new(Mutex::new(Ok(true))));

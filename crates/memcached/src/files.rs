@@ -1,6 +1,6 @@
 //! Files that say whom a server trusts, read at its start and again when that is asked for.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use cenote_kv::protocol::authentication::Credentials;
@@ -21,11 +21,20 @@ pub struct TlsFiles {
     pub verify: Verify,
 }
 
+/// A file of users, by what its lines may say.
+#[derive(Clone, Debug)]
+pub enum UsersFile {
+    /// USER:PASSWORD.
+    Plain(PathBuf),
+    /// The same, and more behind another colon: what `MEMCACHED_SASL_PWDB` names.
+    Sasl(PathBuf),
+}
+
 /// Both kinds.
 #[derive(Clone, Debug, Default)]
 pub struct Files {
     /// Lines of USER:PASSWORD.
-    pub users: Option<PathBuf>,
+    pub users: Option<UsersFile>,
     /// Certificates.
     pub tls: Option<TlsFiles>,
 }
@@ -60,13 +69,17 @@ impl TlsFiles {
     }
 }
 
-fn users(path: &Path) -> Result<Credentials, FileError> {
+fn users(file: &UsersFile) -> Result<Credentials, FileError> {
+    let (path, parse): (_, fn(&[u8]) -> _) = match file {
+        UsersFile::Plain(path) => (path, Credentials::parse),
+        UsersFile::Sasl(path) => (path, Credentials::parse_for_sasl),
+    };
     let refused = |why: String| FileError::Users {
-        path: path.to_owned(),
+        path: path.clone(),
         why,
     };
     let content = std::fs::read(path).map_err(|error| refused(error.to_string()))?;
-    Credentials::parse(&content).map_err(|error| refused(error.to_string()))
+    parse(&content).map_err(|error| refused(error.to_string()))
 }
 
 impl Files {
@@ -75,8 +88,8 @@ impl Files {
     /// # Errors
     /// [`FileError`].
     pub fn load(&self, settings: &mut Settings) -> Result<(), FileError> {
-        if let Some(path) = &self.users {
-            settings.credentials = Some(Arc::new(users(path)?));
+        if let Some(file) = &self.users {
+            settings.credentials = Some(Arc::new(users(file)?));
         }
         if let Some(files) = &self.tls {
             settings.tls = Some(Arc::new(files.load()?));
@@ -88,8 +101,8 @@ impl Files {
     #[must_use]
     pub fn reload(&self, server: &Handle) -> Vec<FileError> {
         let mut errors = Vec::new();
-        if let Some(path) = &self.users {
-            match users(path) {
+        if let Some(file) = &self.users {
+            match users(file) {
                 Ok(users) => server.set_credentials(users),
                 Err(error) => errors.push(error),
             }

@@ -1,4 +1,5 @@
-//! Who may ask: memcached's `-Y`, a file of users and passwords.
+//! Who may ask: memcached's `-Y`, a file of users and passwords; or the file for SASL that
+//! `MEMCACHED_SASL_PWDB` names, which may say more behind a password.
 //!
 //! Until a client has said who it is, its bytes go to [`gate`] and not to a parser. It says so by
 //! a `set` whose value is `USER PASSWORD`; key, flags and time do not matter.
@@ -10,6 +11,9 @@ use super::words::Words;
 
 /// Entries of a file at most.
 pub const ENTRIES_MAX: usize = 8;
+/// The same of a file for SASL, where memcached reads all lines. A client's password is compared
+/// with all of them.
+pub const SASL_ENTRIES_MAX: usize = 1024;
 /// Longest line of a file.
 pub const ENTRY_BYTES_MAX: usize = 254;
 /// Longest line of a client before it is known, and longest value.
@@ -41,9 +45,13 @@ pub enum CredentialsError {
         /// From 1.
         line: usize,
     },
-    /// There are more than [`ENTRIES_MAX`] lines. memcached passes over the others silently.
-    #[error("more than {ENTRIES_MAX} lines")]
-    TooMany,
+    /// There are more than [`ENTRIES_MAX`] lines, which memcached passes over silently; or more
+    /// than [`SASL_ENTRIES_MAX`].
+    #[error("more than {most} lines")]
+    TooMany {
+        /// So many may be there.
+        most: usize,
+    },
     /// Nobody could get in.
     #[error("no line")]
     Empty,
@@ -56,27 +64,30 @@ impl Credentials {
     /// # Errors
     /// Where a line is none of these, and where there are too many lines or none.
     pub fn parse(content: &[u8]) -> Result<Self, CredentialsError> {
-        let content = content.strip_suffix(b"\n").unwrap_or(content);
-        if content.is_empty() {
-            return Err(CredentialsError::Empty);
-        }
         let mut entries = Vec::new();
-        for (index, text) in content.split(|byte| *byte == b'\n').enumerate() {
-            let line = index + 1;
-            if line > ENTRIES_MAX {
-                return Err(CredentialsError::TooMany);
+        for entry in lines(content, ENTRIES_MAX)? {
+            let (user, password) = entry?;
+            entries.push(Entry::new(user, password));
+        }
+        Ok(Self(entries))
+    }
+
+    /// Reads the content of a file for SASL: lines of `USER:PASSWORD`, which may go on with `:` and
+    /// anything. As a password may have colons, too, it is what is before any of them, or all. Of
+    /// a user's lines the first counts.
+    ///
+    /// # Errors
+    /// As [`Credentials::parse`].
+    pub fn parse_for_sasl(content: &[u8]) -> Result<Self, CredentialsError> {
+        let mut entries: Vec<Entry> = Vec::new();
+        for entry in lines(content, SASL_ENTRIES_MAX)? {
+            let (user, rest) = entry?;
+            if entries.iter().any(|entry| entry.user == user) {
+                continue;
             }
-            if text.len() > ENTRY_BYTES_MAX {
-                return Err(CredentialsError::TooLong { line });
-            }
-            let colon = text.iter().position(|byte| *byte == b':');
-            let colon = colon.ok_or(CredentialsError::Malformed { line })?;
-            let password = &text[colon + 1..];
-            let end = password.iter().position(|byte| matches!(byte, b'\r' | 0));
-            entries.push(Entry {
-                user: text[..colon].to_vec(),
-                password: password[..end.unwrap_or(password.len())].to_vec(),
-            });
+            let colons = rest.iter().enumerate().filter(|(_, byte)| **byte == b':');
+            let ends = colons.map(|(at, _)| at).chain([rest.len()]);
+            entries.extend(ends.map(|end| Entry::new(user, &rest[..end])));
         }
         Ok(Self(entries))
     }
@@ -92,9 +103,44 @@ impl Credentials {
     }
 }
 
+impl Entry {
+    fn new(user: &[u8], password: &[u8]) -> Self {
+        Self {
+            user: user.to_vec(),
+            password: password.to_vec(),
+        }
+    }
+}
+
+/// A line: what is before its first colon, and what is behind it.
+type Line<'a> = Result<(&'a [u8], &'a [u8]), CredentialsError>;
+
+/// The lines of a file, which may be up to `most`.
+fn lines(content: &[u8], most: usize) -> Result<impl Iterator<Item = Line<'_>>, CredentialsError> {
+    let content = content.strip_suffix(b"\n").unwrap_or(content);
+    if content.is_empty() {
+        return Err(CredentialsError::Empty);
+    }
+    let lines = content.split(|byte| *byte == b'\n').enumerate();
+    Ok(lines.map(move |(index, text)| {
+        let line = index + 1;
+        if line > most {
+            return Err(CredentialsError::TooMany { most });
+        }
+        if text.len() > ENTRY_BYTES_MAX {
+            return Err(CredentialsError::TooLong { line });
+        }
+        let colon = text.iter().position(|byte| *byte == b':');
+        let colon = colon.ok_or(CredentialsError::Malformed { line })?;
+        let rest = &text[colon + 1..];
+        let end = rest.iter().position(|byte| matches!(byte, b'\r' | 0));
+        Ok((&text[..colon], &rest[..end.unwrap_or(rest.len())]))
+    }))
+}
+
 impl std::fmt::Debug for Credentials {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(formatter, "Credentials({} users)", self.0.len())
+        write!(formatter, "Credentials({} entries)", self.0.len())
     }
 }
 
@@ -205,7 +251,7 @@ mod tests {
         ] {
             assert!(!credentials.admit(user, password));
         }
-        assert_eq!(format!("{credentials:?}"), "Credentials(2 users)");
+        assert_eq!(format!("{credentials:?}"), "Credentials(2 entries)");
     }
 
     #[test]
@@ -215,10 +261,26 @@ mod tests {
         let malformed = CredentialsError::Malformed { line: 2 };
         assert_eq!(refused(b"a:b\nab\n"), malformed);
         assert_eq!(refused(b"a:b\n\n"), malformed);
-        assert_eq!(refused(&b"a:b\n".repeat(9)), CredentialsError::TooMany);
+        let many = CredentialsError::TooMany { most: ENTRIES_MAX };
+        assert_eq!(refused(&b"a:b\n".repeat(9)), many);
         assert!(Credentials::parse(&b"a:b\n".repeat(8)).is_ok());
         let long = [&b"a:"[..], &[b'x'; 253]].concat();
         assert_eq!(refused(&long), CredentialsError::TooLong { line: 1 });
+    }
+
+    #[test]
+    fn a_file_for_sasl_may_say_more_behind_a_password() {
+        let content = b"ada:secret:::::::\nbob:with:colon\r\nada:other\n";
+        let credentials = Credentials::parse_for_sasl(content).unwrap();
+        let admits = |user: &[u8], password: &[u8]| credentials.admit(user, password);
+        assert!(admits(b"ada", b"secret") && admits(b"bob", b"with:colon"));
+        for password in [&b"secre"[..], b"secret:x", b"other", b""] {
+            assert!(!admits(b"ada", password));
+        }
+        assert!(Credentials::parse_for_sasl(&b"a:b\n".repeat(SASL_ENTRIES_MAX)).is_ok());
+        let many = Credentials::parse_for_sasl(&b"a:b\n".repeat(SASL_ENTRIES_MAX + 1));
+        let most = SASL_ENTRIES_MAX;
+        assert_eq!(many.unwrap_err(), CredentialsError::TooMany { most });
     }
 
     #[test]

@@ -180,6 +180,23 @@ fn clients_say_who_they_are_by_sasl() {
 }
 
 #[test]
+fn a_file_for_sasl_may_say_more_behind_a_password() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("sasldb");
+    std::fs::write(&file, "testuser:testtest:::::::\n").unwrap();
+    let file = file.to_str().unwrap();
+    let server = Server::local_with("-S", &[("MEMCACHED_SASL_PWDB", file)]);
+    let mut stream = server.connect();
+    for (said, status) in [
+        (&b"\0testuser\0testtes"[..], 0x20),
+        (b"\0testuser\0testtest", 0),
+    ] {
+        let said = message(AUTHENTICATE, b"", b"PLAIN", said);
+        assert_eq!(asked(&mut stream, &said).0, status);
+    }
+}
+
+#[test]
 fn a_flush_after_2038_is_none_at_once() {
     let server = Server::local("");
     let mut stream = server.connect();

@@ -57,8 +57,14 @@ impl Server {
     /// Starts one on a port of this machine alone, with these arguments beside, of which none has a
     /// blank.
     pub fn local(more: &str) -> Self {
+        Self::local_with(more, &[])
+    }
+
+    /// The same, with variables of its environment.
+    pub fn local_with(more: &str, variables: &[(&str, &str)]) -> Self {
         let line = format!("-p -1 -l 127.0.0.1 {more}");
-        Self::start(&line.split_whitespace().collect::<Vec<_>>())
+        let arguments: Vec<_> = line.split_whitespace().collect();
+        Self::try_start_with(&arguments, variables).expect("it listens")
     }
 
     /// Starts it, and waits until it has its sockets.
@@ -68,10 +74,15 @@ impl Server {
 
     /// The same; `None` if it ends, as it does where a port is somebody's.
     pub fn try_start(arguments: &[&str]) -> Option<Self> {
+        Self::try_start_with(arguments, &[])
+    }
+
+    fn try_start_with(arguments: &[&str], variables: &[(&str, &str)]) -> Option<Self> {
         let folder = tempfile::tempdir().expect("a folder");
         let log = fs::File::create(folder.path().join("log")).expect("a file");
         let child = command(arguments)
             .args(["-u", "root"])
+            .envs(variables.iter().copied())
             .env("MEMCACHED_PORT_FILENAME", folder.path().join("ports"))
             .stderr(log)
             .spawn()

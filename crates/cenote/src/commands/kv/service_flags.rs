@@ -10,7 +10,7 @@ use cenote_cli::size::Size;
 use cenote_cli::span::{self, Span};
 use cenote_fabric::HostPort;
 use cenote_kv::protocol::{Dialect, Limits};
-use cenote_memcached::files::{Files, TlsFiles};
+use cenote_memcached::files::{Files, TlsFiles, UsersFile};
 use cenote_memcached::tls::Verify;
 use cenote_memcached::{Settings, TcpAddress};
 
@@ -112,7 +112,7 @@ impl Serving {
             (Some(_), true) => Verify::Required,
         };
         let files = Files {
-            users: self.users.clone(),
+            users: self.users.clone().map(UsersFile::Plain),
             tls: self.tls_cert.clone().map(|chain| TlsFiles {
                 chain,
                 key: self.tls_key.clone(),

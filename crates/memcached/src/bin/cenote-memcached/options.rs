@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use cenote_kv::memory::footprint::{Others, Roles};
 use cenote_kv::protocol::{Dialect, Limits};
-use cenote_memcached::files::{FileError, Files, TlsFiles};
+use cenote_memcached::files::{FileError, Files, TlsFiles, UsersFile};
 use cenote_memcached::tls::Verify;
 use cenote_memcached::{Binding, Settings, TcpAddress, WhenFull};
 use clap::{ArgAction, Parser};
@@ -424,13 +424,13 @@ impl Options {
     }
 
     /// The file of users. What cyrus-sasl keeps is not read.
-    fn users(&self) -> Result<Option<PathBuf>, Refused> {
+    fn users(&self) -> Result<Option<UsersFile>, Refused> {
         if self.auth_file.is_some() || !self.enable_sasl {
-            return Ok(self.auth_file.clone());
+            return Ok(self.auth_file.clone().map(UsersFile::Plain));
         }
         let path = std::env::var_os("MEMCACHED_SASL_PWDB").map(PathBuf::from);
         let text = "-S needs users: -Y FILE, or a file that MEMCACHED_SASL_PWDB names";
-        path.map(Some)
+        path.map(|path| Some(UsersFile::Sasl(path)))
             .ok_or_else(|| Refused::new(Refused::USAGE, text))
     }
 

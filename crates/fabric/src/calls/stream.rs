@@ -87,6 +87,11 @@ impl Stream {
     }
 
     fn seal(&mut self) {
+        // Where the socket never takes all, what it took goes here.
+        if self.sent > OUTBOX_BYTES_MAX {
+            self.sealed.drain(..self.sent);
+            self.sent = 0;
+        }
         let Some((sealer, _)) = &mut self.records else {
             self.sealed.append(&mut self.pushed);
             return;
@@ -165,5 +170,27 @@ impl Stream {
         let start = self.taken + HEADER_BYTES;
         self.taken = start + len;
         Ok(Some((id, &self.opened[start..start + len])))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd as _;
+
+    use super::*;
+
+    #[test]
+    fn what_was_sent_is_not_kept_while_the_socket_never_takes_all() {
+        let (socket, peer) = std::os::unix::net::UnixStream::pair().unwrap();
+        let mut stream = Stream::new(None);
+        let mut buffer = vec![0; 4096];
+        for _ in 0..2000 {
+            while stream.push(7, &[7; 4096]) {}
+            stream.flush(socket.as_fd()).unwrap();
+            assert!(stream.wants_write(), "the socket took all");
+            socket::receive(peer.as_fd(), &mut buffer, None).unwrap();
+        }
+        let kept_bytes = stream.sealed.len();
+        assert!(kept_bytes <= 3 * OUTBOX_BYTES_MAX, "{kept_bytes}");
     }
 }

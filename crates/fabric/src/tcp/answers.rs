@@ -31,6 +31,12 @@ const OUTBOX_RECORDS: usize = 5;
 /// As much waits without records, where a ring sends.
 const COPIED_RECORDS: usize = 1;
 
+/// Bytes that one connection is sent before it is the turn of others: a peer may take them faster
+/// than they are made.
+const TURN_BYTES: usize = 1 << 20;
+/// As many in records, by full outboxes.
+const TURN_OUTBOXES: usize = TURN_BYTES / (OUTBOX_RECORDS * RECORD_BODY_BYTES_MAX);
+
 /// READs of more bytes than that together are sent from where they lie. They are worth a call.
 const COPIED_BYTES_MAX: usize = 16 * 1024;
 
@@ -106,7 +112,7 @@ impl Answers {
             })
     }
 
-    /// Sends responses. False: the socket is full.
+    /// Sends responses. False: the socket is full, or it is the turn of other connections.
     pub(super) fn respond(
         &mut self,
         bench: &mut Bench<'_>,
@@ -165,7 +171,7 @@ impl Answers {
         bench: &mut Bench<'_>,
         socket: &TcpStream,
     ) -> Result<bool, End> {
-        loop {
+        for _ in 0..TURN_OUTBOXES {
             self.fill_outbox(bench);
             let outbox = self.outbox.as_mut().expect("there are records");
             if outbox.is_empty() {
@@ -176,6 +182,7 @@ impl Answers {
                 return Ok(false);
             }
         }
+        Ok(self.first == self.next)
     }
 
     /// Copies answers into the outbox while there is room.
@@ -210,7 +217,11 @@ impl Answers {
     }
 
     fn respond_in_place(&mut self, bench: &mut Bench<'_>, socket: &TcpStream) -> Result<bool, End> {
+        let mut turn_bytes = 0;
         while self.first != self.next {
+            if turn_bytes >= TURN_BYTES {
+                return Ok(false);
+            }
             self.list_answers(bench);
             bench.count_system_call();
             // SAFETY: the list holds window memory under guards, trailers and zeros.
@@ -219,6 +230,7 @@ impl Answers {
             match sent {
                 Ok(bytes) => {
                     self.advance_sent(bytes);
+                    turn_bytes += bytes;
                     if bytes < bench.list.bytes() {
                         return Ok(false);
                     }
@@ -241,7 +253,8 @@ impl Answers {
             let answer = &mut self.ring[index(position)];
             let payload_bytes = answer.payload_bytes();
             let missing = payload_bytes.saturating_sub(done);
-            let listed = answer.list_payload(done, missing, bench);
+            let left = TURN_BYTES.saturating_sub(bench.list.bytes());
+            let listed = answer.list_payload(done, missing.min(left), bench);
             if listed < missing {
                 break;
             }

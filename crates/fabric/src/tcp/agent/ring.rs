@@ -89,6 +89,10 @@ struct Served {
     has_ended: bool,
 }
 
+/// How long another event is waited for behind sends, before these are looked at: long beside a
+/// round trip between busy connections.
+const SENT_PATIENCE: Duration = Duration::from_millis(1);
+
 /// A ring for the calling thread.
 ///
 /// # Errors
@@ -147,7 +151,8 @@ impl<'t> RingService<'t> {
     pub(super) fn run(mut self) {
         self.watch_commands();
         loop {
-            // Sends end at once: what is waited for is one event more.
+            // Sends end at once: what is waited for is one event more. None may come, where a socket
+            // took a part of what was sent and its peer waits for the rest.
             self.enter(self.sends + 1);
             let mut is_commanded = false;
             while let Some((token, result)) = self.ended() {
@@ -175,10 +180,14 @@ impl<'t> RingService<'t> {
 
     /// Hands over what was pushed, and waits until `wanted` operations have ended.
     fn enter(&mut self, wanted: usize) {
-        let retry = Timespec::from(Duration::from_millis(RETRY_MS as u64));
+        let patience = match self.sends {
+            0 => Duration::from_millis(RETRY_MS as u64),
+            _ => SENT_PATIENCE,
+        };
+        let patience = Timespec::from(patience);
         let mut how = SubmitArgs::new();
-        if !self.unsaid.is_empty() {
-            how = how.timespec(&retry);
+        if self.sends > 0 || !self.unsaid.is_empty() {
+            how = how.timespec(&patience);
         }
         self.bench.count_system_call();
         if let Err(error) = self.ring.submitter().submit_with_args(wanted, &how) {

@@ -286,6 +286,36 @@ fn many_short_answers_that_nobody_takes_are_given_later() {
     }
 }
 
+/// The same of one beside another: the agent waits for both of them, and the first says nothing
+/// before it has all.
+#[test]
+fn an_answer_that_goes_out_in_part_is_given_later_beside_an_idle_client() {
+    const LEN: usize = 128 << 10;
+    for rig in Rig::all(8) {
+        let (region, window) = rig.window(LEN as u64, Rights::ALL);
+        let bytes = pattern(LEN, 3);
+        region.write(0, &bytes).unwrap();
+        let mut idle = rig.client();
+        let mut landing = vec![0; LEN];
+        idle.read(&window, 0, &mut landing[..8], 1);
+        assert_eq!(idle.next().status, Status::Ok);
+        let (ours, theirs) = sockets();
+        shrink(&ours, libc::SO_RCVBUF);
+        shrink(&theirs, libc::SO_SNDBUF);
+        let (mine, other) = records(rig.protection);
+        rig.agent.adopt(theirs, CLIENT, other);
+        let mut client = Client::with(ours, mine);
+        client.read(&window, 0, &mut landing, 2);
+        assert_eq!(client.next().status, Status::Ok);
+        assert!(landing == bytes);
+        // Small ones are copied where a ring sends without records.
+        for (token, part) in (0..).zip(landing.chunks_mut(4096)) {
+            client.read(&window, 0, part, token);
+        }
+        assert_eq!(client.statuses(LEN / 4096), [Status::Ok; LEN / 4096]);
+    }
+}
+
 /// Has the system keep as few bytes for a socket as it allows.
 fn shrink(socket: &std::net::TcpStream, which: libc::c_int) {
     let bytes: libc::c_int = 4096;

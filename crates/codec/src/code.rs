@@ -11,7 +11,7 @@ use crate::{
     cache::TransformCache,
     error::CodeError,
     gf,
-    kernel::{Coef, Job, Kernel},
+    kernel::{Coef, Job, Kernel, mirrored},
     transform::{Transform, bits},
 };
 
@@ -41,6 +41,8 @@ pub struct Code {
     kernel: Kernel,
     /// All parities over all data.
     encoder: Transform,
+    /// Of two parities that are mirrored.
+    pairs: Option<Box<[Coef]>>,
     cache: TransformCache,
 }
 
@@ -69,6 +71,7 @@ impl Code {
         Ok(Self {
             shape,
             kernel,
+            pairs: (r == 2).then(|| mirrored::pairs(encoder.coefs())).flatten(),
             encoder,
             cache: TransformCache::new(),
         })
@@ -100,6 +103,9 @@ impl Code {
         assert_eq!(parity.len(), r * split, "parity is not r splits");
         if split == 0 {
             return;
+        }
+        if let Some(pairs) = &self.pairs {
+            return self.kernel.encode_mirrored(data, parity, pairs);
         }
         let mut job = Job::new(split);
         job.sources(data, self.shape.data());

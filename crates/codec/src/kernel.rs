@@ -3,7 +3,8 @@
 //! Every coding operation is "target rows = matrix x source rows". [`Job`] names
 //! the rows, [`Coef`] is one entry of the matrix with its tables made, and a
 //! [`Kernel`] does the work, all targets at once so that a source is loaded once.
-//! The loop is written once ([`lanes`]); an instruction set adds its vector type.
+//! The loop is written once ([`lanes`]); an instruction set adds its vector type. Two parities
+//! of one page have a loop of their own ([`mirrored`]).
 //!
 //! Invariants: every kernel writes the same bytes, for any length; no byte
 //! outside the rows is read or written; nothing is allocated.
@@ -18,6 +19,7 @@ use crate::{
 };
 
 mod lanes;
+pub(crate) mod mirrored;
 mod portable;
 #[cfg(target_arch = "x86_64")]
 mod x86;
@@ -90,6 +92,30 @@ impl Kernel {
                 Self::Gfni256 => x86::run_gfni256(job, coefs),
                 #[cfg(target_arch = "x86_64")]
                 Self::Gfni512 => x86::run_gfni512(job, coefs),
+                #[cfg(not(target_arch = "x86_64"))]
+                _ => unreachable!("no such kernel on this architecture"),
+            }
+        }
+    }
+
+    /// Makes both parities of `data` with [`mirrored::pairs`] of their coefficients.
+    ///
+    /// # Panics
+    /// If `parity` is not two splits, and `data` one for each of `pairs`, or this CPU cannot run
+    /// the kernel.
+    pub(crate) fn encode_mirrored(self, data: &[u8], parity: &mut [u8], pairs: &[Coef]) {
+        assert_eq!(data.len() * 2, parity.len() * pairs.len());
+        debug_assert!(self.is_supported());
+        // SAFETY: as in `run`; the lengths were just compared.
+        unsafe {
+            match self {
+                Self::Portable => portable::run_mirrored(data, parity, pairs),
+                #[cfg(target_arch = "x86_64")]
+                Self::Avx2 => x86::mirrored_avx2(data, parity, pairs),
+                #[cfg(target_arch = "x86_64")]
+                Self::Gfni256 => x86::mirrored_gfni256(data, parity, pairs),
+                #[cfg(target_arch = "x86_64")]
+                Self::Gfni512 => x86::mirrored_gfni512(data, parity, pairs),
                 #[cfg(not(target_arch = "x86_64"))]
                 _ => unreachable!("no such kernel on this architecture"),
             }

@@ -124,35 +124,44 @@ const PARITY_BYTES: usize = R * SPLIT_BYTES;
 
 /// Memory that all contenders share, so that they meet the same caches.
 struct Pages {
-    data: Vec<u8>,
-    parity: Vec<u8>,
+    data: Vec<Page>,
+    parity: Vec<Parity>,
     /// Where `memcpy` copies to.
-    copy: Vec<u8>,
+    copy: Vec<Page>,
 }
+
+/// On a page of its own, as a program's are. Vectors that begin within a line read two for each.
+#[derive(Clone, Debug, PartialEq)]
+#[repr(C, align(4096))]
+struct Page([u8; PAGE_BYTES]);
+
+/// The parities of a page, which begin with a line.
+#[derive(Clone, Debug, PartialEq)]
+#[repr(C, align(64))]
+struct Parity([u8; PARITY_BYTES]);
 
 impl Pages {
     /// Pages of noise with their parities.
     fn new(count: usize) -> anyhow::Result<Self> {
         let mut state = 1;
-        let words = (0..count * PAGE_BYTES / 8).flat_map(|_| xorshift(&mut state).to_le_bytes());
         let mut pages = Self {
-            data: words.collect(),
-            parity: vec![0; count * PARITY_BYTES],
-            copy: vec![0; count * PAGE_BYTES],
+            data: vec![Page([0; PAGE_BYTES]); count],
+            parity: vec![Parity([0; PARITY_BYTES]); count],
+            copy: vec![Page([0; PAGE_BYTES]); count],
         };
         let code = Code::new(K, R)?;
         for page in 0..count {
             let (data, parity) = pages.page(page);
+            for word in data.chunks_exact_mut(8) {
+                word.copy_from_slice(&xorshift(&mut state).to_le_bytes());
+            }
             code.encode(data, parity);
         }
         Ok(pages)
     }
 
     fn page(&mut self, page: usize) -> (&mut [u8], &mut [u8]) {
-        (
-            &mut self.data[page * PAGE_BYTES..][..PAGE_BYTES],
-            &mut self.parity[page * PARITY_BYTES..][..PARITY_BYTES],
-        )
+        (&mut self.data[page].0, &mut self.parity[page].0)
     }
 }
 
@@ -223,9 +232,9 @@ fn memcpy() -> Contender {
         codes: false,
         run: Box::new(|pages, order| {
             for &page in order {
-                let range = page * PAGE_BYTES..(page + 1) * PAGE_BYTES;
-                let source = black_box(&pages.data[range.clone()]);
-                black_box(&mut pages.copy[range]).copy_from_slice(source);
+                let source: &[u8] = black_box(&pages.data[page].0);
+                let target: &mut [u8] = black_box(&mut pages.copy[page].0);
+                target.copy_from_slice(source);
             }
         }),
     }
@@ -284,18 +293,17 @@ fn split_rows(data: &[u8]) -> [&[u8]; K] {
 fn check(contenders: &mut [Contender], work: Work, pages: &Pages) -> anyhow::Result<()> {
     for contender in contenders.iter_mut().filter(|contender| contender.codes) {
         let mut damaged = Pages {
-            data: pages.data[..PAGE_BYTES].to_vec(),
-            parity: pages.parity[..PARITY_BYTES].to_vec(),
+            data: vec![pages.data[0].clone()],
+            parity: vec![pages.parity[0].clone()],
             copy: Vec::new(),
         };
         match work {
-            Work::Encode => damaged.parity.fill(0xee),
-            Work::Decode(lost) => damaged.data[..lost * SPLIT_BYTES].fill(0xee),
+            Work::Encode => damaged.parity[0].0.fill(0xee),
+            Work::Decode(lost) => damaged.data[0].0[..lost * SPLIT_BYTES].fill(0xee),
         }
         (contender.run)(&mut damaged, &[0]);
         ensure!(
-            damaged.data == pages.data[..PAGE_BYTES]
-                && damaged.parity == pages.parity[..PARITY_BYTES],
+            damaged.data[0] == pages.data[0] && damaged.parity[0] == pages.parity[0],
             "{} does {} to other bytes",
             contender.name,
             work.name()

@@ -25,8 +25,20 @@ impl TransformCache {
     }
 
     /// The transform of `shape` from `sources` to `targets`; allocates when it is new.
+    #[inline]
     pub(crate) fn transform(&self, shape: Shape, sources: u64, targets: u64) -> Cow<'_, Transform> {
         let key = (sources, targets);
+        // Inlined, as a call that answers through memory is felt beside the decoding of a page.
+        match self.slots[place(key)].get() {
+            Some(entry) if entry.key == key => Cow::Borrowed(&entry.transform),
+            _ => self.transform_elsewhere(shape, key),
+        }
+    }
+
+    /// The same, where it is not in the first place of its key.
+    #[cold]
+    fn transform_elsewhere(&self, shape: Shape, key: (u64, u64)) -> Cow<'_, Transform> {
+        let (sources, targets) = key;
         let start = place(key);
         for step in 0..PROBES {
             let entry = self.slots[(start + step) % SLOTS].get_or_init(|| {

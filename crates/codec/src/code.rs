@@ -11,7 +11,7 @@ use crate::{
     cache::TransformCache,
     error::CodeError,
     gf,
-    kernel::{Coef, Job, Kernel},
+    kernel::{Coef, Job, Kernel, mirrored},
     transform::{Transform, bits},
 };
 
@@ -41,6 +41,8 @@ pub struct Code {
     kernel: Kernel,
     /// All parities over all data.
     encoder: Transform,
+    /// Of two parities that are mirrored.
+    pairs: Option<Box<[Coef]>>,
     cache: TransformCache,
 }
 
@@ -65,10 +67,12 @@ impl Code {
             return Err(CodeError::KernelUnsupported { kernel });
         }
         let shape = Shape { k, r };
+        let encoder = Transform::new(shape, shape.data(), shape.all() & !shape.data());
         Ok(Self {
             shape,
             kernel,
-            encoder: Transform::new(shape, shape.data(), shape.all() & !shape.data()),
+            pairs: (r == 2).then(|| mirrored::pairs(encoder.coefs())).flatten(),
+            encoder,
             cache: TransformCache::new(),
         })
     }
@@ -94,15 +98,18 @@ impl Code {
     /// If the lengths are not `k` and `r` times the same.
     pub fn encode(&self, data: &[u8], parity: &mut [u8]) {
         let Shape { k, r } = self.shape;
-        let split = data.len() / k;
+        let split = self.shape.split_bytes(data.len());
         assert_eq!(data.len(), k * split, "data is not k splits");
         assert_eq!(parity.len(), r * split, "parity is not r splits");
         if split == 0 {
             return;
         }
+        if let Some(pairs) = &self.pairs {
+            return self.kernel.encode_mirrored(data, parity, pairs);
+        }
         let mut job = Job::new(split);
-        data.chunks(split).for_each(|row| job.source(row));
-        parity.chunks_mut(split).for_each(|row| job.target(row));
+        job.sources(data, self.shape.data());
+        job.rows(parity, 0, (1 << r) - 1);
         self.run(&job, self.encoder.coefs());
     }
 
@@ -139,7 +146,7 @@ impl Code {
         parity: &[u8],
     ) -> Result<(), CodeError> {
         let Shape { k, r } = self.shape;
-        let split = data.len() / k;
+        let split = self.shape.split_bytes(data.len());
         check_length(k * split, data.len())?;
         check_length(r * split, parity.len())?;
         self.check_indices(present)?;
@@ -152,16 +159,8 @@ impl Code {
             return Ok(());
         }
         let mut job = Job::new(split);
-        for (index, bytes) in data.chunks_mut(split).enumerate() {
-            if targets >> index & 1 == 1 {
-                job.target(bytes);
-            } else {
-                job.source(bytes);
-            }
-        }
-        for index in bits(sources & !self.shape.data()) {
-            job.source(&parity[(index - k) * split..][..split]);
-        }
+        job.rows(data, sources & self.shape.data(), targets);
+        job.sources(parity, sources >> k);
         self.run(&job, self.transform(sources, targets).coefs());
         Ok(())
     }
@@ -320,13 +319,20 @@ impl Code {
         Ok(self.first_difference(&checked, checked.mask).is_none())
     }
 
-    /// The first `k` of `available`: every data split there is, then parities.
-    fn choose(&self, available: u64) -> Result<u64, CodeError> {
-        let (needed, given) = (self.shape.k, available.count_ones() as usize);
-        if given < needed {
-            return Err(CodeError::TooFewSplits { needed, given });
+    /// The first `k` of `present`: every data split there is, then parities.
+    fn choose(&self, present: u64) -> Result<u64, CodeError> {
+        let data = self.shape.data();
+        let (mut sources, mut parities) = (present & data, present & !data);
+        for _ in bits(data & !present) {
+            if parities == 0 {
+                let (needed, given) = (self.shape.k, present.count_ones() as usize);
+                return Err(CodeError::TooFewSplits { needed, given });
+            }
+            let rest = parities & (parities - 1);
+            sources |= parities ^ rest;
+            parities = rest;
         }
-        Ok(first_bits(available, needed))
+        Ok(sources)
     }
 
     fn check_indices(&self, mask: u64) -> Result<(), CodeError> {
@@ -345,6 +351,7 @@ impl Code {
         self.shape
     }
 
+    #[inline]
     pub(crate) fn transform(&self, sources: u64, targets: u64) -> Cow<'_, Transform> {
         self.cache.transform(self.shape, sources, targets)
     }
@@ -371,6 +378,15 @@ pub(crate) struct Shape {
 impl Shape {
     pub(crate) fn splits(self) -> usize {
         self.k + self.r
+    }
+
+    /// Bytes of a split of `data_bytes`. A page takes some tens of nanoseconds, a division a few.
+    fn split_bytes(self, data_bytes: usize) -> usize {
+        if self.k.is_power_of_two() {
+            data_bytes >> self.k.trailing_zeros()
+        } else {
+            data_bytes / self.k
+        }
     }
 
     /// Mask of the data splits.

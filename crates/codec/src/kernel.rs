@@ -3,7 +3,8 @@
 //! Every coding operation is "target rows = matrix x source rows". [`Job`] names
 //! the rows, [`Coef`] is one entry of the matrix with its tables made, and a
 //! [`Kernel`] does the work, all targets at once so that a source is loaded once.
-//! The loop is written once ([`lanes`]); an instruction set adds its vector type.
+//! The loop is written once ([`lanes`]); an instruction set adds its vector type. Two parities
+//! of one page have a loop of their own ([`mirrored`]).
 //!
 //! Invariants: every kernel writes the same bytes, for any length; no byte
 //! outside the rows is read or written; nothing is allocated.
@@ -14,9 +15,11 @@ use crate::{
     choice,
     code::{DATA_MAX, PARITY_MAX},
     gf,
+    transform::bits,
 };
 
 mod lanes;
+pub(crate) mod mirrored;
 mod portable;
 #[cfg(target_arch = "x86_64")]
 mod x86;
@@ -89,6 +92,30 @@ impl Kernel {
                 Self::Gfni256 => x86::run_gfni256(job, coefs),
                 #[cfg(target_arch = "x86_64")]
                 Self::Gfni512 => x86::run_gfni512(job, coefs),
+                #[cfg(not(target_arch = "x86_64"))]
+                _ => unreachable!("no such kernel on this architecture"),
+            }
+        }
+    }
+
+    /// Makes both parities of `data` with [`mirrored::pairs`] of their coefficients.
+    ///
+    /// # Panics
+    /// If `parity` is not two splits, and `data` one for each of `pairs`, or this CPU cannot run
+    /// the kernel.
+    pub(crate) fn encode_mirrored(self, data: &[u8], parity: &mut [u8], pairs: &[Coef]) {
+        assert_eq!(data.len() * 2, parity.len() * pairs.len());
+        debug_assert!(self.is_supported());
+        // SAFETY: as in `run`; the lengths were just compared.
+        unsafe {
+            match self {
+                Self::Portable => portable::run_mirrored(data, parity, pairs),
+                #[cfg(target_arch = "x86_64")]
+                Self::Avx2 => x86::mirrored_avx2(data, parity, pairs),
+                #[cfg(target_arch = "x86_64")]
+                Self::Gfni256 => x86::mirrored_gfni256(data, parity, pairs),
+                #[cfg(target_arch = "x86_64")]
+                Self::Gfni512 => x86::mirrored_gfni512(data, parity, pairs),
                 #[cfg(not(target_arch = "x86_64"))]
                 _ => unreachable!("no such kernel on this architecture"),
             }
@@ -191,6 +218,45 @@ impl<'a> Job<'a> {
         self.target_count += 1;
     }
 
+    /// Appends the sources of the mask `which`, of rows that lie end to end.
+    ///
+    /// # Panics
+    /// If `rows` end before the last of them, or there are more than 32 then.
+    #[inline]
+    pub(crate) fn sources(&mut self, rows: &'a [u8], which: u64) {
+        assert!(rows_of(which) * self.len <= rows.len());
+        let row = |index| rows.as_ptr().wrapping_add(index * self.len);
+        append(
+            &mut self.sources,
+            &mut self.source_count,
+            bits(which).map(row),
+        );
+    }
+
+    /// Appends sources and targets by a mask each, of rows that lie end to end.
+    ///
+    /// # Panics
+    /// If `rows` end before the last of them, a row is both, or there are more than 32 sources or 8
+    /// targets then.
+    #[inline]
+    pub(crate) fn rows(&mut self, rows: &'a mut [u8], sources: u64, targets: u64) {
+        assert_eq!(sources & targets, 0, "a source is a target");
+        assert!(rows_of(sources | targets) * self.len <= rows.len());
+        let rows = rows.as_mut_ptr();
+        let row = |index| rows.wrapping_add(index * self.len);
+        let source = |index| row(index).cast_const();
+        append(
+            &mut self.sources,
+            &mut self.source_count,
+            bits(sources).map(source),
+        );
+        append(
+            &mut self.targets,
+            &mut self.target_count,
+            bits(targets).map(row),
+        );
+    }
+
     /// Appends a source that others may write to meanwhile.
     ///
     /// # Safety
@@ -230,6 +296,24 @@ impl<'a> Job<'a> {
         // SAFETY: the first `target_count` were written, and none is ever taken away.
         unsafe { self.targets[..self.target_count].assume_init_ref() }
     }
+}
+
+/// Rows that there are at least, where a mask names some.
+fn rows_of(mask: u64) -> usize {
+    (u64::BITS - mask.leading_zeros()) as usize
+}
+
+/// Appends `rows` to the first `count` of `list`.
+///
+/// Counted in a register: through memory, row by row, eight of them take some nanoseconds.
+#[inline]
+fn append<T>(list: &mut [MaybeUninit<T>], count: &mut usize, rows: impl Iterator<Item = T>) {
+    let mut next = *count;
+    for row in rows {
+        list[next].write(row);
+        next += 1;
+    }
+    *count = next;
 }
 
 #[cfg(test)]

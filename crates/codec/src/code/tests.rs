@@ -156,6 +156,16 @@ fn consistent_refuses_k_splits_and_fewer() {
 }
 
 #[test]
+fn two_parities_are_mirrored_if_k_is_even() {
+    for k in 1..=32 {
+        for r in 0..=8 {
+            let code = Code::with_kernel(k, r, Kernel::Portable).unwrap();
+            assert_eq!(code.pairs.is_some(), r == 2 && k % 2 == 0, "{k} + {r}");
+        }
+    }
+}
+
+#[test]
 #[should_panic(expected = "data is not k splits")]
 fn encode_panics_on_a_length_that_does_not_divide() {
     Code::new(8, 2).unwrap().encode(&[0; 4095], &mut [0; 1024]);

@@ -7,6 +7,7 @@
 use super::{
     Coef, Job,
     lanes::{Lanes, dot_all},
+    mirrored,
 };
 
 /// Eight bytes, the first lowest.
@@ -51,6 +52,11 @@ impl Lanes for Word {
     }
 
     #[inline(always)]
+    unsafe fn plus(self, other: Self) -> Self {
+        Self(self.0 ^ other.0)
+    }
+
+    #[inline(always)]
     unsafe fn factor(coef: &Coef) -> *const Coef {
         coef
     }
@@ -77,5 +83,14 @@ impl Lanes for Word {
 /// As [`dot_all`].
 pub(super) unsafe fn run(job: &Job<'_>, coefs: &[Coef]) {
     // SAFETY: the caller's; needs no special instructions.
-    unsafe { dot_all::<Word, 1, 1, 1>(job, coefs) }
+    unsafe { dot_all::<Word, 1, 1, 1, 1>(job, coefs) }
+}
+
+/// Makes two mirrored parities.
+///
+/// # Safety
+/// As [`mirrored::encode`].
+pub(super) unsafe fn run_mirrored(data: &[u8], parity: &mut [u8], pairs: &[Coef]) {
+    // SAFETY: the caller's; needs no special instructions.
+    unsafe { mirrored::encode::<Word, 1>(data, parity, pairs) }
 }

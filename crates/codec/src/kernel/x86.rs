@@ -11,6 +11,7 @@ use std::arch::x86_64::*;
 use super::{
     Coef, Job,
     lanes::{Lanes, dot_all},
+    mirrored,
 };
 
 /// Does `job` by table look-ups.
@@ -20,7 +21,17 @@ use super::{
 #[target_feature(enable = "avx2")]
 pub(super) unsafe fn run_avx2(job: &Job<'_>, coefs: &[Coef]) {
     // SAFETY: the caller's. Sixteen registers hold the sums, the tables and two indexes.
-    unsafe { dot_all::<Shuffle, 4, 2, 1>(job, coefs) }
+    unsafe { dot_all::<Shuffle, 4, 2, 1, 1>(job, coefs) }
+}
+
+/// Makes two mirrored parities by table look-ups.
+///
+/// # Safety
+/// The CPU has AVX2; else as [`mirrored::encode`].
+#[target_feature(enable = "avx2")]
+pub(super) unsafe fn mirrored_avx2(data: &[u8], parity: &mut [u8], pairs: &[Coef]) {
+    // SAFETY: the caller's.
+    unsafe { mirrored::encode::<Shuffle, 4>(data, parity, pairs) }
 }
 
 /// Does `job` by bit matrices, 32 bytes at a time.
@@ -30,7 +41,17 @@ pub(super) unsafe fn run_avx2(job: &Job<'_>, coefs: &[Coef]) {
 #[target_feature(enable = "avx2,gfni")]
 pub(super) unsafe fn run_gfni256(job: &Job<'_>, coefs: &[Coef]) {
     // SAFETY: the caller's. Sixteen registers hold the sums, the matrices and a source.
-    unsafe { dot_all::<Affine256, 4, 2, 1>(job, coefs) }
+    unsafe { dot_all::<Affine256, 4, 2, 1, 1>(job, coefs) }
+}
+
+/// Makes two mirrored parities by bit matrices, 32 bytes at a time.
+///
+/// # Safety
+/// The CPU has AVX2 and GFNI; else as [`mirrored::encode`].
+#[target_feature(enable = "avx2,gfni")]
+pub(super) unsafe fn mirrored_gfni256(data: &[u8], parity: &mut [u8], pairs: &[Coef]) {
+    // SAFETY: the caller's.
+    unsafe { mirrored::encode::<Affine256, 4>(data, parity, pairs) }
 }
 
 /// Does `job` by bit matrices, 64 bytes at a time.
@@ -39,8 +60,18 @@ pub(super) unsafe fn run_gfni256(job: &Job<'_>, coefs: &[Coef]) {
 /// The CPU has AVX-512F, AVX-512BW and GFNI; else as [`dot_all`].
 #[target_feature(enable = "avx512f,avx512bw,gfni")]
 pub(super) unsafe fn run_gfni512(job: &Job<'_>, coefs: &[Coef]) {
-    // SAFETY: the caller's. Thirty-two registers hold the sums, the matrices and a source.
-    unsafe { dot_all::<Affine512, 8, 4, 2>(job, coefs) }
+    // SAFETY: the caller's. Thirty-two registers hold the sums, the matrices and two sources.
+    unsafe { dot_all::<Affine512, 8, 4, 2, 2>(job, coefs) }
+}
+
+/// Makes two mirrored parities by bit matrices, 64 bytes at a time.
+///
+/// # Safety
+/// The CPU has AVX-512F, AVX-512BW and GFNI; else as [`mirrored::encode`].
+#[target_feature(enable = "avx512f,avx512bw,gfni")]
+pub(super) unsafe fn mirrored_gfni512(data: &[u8], parity: &mut [u8], pairs: &[Coef]) {
+    // SAFETY: the caller's.
+    unsafe { mirrored::encode::<Affine512, 8>(data, parity, pairs) }
 }
 
 /// 32 bytes, multiplied by looking up their nibbles.
@@ -82,6 +113,12 @@ impl Lanes for Shuffle {
     unsafe fn store_part(self, to: *mut u8, len: usize) {
         // SAFETY: the caller has room for `len` bytes at `to`.
         unsafe { store_part_256(self.0, to, len) }
+    }
+
+    #[inline(always)]
+    unsafe fn plus(self, other: Self) -> Self {
+        // SAFETY: AVX2, as above.
+        Self(unsafe { _mm256_xor_si256(self.0, other.0) })
     }
 
     #[inline(always)]
@@ -160,6 +197,12 @@ impl Lanes for Affine256 {
     }
 
     #[inline(always)]
+    unsafe fn plus(self, other: Self) -> Self {
+        // SAFETY: AVX2, as above.
+        Self(unsafe { _mm256_xor_si256(self.0, other.0) })
+    }
+
+    #[inline(always)]
     unsafe fn factor(coef: &Coef) -> __m256i {
         // SAFETY: AVX2, as above.
         unsafe { _mm256_set1_epi64x(coef.affine.cast_signed()) }
@@ -217,6 +260,12 @@ impl Lanes for Affine512 {
     unsafe fn store_part(self, to: *mut u8, len: usize) {
         // SAFETY: lanes that the mask leaves out are not written; `len` are in.
         unsafe { _mm512_mask_storeu_epi8(to.cast(), (1 << len) - 1, self.0) }
+    }
+
+    #[inline(always)]
+    unsafe fn plus(self, other: Self) -> Self {
+        // SAFETY: AVX-512F, as above.
+        Self(unsafe { _mm512_xor_si512(self.0, other.0) })
     }
 
     #[inline(always)]

@@ -4,7 +4,8 @@
 //! Everything begins with the first big allocation: small programs never notice. Only what libc's
 //! names are called for is taken; libc's own inner calls, and those of other address spaces, go to
 //! the kernel as ever. `maps` has the calls on ranges, `heap` those of `malloc`, `arena` the ranges,
-//! `settings` where the serving process is, `agent` the thread that drops pages.
+//! `settings` where the serving process is, `agent` the thread that drops pages,
+//! `forks` what libc calls around `fork`.
 #![no_std]
 
 #[path = "bits.rs"]
@@ -18,6 +19,8 @@ mod wire;
 mod agent;
 #[path = "library/arena.rs"]
 mod arena;
+#[path = "library/forks.rs"]
+mod forks;
 #[path = "library/heap.rs"]
 mod heap;
 #[path = "library/lock.rs"]
@@ -31,6 +34,17 @@ mod sys;
 
 #[link(name = "c")]
 unsafe extern "C" {}
+
+/// Run by the loader, before the program has threads. An earlier allocation does the same.
+extern "C" fn at_load() {
+    forks::register();
+    heap::resolve();
+}
+
+// SAFETY: the section is a list of functions of this type.
+#[unsafe(link_section = ".init_array")]
+#[used]
+static AT_LOAD: extern "C" fn() = at_load;
 
 #[panic_handler]
 fn panic(_: &core::panic::PanicInfo<'_>) -> ! {

@@ -96,6 +96,8 @@ fn clip(addr: usize, len: usize, start: &AtomicUsize, end: &AtomicUsize) -> Rang
 
 /// The arena, if it is there or becomes it by these bytes.
 pub fn wanted(bytes: usize) -> Option<Guard<'static, State>> {
+    // The loader's lock comes first: constructors of libraries allocate while it is held.
+    heap::resolve();
     let mut state = ARENA.lock();
     if let State::Waiting(so_far) = &mut *state {
         *so_far = so_far.saturating_add(bytes);
@@ -105,6 +107,19 @@ pub fn wanted(bytes: usize) -> Option<Guard<'static, State>> {
         }
     }
     matches!(*state, State::On(_)).then_some(state)
+}
+
+/// Has the arena's lock from now on, for a fork.
+pub fn begin_fork() {
+    ARENA.begin_fork();
+}
+
+/// Gives it back. A child begins to be served first.
+pub fn end_fork(is_child: bool) {
+    if is_child && let State::On(arena) = &mut *ARENA.lock() {
+        arena.begin_child();
+    }
+    ARENA.end_fork(is_child);
 }
 
 /// The arena, if it is there.
@@ -477,8 +492,6 @@ fn introduce(settings: &Settings, lines: &mut [Line], memory: i32) -> Option<Are
             }
         }
     }
-    // SAFETY: the functions are this library's, which is never unloaded.
-    unsafe { __register_atfork(before_fork, in_parent, in_child, core::ptr::null_mut()) };
     HEAP_END.store(heap.end, Ordering::Relaxed);
     HEAP_START.store(heap.start, Ordering::Relaxed);
     ARENA_END.store(start + settings.arena_bytes, Ordering::Relaxed);
@@ -509,28 +522,4 @@ fn greet(
         sys::die();
     }
     Ok(space)
-}
-
-unsafe extern "C" {
-    fn __register_atfork(
-        before: extern "C" fn(),
-        parent: extern "C" fn(),
-        child: extern "C" fn(),
-        object: *mut u8,
-    ) -> i32;
-}
-
-extern "C" fn before_fork() {
-    ARENA.begin_fork();
-}
-
-extern "C" fn in_parent() {
-    ARENA.end_fork(false);
-}
-
-extern "C" fn in_child() {
-    if let State::On(arena) = &mut *ARENA.lock() {
-        arena.begin_child();
-    }
-    ARENA.end_fork(true);
 }

@@ -9,8 +9,8 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::arena::{self, BIG};
 use crate::maps::set_errno;
-use crate::sys;
 use crate::wire::PAGE;
+use crate::{forks, sys};
 
 const M_TRIM_THRESHOLD: i32 = -1;
 const M_TOP_PAD: i32 = -2;
@@ -65,6 +65,11 @@ macro_rules! next {
     }};
 }
 
+/// Asks the loader for what is needed under the arena's lock.
+pub fn resolve() {
+    is_libc();
+}
+
 /// Whether small blocks are libc's: then big ones may be ours.
 fn is_libc() -> bool {
     static MALLOC: Next = Next::new(c"malloc");
@@ -77,7 +82,6 @@ fn is_libc() -> bool {
 pub fn extend(bytes: usize) -> Range<usize> {
     unsafe extern "C" {
         fn mallopt(what: i32, value: i32) -> i32;
-        fn sbrk(by: isize) -> usize;
     }
     const PROBE: usize = 1 << 20;
     // A program has that much free at the heap's end at most, when it begins.
@@ -92,23 +96,21 @@ pub fn extend(bytes: usize) -> Range<usize> {
     // Never: any threshold may be less than what is free at the end.
     set(M_TRIM_THRESHOLD, -1);
     set(M_MMAP_MAX, 0);
-    // SAFETY: asking where the heap ends changes nothing.
-    let end = || unsafe { sbrk(0) };
     let mut range = 0..0;
     // The kernel may have less to promise.
     while pad > PROBE {
         set(M_TOP_PAD, pad as i32);
-        let before = end();
+        let before = sys::break_end();
         let mut blocks = [core::ptr::null_mut(); PROBES];
         for (doublings, block) in blocks.iter_mut().enumerate() {
             // SAFETY: a block that is freed below.
             *block = unsafe { __libc_malloc(PROBE << doublings) };
             // Otherwise it is of what was free at the end already.
-            if block.is_null() || end() > before {
+            if block.is_null() || sys::break_end() > before {
                 break;
             }
         }
-        let after = end();
+        let after = sys::break_end();
         for block in blocks {
             // SAFETY: blocks of libc's, each once, or none.
             unsafe { __libc_free(block) };
@@ -126,6 +128,7 @@ pub fn extend(bytes: usize) -> Range<usize> {
 }
 
 fn take(len: usize, align: usize) -> Option<*mut u8> {
+    forks::register();
     if len < BIG || len > isize::MAX as usize || !is_libc() {
         return None;
     }

@@ -6,8 +6,8 @@
 use core::ops::Range;
 
 use crate::arena::{self, Arena, BIG};
-use crate::sys;
 use crate::wire::PAGE;
+use crate::{forks, sys};
 
 const FAILED: usize = usize::MAX;
 const MREMAP_MAYMOVE: usize = 1;
@@ -44,6 +44,7 @@ fn end_of(addr: usize, len: usize) -> Option<usize> {
 
 #[unsafe(no_mangle)]
 extern "C" fn mmap(addr: usize, len: usize, prot: i32, flags: i32, fd: i32, at: i64) -> usize {
+    forks::register();
     let (prot, flags) = (prot as usize, flags as u32 as usize);
     let kernel = || told(sys::mmap(addr, len, prot, flags, fd, at as usize));
     if flags & sys::MAP_FIXED != 0 && flags & sys::MAP_FIXED_NOREPLACE != sys::MAP_FIXED_NOREPLACE {

@@ -29,6 +29,7 @@ const SYS_CLOSE: usize = 3;
 const SYS_MMAP: usize = 9;
 const SYS_MPROTECT: usize = 10;
 const SYS_MUNMAP: usize = 11;
+const SYS_BRK: usize = 12;
 const SYS_SIGPROCMASK: usize = 14;
 const SYS_MREMAP: usize = 25;
 const SYS_MADVISE: usize = 28;
@@ -90,6 +91,11 @@ pub fn mprotect(addr: usize, len: usize, prot: usize) -> isize {
 
 pub fn madvise(addr: usize, len: usize, advice: usize) -> isize {
     call(SYS_MADVISE, &[addr, len, advice])
+}
+
+/// Where the heap ends. libc's function for it is one of this library's own names.
+pub fn break_end() -> usize {
+    call(SYS_BRK, &[0]) as usize
 }
 
 /// Advises ranges, each an address and a length, by one call: other cores flush their tables once

@@ -4,6 +4,11 @@
 //! a table of descriptors of its own, with the socket and the userfaultfd, which the program cannot
 //! close. It holds the latter so that faults go on waiting, and do not become zeros, when the
 //! serving process is killed; then it ends this one.
+//!
+//! Credentials are per thread, and libc changes those of the threads that it knows. So this one
+//! gives its own up when it begins: a program that drops root has no root thread left.
+
+use core::sync::atomic::{AtomicU32, Ordering};
 
 use crate::sys;
 use crate::wire::RANGES_MAX;
@@ -15,8 +20,17 @@ const CLONE_SIGHAND: usize = 0x800;
 const CLONE_THREAD: usize = 0x1_0000;
 const CLONE_SYSVSEM: usize = 0x4_0000;
 
-/// Starts it. The descriptors are the caller's to close. Signals are blocked meanwhile: the thread
-/// takes none.
+/// What the thread is told, at the lowest addresses of its stack.
+struct Start {
+    socket: i32,
+    userfaultfd: i32,
+    /// 1 once it has no privileges.
+    is_ready: AtomicU32,
+}
+
+/// Starts it, and waits until it has no privileges. The descriptors are the caller's to close.
+/// Signals are blocked meanwhile: the thread takes none, and libc cannot change the credentials of
+/// the caller, from whom it has its own.
 pub fn start(socket: i32, userfaultfd: i32) -> bool {
     let flags = sys::MAP_PRIVATE | sys::MAP_ANONYMOUS;
     let stack = sys::mmap(0, STACK, sys::PROT_RW, flags, -1, 0);
@@ -24,16 +38,36 @@ pub fn start(socket: i32, userfaultfd: i32) -> bool {
         return false;
     }
     let flags = CLONE_VM | CLONE_FS | CLONE_SIGHAND | CLONE_THREAD | CLONE_SYSVSEM;
-    let both = (socket as usize) << 32 | userfaultfd as usize;
+    let start = stack as *mut Start;
+    // SAFETY: the mapping is new, aligned and larger.
+    unsafe {
+        start.write(Start {
+            socket,
+            userfaultfd,
+            is_ready: AtomicU32::new(0),
+        });
+    }
+    // SAFETY: it was just written, and the stack is never unmapped.
+    let start = unsafe { &*start };
     let mask = sys::block_signals();
     // SAFETY: the stack is new and this thread's alone; `run` does not return.
-    let tid = unsafe { sys::cenote_clone(flags, stack as usize + STACK, run, both) };
+    let tid = unsafe { sys::cenote_clone(flags, stack as usize + STACK, run, stack as usize) };
+    if tid > 0 {
+        while start.is_ready.load(Ordering::Acquire) == 0 {
+            sys::futex_wait(&start.is_ready, 0);
+        }
+    }
     sys::restore_signals(mask);
     tid > 0
 }
 
-extern "C" fn run(both: usize) -> ! {
-    let (socket, userfaultfd) = ((both >> 32) as i32, both as u32 as i32);
+extern "C" fn run(start: usize) -> ! {
+    // SAFETY: the argument that `start` passes, written before, and not changed since.
+    let start = unsafe { &*(start as *const Start) };
+    let (socket, userfaultfd) = (start.socket, start.userfaultfd);
+    drop_privileges();
+    start.is_ready.store(1, Ordering::Release);
+    sys::futex_wake(&start.is_ready);
     let low = socket.min(userfaultfd) as u32;
     let high = socket.max(userfaultfd) as u32;
     if low > 0 {
@@ -68,5 +102,29 @@ extern "C" fn run(both: usize) -> ! {
         if sys::write(socket, &[0; 8]) != 8 {
             sys::die();
         }
+    }
+}
+
+/// What this thread does needs no rights: `madvise` of its own memory, two descriptors that are
+/// open, and a signal to its own process.
+fn drop_privileges() {
+    let Some(mut capabilities) = sys::capabilities() else {
+        return;
+    };
+    if capabilities.iter().all(|set| set.permitted == 0) {
+        return;
+    }
+    let is_dumpable = sys::is_dumpable();
+    // A program that laid them down for a while may become another user later all the same.
+    for set in &mut capabilities {
+        set.effective = set.permitted;
+    }
+    sys::set_capabilities(&capabilities);
+    sys::become_nobody();
+    sys::set_capabilities(&[sys::Capabilities::NONE; 2]);
+    sys::refuse_new_privileges();
+    // Who becomes another user takes the right to dump core from the whole process.
+    if is_dumpable {
+        sys::set_dumpable();
     }
 }

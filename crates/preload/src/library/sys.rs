@@ -10,6 +10,7 @@ pub const MAP_PRIVATE: usize = 0x02;
 pub const MAP_FIXED: usize = 0x10;
 pub const MAP_ANONYMOUS: usize = 0x20;
 pub const MAP_NORESERVE: usize = 0x4000;
+pub const MAP_POPULATE: usize = 0x8000;
 pub const MAP_FIXED_NOREPLACE: usize = 0x10_0000;
 pub const MADV_DONTNEED: usize = 4;
 pub const MADV_FREE: usize = 8;
@@ -187,7 +188,84 @@ pub fn userfaultfd() -> i32 {
     fd as i32
 }
 
-/// Ends this process and all its threads; no handler runs.
+/// What a thread may do: 32 of its capabilities, as bits.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Capabilities {
+    pub effective: u32,
+    pub permitted: u32,
+    pub inheritable: u32,
+}
+
+impl Capabilities {
+    pub const NONE: Self = Self {
+        effective: 0,
+        permitted: 0,
+        inheritable: 0,
+    };
+}
+
+/// Version 3, of this thread.
+const CAPABILITIES_HEADER: [u32; 2] = [0x2008_0522, 0];
+
+/// The capabilities of this thread.
+pub fn capabilities() -> Option<[Capabilities; 2]> {
+    const SYS_CAPGET: usize = 125;
+    let (mut header, mut sets) = (CAPABILITIES_HEADER, [Capabilities::NONE; 2]);
+    let at = [&raw mut header as usize, &raw mut sets as usize];
+    (call(SYS_CAPGET, &at) == 0).then_some(sets)
+}
+
+pub fn set_capabilities(sets: &[Capabilities; 2]) {
+    const SYS_CAPSET: usize = 126;
+    let mut header = CAPABILITIES_HEADER;
+    let at = [&raw mut header as usize, sets.as_ptr() as usize];
+    call(SYS_CAPSET, &at);
+}
+
+/// Makes this thread alone a user and group that nobody else is, without further groups. Whoever
+/// is the same user may trace it, and so read and write the whole process: so not 65534, nor the
+/// same for two processes. Without the right to, and in a user namespace that has no such id, it
+/// stays who it is.
+pub fn become_nobody() {
+    const SYS_SETGROUPS: usize = 116;
+    const SYS_SETRESUID: usize = 117;
+    const SYS_SETRESGID: usize = 119;
+    const SYS_GETTID: usize = 186;
+    const SYS_GETRANDOM: usize = 318;
+    const GRND_NONBLOCK: usize = 1;
+    // Ids that no system gives to users.
+    const FIRST: u32 = 0xe000_0000;
+    const COUNT: u32 = 0x1000_0000;
+    let mut random = call(SYS_GETTID, &[]) as u32;
+    call(SYS_GETRANDOM, &[&raw mut random as usize, 4, GRND_NONBLOCK]);
+    let id = (FIRST + random % COUNT) as usize;
+    call(SYS_SETGROUPS, &[0, 0]);
+    call(SYS_SETRESGID, &[id, id, id]);
+    call(SYS_SETRESUID, &[id, id, id]);
+}
+
+const SYS_PRCTL: usize = 157;
+
+/// This thread gets no rights by programs that it would start.
+pub fn refuse_new_privileges() {
+    const PR_SET_NO_NEW_PRIVS: usize = 38;
+    call(SYS_PRCTL, &[PR_SET_NO_NEW_PRIVS, 1]);
+}
+
+/// Whether this process may dump core, and be traced by its user.
+pub fn is_dumpable() -> bool {
+    const PR_GET_DUMPABLE: usize = 3;
+    call(SYS_PRCTL, &[PR_GET_DUMPABLE]) == 1
+}
+
+pub fn set_dumpable() {
+    const PR_SET_DUMPABLE: usize = 4;
+    call(SYS_PRCTL, &[PR_SET_DUMPABLE, 1]);
+}
+
+/// Ends this process and all its threads; no handler runs. A thread may signal its own process
+/// whatever its user is.
 pub fn die() -> ! {
     const SIGKILL: usize = 9;
     loop {

@@ -43,6 +43,8 @@ pub enum State {
 
 /// What is known of the arena.
 pub struct Arena {
+    /// A copy: a program may change its environment before it forks.
+    settings: Settings,
     /// Where its pages begin. Before them each shard has a mailbox and a doorbell.
     start: usize,
     stripes: Stripes,
@@ -347,17 +349,18 @@ impl Arena {
         let mut hello = [0; wire::HELLO_WORDS];
         let space = self.spaces[shard];
         (hello[0], hello[1], hello[2]) = (wire::MAGIC, wire::HELLO_CHILD, space);
-        if let (Some(settings), 0..) = (settings(), memory) {
-            let mut socket = settings.connect(shard);
-            let answer = settings.greet(shard, &mut socket, &hello, &[memory]);
-            if let Ok((_, Some(userfaultfd))) = answer {
-                agent::start(socket, userfaultfd);
+        if memory >= 0 {
+            let mut socket = self.settings.connect(shard);
+            let answer = self.settings.greet(shard, &mut socket, &hello, &[memory]);
+            if let Ok((_, Some(userfaultfd))) = answer
+                && agent::start(socket, userfaultfd)
+            {
                 sys::close(userfaultfd);
                 sys::close(socket);
                 return;
             }
         }
-        // Its pages could neither be forgotten nor bounded.
+        // Its pages could neither be forgotten nor bounded, nor it be ended with the serving process.
         sys::write(
             2,
             b"cenote run: a child cannot reach the memory of its parent\n",
@@ -497,6 +500,7 @@ fn introduce(settings: &Settings, lines: &mut [Line], memory: i32) -> Option<Are
     ARENA_END.store(start + settings.arena_bytes, Ordering::Relaxed);
     ARENA_START.store(start, Ordering::Relaxed);
     Some(Arena {
+        settings: *settings,
         start,
         stripes: Stripes::new(pages, shard_count),
         heap: Stripes::new(heap.len() / PAGE, shard_count),

@@ -6,22 +6,19 @@ use crate::wire::PAGE;
 use crate::{sys, wire};
 
 /// See the module.
+#[derive(Clone, Copy)]
 pub struct Settings {
     pub arena_bytes: usize,
     pub heap_bytes: usize,
     pub handlers: usize,
-    socket: &'static [u8],
+    socket: [u8; sys::PATH_MAX],
+    socket_len: usize,
 }
 
 impl Settings {
     /// A handler's socket.
     pub fn connect(&self, shard: usize) -> i32 {
-        let mut path = [0; sys::PATH_MAX];
-        let len = self.socket.len();
-        if len + 2 > path.len() {
-            return -1;
-        }
-        path[..len].copy_from_slice(self.socket);
+        let (mut path, len) = (self.socket, self.socket_len);
         (path[len], path[len + 1]) = (b'.', b'0' + shard as u8);
         sys::connect(&path[..len + 2])
     }
@@ -108,13 +105,17 @@ pub fn settings() -> Option<Settings> {
             .ok()
     };
     let (arena_bytes, heap_bytes, handlers) = (number()?, number()?, number()?);
-    if !(1..=SHARDS_MAX).contains(&handlers) {
+    let (path, mut socket) = (parts.next()?, [0; sys::PATH_MAX]);
+    // A dot and a digit follow.
+    if !(1..=SHARDS_MAX).contains(&handlers) || path.len() + 2 > socket.len() {
         return None;
     }
+    socket[..path.len()].copy_from_slice(path);
     Some(Settings {
         handlers,
         arena_bytes: arena_bytes.next_multiple_of(PAGE),
         heap_bytes: heap_bytes.next_multiple_of(PAGE),
-        socket: parts.next()?,
+        socket,
+        socket_len: path.len(),
     })
 }

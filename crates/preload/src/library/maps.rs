@@ -6,6 +6,7 @@
 use core::ops::Range;
 
 use crate::arena::{self, Arena, BIG};
+use crate::settings::settings;
 use crate::wire::PAGE;
 use crate::{forks, sys};
 
@@ -48,8 +49,10 @@ extern "C" fn mmap(addr: usize, len: usize, prot: i32, flags: i32, fd: i32, at: 
     let (prot, flags) = (prot as usize, flags as u32 as usize);
     let kernel = || told(sys::mmap(addr, len, prot, flags, fd, at as usize));
     if flags & sys::MAP_FIXED != 0 && flags & sys::MAP_FIXED_NOREPLACE != sys::MAP_FIXED_NOREPLACE {
+        let elsewhere = flags & !(sys::MAP_FIXED | sys::MAP_POPULATE);
+        let trial = || try_mapping(len, prot, elsewhere, fd, at as usize);
         return match end_of(addr, len) {
-            Some(end) => replace(addr..end, prot, flags, kernel),
+            Some(end) => replace(addr..end, prot, flags, trial, kernel),
             None => kernel(),
         };
     }
@@ -72,6 +75,7 @@ fn replace(
     range: Range<usize>,
     prot: usize,
     flags: usize,
+    trial: impl FnOnce() -> isize,
     kernel: impl FnOnce() -> usize,
 ) -> usize {
     let ours = arena::part(range.start, range.len());
@@ -87,18 +91,36 @@ fn replace(
     let plain = sys::MAP_PRIVATE | sys::MAP_ANONYMOUS;
     let is_plain = flags & (plain | sys::MAP_SHARED_BITS) == plain;
     if is_plain && ours == range && arena.is_ours(ours.clone()) {
-        arena.clear(ours.clone());
         let result = sys::mprotect(ours.start, ours.len(), prot);
-        return if result < 0 {
-            told(result)
-        } else {
-            range.start
-        };
+        if result < 0 {
+            return told(result);
+        }
+        arena.clear(ours);
+        return range.start;
     }
     if range.start.is_multiple_of(PAGE) {
+        let refused = trial();
+        if refused < 0 {
+            return told(refused);
+        }
         arena.cede(ours);
     }
     kernel()
+}
+
+/// Makes a mapping anywhere, and takes it away again: what the kernel says of it. A mapping that it
+/// refuses leaves what is in its place as it is, so this is asked before that is given up. Lack of
+/// room is no refusal: in its place there may be enough.
+fn try_mapping(len: usize, prot: usize, flags: usize, fd: i32, at: usize) -> isize {
+    let place = sys::mmap(0, len, prot, flags, fd, at);
+    if place >= 0 {
+        sys::munmap(place as usize, len);
+    }
+    if place == -sys::ENOMEM as isize {
+        0
+    } else {
+        place
+    }
 }
 
 #[unsafe(no_mangle)]
@@ -205,8 +227,17 @@ extern "C" fn mremap(addr: usize, old: usize, new: usize, flags: i32, to: usize)
     };
     let arena = state.on();
     if ours.is_empty() {
-        arena.cede(target);
-        return kernel();
+        // What the kernel refuses leaves the target as it is.
+        let may_move = may_move(addr..end, to..to.saturating_add(new_end - addr), flags);
+        if may_move {
+            arena.cede(target.clone());
+        }
+        let result = kernel();
+        // Linux 6.17 moves several mappings at once.
+        if !may_move && result != FAILED {
+            arena.cede(target);
+        }
+        return result;
     }
     let is_whole = addr.is_multiple_of(PAGE) && old > 0 && new > 0 && ours == (addr..end);
     if !is_whole || !arena.is_ours(ours.clone()) {
@@ -240,6 +271,24 @@ extern "C" fn mremap(addr: usize, old: usize, new: usize, flags: i32, to: usize)
     move_bytes(ours, place, new_len, flags & MREMAP_DONTUNMAP != 0)
 }
 
+/// Whether the kernel would move a mapping that is not the arena's over a range.
+fn may_move(source: Range<usize>, target: Range<usize>, flags: usize) -> bool {
+    const ADDRESSES: usize = 1 << 47;
+    let known = MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP;
+    let is_apart = source.end <= target.start || target.end <= source.start;
+    let are_pages = source.start.is_multiple_of(PAGE) && target.start.is_multiple_of(PAGE);
+    let is_alike = flags & MREMAP_DONTUNMAP == 0 || source.len() == target.len();
+    flags & !known == 0
+        && flags & MREMAP_MAYMOVE != 0
+        && is_apart
+        && are_pages
+        && is_alike
+        && !target.is_empty()
+        && target.end <= ADDRESSES
+        // To stay where it is, as long as it is: the kernel looks whether it is a mapping.
+        && (source.is_empty() || sys::mremap(source.start, source.len(), source.len(), 0, 0) >= 0)
+}
+
 /// Memory at an address of the program's choice.
 fn place_at(
     arena: &mut Arena,
@@ -259,6 +308,8 @@ fn place_at(
         return Some(to);
     }
     if !target.is_empty() {
+        // Where there is no room for it the target stays as it is.
+        sys::munmap(kernel_memory(0, len, 0)?, len);
         arena.cede(target);
     }
     kernel_memory(to, len, sys::MAP_FIXED)
@@ -307,7 +358,11 @@ fn lock_pages(addr: usize, len: usize, call: usize, flags: usize) -> i32 {
 
 #[unsafe(no_mangle)]
 extern "C" fn mlockall(flags: i32) -> i32 {
-    if arena::there().is_some() {
+    const MCL_FUTURE: i32 = 2;
+    const MCL_ONFAULT: i32 = 4;
+    // Later mappings would be filled at once: the arena, too.
+    let fills = flags & (MCL_FUTURE | MCL_ONFAULT) == MCL_FUTURE;
+    if arena::there().is_some() || fills && settings().is_some() {
         return failed(sys::ENOMEM) as i32;
     }
     const SYS_MLOCKALL: usize = 151;

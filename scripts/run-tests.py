@@ -273,13 +273,14 @@ def main():
 # What is asked of the sources alone.
 CHECKS = [
     Program("unsafe", [sys.executable, "-B", "scripts/check-unsafe.py"]),
+    Program("doctests", [sys.executable, "-B", "scripts/check-doctests.py"]),
     Program("features", [sys.executable, "-B", "scripts/test-shipped.py", "features"]),
 ]
 # The programs without what is for tests. It replaces the program that tests run.
 SHIPPED = Program("shipped", [sys.executable, "-B", "scripts/test-shipped.py"], seconds=200)
 # Examples in the documentation, by cargo itself.
 DOCUMENTATION = Program("documentation", [
-    "cargo", "test", "--workspace", "--locked", "--doc", "--no-fail-fast"], seconds=120)
+    "cargo", "test", "--workspace", "--locked", "--doc", "--no-fail-fast"], seconds=30)
 # The rdma backend in a guest that has soft-RoCE. It replaces the program that tests run.
 RDMA = Program("rdma in a guest", ["sh", "scripts/test-rdma.sh", "test"], seconds=400)
 # Unsafe code in an interpreter. Builds with a toolchain of its own, in a folder of its own.

@@ -264,7 +264,7 @@ fn an_agent_ends_while_the_kernel_still_receives() {
 /// Answers that the ring sends in part, since nobody takes them, are all given in the end.
 #[test]
 fn many_short_answers_that_nobody_takes_are_given_later() {
-    const READS: usize = 100;
+    const READS: usize = 40;
     for rig in Rig::all(8) {
         let (region, window) = rig.window(4096, Rights::ALL);
         let bytes = pattern(4096, 3);
@@ -290,7 +290,7 @@ fn many_short_answers_that_nobody_takes_are_given_later() {
 /// before it has all.
 #[test]
 fn an_answer_that_goes_out_in_part_is_given_later_beside_an_idle_client() {
-    const LEN: usize = 128 << 10;
+    const LEN: usize = 64 << 10;
     for rig in Rig::all(8) {
         let (region, window) = rig.window(LEN as u64, Rights::ALL);
         let bytes = pattern(LEN, 3);

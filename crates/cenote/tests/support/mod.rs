@@ -168,7 +168,13 @@ impl Drop for Folder {
                 self.run(&["volume", "stop", name, "--timeout", "10s"]);
             }
         }
-        let ended = self.run(&["down", "--force"]);
+        let mut ended = self.run(&["down", "--force"]);
+        if ended.stderr.contains("not started by cenote up") {
+            // A test that writes the file itself ends its hosts; managers of caches are ended here.
+            let removed = std::fs::remove_file(self.path().join("cluster.toml"));
+            removed.expect("the file was just read");
+            ended = self.run(&["down", "--force"]);
+        }
         if ended.code != 0 && !std::thread::panicking() {
             panic!("{ended:#?}");
         }

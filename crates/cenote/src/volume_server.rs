@@ -405,9 +405,12 @@ fn refuse_content(volumes: &Volumes, owner: &Owner) -> Result<()> {
     let Ok(Some(_)) = volumes.left(name) else {
         return Ok(());
     };
+    // The way out is in the message: `swap on` passes only that on.
     Err(Failure::new(
-        format!("volume {name} holds data, which would be lost"),
-        format!("use another volume; or discard its content: cenote volume reset {name}"),
+        format!(
+            "volume {name} holds data, which would be lost; cenote volume reset {name} discards it"
+        ),
+        "use another volume, or reset this one",
     )
     .into())
 }

@@ -207,15 +207,23 @@ pub fn wait_readable(fd: &impl AsRawFd, deadline: Instant) -> io::Result<bool> {
     }
 }
 
-/// Makes the child lead a session of its own: no terminal, no signal of ours reaches it.
+/// Makes the child lead a session of its own: no terminal, no signal of ours reaches it. What this
+/// process was told to ignore is for its own session: the child heeds it, as `kv down` ends nodes by
+/// SIGINT.
 pub fn detach(command: &mut Command) -> &mut Command {
-    // SAFETY: setsid is async-signal-safe and the closure allocates nothing.
-    unsafe {
-        command.pre_exec(|| match libc::setsid() {
+    let apart = || {
+        for signal in [libc::SIGINT, libc::SIGHUP] {
+            // SAFETY: no handler is installed, and both numbers are signals that may be set.
+            unsafe { libc::signal(signal, libc::SIG_DFL) };
+        }
+        // SAFETY: it touches no memory of ours.
+        match unsafe { libc::setsid() } {
             -1 => Err(io::Error::last_os_error()),
             _ => Ok(()),
-        })
-    }
+        }
+    };
+    // SAFETY: signal and setsid are async-signal-safe, and the closure allocates nothing.
+    unsafe { command.pre_exec(apart) }
 }
 
 /// The command goes on when this program ends: no terminal, no folder that somebody may want away,

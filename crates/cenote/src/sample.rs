@@ -193,11 +193,14 @@ pub fn hosts(loaded: &Loaded, entries: &[HostEntry], timeout: Duration) -> Resul
 pub fn volumes(dir: &ClusterDir, timeout: Duration) -> Result<Volumes> {
     let at = Instant::now();
     let statuses = volumes::Volumes::new(dir).statuses(timeout)?;
-    let found = statuses.into_iter().map(|(name, spec, status)| Volume {
-        name,
-        size: spec.size,
-        scheme: spec.scheme,
-        status: status.map(|answer| answer.map_err(|error| chain(&error))),
+    let found = statuses.into_iter().map(|seen| {
+        let [size, scheme] = seen.size_and_scheme();
+        Volume {
+            name: seen.name,
+            size,
+            scheme,
+            status: seen.error.map(Err).or(seen.status.map(Ok)),
+        }
     });
     let volumes = found.collect();
     Ok(Volumes { at, volumes })

@@ -171,7 +171,7 @@ pub struct Serving {
     /// Its description.
     pub spec: Spec,
     volumes: Volumes,
-    owner: Option<Owner>,
+    owner: Arc<Owner>,
     scrubbing: Arc<Scrubbing>,
     end: End,
 }
@@ -192,7 +192,7 @@ impl Serving {
     ///
     /// # Errors
     /// There is no such volume, another process owns it, too few hosts answer, or what the last
-    /// owner left cannot be taken over.
+    /// owner left cannot be taken over. With [`End::GiveBack`] also that it left anything.
     pub fn open(loaded: &Loaded, which: &WhichVolume, end: End) -> Result<Self> {
         let volumes = Volumes::new(&loaded.dir);
         volumes.forget_unnamed()?;
@@ -212,16 +212,19 @@ impl Serving {
             let what = "--mode and --delta are for a new volume; this volume has its own";
             return Err(Failure::usage(what, "cenote volume set").into());
         }
-        let opened = Self::open_with(
-            loaded,
-            volumes.clone(),
-            &name,
-            end,
-            &which.backed,
-            Some(&which.protected),
-            which.page_traffic.unwrap_or(loaded.page_traffic),
-        )
-        .and_then(|opened| {
+        let opened = volumes.own(&name).and_then(|owner| {
+            if end == End::GiveBack {
+                refuse_content(&volumes, &owner)?;
+            }
+            let opened = Self::open_with(
+                loaded,
+                volumes.clone(),
+                Arc::new(owner),
+                end,
+                &which.backed,
+                Some(&which.protected),
+                which.page_traffic.unwrap_or(loaded.page_traffic),
+            )?;
             // From then on it follows the volume's mode.
             opened.scrubbing.begin(&opened.volume, which.scrub_rate)?;
             Ok(opened)
@@ -242,10 +245,11 @@ impl Serving {
     /// As [`Serving::open`].
     pub fn open_named(loaded: &Loaded, volumes: Volumes, name: &str, end: End) -> Result<Self> {
         let (backed, protected) = (Backed::default(), Protected::default());
+        let owner = Arc::new(volumes.own(name)?);
         Self::open_with(
             loaded,
             volumes,
-            name,
+            owner,
             end,
             &backed,
             Some(&protected),
@@ -254,16 +258,21 @@ impl Serving {
     }
 
     /// As [`Serving::open_named`], of a volume whose content goes: its pages are not read, so that a
-    /// key that is lost does not stand in the way.
+    /// key that is lost does not stand in the way. The caller stays its owner, so that nobody opens
+    /// the volume before its content is forgotten.
     ///
     /// # Errors
     /// As [`Serving::open`].
-    pub fn open_to_give_back(loaded: &Loaded, volumes: Volumes, name: &str) -> Result<Self> {
-        volumes.forget_tags(name)?;
+    pub fn open_to_give_back(
+        loaded: &Loaded,
+        volumes: Volumes,
+        owner: &Arc<Owner>,
+    ) -> Result<Self> {
+        volumes.forget_tags(owner)?;
         Self::open_with(
             loaded,
             volumes,
-            name,
+            Arc::clone(owner),
             End::GiveBack,
             &Backed::default(),
             None,
@@ -274,13 +283,14 @@ impl Serving {
     fn open_with(
         loaded: &Loaded,
         volumes: Volumes,
-        name: &str,
+        owner: Arc<Owner>,
         end: End,
         backed: &Backed,
         protected: Option<&Protected>,
         page_traffic: WireProtection,
     ) -> Result<Self> {
         let is_read = protected.is_some();
+        let name = owner.name();
         let spec = volumes.load(name)?;
         let _span = tracing::info_span!(
             "open volume",
@@ -289,7 +299,6 @@ impl Serving {
             cenote.hosts = loaded.cluster.hosts.len() as i64,
         )
         .entered();
-        let owner = volumes.own(name)?;
         let size_bytes = spec.size()?.bytes();
         let hosts = hosts(loaded)?;
         let resilience = spec.resilience()?;
@@ -358,7 +367,7 @@ impl Serving {
             name: name.to_owned(),
             spec,
             volumes,
-            owner: Some(owner),
+            owner,
             scrubbing,
             end,
         })
@@ -381,14 +390,29 @@ impl Drop for Serving {
             End::Keep => self.volume.detach(),
             End::GiveBack | End::Forget => self.volume.close(),
         }
-        // The right goes first: a volume that is owned cannot be deleted.
-        drop(self.owner.take());
         if self.end == End::Forget
-            && let Err(error) = self.volumes.delete(&self.name)
+            && let Err(error) = self.volumes.forget(&self.owner)
         {
             tracing::warn!(error = format!("{error:#}"), "forget volume");
         }
     }
+}
+
+/// Refuses a volume whose content somebody may want: whoever opens it here gives all of it back.
+fn refuse_content(volumes: &Volumes, owner: &Owner) -> Result<()> {
+    let name = owner.name();
+    // A journal that is damaged is refused when it is opened.
+    let Ok(Some(_)) = volumes.left(name) else {
+        return Ok(());
+    };
+    // The way out is in the message: `swap on` passes only that on.
+    Err(Failure::new(
+        format!(
+            "volume {name} holds data, which would be lost; cenote volume reset {name} discards it"
+        ),
+        "use another volume, or reset this one",
+    )
+    .into())
 }
 
 fn hosts(loaded: &Loaded) -> Result<Vec<HostConfig>> {

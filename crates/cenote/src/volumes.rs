@@ -6,30 +6,34 @@
 
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use cenote_cli::failure::Failure;
 use cenote_cli::size::Size;
 use cenote_volume::{JournalFile, Kept, Left, Placement, Resilience, Scheme};
 use serde::{Deserialize, Serialize};
 
-use crate::ask::{random_u128, side_by_side};
+use crate::ask::random_u128;
 use crate::folder::Folder;
 use crate::lock::{is_locked, try_lock};
 use crate::place::ClusterDir;
 use crate::process::Identity;
 
 mod owner;
+mod seen;
 
 pub use owner::Owner;
 
 /// How long the owner of a volume may take to answer, and to be asked.
 const OWNER_LIMIT: Duration = Duration::from_secs(10);
 
-/// What a volume's owner says of it.
-type Status = Result<serde_json::Value>;
-
 /// Begins the name of a volume that nobody named; it is forgotten with its owner.
 pub const UNNAMED: &str = "unnamed-";
+
+/// What an owner leaves to the next beside the journal, which says what it is about. The marks of pages
+/// come first: where the journal names slabs, nobody opens the volume without them.
+const BESIDE_JOURNAL: [&str; 4] = ["pages", "images", "tags", "sides"];
+/// The journal, and what older versions left when they were killed while they wrote it.
+const JOURNAL: [&str; 2] = ["journal", "journal.new"];
 
 /// What a volume is; the content of its file.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
@@ -183,25 +187,19 @@ impl Volumes {
         self.dir.volumes()?.ok_or_else(|| none_of(name))
     }
 
-    /// Every volume, by name.
+    /// The names of all volumes, sorted. What their files say is not looked at: one that cannot be read
+    /// must not stand in the way of the others.
     ///
     /// # Errors
-    /// The folder cannot be read, or holds a file that makes no sense.
-    pub fn list(&self) -> Result<Vec<(String, Spec)>> {
+    /// The folder cannot be read.
+    pub fn names(&self) -> Result<Vec<String>> {
         let Some(folder) = self.dir.volumes()? else {
             return Ok(Vec::new());
         };
-        let mut found = Vec::new();
-        for file in folder.names()? {
-            let Some(name) = file.strip_suffix(".toml") else {
-                continue;
-            };
-            // Another command may have deleted it since.
-            if let Some(spec) = read_spec(&folder, name)? {
-                found.push((name.to_owned(), spec));
-            }
-        }
-        Ok(found)
+        let files = folder.names()?;
+        let names = files.iter().filter_map(|file| file.strip_suffix(".toml"));
+        let names = names.filter(|name| check_name(name).is_ok());
+        Ok(names.map(str::to_owned).collect())
     }
 
     /// One volume.
@@ -278,14 +276,20 @@ impl Volumes {
     /// # Errors
     /// It is in use, or not there.
     pub fn delete(&self, name: &str) -> Result<()> {
-        self.load(name)?;
-        let _owner = self.own(name)?;
-        self.forget_content(name)?;
-        let folder = self.folder(name)?;
-        for kind in ["sock", "toml", "lock"] {
-            folder.remove(&file(name, kind))?;
-        }
-        Ok(())
+        self.forget(&self.own(name)?)
+    }
+
+    /// Forgets the volume that this process owns. Hosts that hold some of it are not told.
+    ///
+    /// # Errors
+    /// The system refuses.
+    pub fn forget(&self, owner: &Owner) -> Result<()> {
+        // Nothing is written, so that a full disk gets room by it. Cut off in between, it leaves the
+        // journal of a volume that is gone, which another one of that name refuses.
+        owner.remove(&["toml"])?;
+        owner.remove(&BESIDE_JOURNAL)?;
+        owner.remove(&JOURNAL)?;
+        owner.remove(&["sock", "lock"])
     }
 
     /// Where what the owner leaves to the next is kept; see `cenote_volume::Kept`.
@@ -320,15 +324,17 @@ impl Volumes {
     /// volume is another one from then on: to them, and to a device that waits for its server.
     ///
     /// # Errors
-    /// The system refuses.
-    pub fn forget_content(&self, name: &str) -> Result<()> {
+    /// The system refuses. If it refuses the new identity the volume cannot be opened until this is
+    /// done again.
+    pub fn forget_content(&self, owner: &Owner) -> Result<()> {
         let id = format!("{:032x}", random_u128()?);
-        self.edit(name, |spec| spec.id = id)?;
-        let folder = self.folder(name)?;
-        for kind in ["journal", "journal.new", "pages", "images", "tags", "sides"] {
-            folder.remove(&file(name, kind))?;
-        }
-        Ok(())
+        // In this order a crash leaves no volume that looks empty and has its old identity: hosts have
+        // slabs of that one, and a device that waits for its server would go on with other bytes.
+        // Without the marks a journal that names slabs is refused, and one of another identity always.
+        // The marks go before the identity is written: a full disk has room for it then.
+        owner.remove(&BESIDE_JOURNAL)?;
+        self.edit(owner.name(), |spec| spec.id = id)?;
+        owner.remove(&JOURNAL)
     }
 
     /// Forgets what is kept of a volume's protected pages: they can no longer be read. The volume is no
@@ -336,10 +342,10 @@ impl Volumes {
     ///
     /// # Errors
     /// The system refuses.
-    pub fn forget_tags(&self, name: &str) -> Result<()> {
-        let spec = self.load(name)?;
+    pub fn forget_tags(&self, owner: &Owner) -> Result<()> {
+        let spec = self.load(owner.name())?;
         if spec.protection.is_some() {
-            self.folder(name)?.remove(&file(name, "tags"))?;
+            owner.remove(&["tags"])?;
         }
         Ok(())
     }
@@ -347,27 +353,48 @@ impl Volumes {
     /// Becomes the one owner of a volume, until the guard is dropped.
     ///
     /// # Errors
-    /// Another process owns it.
+    /// Another process owns it, or it is not there.
     pub fn own(&self, name: &str) -> Result<Owner> {
-        let folder = self.folder(name)?;
-        match try_lock(&folder, &file(name, "lock"))? {
-            Some(lock) => {
-                // Only owners write it: whoever began these is gone.
-                folder.remove_drafts(&file(name, "journal"))?;
-                Ok(Owner {
-                    folder,
-                    name: name.to_owned(),
-                    _lock: lock,
-                })
-            }
-            None => Err(Failure::new(
-                format!("volume {name} is in use by another process"),
-                format!(
-                    "cenote volume status {name} shows it; stop its mount, nbd server or swap first"
-                ),
-            )
-            .into()),
+        if let Some(owner) = self.own_if_free(name)? {
+            return Ok(owner);
         }
+        if !self.is_there(name)? {
+            return Err(none_of(name));
+        }
+        Err(Failure::new(
+            format!("volume {name} is in use by another process"),
+            format!(
+                "cenote volume status {name} shows it; stop its mount, nbd server or swap first"
+            ),
+        )
+        .into())
+    }
+
+    /// As [`Volumes::own`]; `None` of one that another process owns, or that is gone.
+    fn own_if_free(&self, name: &str) -> Result<Option<Owner>> {
+        if !self.is_there(name)? {
+            return Ok(None);
+        }
+        let folder = self.folder(name)?;
+        let Some(lock) = try_lock(&folder, &file(name, "lock"))? else {
+            return Ok(None);
+        };
+        // Whoever had the lock may have deleted it.
+        if !self.is_there(name)? {
+            return Ok(None);
+        }
+        // Only owners write it: whoever began these is gone.
+        folder.remove_drafts(&file(name, "journal"))?;
+        Ok(Some(Owner {
+            folder,
+            name: name.to_owned(),
+            _lock: lock,
+        }))
+    }
+
+    /// Whether there is a volume of that name, whatever its file says.
+    fn is_there(&self, name: &str) -> Result<bool> {
+        Ok(self.folder(name)?.has(&file(name, "toml"))?)
     }
 
     /// Whether a process owns the volume.
@@ -382,10 +409,10 @@ impl Volumes {
     /// Names of the volumes that a process owns.
     ///
     /// # Errors
-    /// As [`Volumes::list`].
+    /// As [`Volumes::names`].
     pub fn in_use(&self) -> Result<Vec<String>> {
         let mut used = Vec::new();
-        for (name, _) in self.list()? {
+        for name in self.names()? {
             if self.is_owned(&name)? {
                 used.push(name);
             }
@@ -394,23 +421,29 @@ impl Volumes {
     }
 
     /// Removes what is of no use once all hosts are gone: contents of volumes, sockets of owners
-    /// that were killed, and volumes without a name.
+    /// that were killed, and volumes without a name. Those that a process owns stay as they are.
     ///
     /// # Errors
-    /// The folder cannot be read.
+    /// The folder cannot be read. A volume that cannot be cleared is none: it does not keep the others.
     pub fn clear(&self) -> Result<()> {
-        for (name, _) in self.list()? {
-            if self.is_owned(&name)? {
-                continue;
-            }
-            if name.starts_with(UNNAMED) {
-                self.delete(&name)?;
-            } else {
-                self.folder(&name)?.remove(&file(&name, "sock"))?;
-                self.forget_content(&name)?;
+        for name in self.names()? {
+            if let Err(error) = self.clear_one(&name) {
+                tracing::warn!(
+                    volume = name,
+                    error = format!("{error:#}"),
+                    "the volume's content is lost, but not forgotten: cenote volume reset"
+                );
             }
         }
         Ok(())
+    }
+
+    fn clear_one(&self, name: &str) -> Result<()> {
+        match self.own_if_free(name)? {
+            Some(owner) if name.starts_with(UNNAMED) => self.forget(&owner),
+            Some(owner) => self.forget_content(&owner),
+            None => Ok(()),
+        }
     }
 
     /// Forgets volumes without a name whose process was killed: nobody can ask for them. To be called before this
@@ -418,22 +451,22 @@ impl Volumes {
     /// process has the same number each time.
     ///
     /// # Errors
-    /// As [`Volumes::list`].
+    /// As [`Volumes::names`], or one of them cannot be removed.
     pub fn forget_unnamed(&self) -> Result<()> {
-        for (name, _) in self.list()? {
+        for name in self.names()? {
             let process = name.strip_prefix(UNNAMED).and_then(|pid| pid.parse().ok());
             // One that is just being made is not owned yet.
             let is_past = |pid: &u32| *pid == std::process::id() || Identity::of(*pid).is_err();
             let Some(pid) = process.filter(is_past) else {
                 continue;
             };
-            if !self.is_owned(&name)? {
+            if let Some(owner) = self.own_if_free(&name)? {
                 tracing::info!(
                     volume = name,
                     pid,
                     "its process was killed; the volume is forgotten"
                 );
-                self.delete(&name)?;
+                self.forget(&owner)?;
             }
         }
         Ok(())
@@ -460,22 +493,6 @@ impl Volumes {
         let folder = self.folder(name)?;
         owner::ask(&folder.socket(&file(name, "sock")), name, &question, limit)
     }
-
-    /// Every volume by its name, and how it is as its owner says; `None` where it has none. All owners are
-    /// asked at the same time, and each may take `limit`.
-    ///
-    /// # Errors
-    /// The folder of volumes cannot be read; an owner that does not answer is an error of its own.
-    pub fn statuses(&self, limit: Duration) -> Result<Vec<(String, Spec, Option<Status>)>> {
-        let specs = self.list()?;
-        let statuses = side_by_side(&specs, |(name, _)| {
-            let answer = || self.ask_within(name, Question::Status, limit);
-            anyhow::Ok(self.is_owned(name)?.then(answer))
-        });
-        let all = specs.into_iter().zip(statuses);
-        all.map(|((name, spec), status)| Ok((name, spec, status?)))
-            .collect()
-    }
 }
 
 /// The name of one of a volume's files.
@@ -486,9 +503,15 @@ fn file(name: &str, kind: &str) -> String {
 /// What a volume's file says; `None`: there is none.
 fn read_spec(folder: &Folder, name: &str) -> Result<Option<Spec>> {
     let file = file(name, "toml");
-    let text = folder.read(&file)?;
-    let spec = text.map(|text| toml::from_str(&text)).transpose();
-    spec.with_context(|| folder.join(&file).display().to_string())
+    let Some(text) = folder.read(&file)? else {
+        return Ok(None);
+    };
+    let path = folder.join(&file);
+    match toml::from_str(&text) {
+        Ok(spec) => Ok(Some(spec)),
+        // In one line: it also stands in tables.
+        Err(error) => bail!("{}: {}", path.display(), error.message()),
+    }
 }
 
 fn none_of(name: &str) -> anyhow::Error {

@@ -51,6 +51,40 @@ fn a_volume_that_has_no_room_is_not_there_and_can_be_made_once_there_is() {
     disk.run(&["volume", "delete", "v0"]).expect(0);
 }
 
+#[test]
+fn volumes_are_reset_and_deleted_where_there_is_no_room_left() {
+    let hosts = hosts("3");
+    let Some(disk) = SmallDisk::mount(&hosts, "16M") else {
+        return;
+    };
+    for command in ["delete", "reset"] {
+        let create = words("volume create v0 --size 4M --scheme mirror:2");
+        disk.run(&create).expect(0);
+        let mut served = Served::start(&disk, &hosts);
+        let mut client = Client::connect(&hosts.path().join("nbd"), "v0");
+        assert_eq!(client.write(0, &[1; 4096]), Ok(()));
+        drop(client);
+        assert_eq!(served.server.end(), Some(0));
+        let files = || -> Vec<String> {
+            let entries = std::fs::read_dir(disk.path().join("volumes")).expect("a folder");
+            let name = |entry: std::io::Result<std::fs::DirEntry>| entry.expect("one").file_name();
+            let names = entries.map(|entry| name(entry).into_string().expect("UTF-8"));
+            names.filter(|name| !name.ends_with("lock")).collect()
+        };
+        assert!(files().contains(&"v0.journal".to_owned()), "{:?}", files());
+
+        disk.fill();
+        disk.run(&["volume", command, "v0"]).expect(0);
+        let left = match command {
+            "delete" => vec![],
+            _ => vec!["v0.toml"],
+        };
+        assert_eq!(files(), left);
+        disk.make_room();
+    }
+    disk.run(&["volume", "delete", "v0"]).expect(0);
+}
+
 /// A server of v0, and where its metrics are.
 struct Served {
     server: Server,

@@ -4,10 +4,10 @@ mod support;
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::os::unix::fs::PermissionsExt as _;
 use std::process::{Command, Stdio};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use cenote_kv_cluster::etcd::{Etcd, EtcdServer, ServerError};
 use cenote_kv_cluster::store::EtcdError;
@@ -15,7 +15,7 @@ use serde_json::Value;
 use support::gate::Gate;
 use support::memcached::{Client, connect, with_value};
 use support::well::{PATIENCE, Well, places, until};
-use support::{Ended, cenote, signal, words};
+use support::{Ended, Folder, cenote, signal, words};
 
 /// Nodes that reach etcd each through a gate of its own.
 struct Gated {
@@ -171,6 +171,32 @@ fn expect_all(at: SocketAddr, value: &str) {
         let found = client.get(&format!("key{key}")).unwrap();
         let found = found.map(|bytes| String::from_utf8(bytes).unwrap());
         assert_eq!(found.as_deref(), Some(value), "key{key} at {at}");
+    }
+}
+
+#[test]
+fn a_node_that_waits_for_etcd_ends_when_it_is_told_to() {
+    let folder = Folder::with_key();
+    // It takes connections, and says nothing.
+    let etcd = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = etcd.local_addr().expect("bound");
+    for name in ["TERM", "INT"] {
+        let node = cenote()
+            .args(words(&format!(
+                "kv node --name n00 --etcd http://{address} --key"
+            )))
+            .arg(folder.path().join("cluster.key"))
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the binary runs");
+        let asked = etcd.accept().expect("it asks etcd");
+        let told_at = Instant::now();
+        signal(node.id(), name);
+        let ended = Ended::from(node.wait_with_output().expect("a child of ours")).expect(0);
+        // Etcd may be silent for 20 s.
+        assert!(told_at.elapsed() < Duration::from_secs(10), "{name}");
+        assert_eq!(ended.stdout, "", "it has announced nothing");
+        drop(asked);
     }
 }
 

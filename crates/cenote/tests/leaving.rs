@@ -145,7 +145,12 @@ fn a_drain_is_called_off_by_its_time_limit_and_by_hand() {
     );
     let table = folder.run(&["status"]).expect(0).stdout;
     assert!(table.contains("h01   draining"), "{table}");
-    folder.run(&["host", "drain", "h01", "--cancel"]).expect(0);
+    let cancel = ["host", "drain", "h01", "--cancel", "--json"];
+    let report = folder.run(&cancel).expect(0).json();
+    assert_eq!(
+        (&report["host"], &report["drained"], &report["slabs_left"]),
+        (&"h01".into(), &false.into(), &0.into())
+    );
     assert_eq!(draining("h01"), false);
     folder.run(&["host", "drain", "h07"]).expect(1);
 }

@@ -8,6 +8,8 @@ use std::net::TcpListener;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use support::nbd::Client;
+use support::server::Server;
 use support::{Folder, cenote, signal, words};
 
 /// What this machine lacks for it.
@@ -109,6 +111,44 @@ impl Program {
         assert!(count("reads") + count("prefetched") > 1_000, "{figures}");
         assert!(count("resident_max_bytes") <= local_bytes, "{figures}");
         figures
+    }
+}
+
+#[test]
+fn a_volume_that_holds_data_is_not_given_to_a_program() {
+    if is_skipped("a named volume", &[]) {
+        return;
+    }
+    let folder = cluster("16M");
+    folder.create_volume("v0", "8M", "rs:8+2");
+    let serve = || {
+        let mut server = Server::start(&folder, &["--volume", "v0"]);
+        assert!(server.ready().starts_with("ready v0"));
+        let client = Client::connect(&folder.path().join("nbd"), "v0");
+        (server, client)
+    };
+    let run = || {
+        let line = format!("run --dir {} --volume v0 --local 16M -- true", folder.str());
+        support::run(&words(&line))
+    };
+    let (mut server, mut client) = serve();
+    assert_eq!(client.write(4096, &[7; 4096]), Ok(()));
+    drop(client);
+    assert_eq!(server.end(), Some(0));
+
+    let refused = run().expect(1);
+    assert!(refused.stderr.contains("v0 holds data"), "{refused:#?}");
+    let hint = "cenote volume reset v0";
+    assert!(refused.stderr.contains(hint), "{refused:#?}");
+    let (mut server, mut client) = serve();
+    assert_eq!(client.read(4096, 4096), Ok(vec![7; 4096]));
+    drop(client);
+    assert_eq!(server.end(), Some(0));
+
+    folder.run(&["volume", "reset", "v0"]).expect(0);
+    // One that was given back holds nothing.
+    for _ in 0..2 {
+        run().expect(0);
     }
 }
 

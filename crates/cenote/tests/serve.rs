@@ -8,8 +8,9 @@ use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
 
 use support::lab::{has_tools, wait_until};
+use support::nbd::Client;
 use support::server::{Server, up};
-use support::{Folder, cenote, signal, words};
+use support::{Folder, cenote, cenote_that_ignores_hangups, signal, words};
 
 #[test]
 fn a_named_volume_is_served_asked_about_resized_and_let_go() {
@@ -97,6 +98,29 @@ fn a_volume_has_one_server() {
     first.child.wait().unwrap();
     let mut third = Server::start(&folder, &["--volume", "v"]);
     assert!(third.ready().starts_with("ready v "));
+}
+
+#[test]
+fn signals_that_the_starter_of_a_server_ignored_do_not_end_it() {
+    let folder = Folder::new();
+    up(&folder);
+    let mut program = cenote_that_ignores_hangups();
+    program
+        .args(["nbd", "--dir", folder.str(), "--volume", "v0"])
+        .args(["--size", "8M", "--scheme", "mirror:2", "--socket"])
+        .arg(folder.path().join("nbd"))
+        .stderr(Stdio::null());
+    let mut server = Server::spawn(program);
+    assert!(server.ready().starts_with("ready v0 "));
+    for name in ["HUP", "INT"] {
+        signal(server.child.id(), name);
+        // Meanwhile it could end.
+        folder.run(&["volume", "status", "v0"]).expect(0);
+        let mut client = Client::connect(&folder.path().join("nbd"), "v0");
+        assert!(client.read(0, 4096).is_ok(), "{name}");
+        assert_eq!(server.child.try_wait().expect("a child"), None, "{name}");
+    }
+    assert_eq!(server.end(), Some(0));
 }
 
 #[test]

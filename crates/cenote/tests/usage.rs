@@ -175,6 +175,43 @@ fn doctor_says_the_same_to_people_and_to_scripts() {
 }
 
 #[test]
+fn doctor_checks_one_subject_or_says_which_there_are() {
+    let subjects = |word: &str| -> Vec<String> {
+        let report = run(&["doctor", "--json", "--only", word]).json();
+        let findings = report["findings"].as_array().expect("a list").iter();
+        let subject = |finding: &serde_json::Value| finding["subject"].as_str().map(str::to_owned);
+        findings
+            .map(|finding| subject(finding).expect("text"))
+            .collect()
+    };
+    for word in ["FUSE over io_uring", "fuse", "FUSE over"] {
+        assert_eq!(subjects(word), ["FUSE over io_uring"], "{word}");
+    }
+    // One that is a name is not the beginning of others.
+    assert_eq!(subjects("ublk"), ["ublk"]);
+    for (word, said) in [
+        ("fuze", "there is no such subject"),
+        ("memory", "several subjects begin so"),
+        ("", "several subjects begin so"),
+    ] {
+        let refused = run(&["doctor", "--only", word]).expect(2);
+        assert!(refused.stderr.contains(said), "{refused:#?}");
+        for subject in ["FUSE over io_uring", "volumes", "store"] {
+            assert!(refused.stderr.contains(subject), "{refused:#?}");
+        }
+        assert_eq!(refused.stdout, "");
+    }
+    // It would find nothing wrong with what is not there.
+    for (word, remedy) in [("hosts", "--dir DIR"), ("store", "--store DIR")] {
+        let refused = run(&["doctor", "--only", word]).expect(2);
+        assert!(refused.stderr.contains(remedy), "{refused:#?}");
+    }
+    let nowhere = ["doctor", "--only", "hosts", "--dir", "/nowhere"];
+    let refused = run(&nowhere).expect(1);
+    assert!(refused.stdout.contains("cluster folder"), "{refused:#?}");
+}
+
+#[test]
 fn colours_are_for_terminals_that_want_them() {
     for no_color in [Some("1"), None] {
         let mut command = cenote();

@@ -2,7 +2,8 @@
 //! SIGHUP as another call, for those that have something to do then.
 //!
 //! The signals are blocked before the first thread starts, and one thread waits
-//! for them; no code runs in a signal handler.
+//! for them; no code runs in a signal handler. SIGINT and SIGHUP stay ignored where whoever started
+//! this process ignored them, as `nohup` and the `&` of a script do.
 #![allow(unsafe_code, reason = "signal masks have no safe wrapper in std")]
 
 use std::io;
@@ -24,8 +25,8 @@ pub fn end_with_the_reader() {
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
 }
 
-/// Blocks SIGTERM, SIGINT and SIGHUP; the first to come sets the flag and calls `then`.
-/// The second, unless it comes together with the first, ends the process at once.
+/// Blocks SIGTERM, and of SIGINT and SIGHUP what is not ignored; the first to come sets the flag and
+/// calls `then`. The second, unless it comes together with the first, ends the process at once.
 ///
 /// Call it before any thread starts: threads inherit the mask.
 ///
@@ -123,8 +124,23 @@ pub(crate) fn without<T>(start: impl FnOnce() -> T) -> T {
     started
 }
 
+/// Linux keeps a blocked signal for who waits for it, also one that is ignored: ignored ones are not
+/// in the set.
 fn stop_signals() -> libc::sigset_t {
-    set_of(&[libc::SIGTERM, libc::SIGINT, libc::SIGHUP])
+    let ignorable = [libc::SIGINT, libc::SIGHUP].into_iter();
+    let heeded = ignorable.filter(|signal| !is_ignored(*signal));
+    let signals: Vec<i32> = std::iter::once(libc::SIGTERM).chain(heeded).collect();
+    set_of(&signals)
+}
+
+/// Whether whoever started this process had it ignore the signal: nothing here does.
+fn is_ignored(signal: i32) -> bool {
+    let mut action = std::mem::MaybeUninit::<libc::sigaction>::zeroed();
+    // SAFETY: no new action is set, and `action` is writable.
+    let failed = unsafe { libc::sigaction(signal, std::ptr::null(), action.as_mut_ptr()) };
+    // SAFETY: the kernel filled it; zeros are right for all of its fields besides.
+    let action = unsafe { action.assume_init() };
+    failed == 0 && action.sa_sigaction == libc::SIG_IGN
 }
 
 fn set_of(signals: &[i32]) -> libc::sigset_t {
@@ -191,6 +207,7 @@ impl Forwarding {
                     let program = known.lock().unwrap_or_else(PoisonError::into_inner);
                     match *program {
                         None if [libc::SIGCONT, libc::SIGWINCH].contains(&signal) => {}
+                        None if is_ignored(signal) => {}
                         None => std::process::exit(128 + signal),
                         Some(_) if is_terminals => {}
                         // SAFETY: the number is that of a child that nobody has waited for.

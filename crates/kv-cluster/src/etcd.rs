@@ -13,7 +13,7 @@ mod tls;
 mod watch;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use base64::Engine as _;
@@ -325,7 +325,7 @@ impl Etcd {
         method: &str,
         request: &Value,
     ) -> Result<T, EtcdError> {
-        let bytes = self.each_endpoint(method, request, CALL_LIMIT, |mut response| {
+        let (bytes, _) = self.each_endpoint(method, request, CALL_LIMIT, |mut response| {
             let body = response.body_mut().with_config().limit(ANSWER_BYTES_MAX);
             body.read_to_vec().map_err(|error| error.to_string())
         })?;
@@ -333,14 +333,14 @@ impl Etcd {
     }
 
     /// Sends a request to one endpoint after the other until one answers in a way that counts, and
-    /// has `read` take what it says within `limit`.
+    /// has `read` take what it says within `limit`. Returns with it the token that was shown.
     fn each_endpoint<T>(
         &self,
         method: &str,
         request: &Value,
         limit: Duration,
         read: impl Fn(ureq::http::Response<ureq::Body>) -> Result<T, String>,
-    ) -> Result<T, EtcdError> {
+    ) -> Result<(T, Option<String>), EtcdError> {
         let count = self.shared.endpoints.len();
         let first = self.shared.preferred.load(Ordering::Relaxed);
         let mut last = self.unreachable(String::new(), false);
@@ -365,16 +365,17 @@ impl Etcd {
         request: &Value,
         limit: Duration,
         read: &impl Fn(ureq::http::Response<ureq::Body>) -> Result<T, String>,
-    ) -> Result<T, EtcdError> {
+    ) -> Result<(T, Option<String>), EtcdError> {
         // A second time with a new token, since etcd forgets tokens.
         for fresh in [false, true] {
             let token = self.token(index, fresh)?;
             let response = self.post(index, method, request, token.as_deref(), limit)?;
             if response.status().is_success() {
-                return read(response).map_err(|why| self.unreachable(why, false));
+                let answer = read(response).map_err(|why| self.unreachable(why, false))?;
+                return Ok((answer, token));
             }
             match self.refusal(response) {
-                EtcdError::Refused { code, .. } if code == UNAUTHENTICATED && !fresh => {}
+                EtcdError::Refused { code, message } if !fresh && is_of_token(code, &message) => {}
                 error => return Err(error),
             }
         }
@@ -431,13 +432,7 @@ impl Etcd {
         let Some(credentials) = &self.shared.credentials else {
             return Ok(None);
         };
-        let held = || {
-            self.shared
-                .token
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-        };
-        let known = held().clone();
+        let known = self.held_token().clone();
         if known.is_some() && !fresh {
             return Ok(known);
         }
@@ -451,8 +446,21 @@ impl Etcd {
             .read_to_vec()
             .map_err(|error| self.unreachable(error.to_string(), false))?;
         let token = message::parse::<message::Token>(&bytes)?.token;
-        *held() = Some(token.clone());
+        *self.held_token() = Some(token.clone());
         Ok(Some(token))
+    }
+
+    /// Has the next call ask for a new token, unless the one that was shown has been replaced.
+    fn forget_token(&self, shown: Option<&str>) {
+        let mut held = self.held_token();
+        if held.as_deref() == shown {
+            *held = None;
+        }
+    }
+
+    fn held_token(&self) -> MutexGuard<'_, Option<String>> {
+        let held = self.shared.token.lock();
+        held.unwrap_or_else(PoisonError::into_inner)
     }
 
     fn unreachable(&self, last: String, is_silent: bool) -> EtcdError {
@@ -504,6 +512,13 @@ impl Store for Etcd {
     fn revoke(&self, lease: LeaseId) -> Result<(), EtcdError> {
         Self::revoke(self, lease)
     }
+}
+
+/// Whether etcd refuses a token, and not what was asked for. A signed token (jwt) is of one revision of
+/// the users and roles. That it is an older one has no code of its own, and two texts: "auth: revision
+/// in header is old" until etcd 3.4, "revision of auth store is old" since.
+fn is_of_token(code: i64, message: &str) -> bool {
+    code == UNAUTHENTICATED || (message.contains("revision") && message.contains("is old"))
 }
 
 fn coded(text: &str) -> String {

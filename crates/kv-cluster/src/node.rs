@@ -4,6 +4,7 @@
 //! of the server: its links, its groups and some of the clients.
 
 mod board;
+mod entry;
 mod keeper;
 mod report;
 mod times;
@@ -20,6 +21,7 @@ use mio::net::TcpListener;
 
 pub(super) use super::steward::Proposal;
 pub(super) use board::{Order, Parting, Shared};
+use entry::Entry;
 use keeper::Keeper;
 pub use report::{
     ChangeReport, GroupReport, HandoffReport, NodeReport, PartitionReport, PeerReport, PeerState,
@@ -30,9 +32,7 @@ pub use times::{AgreedReport, TakeoverReport};
 
 use super::NodeId;
 use super::ask;
-use super::config::{
-    ClusterConfig, DocumentError, DocumentKeys, KeyFingerprint, NodeState, Registration, VERSION,
-};
+use super::config::{ClusterConfig, DocumentError, DocumentKeys, NodeState, Registration, VERSION};
 use super::detector::{Detector, Settings, State};
 use super::etcd::{Credentials, Etcd, Tls, Watch};
 use super::forward;
@@ -54,8 +54,6 @@ use cenote_memcached::{BindError, FIRST_TOKEN, Server};
 const TURN_MAX: Duration = Duration::from_secs(1);
 /// The same where something is to be tried again, or looked at, soon.
 const BUSY_TURN: Duration = Duration::from_millis(5);
-/// How long etcd may be silent when a node starts: less than who starts it waits for.
-const START_PATIENCE: Duration = Duration::from_secs(20);
 /// How long another node may take to say what it has.
 const ASK_LIMIT: Duration = Duration::from_secs(1);
 
@@ -219,9 +217,13 @@ impl Groups {
 /// See [`NodeError`]. That etcd is away for a while is none: the node goes on with what it knows.
 pub fn run(config: &NodeConfig, stop: &Stop, ready: impl FnOnce(&Ready)) -> Result<(), NodeError> {
     stop.shared.thread.get_or_init(std::thread::current);
-    let (mut node, server) = {
+    let started = {
         let span = tracing::info_span!("join cluster", cenote.kv.node = config.name);
-        span.in_scope(|| Node::start(config))?
+        span.in_scope(|| Node::start(config, stop))?
+    };
+    let Some((mut node, server)) = started else {
+        tracing::info!("stopped before it joined");
+        return Ok(());
     };
     let handle = server.handle();
     ready(&Ready {
@@ -274,29 +276,24 @@ impl Bound {
 }
 
 impl Node {
-    fn start(config: &NodeConfig) -> Result<(Self, Bound), NodeError> {
+    /// Joins the cluster; `None`: it is to stop before it has.
+    fn start(config: &NodeConfig, stop: &Stop) -> Result<Option<(Self, Bound)>, NodeError> {
         if !forward::is_carried(&config.serving.limits) {
             return Err(NodeError::Limits(config.serving.limits));
         }
-        let etcd = Etcd::with(
-            &config.etcd,
-            config.credentials.clone(),
-            config.tls.as_ref(),
-        )?;
-        // Without these answers there is nothing that it could do.
-        let asked = etcd.patient(START_PATIENCE);
-        let keys = DocumentKeys::of(&config.cluster)?;
-        let cluster = Arc::new(keys.read_config(&asked)?);
-        if KeyFingerprint::of(&config.key, &config.cluster) != cluster.key {
-            return Err(NodeError::Key(config.cluster.clone()));
-        }
-        let id = keys.claim_number(&asked, &config.name)?;
-        let names = keys.numbers(&asked)?;
-        let plan = plan(&names, &keys, &cluster)?;
-        let [mark, seed] = [random()?, random()?];
-        let floor = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-        let floor = floor.map_or(0, |since| u64::try_from(since.as_micros()).unwrap_or(0));
-        let incarnation = keys.claim_incarnation(&asked, id, floor, mark)?;
+        let Some(entry) = Entry::ask(config, stop)? else {
+            return Ok(None);
+        };
+        let Entry {
+            etcd,
+            keys,
+            cluster,
+            id,
+            names,
+            plan,
+            incarnation,
+        } = entry;
+        let seed = random()?;
         let server = Server::bind(cenote_memcached::Settings {
             workers: cluster.lanes,
             memory_bytes: cluster.memory_bytes,
@@ -386,7 +383,7 @@ impl Node {
             drain_limit: config.drain_limit,
             leaving: None,
         };
-        Ok((node, Bound { server, lanes }))
+        Ok(Some((node, Bound { server, lanes })))
     }
 
     /// Talks to etcd until it may stop, or the lanes have ended.
@@ -535,21 +532,6 @@ fn random() -> Result<u64, NodeError> {
         what: "get random bytes",
         source: io::Error::other(error.to_string()),
     })
-}
-
-/// By group: the nodes of the plan, data first.
-fn plan(
-    numbers: &[(NodeId, String)],
-    keys: &DocumentKeys,
-    config: &ClusterConfig,
-) -> Result<Vec<Vec<NodeId>>, NodeError> {
-    let malformed = || DocumentError::Malformed {
-        key: keys.config(),
-        why: "a node of the plan has no number".to_owned(),
-    };
-    let seats = config.plan(numbers).ok_or_else(malformed)?;
-    let group = |group| seats.group(group).to_vec();
-    Ok((0..config.groups).map(group).collect())
 }
 
 impl ChangeReport {

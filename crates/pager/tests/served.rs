@@ -1,6 +1,7 @@
 //! Programs whose memory is served: real processes, real faults, real forks, real hosts.
 //!
-//! `served/hostile.c` is the program: each of its patterns checks every byte that it relies on.
+//! `served/hostile.c` is the program, and `served/processes.c` one of threads, forks and credentials:
+//! each of their patterns checks every byte that it relies on.
 
 #[path = "served/packets.rs"]
 mod packets;
@@ -8,8 +9,8 @@ mod packets;
 use std::ffi::OsStr;
 use std::os::unix::fs::symlink;
 use std::os::unix::process::ExitStatusExt as _;
-use std::path::Path;
-use std::process::{Command, Output};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use cenote_pager::{Handlers, Keeper, RegionError, Served};
@@ -39,16 +40,19 @@ fn cluster() -> Option<Cluster> {
     Some(Cluster::start(3, Transport::Shm, 160 * MIB, MIB))
 }
 
-fn compile(folder: &Path) -> std::path::PathBuf {
-    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/served/hostile.c");
-    let program = folder.join("hostile");
-    let status = Command::new("cc")
-        .args(["-O1", "-pthread", "-o"])
-        .arg(&program)
-        .arg(source)
-        .status()
-        .expect("cc runs");
-    assert!(status.success());
+fn compile(folder: &Path) -> PathBuf {
+    compile_one(folder, "hostile")
+}
+
+fn compile_one(folder: &Path, name: &str) -> PathBuf {
+    let sources = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/served");
+    let source = Path::new(sources).join(name).with_extension("c");
+    let program = folder.join(name);
+    // With names that a library of its own finds.
+    let mut command = Command::new("cc");
+    command.args(["-O1", "-pthread", "-rdynamic", "-o"]);
+    command.args([&program, &source]).arg("-ldl");
+    assert!(command.status().expect("cc runs").success());
     program
 }
 
@@ -84,12 +88,25 @@ fn is_right(pattern: &str) -> Option<Served> {
 }
 
 fn is_right_with(pattern: &str, handlers: usize) -> Option<Served> {
-    let cluster = cluster()?;
-    let (output, served) = serve(&cluster, handlers, |folder| {
+    runs_well(handlers, |folder| {
         let mut command = Command::new(compile(folder));
         command.arg(pattern);
         command
-    });
+    })
+}
+
+/// A pattern of the other program, served by two handlers.
+fn processes_are_right(pattern: &str) -> Option<Served> {
+    runs_well(2, |folder| {
+        let mut command = Command::new(compile_one(folder, "processes"));
+        command.arg(pattern);
+        command
+    })
+}
+
+fn runs_well(handlers: usize, command: impl FnOnce(&Path) -> Command) -> Option<Served> {
+    let cluster = cluster()?;
+    let (output, served) = serve(&cluster, handlers, command);
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(
         output.status.success(),
@@ -175,6 +192,98 @@ fn what_does_not_fit_is_ordinary_memory() {
 #[test]
 fn a_program_that_closes_everything_and_passes_libc_by_loses_nothing() {
     is_bounded(is_right("rude"));
+}
+
+#[test]
+fn a_mapping_that_is_refused_takes_nothings_place() {
+    processes_are_right("refused");
+}
+
+#[test]
+fn a_thread_maps_memory_under_a_lock_that_forks_take() {
+    processes_are_right("handlers");
+}
+
+#[test]
+fn a_library_allocates_while_it_is_loaded_and_the_first_memory_is_mapped() {
+    runs_well(2, |folder| {
+        let program = compile_one(folder, "processes");
+        let source = folder.join("library.c");
+        let text = "void being_loaded(void);
+            __attribute__((constructor)) static void load(void) { being_loaded(); }";
+        std::fs::write(&source, text).expect("written");
+        let mut command = Command::new("cc");
+        command.args(["-shared", "-fPIC", "-o"]);
+        command.args([&program.with_extension("so"), &source]);
+        assert!(command.status().expect("cc runs").success());
+        let mut command = Command::new(program);
+        command.arg("loader");
+        command
+    });
+}
+
+#[test]
+fn memory_that_is_locked_when_it_is_touched_is_bounded_all_the_same() {
+    is_bounded(processes_are_right("locked"));
+}
+
+#[test]
+fn a_program_that_drops_root_has_no_thread_that_is_root() {
+    processes_are_right("no root");
+}
+
+#[test]
+fn a_child_is_served_whatever_became_of_the_environment() {
+    let served = processes_are_right("environment");
+    assert!(served.is_none_or(|served| served.spaces == 2), "{served:?}");
+}
+
+#[test]
+fn a_child_that_has_no_room_for_its_agent_is_ended() {
+    processes_are_right("no agent");
+}
+
+#[test]
+fn a_program_forks_while_a_thread_of_it_is_being_let_in() {
+    let Some(cluster) = cluster() else {
+        return;
+    };
+    let volume = cluster.volume("rs:2+1", 160 * MIB);
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = |name: &str| folder.path().join(name);
+    std::fs::write(at("preload.so"), cenote_preload::LIBRARY).expect("written");
+    let handlers = Handlers::new(2).expect("a number of handlers");
+    let keeper = Keeper::start(&volume, &at("socket"), 8 * MIB, handlers);
+    let keeper = keeper.unwrap_or_else(|e| panic!("{e}"));
+    // The second handler is somebody else at first, who keeps the program waiting.
+    symlink(at("socket.0"), at("slow.0")).expect("a link");
+    let listener = packets::listen(&at("slow.1"));
+    let settings = format!("{}:{}:2:{}", 160 * MIB, 32 * MIB, at("slow").display());
+    let program = Command::new(compile_one(folder.path(), "processes"))
+        .arg("early fork")
+        .env("LD_PRELOAD", at("preload.so"))
+        .env("CENOTE_RUN", settings)
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the program runs");
+    let stranger = packets::accept(&listener);
+    // The fork waits, or is over and the child is waited for.
+    let calls = [libc::SYS_futex, libc::SYS_clock_nanosleep];
+    let call = format!("/proc/{}/syscall", program.id());
+    until("the program does not fork", || {
+        let call = std::fs::read_to_string(&call).expect("it runs");
+        let number = call.split(' ').next()?.parse().ok()?;
+        calls.contains(&number).then_some(())
+    });
+    std::fs::remove_file(at("slow.1")).expect("removed");
+    symlink(at("socket.1"), at("slow.1")).expect("a link");
+    packets::send(&stranger, [MAGIC, libc::ETIMEDOUT as u64, 0]);
+    drop(stranger);
+    let output = program.wait_with_output().expect("it ends");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{}: {said}", output.status);
+    assert_eq!(said, "");
+    assert_eq!(keeper.finish().spaces, 2);
 }
 
 #[test]

@@ -78,6 +78,8 @@ struct State {
     durable: u64,
     /// Bytes of rows: committed, being committed, and changed since.
     row_bytes: [u64; 3],
+    /// Rows that writes to space set aside may add.
+    rows_to_come: u64,
     /// A commit that has not ended well.
     pending: Option<Pending>,
     /// Whether the database can be used.

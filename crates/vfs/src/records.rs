@@ -110,6 +110,16 @@ impl Extent {
         };
         self.len > 0 && is_within(block, FILE_BLOCKS_MAX) && is_within(self.start, total_blocks)
     }
+
+    /// Rows that writes may add to its own, where it is set aside and not written: with that one it
+    /// makes a row for each block at most.
+    #[must_use]
+    pub fn rows_to_come(&self) -> u64 {
+        match self.is_written {
+            true => 0,
+            false => self.len.saturating_sub(1),
+        }
+    }
 }
 
 /// A table: its types here, and redb's.

@@ -1,17 +1,17 @@
 //! `cenote volume attach`, and what else becomes of a volume's content that nobody serves.
 
+use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use cenote_cli::failure::{DONE, Failure, NOT_WHOLE};
-use cenote_cli::progress::{self, Left};
-use cenote_cli::signals;
-use cenote_volume::{Health, VolumeStatus};
+use cenote_cli::{progress, signals};
+use cenote_volume::{Health, Left, VolumeStatus};
 
-use crate::place::{Loaded, Which};
+use crate::place::Which;
 use crate::volume_server::{End, Serving};
-use crate::volumes::Volumes;
+use crate::volumes::{Owner, Volumes};
 
 /// How often the volume is looked at until it is whole.
 const LOOK: Duration = Duration::from_millis(100);
@@ -36,7 +36,7 @@ pub fn attach(which: &Which, name: &str, limit: Duration, hold: bool, json: bool
     };
     let serving = Serving::open_named(&loaded, volumes, name, End::Keep)?;
     let begun = Instant::now();
-    let (bar, mut time) = (progress::line(), Left::new());
+    let (bar, mut time) = (progress::line(), progress::Left::new());
     let status = loop {
         let status = serving.volume.status()?;
         let whole = status
@@ -93,33 +93,99 @@ fn print(
     Ok(())
 }
 
-/// Gives back what hosts hold of a volume that nobody serves, and forgets it; says what that was. Hosts that cannot
-/// be told keep it until they are in want of memory, or for a day.
+/// Gives back what hosts hold of a volume that nobody serves, and forgets it; says what that was.
 ///
 /// # Errors
-/// Another process owns the volume; its files cannot be removed.
-pub fn release(which: &Which, name: &str) -> Result<String> {
+/// Another process owns the volume; its files cannot be changed.
+pub fn reset(which: &Which, name: &str) -> Result<String> {
     let volumes = Volumes::new(&which.directory()?);
-    volumes.load(name)?;
-    drop(volumes.own(name)?);
+    let give_back = |owner: &_| give_back(which, &volumes, owner);
+    discard(&volumes, name, give_back, Volumes::forget_content)
+}
+
+/// As [`reset`]; then there is no such volume.
+///
+/// # Errors
+/// As [`reset`].
+pub fn delete(which: &Which, name: &str) -> Result<String> {
+    let volumes = Volumes::new(&which.directory()?);
+    let give_back = |owner: &_| give_back(which, &volumes, owner);
+    discard(&volumes, name, give_back, Volumes::forget)
+}
+
+/// Owns the volume until both are done: what somebody else writes to it in between would be lost.
+fn discard(
+    volumes: &Volumes,
+    name: &str,
+    give_back: impl FnOnce(&Arc<Owner>) -> String,
+    forget: impl FnOnce(&Volumes, &Owner) -> Result<()>,
+) -> Result<String> {
+    let owner = Arc::new(volumes.own(name)?);
+    let given_back = give_back(&owner);
+    forget(volumes, &owner)?;
+    Ok(given_back)
+}
+
+/// Gives back what hosts hold of a volume. Hosts that cannot be told keep it until they are in want
+/// of memory, or for a day.
+fn give_back(which: &Which, volumes: &Volumes, owner: &Arc<Owner>) -> String {
+    let name = owner.name();
+    let slabs = |left: Left| {
+        let loaded = which.load()?;
+        drop(Serving::open_to_give_back(&loaded, volumes.clone(), owner)?);
+        let hosts = left.hosts.len();
+        anyhow::Ok(format!("{} slabs returned to {hosts} hosts", left.slabs))
+    };
     let given_back = match volumes.left(name) {
         Ok(None) => Ok("it was empty".to_owned()),
-        Ok(Some(left)) => which
-            .load()
-            .and_then(|loaded: Loaded| Serving::open_to_give_back(&loaded, volumes.clone(), name))
-            .map(|_| {
-                let hosts = left.hosts.len();
-                format!("{} slabs returned to {hosts} hosts", left.slabs)
-            }),
+        Ok(Some(left)) => slabs(left),
         Err(damaged) => Err(damaged),
     };
-    let said = given_back.unwrap_or_else(|error| {
+    given_back.unwrap_or_else(|error| {
         eprintln!(
             "warning: {error:#}; hosts keep their slabs of volume {name} for a day or until they \
              need the memory"
         );
         "some slabs could not be returned".to_owned()
-    });
-    volumes.forget_content(name)?;
-    Ok(said)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use cenote_cli::size::Size;
+
+    use super::*;
+    use crate::place::ClusterDir;
+    use crate::volumes::Spec;
+
+    #[test]
+    fn nobody_opens_a_volume_while_its_content_is_discarded() {
+        let folder = tempfile::tempdir().unwrap();
+        let volumes = Volumes::new(&ClusterDir::open(folder.path()).unwrap());
+        let spec = Spec::new(Size(4096), "plain").unwrap();
+        volumes.create("v", &spec).unwrap();
+        let journal = folder.path().join("volumes/v.journal");
+        std::fs::write(&journal, "of a server").unwrap();
+        // While somebody serves it nothing of it is touched, and no host is told to give it back.
+        let server = volumes.own("v").unwrap();
+        let not_asked = |_: &_| -> String { panic!("given back") };
+        for forget in [Volumes::forget_content, Volumes::forget] {
+            let refused = discard(&volumes, "v", not_asked, forget).unwrap_err();
+            assert!(refused.to_string().contains("in use"), "{refused:#}");
+        }
+        assert_eq!(volumes.load("v").unwrap(), spec);
+        assert!(journal.exists());
+        drop(server);
+        // And nobody begins to, however long hosts take.
+        for forget in [Volumes::forget_content, Volumes::forget] {
+            let slowly = |_: &_| {
+                let refused = volumes.own("v").unwrap_err();
+                assert!(refused.to_string().contains("in use"), "{refused:#}");
+                String::new()
+            };
+            discard(&volumes, "v", slowly, forget).unwrap();
+            assert!(!journal.exists());
+        }
+        assert!(volumes.load("v").is_err());
+    }
 }

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Result;
-use cenote_cli::failure::{DONE, FAILED, chain};
+use cenote_cli::failure::{DONE, FAILED, Failure, chain};
 use cenote_cli::span;
 use serde::Serialize;
 
@@ -29,7 +29,7 @@ pub use self::machine::is_silent;
 #[command(after_help = "Examples:
   cenote doctor
   cenote doctor --dir ~/.cenote/well
-  cenote doctor --fix --only 'FUSE over io_uring'
+  cenote doctor --fix --only fuse
   cenote doctor --fix --json | jq '.mended'
   cenote doctor --json | jq '.findings[] | select(.state != \"ok\")'
 
@@ -45,7 +45,7 @@ pub struct Args {
     /// Also check the object store in this folder; may be repeated
     #[arg(long, value_name = "DIR")]
     store: Vec<PathBuf>,
-    /// Check only this subject, named as in the report; may be repeated
+    /// Check only this subject, named as in the report or by how its name begins; may be repeated
     #[arg(long, value_name = "SUBJECT")]
     only: Vec<String>,
     /// Fix what can be fixed safely, and report the fixes
@@ -65,6 +65,9 @@ pub struct Args {
     look: Option<PathBuf>,
 }
 
+/// The subject of a folder that is given by `--store`.
+const STORE: &str = "store";
+
 #[derive(Serialize)]
 struct Report {
     state: State,
@@ -78,7 +81,8 @@ pub fn run(args: &Args) -> Result<u8> {
     if let Some(path) = &args.look {
         return Ok(machine::look(path));
     }
-    let mut findings = examine(args);
+    let only = chosen(args)?;
+    let mut findings = examine(args, &only);
     let mut mended = None;
     if args.fix {
         let fixes = findings.iter().filter_map(|finding| {
@@ -87,7 +91,7 @@ pub fn run(args: &Args) -> Result<u8> {
         });
         mended = Some(fixes.collect());
         // As it is now.
-        findings = examine(args);
+        findings = examine(args, &only);
     }
     let state = findings
         .iter()
@@ -109,26 +113,67 @@ pub fn run(args: &Args) -> Result<u8> {
     Ok(if state == State::Error { FAILED } else { DONE })
 }
 
-fn examine(args: &Args) -> Vec<Finding> {
+/// What `--only` asks for; nothing: everything.
+///
+/// # Errors
+/// There is no such subject, or nothing of it to look at.
+fn chosen(args: &Args) -> Result<Vec<&'static str>, Failure> {
+    let mut chosen = Vec::new();
+    for word in &args.only {
+        let subject = subject_of(word)?;
+        let missing = if subject == STORE && args.store.is_empty() {
+            Some("--store DIR")
+        } else if cluster::SUBJECTS.contains(&subject) && !args.which.is_named() {
+            Some("--dir DIR or --cluster FILE")
+        } else {
+            None
+        };
+        if let Some(missing) = missing {
+            let what = format!("--only {subject:?}: nothing to look at is given");
+            return Err(Failure::usage(what, missing));
+        }
+        chosen.push(subject);
+    }
+    Ok(chosen)
+}
+
+/// The subject of this name, or the one whose name begins so.
+fn subject_of(word: &str) -> Result<&'static str, Failure> {
+    let all = || machine::subjects().chain(cluster::SUBJECTS).chain([STORE]);
+    if let Some(subject) = all().find(|subject| subject.eq_ignore_ascii_case(word)) {
+        return Ok(subject);
+    }
+    let word_lower = word.to_ascii_lowercase();
+    let mut found = all().filter(|subject| subject.to_ascii_lowercase().starts_with(&word_lower));
+    let what = match (found.next(), found.next()) {
+        (Some(subject), None) => return Ok(subject),
+        (Some(_), Some(_)) => format!("--only {word:?}: several subjects begin so"),
+        (None, _) => format!("--only {word:?}: there is no such subject"),
+    };
+    let all: Vec<&str> = all().collect();
+    Err(Failure::usage(what, format!("one of: {}", all.join(", "))))
+}
+
+fn examine(args: &Args, only: &[&str]) -> Vec<Finding> {
     // What is not asked for may take long.
-    let wanted =
-        |subject: &str| args.only.is_empty() || args.only.iter().any(|only| only == subject);
+    let wanted = |subject: &str| only.is_empty() || only.contains(&subject);
     let mut findings = machine::examine(wanted);
     if args.which.is_named() {
         findings.extend(cluster::examine(&args.which, args.timeout, wanted));
     }
-    findings.extend(args.store.iter().map(|dir| store(dir)));
-    findings.retain(|finding| wanted(finding.subject));
+    if wanted(STORE) {
+        findings.extend(args.store.iter().map(|dir| store(dir)));
+    }
     findings
 }
 
 fn store(dir: &Path) -> Finding {
     let shown = dir.display();
     match folder::is_served(dir) {
-        Ok(true) => Finding::ok("store", format!("{shown}: served")),
-        Ok(false) => Finding::ok("store", format!("{shown}: not served")),
+        Ok(true) => Finding::ok(STORE, format!("{shown}: served")),
+        Ok(false) => Finding::ok(STORE, format!("{shown}: not served")),
         Err(error) => Finding::warning(
-            "store",
+            STORE,
             format!("{shown}: {}", chain(&error)),
             "cenote store check verifies it",
         ),

@@ -12,7 +12,7 @@ use cenote_cli::failure::{DONE, Failure};
 use cenote_cli::span;
 
 use super::cache::manage;
-use super::up::SOCKET;
+use super::up::{SOCKET, refuse_foreign};
 use crate::caches::{CacheDir, journal_path};
 use crate::place::{CLUSTER_FILE, ClusterDir};
 use crate::process::{Identity, Process};
@@ -26,7 +26,8 @@ const KILL_LIMIT: Duration = Duration::from_secs(30);
 #[command(after_help = "Example:
   cenote down --dir ~/.cenote/well
 
-Data that volumes hold on these hosts is lost. The key, the logs and the descriptions of volumes stay
+It stops what cenote up has started, and refuses any other cluster. Data that volumes hold on these
+hosts is lost. The key, the logs and the descriptions of volumes stay
 in the folder. Machines that caches have acquired are not released; while there are any, down
 refuses.")]
 pub struct Args {
@@ -45,6 +46,8 @@ pub struct Args {
 pub fn run(args: &Args) -> Result<u8> {
     let dir = ClusterDir::open(&args.dir)?;
     let _lock = dir.lock()?;
+    // Also with --force: nothing here could be started again as it was.
+    let is_known = refuse_foreign(&dir)?;
     let volumes = Volumes::new(&dir);
     let machines = machines_of_caches(&dir)?;
     if args.force {
@@ -72,12 +75,16 @@ pub fn run(args: &Args) -> Result<u8> {
         }
     }
     let killed = end(&running, libc::SIGTERM, args.timeout)?;
+    // Volumes lose their content only with the hosts that held it: where none ran, they may be of a
+    // cluster whose file has another name. They go first, so that a `down` that was cut off is done again.
+    if noted > 0 || is_known {
+        volumes.clear()?;
+    }
+    dir.folder().remove(CLUSTER_FILE)?;
     for (_, folder) in &hosts {
         Identity::forget(folder)?;
         folder.remove(SOCKET)?;
     }
-    dir.folder().remove(CLUSTER_FILE)?;
-    volumes.clear()?;
     let ended = running.len();
     match (noted, noted - ended, killed) {
         (0, ..) => println!("already down: {}", dir.root().display()),

@@ -36,6 +36,8 @@ signal killed it. The command exits when every process with memory in the cluste
 hosts are lost than the scheme tolerates, a process that touches lost pages gets SIGBUS, never wrong
 bytes.
 
+The memory is given back when the command ends, so a volume of --volume that holds data is refused.
+
 O_DIRECT and io_uring are unavailable to the program. See docs/guides/heap.md.")]
 pub struct Args {
     #[command(flatten)]

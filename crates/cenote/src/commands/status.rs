@@ -24,7 +24,8 @@ use crate::watch::Watch;
   cenote status --dir ~/.cenote/well --watch=5s
   cenote status --cluster ~/.cenote/well/cluster.toml --json | jq .free_bytes
 
-Exit code 3: a host does not answer, or a volume is degraded or cannot write its journal.")]
+Exit code 3: a host does not answer, or a volume is degraded or cannot write its journal, or a file of a
+volume cannot be read.")]
 pub struct Args {
     #[command(flatten)]
     which: Which,
@@ -79,8 +80,9 @@ enum State {
 #[derive(Serialize)]
 struct VolumeReport {
     name: String,
-    size: String,
-    scheme: String,
+    /// `None` of a volume whose file cannot be read, as the scheme.
+    size: Option<String>,
+    scheme: Option<String>,
     in_use: bool,
     /// Slabs that hosts keep for the next owner.
     slabs_left: usize,
@@ -220,21 +222,17 @@ fn reclaimable(seen: &PressureStatus) -> String {
 
 fn volumes(volumes: &Volumes, timeout: Duration) -> Result<Vec<VolumeReport>> {
     let mut reports = Vec::new();
-    for (name, spec, answer) in volumes.statuses(timeout)? {
-        let in_use = answer.is_some();
-        let slabs_left = volumes.left(&name)?.map_or(0, |left| left.slabs);
-        let (status, error) = match answer {
-            Some(Ok(status)) => (Some(status), None),
-            Some(Err(error)) => (None, Some(chain(&error))),
-            None => (None, None),
-        };
+    for seen in volumes.statuses(timeout)? {
+        let left = volumes.left_by(&seen);
+        let error = seen.error.or(left.as_ref().err().map(chain));
+        let (size, scheme) = seen.spec.map(|spec| (spec.size, spec.scheme)).unzip();
         reports.push(VolumeReport {
-            name,
-            size: spec.size,
-            scheme: spec.scheme,
-            in_use,
-            slabs_left: if in_use { 0 } else { slabs_left },
-            status,
+            name: seen.name,
+            size,
+            scheme,
+            in_use: seen.in_use,
+            slabs_left: left.ok().flatten().map_or(0, |left| left.slabs),
+            status: seen.status,
             error,
         });
     }
@@ -256,6 +254,10 @@ impl VolumeReport {
             (None, None) => "not in use".to_owned(),
         }
     }
+}
+
+fn or_dash(text: Option<&str>) -> String {
+    text.unwrap_or("-").to_owned()
 }
 
 fn print(out: &mut impl Write, report: &Report) -> Result<()> {
@@ -320,8 +322,8 @@ fn print(out: &mut impl Write, report: &Report) -> Result<()> {
         for volume in &report.volumes {
             table.row(vec![
                 volume.name.clone(),
-                volume.size.clone(),
-                volume.scheme.clone(),
+                or_dash(volume.size.as_deref()),
+                or_dash(volume.scheme.as_deref()),
                 volume.health(),
             ]);
         }

@@ -42,6 +42,8 @@ use crate::watch::Watch;
 Needs root. Run it outside the memory cgroup of the programs that swap: swap on refuses to start inside
 one, and with hosts on this machine whose memory is not locked, because both can deadlock.
 
+The volume's content is given back when swap is off, so a volume of --volume that holds data is refused.
+
 With --backing every page is also written to disk, after the hosts have acknowledged it. Then all hosts
 may take their memory back, and scheme plain is enough. Use an otherwise idle disk.
 

@@ -228,7 +228,7 @@ fn find(dir: &ClusterDir, args: &Args) -> Result<Found> {
     }
     let alive = running.len();
     let down_first = || format!("cenote down --dir {}", quoted(dir.root()));
-    let is_known = dir.folder().has(CLUSTER_FILE)?;
+    let is_known = refuse_foreign(dir)?;
     let clear = || {
         if is_known {
             eprintln!(
@@ -303,6 +303,48 @@ fn find(dir: &ClusterDir, args: &Args) -> Result<Found> {
         true => Found::Whole,
         false => Found::Ended(ended),
     })
+}
+
+/// Refuses a cluster file that `up` did not write: it is not ours to remove, nor are the volumes of
+/// its hosts. Whether there is a cluster file.
+///
+/// # Errors
+/// It lists a host that `up` did not start here, or makes no sense.
+pub(super) fn refuse_foreign(dir: &ClusterDir) -> Result<bool> {
+    if !dir.folder().has(CLUSTER_FILE)? {
+        return Ok(false);
+    }
+    for host in read_cluster(dir, CLUSTER_FILE)?.hosts {
+        if dir.host(&host.name)?.is_some() && is_ours(&host) {
+            continue;
+        }
+        let file = dir.cluster_file();
+        return Err(Failure::new(
+            format!(
+                "{}: this cluster was not started by cenote up: host {} is at {}",
+                file.display(),
+                host.name,
+                host.address
+            ),
+            format!(
+                "use another --dir; or stop its hosts where they run, and move {} away",
+                quoted(&file)
+            ),
+        )
+        .into());
+    }
+    Ok(true)
+}
+
+/// Whether `up` may have given a host its address. A folder that it once made may since have got a
+/// cluster file with the same names and hosts elsewhere.
+fn is_ours(host: &HostEntry) -> bool {
+    match host.address.split_once(':') {
+        Some(("tcp", at)) => at.starts_with("127.0.0.1:"),
+        Some(("shm", path)) => path.ends_with(&format!("/hosts/{}/{SOCKET}", host.name)),
+        // At an address of this machine, which another card may have had by then.
+        _ => true,
+    }
 }
 
 fn rdma_address() -> Result<String> {

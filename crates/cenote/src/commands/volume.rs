@@ -10,7 +10,7 @@ use cenote_cli::size::Size;
 use cenote_cli::span;
 use cenote_volume::{Placement, Scheme};
 
-use super::attach::{attach, release};
+use super::attach::{attach, delete, reset};
 use super::scrub::scrub;
 use super::set::{Wish, set};
 use crate::background;
@@ -65,7 +65,11 @@ enum Action {
         which: Which,
     },
     /// List volumes
-    #[command(after_help = "Example:\n  cenote volume list --dir ~/.cenote/well")]
+    #[command(after_help = "\
+Example:
+  cenote volume list --dir ~/.cenote/well
+
+Exit code 3: the file of a volume cannot be read.")]
     List {
         #[command(flatten)]
         which: Which,
@@ -84,7 +88,8 @@ Examples:
   cenote volume status --dir ~/.cenote/well
   cenote volume status v0 --dir ~/.cenote/well --json
 
-Exit code 3: an extent is degraded, or the journal cannot be written.")]
+Exit code 3: an extent is degraded, or the journal cannot be written, or a file of a volume cannot be
+read.")]
     Status {
         /// Name of the volume [default: all, one line each]
         name: Option<String>,
@@ -297,12 +302,11 @@ pub fn run(args: &Args) -> Result<u8> {
         }
         Action::Scrub { name, which, json } => return scrub(which, name, *json),
         Action::Reset { name, which } => {
-            let released = release(which, name)?;
+            let released = reset(which, name)?;
             println!("{name}: {released}; it is now empty");
         }
         Action::Delete { name, which } => {
-            let released = release(which, name)?;
-            Volumes::new(&which.directory()?).delete(name)?;
+            let released = delete(which, name)?;
             println!("{name}: {released}; the volume is deleted");
         }
         Action::Stop {

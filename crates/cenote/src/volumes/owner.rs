@@ -113,6 +113,19 @@ pub struct Owner {
 }
 
 impl Owner {
+    /// The volume's name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Removes files of the volume; those that are not there are no error.
+    pub(super) fn remove(&self, kinds: &[&str]) -> Result<()> {
+        for kind in kinds {
+            self.folder.remove(&file(&self.name, kind))?;
+        }
+        Ok(())
+    }
+
     /// Answers questions on a thread of its own until the process ends.
     ///
     /// # Errors

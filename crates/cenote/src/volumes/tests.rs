@@ -16,12 +16,13 @@ fn volumes() -> (tempfile::TempDir, Volumes) {
 #[test]
 fn a_volume_is_created_once_listed_resized_and_deleted() {
     let (_folder, volumes) = volumes();
-    assert_eq!(volumes.list().unwrap(), []);
+    assert!(volumes.names().unwrap().is_empty());
     let spec = Spec::new(Size(2 << 30), "rs:8+2").unwrap();
     volumes.create("a", &spec).unwrap();
     let again = volumes.create("a", &spec).unwrap_err();
     assert!(again.to_string().contains("already"), "{again:#}");
-    assert_eq!(volumes.list().unwrap(), [("a".to_owned(), spec.clone())]);
+    assert_eq!(volumes.names().unwrap(), ["a"]);
+    assert_eq!(volumes.load("a").unwrap(), spec);
     volumes.set_size("a", Size(3 << 20)).unwrap();
     let loaded = volumes.load("a").unwrap();
     assert_eq!(
@@ -33,10 +34,10 @@ fn a_volume_is_created_once_listed_resized_and_deleted() {
     volumes.set_placement("a", sets).unwrap();
     assert_eq!(volumes.load("a").unwrap().placement().unwrap(), Some(sets));
     // Whoever owns it next finds the same, also once it holds nothing.
-    volumes.forget_content("a").unwrap();
+    volumes.forget_content(&volumes.own("a").unwrap()).unwrap();
     assert_eq!(volumes.load("a").unwrap().placement().unwrap(), Some(sets));
     volumes.delete("a").unwrap();
-    assert_eq!(volumes.list().unwrap(), []);
+    assert!(volumes.names().unwrap().is_empty());
     assert!(volumes.delete("a").is_err());
 }
 
@@ -221,12 +222,66 @@ fn a_volume_without_a_name_of_an_earlier_process_of_this_number_is_forgotten() {
     // In a container that shares the folder a process of the same number may run.
     let owner = volumes.own(&ours).unwrap();
     volumes.forget_unnamed().unwrap();
-    assert_eq!(volumes.list().unwrap(), [(ours.clone(), spec.clone())]);
+    assert_eq!(volumes.names().unwrap(), [ours.clone()]);
     drop(owner);
     // One that runs may be about to own it.
     let other = format!("{UNNAMED}{}", std::os::unix::process::parent_id());
     volumes.create(&other, &spec).unwrap();
     volumes.forget_unnamed().unwrap();
-    assert_eq!(volumes.list().unwrap(), [(other, spec.clone())]);
+    assert_eq!(volumes.names().unwrap(), [other]);
     volumes.create(&ours, &spec).unwrap();
+}
+
+#[test]
+fn a_volume_whose_file_makes_no_sense_stands_in_the_way_of_no_other() {
+    let (folder, volumes) = volumes();
+    let spec = Spec::new(Size(4096), "plain").unwrap();
+    let ended = format!("{UNNAMED}{}", std::process::id());
+    let ours = |name: &str| folder.path().join("volumes").join(name);
+    volumes.create("v", &spec).unwrap();
+    std::fs::write(ours("x.toml"), "id = 1").unwrap();
+    std::fs::write(ours(&format!("{ended}.toml")), "").unwrap();
+
+    volumes.forget_unnamed().unwrap();
+    assert_eq!(volumes.names().unwrap(), ["v", "x"]);
+    let seen = volumes.statuses(OWNER_LIMIT).unwrap();
+    let [v, x] = &seen[..] else {
+        panic!("{seen:?}")
+    };
+    assert_eq!((v.spec.as_ref(), &v.error), (Some(&spec), &None));
+    let error = x.error.as_deref().unwrap_or_default();
+    assert!(error.contains("volumes/x.toml: "), "{error}");
+    assert!(!error.contains('\n'), "{error}");
+    // Once its hosts are gone: of what can be written, and of what is in use nothing.
+    volumes.create("used", &spec).unwrap();
+    let owner = volumes.own("used").unwrap();
+    volumes.clear().unwrap();
+    assert_ne!(volumes.load("v").unwrap().id, spec.id);
+    assert_eq!(volumes.load("used").unwrap().id, spec.id);
+    drop(owner);
+    volumes.delete("x").unwrap();
+    assert_eq!(volumes.names().unwrap(), ["used", "v"]);
+}
+
+/// As after a crash: another identity could not be written, on a disk that is full.
+#[test]
+fn a_reset_that_ends_half_way_leaves_no_volume_that_looks_empty() {
+    let (folder, volumes) = volumes();
+    let path = |kind: &str| folder.path().join("volumes").join(file("v", kind));
+    volumes
+        .create("v", &Spec::new(Size(4096), "plain").unwrap())
+        .unwrap();
+    for kind in BESIDE_JOURNAL.iter().chain(&JOURNAL) {
+        std::fs::write(path(kind), kind).unwrap();
+    }
+    let text = std::fs::read(path("toml")).unwrap();
+    std::fs::write(path("toml"), "none").unwrap();
+    let owner = volumes.own("v").unwrap();
+    volumes.forget_content(&owner).unwrap_err();
+    // The marks made room, and without them the journal is refused.
+    assert!(!path("pages").exists());
+    assert!(path("journal").exists());
+    std::fs::write(path("toml"), text).unwrap();
+    volumes.forget_content(&owner).unwrap();
+    assert!(!path("journal").exists());
 }

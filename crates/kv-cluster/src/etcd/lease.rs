@@ -35,7 +35,7 @@ impl Etcd {
     pub fn renew(&self, lease: LeaseId) -> Result<bool, EtcdError> {
         let request = json!({ "ID": lease.0.to_string() });
         // The answer is a stream of which the first line counts.
-        let line = self.insist(|| {
+        let (line, _) = self.insist(|| {
             self.each_endpoint("lease/keepalive", &request, CALL_LIMIT, |response| {
                 let mut line = Vec::new();
                 BufReader::new(response.into_body().into_reader().take(LINE_BYTES_MAX))

@@ -106,18 +106,25 @@ pub(super) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, EtcdError> {
     serde_json::from_slice(bytes).map_err(|error| EtcdError::Malformed(error.to_string()))
 }
 
-/// Code and words of an answer that is an error.
+/// Code and words of an answer that is an error. A call has them at its top, a stream in an object.
 pub(super) fn refusal(bytes: &[u8]) -> Option<(i64, String)> {
     #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Answer {
+        Stream { error: Refusal },
+        Call(Refusal),
+    }
+    #[derive(Deserialize)]
     struct Refusal {
-        #[serde(default)]
+        #[serde(default, alias = "grpc_code")]
         code: i64,
         #[serde(default)]
         message: String,
         #[serde(default)]
         error: String,
     }
-    let refusal: Refusal = serde_json::from_slice(bytes).ok()?;
+    let answer: Answer = serde_json::from_slice(bytes).ok()?;
+    let (Answer::Stream { error: refusal } | Answer::Call(refusal)) = answer;
     let words = if refusal.message.is_empty() {
         refusal.error
     } else {

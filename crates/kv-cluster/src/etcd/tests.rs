@@ -6,6 +6,8 @@ use std::net::TcpListener;
 use super::*;
 use crate::store::Store as _;
 
+mod credentials;
+
 /// How long what must happen may take on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -163,22 +165,27 @@ fn slow(answers: Vec<(u16, &'static str)>) -> String {
     let url = format!("http://{}", listener.local_addr().unwrap());
     std::thread::spawn(move || {
         let _silent = listener.accept().unwrap();
-        for (code, said) in answers {
-            let (mut stream, _) = listener.accept().unwrap();
-            // What was not read of a request would be told as a reset.
-            let mut request = Vec::new();
-            while !request.ends_with(b"}") {
-                let mut byte = [0];
-                stream.read_exact(&mut byte).unwrap();
-                request.extend(byte);
-            }
-            let length = said.len();
-            let head = format!("HTTP/1.1 {code} It\r\nConnection: close\r\n");
-            let answer = format!("{head}Content-Length: {length}\r\n\r\n{said}");
-            stream.write_all(answer.as_bytes()).unwrap();
-        }
+        answer_each(&listener, &answers);
     });
     url
+}
+
+/// Answers one connection after the other.
+fn answer_each(listener: &TcpListener, answers: &[(u16, &'static str)]) {
+    for (code, said) in answers {
+        let (mut stream, _) = listener.accept().unwrap();
+        // What was not read of a request would be told as a reset.
+        let mut request = Vec::new();
+        while !request.ends_with(b"}") {
+            let mut byte = [0];
+            stream.read_exact(&mut byte).unwrap();
+            request.extend(byte);
+        }
+        let length = said.len();
+        let head = format!("HTTP/1.1 {code} It\r\nConnection: close\r\n");
+        let answer = format!("{head}Content-Length: {length}\r\n\r\n{said}");
+        stream.write_all(answer.as_bytes()).unwrap();
+    }
 }
 
 #[test]
@@ -492,38 +499,6 @@ fn a_watch_tells_all_again_when_etcd_has_lost_its_data() {
             "nothing is told again"
         );
     }
-}
-
-#[test]
-fn a_user_and_a_password_are_shown_and_shown_again() {
-    let Some(store) = Store::start() else { return };
-    let etcd = store.client();
-    let root = Credentials {
-        name: "root".to_owned(),
-        password: "well".to_owned(),
-    };
-    etcd.enable_credentials(&root).unwrap();
-    assert!(matches!(etcd.read("/a"), Err(EtcdError::Refused { .. })));
-    let with = |password: &str| {
-        let credentials = Credentials {
-            name: "root".to_owned(),
-            password: password.to_owned(),
-        };
-        Etcd::new(&store.url, Some(credentials))
-            .unwrap()
-            .patient(PATIENCE)
-    };
-    assert!(matches!(
-        with("dry").read("/a"),
-        Err(EtcdError::Refused { .. })
-    ));
-    let member = with("well");
-    member.put("/a", b"b", None).unwrap();
-    // As after a restart of the server, which forgets its tokens.
-    *member.shared.token.lock().unwrap() = Some("forgotten".to_owned());
-    assert_eq!(member.read("/a").unwrap().unwrap().value, b"b");
-    let shown = format!("{member:?}");
-    assert!(!shown.contains("well"), "{shown}");
 }
 
 #[test]

@@ -167,7 +167,7 @@ impl<W: Fn()> Watcher<W> {
         create["start_revision"] = json!(next.to_string());
         let request = json!({ "create_request": create });
         let etcd = self.etcd.clone();
-        let body = etcd.each_endpoint("watch", &request, ROUND, |response| {
+        let (body, token) = etcd.each_endpoint("watch", &request, ROUND, |response| {
             Ok(response.into_body().into_reader())
         })?;
         let mut lines = BufReader::new(body);
@@ -186,7 +186,14 @@ impl<W: Fn()> Watcher<W> {
                 let error = message.error.unwrap_or_default();
                 return Err(EtcdError::Malformed(format!("a watch: {error}")));
             };
-            if let Some(end) = self.take(watched)? {
+            let is_canceled = watched.canceled;
+            let taken = self.take(watched);
+            if is_canceled && taken.is_err() {
+                // etcd answers a watch whose token it has forgotten with success, and then cancels it
+                // as one without permission.
+                etcd.forget_token(token.as_deref());
+            }
+            if let Some(end) = taken? {
                 return Ok(end);
             }
         }

@@ -180,6 +180,7 @@ impl Peers for Lane {
         self.links.tick(now, &mut self.events);
         self.take_events(asks, answers);
         self.refuse(now_ns());
+        self.refuse_flushes();
         self.note_owners(asks, now);
         self.forwarding.take_waiting(asks);
         self.forwarding.take_refused(answers);

@@ -72,15 +72,20 @@ impl Way {
     fn hand_back(&mut self, asks: &mut Batch) -> usize {
         let mut bytes = 0;
         self.waiting.retain(|asked| {
-            let is_flush = asked.text.starts_with(b"flush_all");
-            if !is_flush {
+            let is_kept = is_flush(&asked.text);
+            if !is_kept {
                 bytes += cost(&asked.text);
                 asks.push(asked.ticket, &asked.text);
             }
-            is_flush
+            is_kept
         });
         bytes
     }
+}
+
+/// Whether a request is for all partitions of a node.
+fn is_flush(text: &[u8]) -> bool {
+    text.starts_with(b"flush_all")
 }
 
 /// The memory that a text takes while it waits.
@@ -270,6 +275,22 @@ impl Forwarding {
         }
     }
 
+    /// Refuses flushes that wait for a node which cannot be reached, and has a partition that is refused:
+    /// nobody may take its place, so they would wait until it or an operator acts.
+    pub(super) fn refuse_flushes(&mut self, node: NodeId, why: Closed) {
+        let Some(way) = self.nodes.get_mut(&node).filter(|way| !way.is_open) else {
+            return;
+        };
+        way.waiting.retain(|asked| {
+            let is_refused = is_flush(&asked.text);
+            if is_refused {
+                self.asked_bytes -= cost(&asked.text);
+                self.refused.push((asked.ticket, refusal(why, &asked.text)));
+            }
+            !is_refused
+        });
+    }
+
     /// Whoever waits for a node that cannot be reached is to ask again: another may be the owner by now.
     pub(super) fn take_waiting(&mut self, asks: &mut Batch) {
         for way in self.nodes.values_mut().filter(|way| !way.is_open) {
@@ -331,7 +352,7 @@ pub(super) fn refusal(why: Closed, text: &[u8]) -> &'static [u8] {
     match (fate(text), why) {
         (Fate::Silent, _) => b"",
         // Others of its partitions are flushed.
-        _ if text.starts_with(b"flush_all") => UNFLUSHED,
+        _ if is_flush(text) => UNFLUSHED,
         (_, Closed::Unregistered) => UNREGISTERED,
         (_, Closed::Missing) => MISSING,
     }

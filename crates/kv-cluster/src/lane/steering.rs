@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use super::super::NodeId;
 use super::super::config::NodeState;
 use super::super::membership::Refused;
 use super::super::node::Proposal;
@@ -51,6 +52,21 @@ impl Lane {
                 }
             }
             seat.refused = refused;
+        }
+    }
+
+    /// Refuses flushes for owners of what it refuses that cannot be reached.
+    pub(super) fn refuse_flushes(&mut self) {
+        for seat in &self.seats {
+            let Some(view) = seat.member.view() else {
+                continue;
+            };
+            for partition in 0..view.partitions.len() {
+                let owner = view.owner(partition);
+                if let (Some(owner), Some(why)) = (owner, seat.refused.of(partition)) {
+                    self.forwarding.refuse_flushes(NodeId(owner.node), why);
+                }
+            }
         }
     }
 

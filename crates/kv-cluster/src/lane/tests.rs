@@ -525,3 +525,31 @@ fn a_node_that_stood_still_looks_whether_it_was_counted_out_before_it_serves() {
     owner.turn();
     assert!(owner.lane.may_serve(index), "it has its partition still");
 }
+
+#[test]
+fn a_flush_is_refused_while_an_owner_is_missing_that_nobody_may_replace() {
+    let (mut front, owner, _) = front_and_owner();
+    drop(owner);
+    front.lane.forward(1, ticket(1), b"flush_all 0\r\n");
+    for _ in 0..SOME {
+        front.turn();
+    }
+    assert_eq!(
+        texts(&front.answers),
+        [],
+        "it may come back, or be replaced"
+    );
+    for node in [NodeId(0), NodeId(1)] {
+        let registered = None;
+        front.shared.order(0, Order::Node { node, registered });
+    }
+    let deadline = Instant::now() + PATIENCE;
+    while texts(&front.answers).is_empty() {
+        assert!(Instant::now() < deadline, "it waits for ever");
+        front.turn();
+    }
+    let (slot, answer) = texts(&front.answers).remove(0);
+    assert!(slot == 1 && answer.ends_with(b"not all items were flushed\r\n"));
+    assert_eq!(front.lane.asked_bytes(), 0);
+    assert!(front.lane.forwarding.is_quiet());
+}

@@ -221,7 +221,7 @@ impl Files {
     pub(super) fn edit<T>(&self, run: impl FnOnce(&mut State) -> Result<T>) -> Result<T> {
         let mut state = self.state();
         state.writable()?;
-        let row_bytes = state.row_bytes[2];
+        let (row_bytes, rows_to_come) = (state.row_bytes[2], state.rows_to_come);
         let outcome = run(&mut state);
         match outcome {
             Ok(_) => {
@@ -232,6 +232,7 @@ impl Files {
                 state.tables.roll_back();
                 state.space.roll_back();
                 state.row_bytes[2] = row_bytes;
+                state.rows_to_come = rows_to_come;
             }
         }
         outcome

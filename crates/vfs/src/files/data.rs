@@ -6,6 +6,7 @@
 
 use super::attributes::CAPABILITY;
 use super::extents::Piece;
+use super::space_use::EXTENT_BYTES;
 use super::{Caller, Files, State};
 use crate::injected_faults::{InjectedFault, is_injected};
 use crate::medium::BLOCK_BYTES;
@@ -240,7 +241,7 @@ impl Files {
     /// Sets space aside, zeroes or frees a range, by the flags of `fallocate`.
     ///
     /// # Errors
-    /// `NoSpace` before anything is set aside; `Unsupported` for flags that are not there.
+    /// `NoSpace` before anything is set aside or freed; `Unsupported` for flags that are not there.
     pub fn allocate(&self, caller: &Caller, ino: Ino, range: (u64, u64), mode: i32) -> Result<()> {
         let (keeps, punches) = (libc::FALLOC_FL_KEEP_SIZE, libc::FALLOC_FL_PUNCH_HOLE);
         let zeroes = libc::FALLOC_FL_ZERO_RANGE;
@@ -285,6 +286,10 @@ impl Files {
                 state.attach(ino, given.block, given.extent(false))?;
                 inode.blocks += given.run.len;
             }
+            if !given.is_empty() {
+                // Now that rows which writes may add there are counted.
+                state.check_room(0, limit)?;
+            }
             if grows {
                 inode.size = end;
             }
@@ -300,6 +305,7 @@ impl Files {
         let to = end.next_multiple_of(BLOCK_BYTES);
         let _range = self.ranges.lock(ino, from, to, Mode::Exclusive);
         self.state().file(ino)?;
+        let limit = self.row_bytes_max();
         let (whole_from, whole_to) = (offset.div_ceil(BLOCK_BYTES), end / BLOCK_BYTES);
         if whole_from > whole_to {
             self.write_zeros(ino, offset, end)?;
@@ -310,6 +316,9 @@ impl Files {
         self.edit(|state| {
             let mut inode = state.file(ino)?;
             if whole_from < whole_to {
+                if state.is_parted_by(ino, whole_from, whole_to)? {
+                    state.check_room(EXTENT_BYTES, limit)?;
+                }
                 state.cut_out(ino, &mut inode, (whole_from, whole_to))?;
             }
             (inode.mtime, inode.ctime) = (caller.now, caller.now);
@@ -495,9 +504,6 @@ impl State {
         Ok((pieces, given))
     }
 }
-
-/// About what an extent's row takes.
-const EXTENT_BYTES: u64 = 33;
 
 /// Takes the right to run as the file's owner, and group where that counts, away.
 pub(super) fn without_privileges(mode: u32) -> u32 {

@@ -96,6 +96,7 @@ impl State {
             && left.start + left.len == extent.start
             && left.is_written == extent.is_written
         {
+            self.remove_extent(ino, first, left);
             block = first;
             extent = Extent {
                 len: left.len + extent.len,
@@ -108,12 +109,24 @@ impl State {
             && extent.start + extent.len == right.start
             && right.is_written == extent.is_written
         {
-            self.tables.extents.remove(&(ino, end));
+            self.remove_extent(ino, end, right);
             extent.len += right.len;
         }
         self.sequence += 1;
-        self.row_bytes[2] += self.tables.extents.put((ino, block), extent);
+        self.put_extent(ino, block, extent);
         Ok(())
+    }
+
+    /// Adds a row, where none is.
+    fn put_extent(&mut self, ino: Ino, block: u64, extent: Extent) {
+        self.rows_to_come += extent.rows_to_come();
+        self.row_bytes[2] += self.tables.extents.put((ino, block), extent);
+    }
+
+    /// Takes a row away that was found.
+    fn remove_extent(&mut self, ino: Ino, block: u64, extent: Extent) {
+        self.rows_to_come = self.rows_to_come.saturating_sub(extent.rows_to_come());
+        self.tables.extents.remove(&(ino, block));
     }
 
     /// Takes the file's extents in blocks `from .. to` away; returns them.
@@ -138,7 +151,7 @@ impl State {
             let Some((block, extent)) = found else { break };
             let (cut, end) = (at.max(block), to.min(block + extent.len));
             let within = cut - block;
-            self.tables.extents.remove(&(ino, block));
+            self.remove_extent(ino, block, extent);
             let mut keep = |block: u64, skipped: u64, len: u64| {
                 if len > 0 {
                     let part = Extent {
@@ -146,7 +159,7 @@ impl State {
                         len,
                         ..extent
                     };
-                    self.row_bytes[2] += self.tables.extents.put((ino, block), part);
+                    self.put_extent(ino, block, part);
                 }
             };
             keep(block, 0, within);
@@ -161,6 +174,14 @@ impl State {
             at = end;
         }
         Ok(taken)
+    }
+
+    /// Whether a hole in blocks `from .. to` leaves written blocks of one extent on both sides.
+    pub(super) fn is_parted_by(&self, ino: Ino, from: u64, to: u64) -> Result<bool> {
+        let found = self.extent_at(ino, from)?;
+        Ok(found.is_some_and(|(block, extent)| {
+            extent.is_written && block < from && to < block + extent.len
+        }))
     }
 
     /// Frees the blocks `from .. to` of a file, and takes them off its count.

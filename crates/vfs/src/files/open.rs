@@ -87,7 +87,8 @@ impl Files {
             label.write(&*medium)?;
         }
         let snapshots = database.snapshots()?;
-        let space = space_left(&snapshots, (size_bytes - data_offset) / BLOCK_BYTES)?;
+        let total_blocks = (size_bytes - data_offset) / BLOCK_BYTES;
+        let (space, rows_to_come) = space_left(&snapshots, total_blocks)?;
         if snapshots.row_bytes > area_bytes {
             return Err(OpenError::Damaged);
         }
@@ -120,6 +121,7 @@ impl Files {
                 sequence: 0,
                 durable: 0,
                 row_bytes,
+                rows_to_come,
                 pending: None,
                 opening,
             }),
@@ -154,13 +156,14 @@ impl Files {
 /// centuries. So a number may be added to.
 const INO_END: Ino = 1 << 63;
 
-/// What no file has of `total_blocks`.
+/// What no file has of `total_blocks`, and how many rows writes to space set aside may add.
 ///
 /// # Errors
 /// `Damaged` where an extent is none, is outside, or has a block that another one has: of the data area or
 /// of its file.
-fn space_left(snapshots: &Snapshots, total_blocks: u64) -> Result<Space, OpenError> {
+fn space_left(snapshots: &Snapshots, total_blocks: u64) -> Result<(Space, u64), OpenError> {
     let mut space = Space::new(total_blocks);
+    let mut rows_to_come = 0;
     let mut is_damaged = false;
     // Rows come by file and block.
     let mut before = (0, 0);
@@ -170,6 +173,9 @@ fn space_left(snapshots: &Snapshots, total_blocks: u64) -> Result<Space, OpenErr
             || (ino, block) < before
             || !space.claim(Run { start, len });
         before = (ino, block.saturating_add(len));
+        if !is_damaged {
+            rows_to_come += extent.rows_to_come();
+        }
         match is_damaged {
             true => Err(damaged(ino, "an extent")),
             false => Ok(()),
@@ -177,7 +183,7 @@ fn space_left(snapshots: &Snapshots, total_blocks: u64) -> Result<Space, OpenErr
     });
     match is_damaged {
         true => Err(OpenError::Damaged),
-        false => Ok(read.map(|()| space)?),
+        false => Ok(read.map(|()| (space, rows_to_come))?),
     }
 }
 

@@ -18,19 +18,38 @@ use crate::place::{ClusterDir, Loaded, Which};
 use crate::process::Identity;
 use crate::sample;
 
+/// What a finding may be about.
+pub const SUBJECTS: [&str; 8] = [
+    FOLDER,
+    FILE,
+    "hosts",
+    "caches",
+    "volumes",
+    "swap",
+    "key-value nodes",
+    "processes",
+];
+/// The folder of the cluster, and its file: found where they are in the way of what is wanted.
+const FOLDER: &str = "cluster folder";
+const FILE: &str = "cluster file";
+
 /// Everything of the cluster that is named, of what is wanted.
 pub fn examine(which: &Which, limit: Duration, wanted: impl Fn(&str) -> bool) -> Vec<Finding> {
+    if !SUBJECTS.into_iter().any(&wanted) {
+        return Vec::new();
+    }
     let dir = match which.directory() {
         Ok(dir) => dir,
         Err(error) => {
             return vec![Finding::error(
-                "cluster folder",
+                FOLDER,
                 chain(&error),
                 "use a folder that belongs to this user only, as cenote up makes it",
             )];
         }
     };
     let is_kv = dir.folder().has("kv.json").unwrap_or(false);
+    let needs_file = [FILE, "hosts", "caches"].into_iter().any(&wanted);
     let mut findings = Vec::new();
     match which.load() {
         Ok(loaded) => {
@@ -40,9 +59,9 @@ pub fn examine(which: &Which, limit: Duration, wanted: impl Fn(&str) -> bool) ->
             findings.extend(looked(&wanted, "caches", || caches(&loaded, limit)));
         }
         // A folder of key-value nodes alone has no cluster file.
-        Err(_) if is_kv => {}
+        Err(_) if is_kv || !needs_file => {}
         Err(error) => findings.push(Finding::error(
-            "cluster file",
+            FILE,
             chain(&error),
             "run cenote up, or name the file and key of a running cluster",
         )),

@@ -23,6 +23,11 @@ pub fn examine(wanted: impl Fn(&str) -> bool) -> Vec<Finding> {
     wanted.map(|(_, look)| look()).collect()
 }
 
+/// What there is to be looked at.
+pub fn subjects() -> impl Iterator<Item = &'static str> {
+    LOOKS.iter().map(|(subject, _)| *subject)
+}
+
 type Examine = fn() -> Finding;
 
 /// What is looked at, as its finding calls it, and how.

@@ -76,16 +76,27 @@ pub fn run(args: &Args) -> Result<u8> {
         );
         return Err(Failure::new(what, "upgrade it: docs/deploy.md").into());
     }
+    let begun = Instant::now();
     if args.cancel {
-        host.ask(&Request::Drain(Drain::Off), ANSWER)?;
-        println!("{}: lends again", target.name);
+        let status = host.ask(&Request::Drain(Drain::Off), ANSWER)?;
+        match args.json {
+            true => print_json(&Report {
+                host: &target.name,
+                drained: false,
+                stopped: false,
+                slabs_given_back: 0,
+                slabs_left: lent(&status),
+                seconds: begun.elapsed().as_secs_f64(),
+                reason: None,
+            })?,
+            false => println!("{}: lends again", target.name),
+        }
         return Ok(DONE);
     }
     let before = host.ask(&Request::Status, ANSWER)?;
     if let Some(others) = &target.others {
         check_room(&target.name, others, &target.key, lent(&before))?;
     }
-    let begun = Instant::now();
     let ended = watch(&mut host, &target.name, args, lent(&before));
     let (left, reason) = match &ended {
         Ok(()) => (0, None),
@@ -94,7 +105,7 @@ pub fn run(args: &Args) -> Result<u8> {
     let drained = ended.is_ok();
     let stopped = drained && args.stop && host.wait_closed(Instant::now() + ANSWER * 2);
     if args.json {
-        let report = Report {
+        print_json(&Report {
             host: &target.name,
             drained,
             stopped,
@@ -102,10 +113,7 @@ pub fn run(args: &Args) -> Result<u8> {
             slabs_left: left,
             seconds: begun.elapsed().as_secs_f64(),
             reason,
-        };
-        let mut out = std::io::stdout().lock();
-        serde_json::to_writer_pretty(&mut out, &report)?;
-        writeln!(out)?;
+        })?;
     } else if drained {
         let and = if stopped { ", and has ended" } else { "" };
         println!("{}: drained: no slabs mapped{and}", target.name);
@@ -117,6 +125,12 @@ pub fn run(args: &Args) -> Result<u8> {
         }
         Ok(()) => Ok(DONE),
     }
+}
+
+fn print_json(report: &Report<'_>) -> Result<()> {
+    let mut out = std::io::stdout().lock();
+    serde_json::to_writer_pretty(&mut out, report)?;
+    Ok(writeln!(out)?)
 }
 
 /// Slabs in clients' hands.

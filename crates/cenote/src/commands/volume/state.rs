@@ -7,6 +7,7 @@ use anyhow::Result;
 use cenote_cli::failure::{DONE, Failure, NOT_WHOLE, chain, colours_of_results};
 use cenote_cli::size::Size;
 use cenote_cli::table::Table;
+use cenote_volume::Left;
 use serde_json::Value;
 
 use crate::commands::set::describe_change;
@@ -17,20 +18,30 @@ pub fn list(volumes: &Volumes, timeout: Duration, json: bool, out: &mut impl Wri
     let mut rows = Vec::new();
     let mut table =
         Table::new(["VOLUME", "SIZE", "SCHEME", "STATE"]).coloured(colours_of_results());
-    for (name, spec, answer) in volumes.statuses(timeout)? {
-        let in_use = answer.is_some();
-        let state = if in_use { "in use" } else { "not in use" };
+    let mut are_known = true;
+    for seen in volumes.statuses(timeout)? {
+        let state = if seen.in_use { "in use" } else { "not in use" };
         // An owner that does not answer is one for `volume status`.
-        let status = answer.and_then(Result::ok);
-        let change = status.map(|status| status["change"].clone());
+        let change = seen.status.as_ref().map(|status| status["change"].clone());
         let change = change.unwrap_or_default();
         let under_way = describe_change(&change).unwrap_or_default();
-        rows.push(serde_json::json!({
-            "name": name, "size": spec.size, "scheme": spec.scheme, "mode": spec.mode,
-            "delta": spec.delta, "in_use": in_use, "change": change,
-        }));
-        let state = format!("{state}{under_way}");
-        table.row(vec![name, spec.size, spec.scheme, state]);
+        let error = seen.error.as_ref().filter(|_| seen.spec.is_none());
+        are_known &= error.is_none();
+        let state = match error {
+            Some(error) => format!("ERROR {error}"),
+            None => format!("{state}{under_way}"),
+        };
+        let spec = serde_json::to_value(&seen.spec)?;
+        let mut row = serde_json::json!({
+            "name": seen.name, "size": spec["size"], "scheme": spec["scheme"], "mode": spec["mode"],
+            "delta": spec["delta"], "in_use": seen.in_use, "change": change,
+        });
+        if let Some(error) = error {
+            row["error"] = error.as_str().into();
+        }
+        rows.push(row);
+        let [size, scheme] = seen.size_and_scheme();
+        table.row(vec![seen.name, size, scheme, state]);
     }
     if json {
         serde_json::to_writer_pretty(&mut *out, &rows)?;
@@ -38,7 +49,7 @@ pub fn list(volumes: &Volumes, timeout: Duration, json: bool, out: &mut impl Wri
     } else {
         table.write(out)?;
     }
-    Ok(DONE)
+    Ok(if are_known { DONE } else { NOT_WHOLE })
 }
 
 /// Shows every volume in a line, those that nobody serves as well.
@@ -46,31 +57,33 @@ pub fn all(volumes: &Volumes, timeout: Duration, json: bool, out: &mut impl Writ
     let mut table = Table::new(["VOLUME", "SIZE", "SCHEME", "STORED", "LENT", "STATE"])
         .coloured(colours_of_results());
     let (mut rows, mut are_whole) = (Vec::new(), true);
-    for (name, spec, answer) in volumes.statuses(timeout)? {
-        let in_use = answer.is_some();
-        let (state, status, error) = match answer {
-            None => {
-                let state = format!("not in use: {}", held(volumes, &name)?);
-                (state, Value::Null, None)
+    for seen in volumes.statuses(timeout)? {
+        let left = volumes.left_by(&seen);
+        let error = seen.error.clone().or(left.as_ref().err().map(chain));
+        let state = match (&error, &seen.status) {
+            (Some(error), None) if seen.in_use && seen.spec.is_some() => {
+                format!("its server does not answer: {error}")
             }
-            Some(Ok(status)) => (health(&status), status, None),
-            Some(Err(error)) => {
-                let state = format!("its server does not answer: {error:#}");
-                (state, Value::Null, Some(chain(&error)))
-            }
+            (Some(error), _) => format!("ERROR {error}"),
+            (None, Some(status)) => health(status),
+            (None, None) => format!("not in use: {}", held(left.ok().flatten().as_ref())),
         };
-        let whole = !in_use || status.is_object() && is_whole(&status);
+        let status = seen.status.clone().unwrap_or_default();
+        let whole = error.is_none() && (!seen.in_use || is_whole(&status));
         are_whole &= whole;
         let bytes = |field: &str| match status[field].as_u64() {
             Some(bytes) => Size(bytes).rounded(),
             None => "-".to_owned(),
         };
         let (stored, lent) = (bytes("stored_bytes"), bytes("lent_bytes"));
+        let spec = serde_json::to_value(&seen.spec)?;
         rows.push(serde_json::json!({
-            "name": name, "size": spec.size, "scheme": spec.scheme, "placement": spec.placement,
-            "in_use": in_use, "whole": whole, "status": status, "error": error,
+            "name": seen.name, "size": spec["size"], "scheme": spec["scheme"],
+            "placement": spec["placement"], "in_use": seen.in_use, "whole": whole,
+            "status": status, "error": error,
         }));
-        table.row(vec![name, spec.size, spec.scheme, stored, lent, state]);
+        let [size, scheme] = seen.size_and_scheme();
+        table.row(vec![seen.name, size, scheme, stored, lent, state]);
     }
     if json {
         serde_json::to_writer_pretty(&mut *out, &rows)?;
@@ -82,15 +95,15 @@ pub fn all(volumes: &Volumes, timeout: Duration, json: bool, out: &mut impl Writ
 }
 
 /// What hosts hold of a volume that nobody serves.
-fn held(volumes: &Volumes, name: &str) -> Result<String> {
-    Ok(match volumes.left(name)? {
+fn held(left: Option<&Left>) -> String {
+    match left {
         Some(left) => format!(
             "{} slabs on {} hosts for the next owner",
             left.slabs,
             left.hosts.len()
         ),
         None => "no slabs on any host".to_owned(),
-    })
+    }
 }
 
 /// Shows one volume in full.
@@ -106,7 +119,7 @@ pub fn status(
 ) -> Result<u8> {
     let spec = volumes.load(name)?;
     if !volumes.is_owned(name)? {
-        let held = held(volumes, name)?;
+        let held = held(volumes.left(name)?.as_ref());
         return Err(Failure::new(
             format!("volume {name} is not in use: {held}"),
             format!("cenote nbd --volume {name} serves it"),

@@ -165,6 +165,8 @@ struct Link {
     windows: BTreeMap<WindowName, RemoteWindow>,
     /// Windows that were wanted, and the region and slab that they are.
     asked: BTreeMap<WindowName, (usize, usize)>,
+    /// Copies of regions there, and copies to come. Kept by [`Client::change_entry`].
+    copies: usize,
     /// Nothing more is started on it.
     is_ending: bool,
 }
@@ -357,7 +359,7 @@ impl Client {
         }
         let generation = entry.generation;
         let before = self.regions[region].fell_back_ms();
-        let (losses, has_news) = self.regions[region].learn(entry);
+        let (losses, has_news) = self.change_entry(region, |view| view.learn(entry));
         self.regions[region].queue.note_windows();
         self.touched.insert(region);
         let taken_ms = self.regions[region].fell_back_ms();
@@ -386,11 +388,13 @@ impl Client {
         self.tell_known(region);
     }
 
-    /// A connection to a host, with nothing on it. The one before ends.
+    /// A connection to a host, with nothing on it. It has none yet: what is under way on another one would
+    /// never end.
     pub fn handle_path(&mut self, host: HostIndex, path: Box<dyn Path>) {
         let Some(link) = self.links.get_mut(host) else {
             return;
         };
+        debug_assert!(link.path.is_none(), "requests may be under way on it");
         link.path = Some(path);
         link.is_ending = false;
         link.windows.clear();
@@ -458,11 +462,16 @@ impl Client {
         self.regions.get(region).map_or(0, RegionView::losses)
     }
 
-    /// Whether the host has no path, though some region is there.
+    /// Whether the host has no path, though some region is there. Costs the same with any number of regions.
     #[must_use]
     pub fn lacks_path(&self, host: HostIndex) -> bool {
-        let uses = |region: &RegionView| region.uses(host);
-        self.links[host].path.is_none() && self.regions.iter().any(uses)
+        self.links[host].path.is_none() && self.links[host].copies > 0
+    }
+
+    /// Whether the host has a path, be it one that ends, with requests under way.
+    #[must_use]
+    pub fn has_path(&self, host: HostIndex) -> bool {
+        self.links[host].path.is_some()
     }
 
     /// Requests under way or waiting.

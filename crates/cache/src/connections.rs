@@ -127,6 +127,12 @@ impl Attached {
         }
         link.is_dialling = false;
         link.retry_at = now.after(RECONNECT);
+        if self.client.has_path(host) {
+            // Of two attempts, as after a move there and back, another one came first. In place of its path
+            // this one would leave requests that never end. Where the host ended the other session for this
+            // one, that path is lost, and the host is connected to once more.
+            return;
+        }
         match linked {
             Ok(Linked {
                 session,
@@ -179,11 +185,14 @@ mod tests {
     use std::sync::{Arc, Mutex};
     use std::time::Duration;
 
-    use cenote_fabric::{Address, Error};
+    use bytes::BytesMut;
+    use cenote_fabric::{Address, ClientId, Error, Hello, Listen, sim};
+    use cenote_fabric::{Region, RegionOptions, Rights};
     use cenote_pool::control::Window;
 
     use super::*;
     use crate::client::Geometry;
+    use crate::links::Caller;
     use crate::owner::{Access, Copy, Entry};
 
     /// Attempts to connect that end when a test says so.
@@ -203,19 +212,25 @@ mod tests {
         }
     }
 
-    #[test]
-    fn a_host_that_moved_is_connected_where_it_is_whatever_comes_of_where_it_was() {
-        let geometry = Geometry {
-            slab_bytes: 1 << 20,
-            slabs_per_region: 1,
-        };
-        let window = Window {
-            id: 1,
-            generation: 1,
-            len_bytes: 1 << 20,
-            rights: 7,
-        };
-        let mut client = Client::new(geometry, 1, Duration::from_secs(1));
+    const GEOMETRY: Geometry = Geometry {
+        slab_bytes: 1 << 20,
+        slabs_per_region: 1,
+    };
+    const NOW: Time = Time(1);
+
+    fn at(port: u16) -> HostConfig {
+        HostConfig {
+            name: "h".to_owned(),
+            address: format!("tcp:127.0.0.1:{port}").parse().unwrap(),
+            domain: "d".to_owned(),
+        }
+    }
+
+    /// A client of one region, whose host is at the first port at first.
+    fn attached(window: Window, attempts: &Attempts) -> Attached {
+        let client = Client::new(GEOMETRY, 1, Duration::from_secs(1));
+        let mut client = client.with_clock(|| NOW);
+        client.handle_lease(NOW, NOW);
         client.handle_entry(Entry {
             region: 0,
             generation: 1,
@@ -225,17 +240,22 @@ mod tests {
             fell_back_ms: 0,
             next: Vec::new(),
         });
-        let at = |port: u16| HostConfig {
-            name: "h".to_owned(),
-            address: format!("tcp:127.0.0.1:{port}").parse().unwrap(),
-            domain: "d".to_owned(),
+        Attached::new(client, vec![at(1)], Box::new(attempts.clone()), 1)
+    }
+
+    #[test]
+    fn a_host_that_moved_is_connected_where_it_is_whatever_comes_of_where_it_was() {
+        let window = Window {
+            id: 1,
+            generation: 1,
+            len_bytes: 1 << 20,
+            rights: 7,
         };
         let attempts = Attempts::default();
-        let dial = Box::new(attempts.clone());
-        let mut attached = Attached::new(client, vec![at(1)], dial, 1);
-        attached.step(Time(1));
+        let mut attached = attached(window, &attempts);
+        attached.step(NOW);
         attached.set_host(0, at(2));
-        attached.step(Time(1));
+        attached.step(NOW);
         let begun = || attempts.begun.lock().unwrap().clone();
         assert_eq!(begun(), [at(1).address, at(2).address]);
         let nobody = std::io::ErrorKind::TimedOut.into();
@@ -245,7 +265,64 @@ mod tests {
             linked: Err(Error::os("connect".to_owned(), nobody)),
         });
         // The attempt that counts is under way still.
-        attached.step(Time(1).after(RECONNECT * 2));
+        attached.step(NOW.after(RECONNECT * 2));
         assert_eq!(begun().len(), 2);
+    }
+
+    #[test]
+    fn a_host_that_moved_there_and_back_is_connected_and_requests_end() {
+        let net = sim::Net::new(1, sim::Config::default());
+        let mut listener = net.host(at(1).address, "h");
+        let options = RegionOptions::default();
+        let slab = Arc::new(Region::create("slab", GEOMETRY.slab_bytes, options).unwrap());
+        let window = listener.register(slab, Rights::ALL).unwrap();
+        let hello = Hello {
+            client: ClientId(1),
+            name: "c".to_owned(),
+        };
+        let caller = Caller {
+            connector: Arc::new(net.client("c")),
+            hello,
+            with_data: true,
+        };
+        let attempts = Attempts::default();
+        let mut attached = attached(window.into(), &attempts);
+        attached.step(NOW);
+        for port in [2, 1] {
+            attached.set_host(0, at(port));
+            attached.step(NOW);
+        }
+        assert_eq!(attempts.begun.lock().unwrap().len(), 3);
+        let arrive = || {
+            attempts.ended.lock().unwrap().push_back(Arrival {
+                host: 0,
+                address: at(1).address,
+                linked: caller.connect(&at(1).address),
+            });
+        };
+        let mut answered = 3;
+        let mut read = |token, attached: &mut Attached| {
+            let buffer = BytesMut::zeroed(8);
+            attached.client.submit_read(NOW, 0, buffer, token).unwrap();
+            arrive();
+            let mut ended = Vec::new();
+            for round in 0..50 {
+                let now = NOW.after(Duration::from_millis(10) * round);
+                attached.step(now);
+                attached.client.poll(now, &mut ended);
+                while net.step() {}
+                listener
+                    .poll(Some(Duration::ZERO), &mut Vec::new())
+                    .unwrap();
+                if attempts.begun.lock().unwrap().len() > answered {
+                    answered += 1;
+                    arrive();
+                }
+            }
+            ended.iter().map(|one| one.token).collect::<Vec<_>>()
+        };
+        assert_eq!(read(1, &mut attached), [1]);
+        // It is under way when the other attempt ends well, which ends the session of the first one.
+        assert_eq!(read(2, &mut attached), [2]);
     }
 }

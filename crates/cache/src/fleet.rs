@@ -26,6 +26,7 @@ use std::time::Duration;
 use cenote_fabric::Time;
 
 pub use kept::{KeptMachine, Order, Stage};
+use planner::{Aim, Types};
 
 use crate::market::{Catalogue, Lookout, Price, Source};
 use crate::owner::{HostIndex, HostSummary};
@@ -159,8 +160,10 @@ pub struct Fleet {
     /// What is wrong, by what it is wrong with.
     troubles: BTreeMap<String, String>,
     lookout: Lookout,
-    /// What it last began to move to: machines by type, and whether they are spot ones.
-    aim: BTreeMap<(String, bool), u32>,
+    /// What it last began to move to.
+    aim: Aim,
+    /// Moves that came to nothing beside the machines of now, and what their machines cost together then.
+    futile: BTreeMap<Types, Price>,
     actions: VecDeque<Action>,
     is_changed: bool,
     /// Prices are being read for the look for cheaper machines that is due, ...
@@ -171,7 +174,7 @@ pub struct Fleet {
 
 impl Fleet {
     /// The machines that a predecessor left, those of orders among them of which it did not hear; these are taken
-    /// back. `limit`: how long a provider may take.
+    /// back. `limit`: how long a provider may take. A command that was given longer may outlast it.
     #[must_use]
     pub fn new(
         shape: Shape,
@@ -181,7 +184,7 @@ impl Fleet {
         limit: impl Fn(&str) -> Duration,
         now: Time,
     ) -> Self {
-        let held = |kept: KeptMachine| {
+        let held = |mut kept: KeptMachine| {
             let releasing = |settled_at| Phase::Releasing {
                 is_asked: false,
                 retry_at: now,
@@ -197,14 +200,14 @@ impl Fleet {
                     is_surplus: false,
                     short: None,
                 },
-                // The command that was to get it may still run.
+                // The command that was to get it may still run. It stays ordered in the journal: should this
+                // manager end before, the next one waits for as long again.
                 (Stage::Ordered, _) => releasing(now.after(limit(&kept.provider))),
-                _ => releasing(now),
+                _ => {
+                    kept.stage = Stage::Releasing;
+                    releasing(now)
+                }
             };
-            let mut kept = kept;
-            if matches!(phase, Phase::Releasing { .. }) {
-                kept.stage = Stage::Releasing;
-            }
             (kept.order, Held { kept, phase })
         };
         let lookout = Lookout::new(now, catalogue.look_every());
@@ -217,7 +220,8 @@ impl Fleet {
             penalties: BTreeMap::new(),
             troubles: BTreeMap::new(),
             lookout,
-            aim: BTreeMap::new(),
+            aim: Aim::default(),
+            futile: BTreeMap::new(),
             actions: VecDeque::new(),
             is_changed: true,
             is_awaited: false,
@@ -260,6 +264,22 @@ impl Fleet {
     #[must_use]
     pub fn uses(&self, host: HostIndex) -> bool {
         let is_it = |one: &Held| matches!(one.phase, Phase::Used { host: of, .. } if of == host);
+        self.machines.values().any(is_it)
+    }
+
+    /// Whether the provider of this order takes a machine of that id back. To be given it meanwhile is to be
+    /// given none: it may go at each try.
+    #[must_use]
+    pub fn is_given_back(&self, order: Order, id: &str) -> bool {
+        let Some(provider) = self.machines.get(&order).map(|one| &one.kept.provider) else {
+            return false;
+        };
+        let is_it = |one: &Held| {
+            let kept = &one.kept;
+            matches!(one.phase, Phase::Releasing { .. })
+                && kept.id == id
+                && kept.provider == *provider
+        };
         self.machines.values().any(is_it)
     }
 
@@ -347,7 +367,8 @@ impl Fleet {
         self.is_changed = true;
     }
 
-    /// An order came to nothing; with a machine, if it got one that is of no use.
+    /// An order came to nothing; with a machine, if it got one that is of no use. One whose words are too long
+    /// to be kept goes back by its order's name alone.
     pub fn handle_no_machine(
         &mut self,
         now: Time,
@@ -358,7 +379,7 @@ impl Fleet {
         let Some(one) = self.machines.get_mut(&order) else {
             return;
         };
-        if let Some(machine) = machine {
+        if let Some(machine) = machine.filter(|machine| machine.is_short()) {
             one.kept.id.clone_from(&machine.id);
             one.kept.address = machine.host.address.to_string();
         }

@@ -57,6 +57,21 @@ pub struct Machine {
     pub host: HostConfig,
 }
 
+impl Machine {
+    /// Whether its name, address and domain can be kept and told.
+    #[must_use]
+    pub fn is_short(&self) -> bool {
+        let host = &self.host;
+        let texts = [
+            &self.id,
+            &host.name,
+            &host.address.to_string(),
+            &host.domain,
+        ];
+        texts.into_iter().all(|text| text.len() <= TEXT_BYTES_MAX)
+    }
+}
+
 /// Gets machines, and releases them.
 pub trait Provider: Send {
     /// Gets one machine.
@@ -133,6 +148,9 @@ impl Error {
         Self::Os { what, source }
     }
 }
+
+/// Longest text of a machine that the journal of its cache keeps.
+const TEXT_BYTES_MAX: usize = 255;
 
 /// Longest name of a machine.
 const NAME_BYTES_MAX: usize = 64;

@@ -127,7 +127,8 @@ impl World {
             copies: 1,
             give_up_after: Duration::from_secs(10),
         };
-        let mut server = Server::start(Config {
+        let stop = Arc::new(AtomicBool::new(false));
+        let config = Config {
             settings,
             regions: 4,
             duration: None,
@@ -140,8 +141,9 @@ impl World {
             checkpoint: None,
             claim,
             clock: || 1_000_000,
-        })?;
-        let (stop, waker) = (Arc::new(AtomicBool::new(false)), server.waker());
+        };
+        let mut server = Server::start(config, &stop)?;
+        let waker = server.waker();
         let stopped = Arc::clone(&stop);
         let run = move || server.run(&stopped).expect("it can wait");
         self.manager = Some(Running {

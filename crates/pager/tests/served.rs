@@ -1,7 +1,7 @@
 //! Programs whose memory is served: real processes, real faults, real forks, real hosts.
 //!
-//! `served/hostile.c` is the program, and `served/processes.c` one of threads, forks and credentials:
-//! each of their patterns checks every byte that it relies on.
+//! `served/hostile.c` is the program, and `served/processes.c` one of threads, forks and
+//! credentials: each of their patterns checks every byte that it relies on.
 
 #[path = "served/packets.rs"]
 mod packets;

@@ -131,10 +131,9 @@ impl RegionView {
         self.entry.as_ref().is_some_and(is_readable)
     }
 
-    /// Whether it is on the host, or will be.
-    pub fn uses(&self, host: HostIndex) -> bool {
-        let is_on = |entry: &Entry| entry.places().any(|copy| copy.host == host);
-        self.entry.as_ref().is_some_and(is_on)
+    /// Its copies, and the one to come.
+    pub fn places(&self) -> impl Iterator<Item = &Copy> {
+        self.entry.iter().flat_map(Entry::places)
     }
 
     /// Whether what was read of a window under a generation is of a copy that does not count any

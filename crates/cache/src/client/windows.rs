@@ -10,9 +10,27 @@ use super::Client;
 use super::piece::Progress;
 use super::region::{RegionView, WindowName, name_of};
 use crate::injected_faults::{InjectedFault, is_injected};
-use crate::owner::{Access, Copy, Entry, HostIndex};
+use crate::owner::{Access, Copy, HostIndex};
 
 impl Client {
+    /// Changes a region's entry, and with it how many copies are on each host. Who connects asks at each step
+    /// whether a host has any: a cache may have had many hosts, and have many regions.
+    pub(super) fn change_entry<R>(
+        &mut self,
+        region: usize,
+        change: impl FnOnce(&mut RegionView) -> R,
+    ) -> R {
+        let view = &mut self.regions[region];
+        for copy in view.places() {
+            self.links[copy.host].copies -= 1;
+        }
+        let changed = change(view);
+        for copy in view.places() {
+            self.links[copy.host].copies += 1;
+        }
+        changed
+    }
+
     /// Says that the newest generation is the only one that the client acts on, once that is so.
     pub(super) fn tell_known(&mut self, region: usize) {
         let view = &self.regions[region];
@@ -92,15 +110,20 @@ impl Client {
         let name = (window.id.0, window.generation.0);
         let asked = self.links.get_mut(host).map(|link| &mut link.asked);
         let asked = asked.and_then(|asked| asked.remove(&name));
-        let entry = asked.and_then(|(region, _)| self.regions.get_mut(region)?.entry.as_mut());
         let is_it = |copy: &Copy| {
             copy.host == host && copy.windows.iter().any(|w| (w.id, w.generation) == name)
         };
-        if let Some(entry) = entry
-            && entry.next.iter().any(is_it)
+        let is_to_come = |view: &RegionView| {
+            let mut next = view.entry.iter().flat_map(|entry| &entry.next);
+            next.any(is_it)
+        };
+        if let Some((region, _)) = asked
+            && self.regions.get(region).is_some_and(is_to_come)
         {
             // It is to come no more: a hint, of which nobody is told the end.
-            entry.next.clear();
+            self.change_entry(region, |view| {
+                view.entry.iter_mut().for_each(|entry| entry.next.clear());
+            });
             return;
         }
         self.troubled.insert(host);
@@ -125,14 +148,13 @@ impl Client {
         const SLACK: usize = 64;
         let mut used: Vec<BTreeSet<WindowName>> = vec![BTreeSet::new(); self.links.len()];
         let held: usize = self.links.iter().map(|link| link.windows.len()).sum();
-        let copies = |view: &RegionView| view.entry.as_ref().map_or(0, |e| e.places().count());
         let slabs = self.geometry.slabs_per_region as usize;
-        let needed: usize = self.regions.iter().map(copies).sum::<usize>() * slabs;
+        let needed = self.links.iter().map(|link| link.copies).sum::<usize>() * slabs;
         if held <= needed + SLACK {
             return;
         }
         for view in &self.regions {
-            for copy in view.entry.iter().flat_map(Entry::places) {
+            for copy in view.places() {
                 let names = copy.windows.iter().map(|w| (w.id, w.generation));
                 used[copy.host].extend(names);
             }

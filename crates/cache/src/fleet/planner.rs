@@ -15,6 +15,8 @@ use crate::providers::Wish;
 const COPIED_PER_SECOND: u64 = 256 << 20;
 /// How long a cache is taken to go on of which nobody said how long.
 const DAY: Duration = Duration::from_secs(24 * 3600);
+/// Most moves that are noted as futile. Each cost a machine for a while; arbitrary.
+const FUTILE_MAX: usize = 64;
 
 impl Fleet {
     /// Orders what is lacking; without that gives back what is not needed, or looks for cheaper machines.
@@ -37,6 +39,8 @@ impl Fleet {
             .collect();
         let holds = self.holds(&counted, demand);
         if holds < wanted {
+            // Beside other machines a move may come to something.
+            self.futile.clear();
             return self.order_lacking(now, wanted - holds, demand);
         }
         self.forget_troubles(now);
@@ -54,6 +58,7 @@ impl Fleet {
             return;
         }
         if let Some(order) = self.dearest_unneeded(summary, demand) {
+            self.note_futile(order, summary, demand);
             let one = self.machines.get_mut(&order).expect("it was found");
             if let Phase::Used {
                 host, is_surplus, ..
@@ -99,7 +104,7 @@ impl Fleet {
     }
 
     /// Whether a machine in `domain` adds nothing to what the cache lacks: other copies of all its regions
-    /// are in that domain already.
+    /// are in that domain already. A cache that is whole lacks nothing: who moves keeps what comes.
     #[must_use]
     pub fn is_useless(
         &self,
@@ -111,8 +116,7 @@ impl Fleet {
         let Some(one) = self.machines.get(&order) else {
             return false;
         };
-        let is_aim = |of: &(String, bool)| of.0 == one.kept.machine_type;
-        if demand.regions == 0 || self.aim.keys().any(is_aim) {
+        if demand.regions == 0 {
             return false;
         }
         let others = self.machines.values();
@@ -253,19 +257,8 @@ impl Fleet {
         summary: &dyn Fn(HostIndex) -> HostSummary,
         demand: Demand,
     ) -> Option<Order> {
-        let counted = self
-            .machines
-            .values()
-            .filter(|one| is_counted(one, summary));
-        let mut rest = self.aim.clone();
-        let ranked = counted.map(|one| {
-            let kept = &one.kept;
-            let left = rest.entry((kept.machine_type.clone(), kept.is_spot));
-            let left = left.or_default();
-            let is_aim = *left > 0;
-            *left = left.saturating_sub(1);
-            (kept, self.price_of(kept).micros(), is_aim)
-        });
+        let priced = |(one, is_aim)| (one, self.price_of(one).micros(), is_aim);
+        let ranked = self.by_aim(summary).into_iter().map(priced);
         let ranked: Vec<(&KeptMachine, u64, bool)> = ranked.collect();
         let per_region = |one: &KeptMachine, price: u64| {
             u128::from(price) * u128::from(u32::MAX) / u128::from(self.capacity(one, demand)).max(1)
@@ -281,6 +274,43 @@ impl Fleet {
             false => by_aim,
         };
         unneeded.dearest
+    }
+
+    /// The machines that count, and which of them it moves to.
+    fn by_aim(&self, summary: &dyn Fn(HostIndex) -> HostSummary) -> Vec<(&KeptMachine, bool)> {
+        let counted = self.machines.values();
+        let counted = counted.filter(|one| is_counted(one, summary));
+        let mut rest = self.aim.machines.clone();
+        let ranked = counted.map(|one| {
+            let kept = &one.kept;
+            let left = rest.entry((kept.machine_type.clone(), kept.is_spot));
+            let left = left.or_default();
+            let is_aim = *left > 0;
+            *left = left.saturating_sub(1);
+            (kept, is_aim)
+        });
+        ranked.collect()
+    }
+
+    /// Notes a move that comes to nothing: the machines that it moves to do not hold the cache, as their failure
+    /// domains are too few, and one of them goes again. At the next look the same move would begin again.
+    fn note_futile(
+        &mut self,
+        unneeded: Order,
+        summary: &dyn Fn(HostIndex) -> HostSummary,
+        demand: Demand,
+    ) {
+        let aim = self.by_aim(summary).into_iter();
+        let aim: Vec<&KeptMachine> = aim.filter(|of| of.1).map(|of| of.0).collect();
+        let goes = aim.iter().any(|one| one.order == unneeded);
+        if !goes || self.holds(&aim, demand) >= self.wanted(demand) {
+            return;
+        }
+        if self.futile.len() >= FUTILE_MAX {
+            self.futile.clear();
+        }
+        let aim = std::mem::take(&mut self.aim);
+        self.futile.insert(aim.machines, aim.price);
     }
 
     /// Leaves out one machine after the other, where the rest still holds the cache.
@@ -328,19 +358,20 @@ impl Fleet {
             copying: Duration::from_secs(wanted * self.shape.region_bytes / COPIED_PER_SECOND),
         };
         if let Some(found) = self.lookout.look(now, &need, &catalogue, &holding) {
+            let aim = Aim::new(&found);
+            let tried_at = self.futile.get(&aim.machines);
+            if tried_at.is_some_and(|&price| aim.price >= price) {
+                return;
+            }
             tracing::info!(from = %holding.price, to = %found.price, "moves to cheaper machines");
-            let machines = |share: &Share| {
-                let of = (share.machine.clone(), share.is_spot);
-                (of, share.machines)
-            };
-            self.aim = found.shares.iter().map(machines).collect();
+            self.aim = aim;
             self.order_beyond(&found);
         }
     }
 
     /// Orders what an allocation has and the cache has not.
     fn order_beyond(&mut self, found: &Allocation) {
-        let mut have: BTreeMap<(String, bool), u32> = BTreeMap::new();
+        let mut have = Types::new();
         for one in self
             .machines
             .values()
@@ -357,6 +388,29 @@ impl Fleet {
             *have = have.saturating_sub(share.machines);
             self.order(share, more);
         }
+    }
+}
+
+/// What it moves to.
+#[derive(Default)]
+pub(super) struct Aim {
+    machines: Types,
+    /// Of all of them, when the move began.
+    price: Price,
+}
+
+/// Numbers of machines, by type and whether they are spot ones.
+pub(super) type Types = BTreeMap<(String, bool), u32>;
+
+impl Aim {
+    fn new(found: &Allocation) -> Self {
+        let mut machines = Types::new();
+        for share in &found.shares {
+            let of = machines.entry((share.machine.clone(), share.is_spot));
+            *of.or_default() += share.machines;
+        }
+        let price = found.price;
+        Self { machines, price }
     }
 }
 

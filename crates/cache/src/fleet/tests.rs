@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use super::*;
 
+mod arrivals;
+
 const MIB: u64 = 1 << 20;
 const TEXT: &str = "\
 [[machine]]
@@ -96,17 +98,23 @@ impl World {
     }
 
     fn give(&mut self, order: Order, host: HostIndex, summary: HostSummary) {
-        let machine = Machine {
-            order: order.name(7),
-            id: format!("vm-{order}"),
-            host: crate::links::HostConfig {
-                name: format!("vm-{order}"),
-                address: "tcp:127.0.0.1:7000".parse().unwrap(),
-                domain: format!("vm-{order}"),
-            },
-        };
+        let machine = machine(order, &format!("vm-{order}"));
         self.fleet.handle_acquired(self.now, order, &machine, host);
         self.hosts.insert(host, summary);
+    }
+}
+
+/// What came of an order, in this failure domain.
+fn machine(order: Order, domain: &str) -> Machine {
+    let id = format!("vm-{order}");
+    Machine {
+        order: order.name(7),
+        id: id.clone(),
+        host: crate::links::HostConfig {
+            name: id,
+            address: "tcp:127.0.0.1:7000".parse().unwrap(),
+            domain: domain.to_owned(),
+        },
     }
 }
 
@@ -227,7 +235,14 @@ fn a_successor_takes_back_what_it_cannot_know_twice_and_uses_the_rest() {
     let asked = world.tick(1);
     let (second, kept) = (orders(&asked)[0].0, world.fleet.kept());
 
-    let mut next = World::of_epoch(4, TEXT, kept);
+    // This one ends before it is time to take it back again: the next one waits as long, too.
+    let mut brief = World::of_epoch(4, TEXT, kept);
+    brief.hosts.insert(0, UP);
+    assert_eq!(released(&brief.tick(0)), [second]);
+    brief.fleet.handle_released(brief.now, second, Ok(()));
+    assert!(released(&brief.tick(10)).is_empty());
+
+    let mut next = World::of_epoch(5, TEXT, brief.fleet.kept());
     next.hosts.insert(0, UP);
     let asked = next.tick(0);
     assert_eq!(released(&asked), [second], "nobody knows what became of it");

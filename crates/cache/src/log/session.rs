@@ -96,6 +96,10 @@ impl Session {
     /// Reads the values of several keys: `each` is called once for each key, in any order, with its
     /// number, the answer, and the value of one that is `Done`. Faster than one after the other where
     /// they are in memory, as the processor fetches what is looked at next meanwhile.
+    ///
+    /// `each` must not use the store, by another session either, and must not block for long. Records stay
+    /// where they are while it runs: a write by it that waits for memory would wait for itself, and hang. Note
+    /// what is to be done, and do it when this has returned.
     pub fn read_many<K: AsRef<[u8]>>(
         &mut self,
         keys: &[K],

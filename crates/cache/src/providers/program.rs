@@ -13,7 +13,7 @@ use std::time::Duration;
 use serde::Deserialize;
 
 use super::command;
-use super::{Error, Machine, Provider, Wish, is_name};
+use super::{Error, Machine, Provider, TEXT_BYTES_MAX, Wish, is_name};
 use crate::links::HostConfig;
 
 /// Gets machines by a command.
@@ -103,10 +103,13 @@ pub(super) fn machine(order: &str, said: &[u8]) -> Result<Machine, String> {
         address,
         domain,
     };
-    let order = order.to_owned();
-    Ok(Machine {
-        order,
+    let machine = Machine {
+        order: order.to_owned(),
         id: said.id,
         host,
-    })
+    };
+    match machine.is_short() {
+        true => Ok(machine),
+        false => Err(format!("an address has at most {TEXT_BYTES_MAX} bytes")),
+    }
 }

@@ -157,6 +157,8 @@ fn a_command_that_says_nonsense_gives_no_machine() {
         r#"echo '{"id":"a b","address":"tcp:10.0.0.7:7000"}'"#,
         r#"echo '{"id":"a","address":"tcp:10.0.0.7:7000","more":1}'"#,
         r#"echo '{"id":"a","address":"tcp:10.0.0.7:7000"} trailing'"#,
+        // An address, and too long to be kept.
+        r#"n=$(printf %060d 0)h; echo "{\"id\":\"a\",\"address\":\"tcp:$n.$n.$n.$n:7000\"}""#,
         "head -c 65537 /dev/zero",
     ] {
         let error = shell(said, "", LONG).acquire(&wish()).unwrap_err();

@@ -123,7 +123,7 @@ impl World {
             q: 16,
         };
         let manager = Address::Shm(folder.path().join("manager"));
-        let mut server = Server::start(Config {
+        let config = Config {
             settings,
             regions: REGIONS,
             duration: None,
@@ -136,8 +136,8 @@ impl World {
             checkpoint: None,
             claim: Claim::Lock,
             clock: || 1_000_000,
-        })
-        .unwrap();
+        };
+        let mut server = Server::start(config, &AtomicBool::new(false)).unwrap();
         let _manager = Running::start(server.waker(), move |stop| {
             server.run(stop).map(drop).expect("it can wait");
         });

@@ -360,7 +360,7 @@ impl Arena {
                 return;
             }
         }
-        // Its pages could neither be forgotten nor bounded, nor it be ended with the serving process.
+        // Its pages could neither be forgotten nor bounded, and would be zeros without the keeper.
         sys::write(
             2,
             b"cenote run: a child cannot reach the memory of its parent\n",

@@ -245,7 +245,7 @@ fn nothing_is_begun_unproven(_: Option<InjectedFault>) -> Result<(), String> {
 
 /// A manager of a cache whose cluster has no host yet.
 fn start(folder: &std::path::Path, key: &ClusterKey, memory: &Memory) -> Result<Server, String> {
-    Server::start(Config {
+    let config = Config {
         settings: SETTINGS,
         regions: 2,
         duration: None,
@@ -265,8 +265,8 @@ fn start(folder: &std::path::Path, key: &ClusterKey, memory: &Memory) -> Result<
         checkpoint: None,
         claim: Claim::Lock,
         clock: || 1_000_000,
-    })
-    .map_err(|error| error.to_string())
+    };
+    Server::start(config, &AtomicBool::new(false)).map_err(|error| error.to_string())
 }
 
 fn each_manager_has_an_epoch_of_its_own(_: Option<InjectedFault>) -> Result<(), String> {

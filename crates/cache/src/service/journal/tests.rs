@@ -2,11 +2,14 @@ use std::io::ErrorKind;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use cenote_fabric::Time;
 use proptest::prelude::*;
 
 use super::*;
+use crate::fleet::{Demand, Fleet, Shape};
 use crate::links::HostConfig;
 use crate::owner::{Access, Copy, Record};
+use crate::providers::Machine;
 
 const IDENTITY: Identity = Identity {
     cache: 0xcac4e,
@@ -344,4 +347,54 @@ fn a_tail_of_made_up_batches_is_refused_before_it_is_summed_again_and_again() {
     // A batch that is torn, and nothing else, never came to be.
     let torn = &bytes[..there + 12];
     assert_eq!(format::parse(torn).unwrap(), Some(fresh()));
+}
+
+#[test]
+fn a_machine_with_a_long_address_is_kept_by_its_order_alone() {
+    let catalogue = "\
+[[machine]]
+name = \"small\"
+provider = \"cloud\"
+cores = 2
+memory_mib = 4096
+price_per_hour = 0.1
+count = 1
+";
+    let shape = Shape {
+        cache: IDENTITY.cache,
+        region_bytes: 4 << 20,
+        slab_bytes: 1 << 20,
+        copies: 1,
+        server_threads: 0,
+        is_spot_allowed: false,
+    };
+    let (catalogue, limit) = (catalogue.parse().unwrap(), |_: &str| Duration::ZERO);
+    let mut fleet = Fleet::new(shape, 1, catalogue, Vec::new(), limit, Time(1));
+    let demand = Demand {
+        regions: 1,
+        remaining: None,
+    };
+    fleet.handle_tick(Time(1), &|_| unreachable!("there is no host"), demand);
+    let order = fleet.kept()[0].order;
+    let machine = |name: &str| Machine {
+        order: order.name(IDENTITY.cache),
+        id: "vm-17".to_owned(),
+        host: HostConfig {
+            name: "vm-17".to_owned(),
+            address: format!("tcp:{name}:7000").parse().unwrap(),
+            domain: "vm-17".to_owned(),
+        },
+    };
+    let memory = Memory::default();
+    let mut journal = Journal::begin(Box::new(memory.clone()), fresh()).unwrap();
+    let mut keep = |name: &str| {
+        fleet.handle_no_machine(Time(1), order, Some(&machine(name)), "too long");
+        journal.set_machines(fleet.kept());
+        journal.write().unwrap();
+        loaded(&memory).machines[0].clone()
+    };
+    let label = "h".repeat(61);
+    let kept = keep(&[&*label; 4].join("."));
+    assert_eq!((&*kept.id, &*kept.address), ("", ""));
+    assert_eq!(keep(&label).id, "vm-17");
 }

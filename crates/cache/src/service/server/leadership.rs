@@ -7,6 +7,9 @@
 //! place waits as long before it begins: then the other one's proof is over, and it writes no more.
 //!
 //! Where a lock keeps all others out, the proof is the lock.
+//!
+//! Claims and looks may take long: the thread makes both, so that a manager that waits for them, or for
+//! the other one's end, can be stopped.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -55,6 +58,8 @@ pub const PROOF_LEASE: Duration = Duration::from_secs(5);
 pub const PROOF_LEASE_MARGIN: Duration = Duration::from_secs(1);
 /// Between two questions.
 const ASK_EVERY: Duration = Duration::from_secs(1);
+/// Between two looks of a manager that waits, whether it is to stop.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// What threads that act for the manager look at.
 #[derive(Clone, Debug)]
@@ -129,9 +134,14 @@ pub(super) enum Stand {
 impl Leadership {
     /// The epoch, and who is asked about it from now on. `waker` is woken when an answer changes
     /// something. Where the manager before may run elsewhere, this returns when it can act no more:
-    /// what it left is to be read after that.
-    pub fn begin(claim: Claim, last: u64, waker: Waker) -> Result<(u64, Self), BeginError> {
-        let mut agreement = match claim {
+    /// what it left is to be read after that. Once `stop` is set it waits for nothing.
+    pub fn begin(
+        claim: Claim,
+        last: u64,
+        waker: Waker,
+        stop: &AtomicBool,
+    ) -> Result<(u64, Self), BeginError> {
+        let agreement = match claim {
             Claim::Lock => {
                 let proof = Proof::new(Time(u64::MAX));
                 let next = last.checked_add(1);
@@ -145,24 +155,33 @@ impl Leadership {
             }
             Claim::Agreed(agreement) => agreement,
         };
-        let asked_at = Time::now();
+        // Nothing is proven before the claim.
+        let proof = Proof::new(Time(0));
+        let (end, ended) = channel();
+        let (tell, claimed) = channel();
+        let shared = Arc::new(Shared::default());
+        let asker = Asker {
+            agreement,
+            proof: proof.clone(),
+            shared: Arc::clone(&shared),
+            waker,
+        };
+        let builder = std::thread::Builder::new().name("cenote-leadership".to_owned());
+        let ask = move || asker.run(last, &tell, &ended);
+        builder.spawn(ask).map_err(BeginError::System)?;
         let Claimed {
             epoch,
             may_have_rival,
-        } = agreement.claim(last).map_err(BeginError::Refused)?;
-        let proof = Proof::new(asked_at.after(PROOF_LEASE));
-        let (end, ended) = channel();
-        let shared = Arc::new(Shared::default());
-        let of_thread = (Arc::clone(&shared), proof.clone());
-        let ask = move || {
-            let (shared, proof) = of_thread;
-            ask_again_and_again(&mut *agreement, epoch, &proof, &shared, &waker, &ended);
-        };
-        let builder = std::thread::Builder::new().name("cenote-leadership".to_owned());
-        builder.spawn(ask).map_err(BeginError::System)?;
+        } = told(&claimed, stop)?;
         if may_have_rival {
             tracing::info!("waits until the manager before it, elsewhere, cannot act");
-            std::thread::sleep(PROOF_LEASE + PROOF_LEASE_MARGIN);
+            let over = Time::now().after(PROOF_LEASE + PROOF_LEASE_MARGIN);
+            while Time::now() < over {
+                if stop.load(Ordering::Relaxed) {
+                    return Err(BeginError::Stopped);
+                }
+                std::thread::sleep(LOOK_EVERY);
+            }
         }
         let asked = Some(Asked { shared, _end: end });
         let mut begun = Self {
@@ -226,39 +245,86 @@ impl Leadership {
 }
 
 /// Why no manager begins.
+#[derive(Debug)]
 pub(super) enum BeginError {
     /// The agreement does not have it.
     Refused(String),
+    /// It is to stop.
+    Stopped,
     /// There is no thread to be had.
     System(std::io::Error),
 }
 
-fn ask_again_and_again(
-    agreement: &mut dyn Agreement,
-    epoch: u64,
-    proof: &Proof,
-    shared: &Shared,
-    waker: &Waker,
-    ended: &Receiver<()>,
-) {
-    while ended.recv_timeout(ASK_EVERY) == Err(RecvTimeoutError::Timeout) {
+/// What came of the claim, unless the manager is to stop before.
+fn told(
+    claimed: &Receiver<Result<Claimed, String>>,
+    stop: &AtomicBool,
+) -> Result<Claimed, BeginError> {
+    loop {
+        match claimed.recv_timeout(LOOK_EVERY) {
+            Ok(said) => return said.map_err(BeginError::Refused),
+            Err(RecvTimeoutError::Timeout) if stop.load(Ordering::Relaxed) => {
+                return Err(BeginError::Stopped);
+            }
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => {
+                let why = "the thread that claims an epoch has ended".to_owned();
+                return Err(BeginError::Refused(why));
+            }
+        }
+    }
+}
+
+/// What the thread that asks has.
+struct Asker {
+    agreement: Box<dyn Agreement>,
+    proof: Proof,
+    shared: Arc<Shared>,
+    waker: Waker,
+}
+
+impl Asker {
+    /// Claims an epoch after `last`, and asks about it until nobody wants to know any more.
+    fn run(mut self, last: u64, tell: &Sender<Result<Claimed, String>>, ended: &Receiver<()>) {
         let asked_at = Time::now();
-        let held = proof.holds(asked_at);
-        let error = match agreement.is_last(epoch) {
-            Ok(true) => {
-                proof.prolong(asked_at);
-                None
+        let claimed = self.agreement.claim(last);
+        let epoch = claimed.as_ref().ok().map(|claimed| claimed.epoch);
+        if epoch.is_some() {
+            self.proof.prolong(asked_at);
+        }
+        if tell.send(claimed).is_ok()
+            && let Some(epoch) = epoch
+        {
+            self.ask_again_and_again(epoch, ended);
+        }
+    }
+
+    fn ask_again_and_again(&mut self, epoch: u64, ended: &Receiver<()>) {
+        while ended.recv_timeout(ASK_EVERY) == Err(RecvTimeoutError::Timeout) {
+            let asked_at = Time::now();
+            let held = self.proof.holds(asked_at);
+            let error = match self.agreement.is_last(epoch) {
+                Ok(true) => {
+                    self.proof.prolong(asked_at);
+                    None
+                }
+                Ok(false) => {
+                    self.shared.is_superseded.store(true, Ordering::Relaxed);
+                    self.waker.wake();
+                    return;
+                }
+                Err(error) => Some(error),
+            };
+            let mut told = self
+                .shared
+                .error
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
+            *told = error;
+            drop(told);
+            if held != self.proof.holds(Time::now()) {
+                self.waker.wake();
             }
-            Ok(false) => {
-                shared.is_superseded.store(true, Ordering::Relaxed);
-                waker.wake();
-                return;
-            }
-            Err(error) => Some(error),
-        };
-        *shared.error.lock().unwrap_or_else(PoisonError::into_inner) = error;
-        if held != proof.holds(Time::now()) {
-            waker.wake();
         }
     }
 }
@@ -277,5 +343,38 @@ mod tests {
         assert!(proof.holds(at(4)) && !proof.is_ageing(at(4)));
         let lock = Proof::new(Time(u64::MAX));
         assert!(!lock.is_ageing(at(1000)));
+    }
+
+    /// One that answers claims late, or never; who claimed before may still run.
+    struct Slow(Receiver<()>);
+
+    impl Agreement for Slow {
+        fn claim(&mut self, last: u64) -> Result<Claimed, String> {
+            self.0.recv().expect_err("nothing is sent");
+            Ok(Claimed {
+                epoch: last + 1,
+                may_have_rival: true,
+            })
+        }
+
+        fn is_last(&mut self, _: u64) -> Result<bool, String> {
+            Ok(true)
+        }
+    }
+
+    #[test]
+    fn one_that_is_to_stop_waits_neither_for_its_claim_nor_for_the_end_of_a_rival() {
+        for answers in [false, true] {
+            let (answer, answered) = channel();
+            // A claim is answered when this is gone.
+            let unanswered = Some(answer).filter(|_| !answers);
+            let claim = Claim::Agreed(Box::new(Slow(answered)));
+            let begun_at = Time::now();
+            let stop = AtomicBool::new(true);
+            let begun = Leadership::begin(claim, 3, Waker::new().unwrap(), &stop);
+            assert!(matches!(begun, Err(BeginError::Stopped)), "{answers}");
+            assert!(Time::now() < begun_at.after(PROOF_LEASE), "{answers}");
+            drop(unanswered);
+        }
     }
 }

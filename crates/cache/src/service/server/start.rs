@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use cenote_fabric::{Address, ClientId, ClusterKey, Hello, Listener, Time, Waker, connector};
@@ -64,17 +65,21 @@ pub enum StartError {
     /// Another manager has it.
     #[error("{0}")]
     Claim(String),
+    /// It was to stop while it waited.
+    #[error("stopped before it began")]
+    Stopped,
     /// No address can be listened on, or the system refuses.
     #[error(transparent)]
     Fabric(#[from] cenote_fabric::Error),
 }
 
 impl Server {
-    /// Takes the cache over, or begins it. The caller keeps others out.
+    /// Takes the cache over, or begins it. The caller keeps others out. Once `stop` is set it waits no
+    /// more for those who agree on its epoch.
     ///
     /// # Errors
     /// [`StartError`]; no host has heard of it then.
-    pub fn start(mut config: Config) -> Result<Self, StartError> {
+    pub fn start(mut config: Config, stop: &AtomicBool) -> Result<Self, StartError> {
         let settings = config.settings;
         let identity = Identity {
             cache: settings.cache,
@@ -87,9 +92,10 @@ impl Server {
         let no_thread =
             |error| StartError::from(cenote_fabric::Error::os("start a thread".to_owned(), error));
         let claim = std::mem::replace(&mut config.claim, Claim::Lock);
-        let begun = Leadership::begin(claim, image.epoch, waker.clone());
+        let begun = Leadership::begin(claim, image.epoch, waker.clone(), stop);
         let (claimed, leadership) = begun.map_err(|error| match error {
             BeginError::Refused(why) => StartError::Claim(why),
+            BeginError::Stopped => StartError::Stopped,
             BeginError::System(error) => no_thread(error),
         })?;
         // Once more: until now the manager before may have written, elsewhere.

@@ -344,6 +344,21 @@ impl Server {
         machine: &Machine,
         demand: Demand,
     ) {
+        if !machine.is_short() {
+            let why = format!("the name, address or domain of {order} is too long");
+            return machines.fleet.handle_no_machine(now, order, None, &why);
+        }
+        // To give one of these back by its id would take it away from who uses it, or be done twice.
+        let known = self.manager.find_host(&machine.host.name);
+        let is_used = known.is_some_and(|host| machines.fleet.uses(host));
+        let refusal = match machines.fleet.is_given_back(order, &machine.id) {
+            true => Some("is being given back"),
+            false => is_used.then_some("was got already"),
+        };
+        if let Some(refusal) = refusal {
+            let why = format!("{} {refusal}", machine.id);
+            return machines.fleet.handle_no_machine(now, order, None, &why);
+        }
         let domain = &machine.host.domain;
         let owner = &self.manager.owner;
         let summary = |host| owner.summary(host);
@@ -352,11 +367,6 @@ impl Server {
             return machines
                 .fleet
                 .handle_no_machine(now, order, Some(machine), &why);
-        }
-        let known = self.manager.find_host(&machine.host.name);
-        if known.is_some_and(|host| machines.fleet.uses(host)) {
-            let why = format!("{} was got already", machine.id);
-            return machines.fleet.handle_no_machine(now, order, None, &why);
         }
         let Some(host) = self.take_host(now, machine.host.clone()) else {
             let why = format!("{}: no number is left for its host", machine.id);

@@ -4,13 +4,14 @@
 
 use std::io::{BufRead, BufReader, Write as _};
 use std::process::Command;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail};
 use cenote_cache::owner::Settings;
 use cenote_cache::service::journal::JournalFile;
-use cenote_cache::service::{Claim, Config, End, Server, Terms};
+use cenote_cache::service::{Claim, Config, End, Server, StartError, Terms};
 use cenote_cli::failure::{DONE, Failure};
 use cenote_cli::signals;
 use cenote_fabric::{Address, HostPort};
@@ -19,7 +20,7 @@ use super::claim::AtEtcd;
 use super::metrics::CacheMetrics;
 use super::supply;
 use crate::caches::{CHECKPOINT, CacheDir, LOG, Spec, hosts_of, journal_path};
-use crate::place::Which;
+use crate::place::{Loaded, Which};
 use crate::process::{self, Identity};
 use crate::service;
 
@@ -57,53 +58,21 @@ pub fn run(args: &Args) -> Result<u8> {
     let loaded = args.which.load()?;
     let cache = CacheDir::open(&loaded.dir, &args.name)?;
     let lock = cache.own()?;
-    let spec = cache.spec()?;
-    let (size, region, slab) = spec.sizes()?;
-    let count =
-        |many: u64, what| u32::try_from(many).with_context(|| format!("cache file: {what}"));
-    let settings = Settings {
-        cache: spec.id()?,
-        slab_bytes: slab.bytes(),
-        slabs_per_region: count(region.bytes() / slab.bytes().max(1), "region")?,
-        copies: spec.copies,
-        give_up_after: GIVE_UP_AFTER,
-    };
-    super::create::check(size, region, slab, spec.copies)?;
-    let listen: Result<Vec<Address>, _> = spec.listen.iter().map(|text| text.parse()).collect();
-    let mut addresses = vec![cache.socket()];
-    addresses.extend(listen.context("cache file: listen")?);
-    let config = Config {
-        settings,
-        regions: count(size.bytes() / region.bytes(), "size")?,
-        duration: spec.duration_s.map(Duration::from_secs),
-        terms: Terms {
-            configuration: spec.configuration.into(),
-        },
-        hosts: match &spec.catalogue {
-            Some(_) => Vec::new(),
-            None => hosts_of(&loaded.cluster)?,
-        },
-        supply: supply::of(&args.which, &loaded, &args.name, &spec)?,
-        key: loaded.key.clone(),
-        addresses,
-        journal: Box::new(JournalFile::new(&journal_path(&cache))),
-        checkpoint: Some(cache.folder().join(CHECKPOINT)),
-        claim: claimed(&cache, &spec)?,
-        clock: unix_seconds,
-    };
-    let mut server = Server::start(config).with_context(|| format!("cache {}", args.name))?;
+    // From here on others find it to stop it: it may be long until it serves.
+    let before = Identity::load(cache.folder()).ok().flatten();
     Identity::of(std::process::id())?.save(cache.folder())?;
+    let begun = begin(args, &loaded, &cache, &stop);
+    let Ok(Some(mut server)) = begun else {
+        // Another one that runs elsewhere may be noted there.
+        let restored = match before {
+            Some(before) => before.save(cache.folder()),
+            None => Identity::forget(cache.folder()),
+        };
+        begun.and(restored)?;
+        eprintln!("stopped before the manager of cache {} began", args.name);
+        return Ok(DONE);
+    };
     drop(reach.set(server.waker()));
-    if let Some(address) = &args.metrics {
-        let (cache, key) = (cache.clone(), loaded.key.clone());
-        CacheMetrics { cache, key }.serve(address, args.allow_remote)?;
-    }
-    let listening: Vec<String> = server.addresses().iter().map(Address::to_string).collect();
-    let line = format!("ready {} at {}", args.name, listening.join(" "));
-    let mut out = std::io::stdout();
-    writeln!(out, "{line}")
-        .and_then(|()| out.flush())
-        .context("announce on standard output")?;
     service::tell("READY=1");
     let end = server.run(&stop).context("wait for clients and hosts")?;
     service::tell("STOPPING=1");
@@ -128,6 +97,68 @@ pub fn run(args: &Args) -> Result<u8> {
     }
     drop(lock);
     Ok(DONE)
+}
+
+/// Takes the cache over and says so; `None`: it is to stop before.
+fn begin(
+    args: &Args,
+    loaded: &Loaded,
+    cache: &CacheDir,
+    stop: &AtomicBool,
+) -> Result<Option<Server>> {
+    let config = config(args, loaded, cache)?;
+    let server = match Server::start(config, stop) {
+        Err(StartError::Stopped) => return Ok(None),
+        other => other.with_context(|| format!("cache {}", args.name))?,
+    };
+    if let Some(address) = &args.metrics {
+        let (cache, key) = (cache.clone(), loaded.key.clone());
+        CacheMetrics { cache, key }.serve(address, args.allow_remote)?;
+    }
+    let listening: Vec<String> = server.addresses().iter().map(Address::to_string).collect();
+    let line = format!("ready {} at {}", args.name, listening.join(" "));
+    let mut out = std::io::stdout();
+    writeln!(out, "{line}")
+        .and_then(|()| out.flush())
+        .context("announce on standard output")?;
+    Ok(Some(server))
+}
+
+fn config(args: &Args, loaded: &Loaded, cache: &CacheDir) -> Result<Config> {
+    let spec = cache.spec()?;
+    let (size, region, slab) = spec.sizes()?;
+    let count =
+        |many: u64, what| u32::try_from(many).with_context(|| format!("cache file: {what}"));
+    let settings = Settings {
+        cache: spec.id()?,
+        slab_bytes: slab.bytes(),
+        slabs_per_region: count(region.bytes() / slab.bytes().max(1), "region")?,
+        copies: spec.copies,
+        give_up_after: GIVE_UP_AFTER,
+    };
+    super::create::check(size, region, slab, spec.copies)?;
+    let listen: Result<Vec<Address>, _> = spec.listen.iter().map(|text| text.parse()).collect();
+    let mut addresses = vec![cache.socket()];
+    addresses.extend(listen.context("cache file: listen")?);
+    Ok(Config {
+        settings,
+        regions: count(size.bytes() / region.bytes(), "size")?,
+        duration: spec.duration_s.map(Duration::from_secs),
+        terms: Terms {
+            configuration: spec.configuration.into(),
+        },
+        hosts: match &spec.catalogue {
+            Some(_) => Vec::new(),
+            None => hosts_of(&loaded.cluster)?,
+        },
+        supply: supply::of(&args.which, loaded, &args.name, &spec)?,
+        key: loaded.key.clone(),
+        addresses,
+        journal: Box::new(JournalFile::new(&journal_path(cache))),
+        checkpoint: Some(cache.folder().join(CHECKPOINT)),
+        claim: claimed(cache, &spec)?,
+        clock: unix_seconds,
+    })
 }
 
 /// Who keeps other managers of the cache out.
@@ -178,6 +209,7 @@ pub fn start(which: &Which, cache: &CacheDir) -> Result<()> {
         return Ok(());
     }
     cenote_cli::child::end(&mut child, cenote_cli::child::Signal::KILL);
+    Identity::forget_ended(cache.folder())?;
     let text = cache.folder().read(LOG)?.unwrap_or_default();
     let lines: Vec<&str> = text.lines().collect();
     let from = lines.len().saturating_sub(TAIL_LINES);
@@ -188,15 +220,22 @@ pub fn start(which: &Which, cache: &CacheDir) -> Result<()> {
     )
 }
 
-/// Ends the manager of a cache, if one runs here; whether one did.
+/// Ends the manager of a cache, if there is one; whether there was.
 ///
 /// # Errors
-/// It cannot be signalled, or does not end.
+/// It cannot be signalled, as one on another machine, or does not end.
 pub fn stop(cache: &CacheDir, limit: Duration) -> Result<bool> {
-    let Some(identity) = Identity::load(cache.folder())? else {
-        return Ok(false);
-    };
-    let Some(process) = identity.open()? else {
+    let identity = Identity::load(cache.folder())?;
+    let process = identity.map(|identity| identity.open()).transpose()?;
+    let Some(process) = process.flatten() else {
+        if cache.is_managed()? {
+            let name = cache.name();
+            let what = format!(
+                "cache {name} has a manager that this machine cannot stop, or that is starting"
+            );
+            let remedy = format!("try again, or cenote cache stop {name} where it runs");
+            return Err(Failure::new(what, remedy).into());
+        }
         Identity::forget(cache.folder())?;
         return Ok(false);
     };

@@ -64,14 +64,7 @@ pub fn serve(
     registry: Registry,
     unready: Unready,
 ) -> Result<SocketAddr> {
-    let address = listen_addresses::resolved("--metrics", at)?;
-    if !address.ip().is_loopback() && !allow_remote {
-        return Err(Failure::usage(
-            format!("--metrics {at}: reachable from other machines"),
-            "use a loopback address, or add --allow-remote",
-        )
-        .into());
-    }
+    let address = resolved(at, allow_remote)?;
     let listener = TcpListener::bind(address).map_err(|error| {
         let remedy = hints::of_listening(error.kind()).unwrap_or_default();
         Failure::new(format!("--metrics {at}: {error}"), remedy)
@@ -94,6 +87,22 @@ pub fn serve(
         })
         .context("start the metrics thread")?;
     Ok(bound)
+}
+
+/// Where [`serve`] listens.
+///
+/// # Errors
+/// The address is not loopback and `allow_remote` is not set, or it cannot be resolved.
+pub fn resolved(at: &HostPort, allow_remote: bool) -> Result<SocketAddr> {
+    let address = listen_addresses::resolved("--metrics", at)?;
+    if !address.ip().is_loopback() && !allow_remote {
+        return Err(Failure::usage(
+            format!("--metrics {at}: reachable from other machines"),
+            "use a loopback address, or add --allow-remote",
+        )
+        .into());
+    }
+    Ok(address)
 }
 
 /// Name, help, unit and value.

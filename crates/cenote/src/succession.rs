@@ -7,14 +7,15 @@
 //!   ends, and the next one gets them from it (`service`), each by its name.
 //!
 //! Either way the next process starts with an [`Inheritance`]. Invariant: nothing is given up
-//! here before the other side has it; a failed exec leaves this process as it was.
+//! here before the other side has it; a failed exec leaves this process as it was, and the manager
+//! keeps what it passed until the next process serves it.
 #![allow(
     unsafe_code,
     reason = "exec and descriptor flags have no safe wrapper in std"
 )]
 
 use std::convert::Infallible;
-use std::ffi::{CString, OsString};
+use std::ffi::{CString, OsStr, OsString};
 use std::fs::File;
 use std::io::{self, Read, Seek, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -49,37 +50,49 @@ pub fn this_program() -> Result<PathBuf> {
     std::env::current_exe().context("find this program's file")
 }
 
-/// What the process before this one left; empty when there was none.
-///
-/// # Errors
-/// It left something that cannot be used. What can be is closed, and with it the memory is gone.
-pub fn inheritance() -> Result<Inheritance> {
-    if let Some(number) = std::env::var_os(VARIABLE) {
-        let fd = number.to_str().and_then(|text| text.parse().ok());
-        let fd: RawFd = fd.with_context(|| format!("{VARIABLE} is not a number"))?;
-        return after_exec(fd).context("take over from the previous process");
-    }
-    let (mut state, mut memory) = (Vec::new(), Vec::new());
-    for (name, fd) in service::stored() {
-        service::forget(&name);
-        if name == STORED_STATE {
-            state = read_state(File::from(fd))?;
-        } else if let Some(index) = name.strip_prefix(STORED_SLAB) {
-            let index: usize = index.parse().with_context(|| format!("stored as {name}"))?;
-            memory.push((index, fd));
+/// Names under which the service manager keeps what it passed to this process.
+pub struct Kept(Vec<String>);
+
+impl Kept {
+    /// Has the manager drop all of it: this process has taken it over, or nobody can. Until then
+    /// the process that follows one that did not start gets it again.
+    pub fn forget(&mut self) {
+        for name in self.0.drain(..) {
+            service::forget(&name);
         }
     }
-    memory.sort_by_key(|(index, _)| *index);
-    let memory = memory.into_iter().map(|(_, fd)| fd).collect();
-    Ok(Inheritance { state, memory })
 }
 
-/// Whether this program was started only to say if it understands a state; its answer then.
-pub fn probed() -> Option<bool> {
+/// What the process before this one left, empty when there was none; and what of it the service
+/// manager keeps.
+///
+/// # Errors
+/// It left something that cannot be used. What can be is closed; the memory is gone unless the
+/// manager keeps it.
+pub fn inheritance() -> (Result<Inheritance>, Kept) {
+    if let Some(number) = std::env::var_os(VARIABLE) {
+        let inheritance = after_exec(&number).context("take over from the previous process");
+        return (inheritance, Kept(Vec::new()));
+    }
+    let stored = service::stored();
+    let names = stored.iter().map(|(name, _)| name.clone()).collect();
+    (from_store(stored), Kept(names))
+}
+
+/// Whether this program was started only to say if it could take over; the state to look at then.
+///
+/// # Errors
+/// It does not understand the state.
+pub fn probed() -> Option<Result<Vec<u8>>> {
     let path = std::env::var_os(PROBE)?;
     let state = File::open(path).map_err(anyhow::Error::from);
-    let state = state.and_then(read_state);
-    Some(state.is_ok_and(|state| Inheritance::is_understood(&state)))
+    Some(state.and_then(read_state).and_then(|state| {
+        if Inheritance::is_understood(&state) {
+            Ok(state)
+        } else {
+            bail!("this version does not understand the state of the host that runs")
+        }
+    }))
 }
 
 /// Becomes `program`, with this process's arguments and the daemon's slabs.
@@ -160,7 +173,9 @@ fn ask_first(program: &Path, state: &[u8]) -> Result<()> {
     Ok(())
 }
 
-fn after_exec(fd: RawFd) -> Result<Inheritance> {
+fn after_exec(number: &OsStr) -> Result<Inheritance> {
+    let fd = number.to_str().and_then(|text| text.parse().ok());
+    let fd: RawFd = fd.with_context(|| format!("{VARIABLE} is not a number"))?;
     let mut paper = File::from(take(fd)?);
     paper.rewind()?;
     let mut count = [0; 4];
@@ -173,6 +188,21 @@ fn after_exec(fd: RawFd) -> Result<Inheritance> {
     }
     let mut state = Vec::new();
     paper.take(STATE_BYTES_MAX).read_to_end(&mut state)?;
+    Ok(Inheritance { state, memory })
+}
+
+fn from_store(stored: Vec<(String, OwnedFd)>) -> Result<Inheritance> {
+    let (mut state, mut memory) = (Vec::new(), Vec::new());
+    for (name, fd) in stored {
+        if name == STORED_STATE {
+            state = read_state(File::from(fd))?;
+        } else if let Some(index) = name.strip_prefix(STORED_SLAB) {
+            let index: usize = index.parse().with_context(|| format!("stored as {name}"))?;
+            memory.push((index, fd));
+        }
+    }
+    memory.sort_by_key(|(index, _)| *index);
+    let memory = memory.into_iter().map(|(_, fd)| fd).collect();
     Ok(Inheritance { state, memory })
 }
 

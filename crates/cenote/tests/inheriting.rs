@@ -5,6 +5,7 @@ mod support;
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
+use std::net::TcpListener;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixDatagram;
@@ -229,7 +230,7 @@ fn key_in(folder: &Folder) -> ClusterKey {
 }
 
 /// Starts a host and waits for its line; the address in it.
-fn start(mut command: Command) -> (Killed, String) {
+fn start(command: &mut Command) -> (Killed, String) {
     let mut child = command.spawn().expect("the host starts");
     let mut line = String::new();
     let stdout = child.stdout.take().expect("stdout is piped");
@@ -247,7 +248,7 @@ fn a_program_that_replaces_itself_keeps_what_clients_hold() {
         format!("shm:{}/socket", folder.str()),
         "tcp:127.0.0.1:0".into(),
     ] {
-        let (host, address) = start(host_of(&folder, &address));
+        let (host, address) = start(&mut host_of(&folder, &address));
         let mut client = Client::connect(&key, &address, 1);
         let mut before = lend(&mut client);
         // More than once: the one that takes over hands over as well.
@@ -266,6 +267,59 @@ fn a_program_that_replaces_itself_keeps_what_clients_hold() {
             assert_eq!(client.write(&again, BYTES), Status::Ok);
         }
     }
+}
+
+#[test]
+fn an_upgrade_on_a_changed_machine_or_file_keeps_what_clients_hold() {
+    let folder = Folder::new();
+    let key = key_in(&folder);
+    let mut manager = Manager::new(&folder.path().join("notify"));
+    let somebody = TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = somebody.local_addr().unwrap();
+    let file = folder.path().join("host.toml");
+    let listen = "listen = [\"tcp:127.0.0.1:0\"]";
+    let write = |settings: &str| {
+        let always = "name = \"h\"\nkey = \"cluster.key\"\nslab = \"16M\"";
+        std::fs::write(&file, format!("{always}\n{settings}\n")).unwrap();
+    };
+    write(&format!("{listen}\nmemory = \"64M\""));
+    let mut command = cenote();
+    command.args(["host", "--config"]).arg(&file);
+    command.env("NOTIFY_SOCKET", folder.path().join("notify"));
+    let (host, address) = start(command.stdout(Stdio::piped()));
+    manager.listen_until("READY=1");
+    let mut client = Client::connect(&key, &address, 1);
+    let before = lend(&mut client);
+    let mut upgrade = || {
+        signal(host.0.id(), "HUP");
+        manager.listen_until("RELOADING=1");
+        manager.listen_until("READY=1");
+    };
+
+    // The next process would not start: this one goes on.
+    for wrong in [
+        format!("{listen}\nmemory = \"64M\"\nmetrics = \"0.0.0.0:0\""),
+        format!("{listen}\nmemory = \"64M\"\ncache_threads = 257"),
+        format!("listen = [\"tcp:127.0.0.1:0\", \"tcp:{taken}\"]\nmemory = \"64M\""),
+    ] {
+        write(&wrong);
+        upgrade();
+        let status = Client::connect(&key, &address, 2).status();
+        let expected = (before.incarnation, 2);
+        assert_eq!(
+            (status.incarnation, status.slabs.mapped),
+            expected,
+            "{wrong}"
+        );
+    }
+
+    // It starts with less memory than it is told to lend, and without metrics.
+    write(&format!(
+        "{listen}\nmemory = \"128G\"\nmetrics = \"{taken}\""
+    ));
+    upgrade();
+    let mut client = Client::connect(&key, &address, 1);
+    expect_inherited(&mut client, &before);
 }
 
 /// As much of systemd as there is between a service that ends and the one that starts.
@@ -397,7 +451,7 @@ fn a_service_that_is_restarted_gets_its_slabs_from_the_service_manager() {
         let mut first = host_of(&folder, &address);
         first.arg("--keep-slabs");
         service(&mut first);
-        let (mut host, address) = start(first);
+        let (mut host, address) = start(&mut first);
         manager.listen_until("READY=1");
         let mut client = Client::connect(&key, &address, 1);
         let before = lend(&mut client);
@@ -410,7 +464,7 @@ fn a_service_that_is_restarted_gets_its_slabs_from_the_service_manager() {
         next.arg("--keep-slabs");
         let mut next = manager.pass_to(&next);
         service(&mut next);
-        let (mut host, address) = start(next);
+        let (mut host, address) = start(&mut next);
         let mut client = Client::connect(&key, &address, 1);
         expect_inherited(&mut client, &before);
         manager.listen_until("READY=1");
@@ -429,7 +483,7 @@ fn a_service_that_is_restarted_gets_its_slabs_from_the_service_manager() {
         third.arg("--keep-slabs");
         let mut third = manager.pass_to(&third);
         service(&mut third);
-        let (mut host, address) = start(third);
+        let (mut host, address) = start(&mut third);
         let mut client = Client::connect(&key, &address, 1);
         assert_eq!(client.held(), held);
         manager.listen_until("READY=1");
@@ -443,7 +497,7 @@ fn a_service_that_is_restarted_gets_its_slabs_from_the_service_manager() {
         fourth.arg("--keep-slabs");
         let mut fourth = manager.pass_to(&fourth);
         service(&mut fourth);
-        let (host, address) = start(fourth);
+        let (host, address) = start(&mut fourth);
         let mut client = Client::connect(&key, &address, 1);
         assert_eq!(client.held(), []);
         manager.listen_until("READY=1");
@@ -459,12 +513,49 @@ fn a_service_that_is_restarted_gets_its_slabs_from_the_service_manager() {
 }
 
 #[test]
+fn a_start_that_fails_leaves_slabs_with_the_service_manager() {
+    let folder = Folder::new();
+    let key = key_in(&folder);
+    let notify = folder.path().join("notify");
+    let mut manager = Manager::new(&notify);
+    let mut first = host_of(&folder, "tcp:127.0.0.1:0");
+    first.arg("--keep-slabs").env("NOTIFY_SOCKET", &notify);
+    let (mut host, address) = start(&mut first);
+    let mut client = Client::connect(&key, &address, 1);
+    let before = lend(&mut client);
+    signal(host.0.id(), "TERM");
+    assert!(host.0.wait().unwrap().success());
+    manager.listen_until("FDSTORE=1\nFDNAME=cenote-slab-1");
+    assert_eq!(manager.stored.len(), 3, "{:?}", manager.stored);
+
+    let somebody = TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = format!("tcp:{}", somebody.local_addr().unwrap());
+    let mut second = manager.pass_to(&host_of(&folder, &taken));
+    let child = second.env("NOTIFY_SOCKET", &notify).spawn();
+    let mut failed = Killed(child.expect("the host starts"));
+    let ended = || failed.0.try_wait().unwrap().is_some();
+    wait_until("the host has ended", ended, String::new);
+    assert_eq!(failed.0.wait().unwrap().code(), Some(1));
+    let test = UnixDatagram::unbound().unwrap();
+    test.send_to(b"all is said", &notify).unwrap();
+    manager.listen_until("all is said");
+    assert_eq!(manager.stored.len(), 3, "{:?}", manager.said);
+
+    let mut third = manager.pass_to(&host_of(&folder, &address));
+    let (_host, address) = start(third.env("NOTIFY_SOCKET", &notify));
+    let mut client = Client::connect(&key, &address, 1);
+    expect_inherited(&mut client, &before);
+    manager.listen_until("READY=1");
+    assert!(manager.stored.is_empty(), "{:?}", manager.stored);
+}
+
+#[test]
 fn without_a_service_manager_to_keep_slabs_they_are_given_up_and_that_is_said() {
     let folder = Folder::new();
     let key = key_in(&folder);
     let mut command = host_of(&folder, "tcp:127.0.0.1:0");
     command.arg("--keep-slabs").stderr(Stdio::piped());
-    let (mut host, address) = start(command);
+    let (mut host, address) = start(&mut command);
     let mut client = Client::connect(&key, &address, 1);
     lend(&mut client);
     signal(host.0.id(), "TERM");

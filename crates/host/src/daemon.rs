@@ -128,13 +128,15 @@ impl Daemon {
         Self::start_with(config, Inheritance::default())
     }
 
-    /// Whether what the settings say of headroom fits this machine; memory and addresses are looked
-    /// at when it starts.
+    /// Whether a process with these settings would start with the `state` that another one hands over,
+    /// as far as can be told while that one listens.
     ///
     /// # Errors
-    /// `Config`.
-    pub fn check(config: &Config) -> Result<()> {
-        Watch::open(config, None, Duration::ZERO).map(drop)
+    /// As [`Daemon::start_with`].
+    pub fn check(mut config: Config, state: &[u8]) -> Result<()> {
+        let inherited = Inherited::read(state)?;
+        settle(&mut config, &inherited, Machine::read())?;
+        inherited.try_addresses(&config)
     }
 
     /// As [`Daemon::start`], with the slabs that an earlier process of this host had lent. They
@@ -167,12 +169,8 @@ impl Daemon {
         inheritance: Inheritance,
         running: Running,
     ) -> Result<Self> {
-        let mut machine = Machine::read();
         let inherited = inherit(inheritance, config.huge_pages)?;
-        inherited.adjust(&mut config, &mut machine);
-        config.check(&machine)?;
-        let locked = config.decide_lock(&machine)?;
-        let watch = Watch::open(&config, None, Duration::from_nanos(Time::now().0))?;
+        let (locked, watch) = settle(&mut config, &inherited, Machine::read())?;
         let options = RegionOptions {
             huge: config.huge_pages,
             // Reserved pages that are given back are of no use to other programs, so a host that
@@ -449,6 +447,25 @@ impl Daemon {
             }
         }
     }
+}
+
+/// Fits the settings to what was inherited and holds them against the machine: whether memory is
+/// locked, and the watch of a host that has a headroom.
+///
+/// # Errors
+/// As [`Daemon::start_with`].
+fn settle(
+    config: &mut Config,
+    inherited: &Inherited,
+    mut machine: Machine,
+) -> Result<(bool, Option<Watch>)> {
+    // Before memory is capped: how much there is may change between a check and the start, and
+    // they must not decide differently for it.
+    let locked = config.decide_lock(&machine)?;
+    inherited.adjust(config, &mut machine);
+    config.check(&machine)?;
+    let watch = Watch::open(config, None, Duration::from_nanos(Time::now().0))?;
+    Ok((locked, watch))
 }
 
 #[cfg(test)]

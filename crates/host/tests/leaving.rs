@@ -304,6 +304,44 @@ fn slabs_that_are_lent_keep_their_size_whatever_is_configured() {
 }
 
 #[test]
+fn whether_the_next_process_would_start_is_told_while_this_one_listens() {
+    for fabric in [Fabric::Shm, Fabric::Tcp] {
+        let lab = Lab::new(fabric);
+        let same = lab.config("h", 4);
+        let daemon = Daemon::start(same.clone()).unwrap();
+        let (state, _) = daemon.handover();
+        let check = |config: &cenote_host::Config| Daemon::check(config.clone(), &state);
+        check(&same).unwrap();
+        // With the port that the system chose, and one more address.
+        let mut more = same.clone();
+        more.addresses = daemon.addresses();
+        more.addresses.push("tcp:127.0.0.1:0".parse().unwrap());
+        check(&more).unwrap();
+
+        let other = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let taken = format!("tcp:{}", other.local_addr().unwrap());
+        more.addresses[1] = taken.parse().unwrap();
+        let refused = check(&more);
+        assert!(
+            matches!(
+                refused,
+                Err(Error::Fabric(FabricError::AddressInUse { .. }))
+            ),
+            "{refused:?}"
+        );
+        let mut wrong = same.clone();
+        wrong.cache_threads = 257;
+        assert!(matches!(check(&wrong), Err(Error::Config { .. })));
+        // More than any machine has: no reason for who takes over.
+        let mut greedy = same.clone();
+        greedy.memory_bytes = (1 << 20) * SLAB_BYTES;
+        check(&greedy).unwrap();
+        let unread = Daemon::check(same, b"nonsense");
+        assert!(matches!(unread, Err(Error::Inheritance(_))));
+    }
+}
+
+#[test]
 fn memory_that_does_not_belong_to_the_state_is_refused() {
     let lab = Lab::new(Fabric::Tcp);
     let start = |inheritance| Daemon::start_with(lab.config("h", 4), inheritance).map(drop);

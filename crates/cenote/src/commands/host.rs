@@ -90,12 +90,13 @@ impl Args {
 }
 
 pub fn run(args: &Args) -> Result<u8> {
-    if let Some(understood) = succession::probed() {
+    if let Some(state) = succession::probed() {
+        let state = state?;
         // A version before this one asks without its arguments.
-        if understood && std::env::args_os().len() > 2 {
-            would_start(&args.lend.settings()?)?;
+        if std::env::args_os().len() > 2 {
+            would_start(&args.lend.settings()?, &state)?;
         }
-        return Ok(if understood { DONE } else { FAILED });
+        return Ok(DONE);
     }
     match &args.order {
         None => lend(&args.lend.settings()?),
@@ -127,11 +128,16 @@ impl Reach {
     }
 }
 
-/// Whether these settings let a host begin, as far as can be told while another one has its place.
-fn would_start(settings: &Settings) -> Result<()> {
+/// Whether a host with these settings could take over from the one that runs, which has this state:
+/// all that [`lend`] would fail on, as far as can be told while that one has its place.
+fn would_start(settings: &Settings, state: &[u8]) -> Result<()> {
     let key = load_key(&settings.key)?;
-    Daemon::check(&settings.host_config(&key)?)
-        .with_context(|| format!("settings of host {}", settings.name))
+    Daemon::check(checked(settings, &key)?, state)
+        .with_context(|| format!("settings of host {}", settings.name))?;
+    if let Some(address) = &settings.metrics {
+        crate::metrics::resolved(address, settings.allow_remote)?;
+    }
+    Ok(())
 }
 
 fn lend(settings: &Settings) -> Result<u8> {
@@ -140,16 +146,17 @@ fn lend(settings: &Settings) -> Result<u8> {
     let stop = signals::on_stop_or_hangup(move |_| at_stop.wake(), move || at_hangup.upgrade())?;
     let program = succession::this_program()?;
     let key = load_key(&settings.key)?;
+    let (inheritance, mut kept) = succession::inheritance();
     // Its clients rebuild what is lost; a host that does not start serves nobody.
-    let lost = |error: &anyhow::Error| {
+    let mut lost = |error: &anyhow::Error| {
         tracing::error!(
             error = format!("{error:#}"),
             "the previous process's slabs are lost"
         );
+        // The next process could not use them either, and they are memory.
+        kept.forget();
     };
-    let inheritance = succession::inheritance()
-        .inspect_err(lost)
-        .unwrap_or_default();
+    let inheritance = inheritance.inspect_err(&mut lost).unwrap_or_default();
     let succeeds = !inheritance.state.is_empty();
     let span = tracing::info_span!(
         "start host",
@@ -172,22 +179,19 @@ fn lend(settings: &Settings) -> Result<u8> {
         unreachable!("set once, here");
     }
     let addresses = daemon.addresses();
-    if let Some(address) = &settings.metrics {
-        let mut registry = Registry::default();
-        let host = HostMetrics {
-            address: addresses[0].to_string(),
-            key,
-        };
-        registry.register_collector(Box::new(host.clone()));
-        let unready = Box::new(move || host.unready());
-        let bound = crate::metrics::serve(address, settings.allow_remote, registry, unready)?;
-        eprintln!("metrics at http://{bound}/metrics");
+    match serve_metrics(settings, key, &addresses[0]) {
+        // Clients would lose what is lent, for figures.
+        Err(error) if succeeds => {
+            tracing::error!(error = format!("{error:#}"), "metrics are not served");
+        }
+        served => served?,
     }
     let announced = announce(&announcement(&settings.name, &addresses));
     if !succeeds {
         announced.context("announce on standard output")?;
     }
     service::watch(daemon.beats())?;
+    kept.forget();
     service::tell("READY=1");
     loop {
         let end = daemon.run(&stop)?;
@@ -206,6 +210,22 @@ fn lend(settings: &Settings) -> Result<u8> {
             End::Stopped | End::Drained => return Ok(DONE),
         }
     }
+}
+
+fn serve_metrics(settings: &Settings, key: ClusterKey, address: &Address) -> Result<()> {
+    let Some(at) = &settings.metrics else {
+        return Ok(());
+    };
+    let mut registry = Registry::default();
+    let host = HostMetrics {
+        address: address.to_string(),
+        key,
+    };
+    registry.register_collector(Box::new(host.clone()));
+    let unready = Box::new(move || host.unready());
+    let bound = crate::metrics::serve(at, settings.allow_remote, registry, unready)?;
+    eprintln!("metrics at http://{bound}/metrics");
+    Ok(())
 }
 
 /// Ends with lent memory in the service manager's hands; without one that takes it, as ever.
@@ -233,6 +253,13 @@ fn announce(line: &str) -> std::io::Result<()> {
 }
 
 fn start(settings: &Settings, key: &ClusterKey, inheritance: Inheritance) -> Result<Daemon> {
+    let config = checked(settings, key)?;
+    Daemon::start_with(config, inheritance).with_context(|| format!("start host {}", settings.name))
+}
+
+/// The settings as the daemon takes them, held against this process's limits and the folders that
+/// they name.
+fn checked(settings: &Settings, key: &ClusterKey) -> Result<cenote_host::Config> {
     let config = settings.host_config(key)?;
     limits::check_open_files(&format!("host {}", settings.name), descriptors(&config))?;
     for address in &config.addresses {
@@ -240,7 +267,7 @@ fn start(settings: &Settings, key: &ClusterKey, inheritance: Inheritance) -> Res
             Folder::check_for_socket(path).context("--listen")?;
         }
     }
-    Daemon::start_with(config, inheritance).with_context(|| format!("start host {}", settings.name))
+    Ok(config)
 }
 
 /// Whether a host did not start for what it was left, and would without.

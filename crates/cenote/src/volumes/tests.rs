@@ -222,7 +222,7 @@ fn a_volume_without_a_name_of_an_earlier_process_of_this_number_is_forgotten() {
     // In a container that shares the folder a process of the same number may run.
     let owner = volumes.own(&ours).unwrap();
     volumes.forget_unnamed().unwrap();
-    assert_eq!(volumes.names().unwrap(), [ours.clone()]);
+    assert_eq!(volumes.names().unwrap(), [&*ours]);
     drop(owner);
     // One that runs may be about to own it.
     let other = format!("{UNNAMED}{}", std::os::unix::process::parent_id());

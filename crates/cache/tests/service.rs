@@ -15,7 +15,7 @@ use cenote_cache::owner::{LEASE, Settings};
 use cenote_cache::random::Random;
 use cenote_cache::service::journal::{JournalFile, Log};
 use cenote_cache::service::message::{ToClient, ToManager, VERSION};
-use cenote_cache::service::question::{Answer, Question, Status};
+use cenote_cache::service::question::{Answer, Question};
 use cenote_cache::service::{
     Cache, CallError, Claim, Config, End, Options, Server, StartError, Supply, Terms, ask,
 };
@@ -389,10 +389,7 @@ fn a_host_that_has_another_name_in_the_cluster_file_keeps_its_bytes() {
 }
 
 /// The next message that is there within the deadline.
-fn next_message(session: &mut dyn Session) -> ToClient {
-    next_within(session, DEADLINE).expect("nothing comes")
-}
-
+/// What the manager says next; `None` if it says nothing for so long.
 fn next_within(session: &mut dyn Session, limit: Duration) -> Option<ToClient> {
     let deadline = Instant::now() + limit;
     loop {

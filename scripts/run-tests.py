@@ -273,7 +273,6 @@ def main():
 # What is asked of the sources alone.
 CHECKS = [
     Program("unsafe", [sys.executable, "-B", "scripts/check-unsafe.py"]),
-    Program("doctests", [sys.executable, "-B", "scripts/check-doctests.py"]),
     Program("features", [sys.executable, "-B", "scripts/test-shipped.py", "features"]),
 ]
 # The programs without what is for tests. It replaces the program that tests run.

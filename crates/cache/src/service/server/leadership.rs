@@ -175,13 +175,7 @@ impl Leadership {
         } = told(&claimed, stop)?;
         if may_have_rival {
             tracing::info!("waits until the manager before it, elsewhere, cannot act");
-            let over = Time::now().after(PROOF_LEASE + PROOF_LEASE_MARGIN);
-            while Time::now() < over {
-                if stop.load(Ordering::Relaxed) {
-                    return Err(BeginError::Stopped);
-                }
-                std::thread::sleep(LOOK_EVERY);
-            }
+            wait(PROOF_LEASE + PROOF_LEASE_MARGIN, stop, |_| false)?;
         }
         let asked = Some(Asked { shared, _end: end });
         let mut begun = Self {
@@ -189,6 +183,10 @@ impl Leadership {
             asked,
             held: true,
         };
+        // A claim may have taken longer than it proves: the next look does.
+        wait(PROOF_LEASE, stop, |now| {
+            begun.holds(now) || begun.is_superseded()
+        })?;
         let now = Time::now();
         match begun.look(now) {
             Stand::AsBefore => Ok((epoch, begun)),
@@ -214,10 +212,15 @@ impl Leadership {
         self.proof.is_ageing(now)
     }
 
+    /// Whether another manager is known to have followed.
+    fn is_superseded(&self) -> bool {
+        let asked = self.asked.as_ref();
+        asked.is_some_and(|asked| asked.shared.is_superseded.load(Ordering::Relaxed))
+    }
+
     /// What changed since the last look.
     pub fn look(&mut self, now: Time) -> Stand {
-        let asked = self.asked.as_ref();
-        if asked.is_some_and(|asked| asked.shared.is_superseded.load(Ordering::Relaxed)) {
+        if self.is_superseded() {
             return Stand::Superseded;
         }
         let held = std::mem::replace(&mut self.held, self.proof.holds(now));
@@ -272,6 +275,25 @@ fn told(
                 return Err(BeginError::Refused(why));
             }
         }
+    }
+}
+
+/// Waits until `is_over`, for so long at most, unless the manager is to stop before.
+fn wait(
+    limit: Duration,
+    stop: &AtomicBool,
+    is_over: impl Fn(Time) -> bool,
+) -> Result<(), BeginError> {
+    let end = Time::now().after(limit);
+    loop {
+        let now = Time::now();
+        if now >= end || is_over(now) {
+            return Ok(());
+        }
+        if stop.load(Ordering::Relaxed) {
+            return Err(BeginError::Stopped);
+        }
+        std::thread::sleep(LOOK_EVERY);
     }
 }
 
@@ -360,6 +382,31 @@ mod tests {
         fn is_last(&mut self, _: u64) -> Result<bool, String> {
             Ok(true)
         }
+    }
+
+    /// One that answers a claim when this proves nothing any more.
+    struct Late;
+
+    impl Agreement for Late {
+        fn claim(&mut self, last: u64) -> Result<Claimed, String> {
+            std::thread::sleep(PROOF_LEASE);
+            Ok(Claimed {
+                epoch: last + 1,
+                may_have_rival: false,
+            })
+        }
+
+        fn is_last(&mut self, _: u64) -> Result<bool, String> {
+            Ok(true)
+        }
+    }
+
+    #[test]
+    fn a_claim_that_takes_longer_than_it_proves_is_proven_by_the_next_look() {
+        let claim = Claim::Agreed(Box::new(Late));
+        let stop = AtomicBool::new(false);
+        let (epoch, begun) = Leadership::begin(claim, 3, Waker::new().unwrap(), &stop).unwrap();
+        assert!(epoch == 4 && begun.holds(Time::now()));
     }
 
     #[test]

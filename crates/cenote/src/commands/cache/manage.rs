@@ -41,9 +41,9 @@ pub struct Args {
 /// A host that is out of reach for longer is taken for dead. Clients of a cache have their data elsewhere,
 /// and are to have a whole cache again soon.
 const GIVE_UP_AFTER: Duration = Duration::from_secs(10);
-/// How long a manager may take to announce itself: it reads and writes at etcd, and may have to wait
-/// until the one before it, elsewhere, can act no more.
-const START_LIMIT: Duration = Duration::from_secs(30);
+/// How long a manager may take to announce itself: it reads and writes at etcd, may have to wait until
+/// the one before it, elsewhere, can act no more, and for a proof that it is the last.
+const START_LIMIT: Duration = Duration::from_secs(35);
 /// Lines of a log that an error shows.
 const TAIL_LINES: usize = 10;
 

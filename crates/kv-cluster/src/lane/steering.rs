@@ -57,7 +57,8 @@ impl Lane {
 
     /// Refuses flushes for owners of what it refuses that cannot be reached.
     pub(super) fn refuse_flushes(&mut self) {
-        for seat in &self.seats {
+        let refusing = self.seats.iter().filter(|seat| seat.refused.why.is_some());
+        for seat in refusing {
             let Some(view) = seat.member.view() else {
                 continue;
             };

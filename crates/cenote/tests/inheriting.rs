@@ -435,6 +435,19 @@ impl Manager {
     }
 }
 
+/// Has a host lend slabs and end, so that the service manager has them; where it was, and what it lent.
+fn leave_slabs(host: &mut Command, manager: &mut Manager, key: &ClusterKey) -> (String, Before) {
+    let (mut host, address) = start(host);
+    manager.listen_until("READY=1");
+    let mut client = Client::connect(key, &address, 1);
+    let before = lend(&mut client);
+    signal(host.0.id(), "TERM");
+    assert!(host.0.wait().unwrap().success());
+    manager.listen_until("FDSTORE=1\nFDNAME=cenote-slab-1");
+    assert_eq!(manager.stored.len(), 3, "{:?}", manager.stored);
+    (address, before)
+}
+
 #[test]
 fn a_service_that_is_restarted_gets_its_slabs_from_the_service_manager() {
     let folder = Folder::new();
@@ -451,14 +464,7 @@ fn a_service_that_is_restarted_gets_its_slabs_from_the_service_manager() {
         let mut first = host_of(&folder, &address);
         first.arg("--keep-slabs");
         service(&mut first);
-        let (mut host, address) = start(&mut first);
-        manager.listen_until("READY=1");
-        let mut client = Client::connect(&key, &address, 1);
-        let before = lend(&mut client);
-        signal(host.0.id(), "TERM");
-        assert!(host.0.wait().unwrap().success());
-        manager.listen_until("FDSTORE=1\nFDNAME=cenote-slab-1");
-        assert_eq!(manager.stored.len(), 3, "{:?}", manager.stored);
+        let (address, before) = leave_slabs(&mut first, &mut manager, &key);
 
         let mut next = host_of(&folder, &address);
         next.arg("--keep-slabs");
@@ -520,13 +526,7 @@ fn a_start_that_fails_leaves_slabs_with_the_service_manager() {
     let mut manager = Manager::new(&notify);
     let mut first = host_of(&folder, "tcp:127.0.0.1:0");
     first.arg("--keep-slabs").env("NOTIFY_SOCKET", &notify);
-    let (mut host, address) = start(&mut first);
-    let mut client = Client::connect(&key, &address, 1);
-    let before = lend(&mut client);
-    signal(host.0.id(), "TERM");
-    assert!(host.0.wait().unwrap().success());
-    manager.listen_until("FDSTORE=1\nFDNAME=cenote-slab-1");
-    assert_eq!(manager.stored.len(), 3, "{:?}", manager.stored);
+    let (address, before) = leave_slabs(&mut first, &mut manager, &key);
 
     let somebody = TcpListener::bind("127.0.0.1:0").unwrap();
     let taken = format!("tcp:{}", somebody.local_addr().unwrap());

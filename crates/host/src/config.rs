@@ -188,10 +188,11 @@ const PAGE_BYTES: u64 = 4096;
 const SLABS_MAX: u64 = 1 << 20;
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
-    fn config() -> Config {
+    /// Of a host that is not started.
+    pub(crate) fn config() -> Config {
         Config {
             name: "h00".into(),
             domain: "h00".into(),

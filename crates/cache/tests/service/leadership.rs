@@ -2,6 +2,7 @@
 
 use std::io;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -112,6 +113,8 @@ fn a_manager_that_cannot_prove_that_it_is_the_last_leaves_the_journal_as_it_is()
 struct Slow {
     file: JournalFile,
     gate: Arc<Mutex<()>>,
+    /// Whether something came to be written while it was.
+    waited: Arc<AtomicBool>,
 }
 
 impl Log for Slow {
@@ -120,6 +123,8 @@ impl Log for Slow {
     }
 
     fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let is_taken = self.gate.try_lock().is_err();
+        self.waited.fetch_or(is_taken, Ordering::Relaxed);
         drop(self.gate.lock().unwrap());
         self.file.append(bytes)
     }
@@ -136,9 +141,11 @@ fn a_record_that_takes_longer_than_the_proof_is_told_to_nobody_before_the_next_o
     let told = Told(Arc::new(Mutex::new(Ok(true))));
     let gate = Arc::new(Mutex::new(()));
     let file = JournalFile::new(&world.folder.path().join("journal"));
+    let waited = Arc::new(AtomicBool::new(false));
     let slow = Slow {
         file,
         gate: Arc::clone(&gate),
+        waited: Arc::clone(&waited),
     };
     let claim = Claim::Agreed(Box::new(told.clone()));
     world
@@ -152,8 +159,11 @@ fn a_record_that_takes_longer_than_the_proof_is_told_to_nobody_before_the_next_o
     let (at, key) = (vec![world.address()], world.key.clone());
     let resize = Question::Resize { regions: 5 };
     let asking = std::thread::spawn(move || ask(at, &key, &resize, DEADLINE));
-    // The question is at the manager once its thread waits for the disk, so nobody else is answered.
-    std::thread::sleep(Duration::from_millis(500));
+    let deadline = Instant::now() + DEADLINE;
+    while !waited.load(Ordering::Relaxed) {
+        assert!(Instant::now() < deadline, "nothing is to be written");
+        std::thread::yield_now();
+    }
     told.say(Err("nobody answers"));
     std::thread::sleep(PROOF_LEASE + Duration::from_millis(1500));
     drop(shut);

@@ -205,30 +205,19 @@ impl Inheritance {
 mod tests {
     use std::time::Duration;
 
-    use cenote_fabric::{ClusterKey, WireProtection};
     use cenote_pool::control::{HeldSlab, Window};
     use cenote_pool::ledger::HandedClient;
 
     use super::*;
-    use crate::{Headroom, LockMemory};
+    use crate::Headroom;
 
     const SLAB_BYTES: u64 = 1 << 30;
 
     fn config() -> Config {
         Config {
-            name: "h00".into(),
-            domain: "h00".into(),
-            addresses: vec!["tcp:127.0.0.1:7000".parse().unwrap()],
             memory_bytes: 8 * SLAB_BYTES,
             slab_bytes: SLAB_BYTES / 8,
-            key: ClusterKey::generate().unwrap(),
-            huge_pages: false,
-            lock_memory: LockMemory::Auto,
-            clients_max: 8,
-            headroom: None,
-            page_traffic: WireProtection::default(),
-            cache_threads: 0,
-            modules: None,
+            ..crate::config::tests::config()
         }
     }
 

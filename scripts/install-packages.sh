@@ -41,6 +41,7 @@ etcd-server|test|the store in which a cluster of kv nodes agrees: tests of its c
 memcached|test demo apps bench|the unmodified program whose memory does not fit; the peer of our key-value store
 golang-go|test long|Porcupine, which judges histories of the store, gomemcache, one of its clients, and a collector of OpenTelemetry|go
 python3|test long|runs the test programs side by side|python3
+python3-numpy|test|arrays of a program whose heap is in a cluster
 python3-venv|test long|pymemcache and pylibmc, clients of the store; Helm and other tools of packages
 maven|long|fetches YCSB and spymemcached|mvn
 default-jdk-headless|long|YCSB, a client of the store|javac

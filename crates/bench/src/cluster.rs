@@ -184,6 +184,28 @@ impl LocalCluster {
         self.signal(index, libc::SIGKILL)
     }
 
+    /// Kills `count` hosts at once, spread over the cluster; their names.
+    ///
+    /// # Errors
+    /// When one has no process any more; then none was killed.
+    pub(crate) fn kill_spread(&self, count: usize) -> anyhow::Result<Vec<String>> {
+        let step = (self.host_count() / count.max(1)).max(1);
+        let victims = (1..self.host_count()).step_by(step).take(count);
+        let mut named = Vec::new();
+        for index in victims.clone() {
+            let name = self.name(index);
+            let pid = self.pid(index).with_context(|| format!("pid of {name}"))?;
+            if pid <= 1 {
+                bail!("{name} has no process of its own");
+            }
+            named.push(name.to_owned());
+        }
+        for index in victims {
+            self.kill(index)?;
+        }
+        Ok(named)
+    }
+
     /// Tells a host that its machine is taken back, as clouds and Kubernetes do: with SIGTERM.
     ///
     /// # Errors

@@ -138,7 +138,7 @@ fn on_cluster(
         let mut killed = None;
         // What is slow right after the kill counts to what follows it.
         let during = load.run(cluster::WHOLE_TIMEOUT, |_| {
-            let victims = cluster::kill(&cluster, options.kill_count)?;
+            let victims = cluster.kill_spread(options.kill_count)?;
             progress(&format!("killed {} with SIGKILL", victims.join(" and ")));
             let whole = device.wait_until_whole(&victims, interrupt)?;
             killed = Some((victims, whole));

@@ -1,10 +1,11 @@
-//! `cenote bench pager`: a program that touches pages, a part of which is resident: over a region
-//! of the paged heap, and over swap.
+//! `cenote bench pager`: programs of which a part of the memory is resident: in the paged heap, and
+//! over swap. One touches pages; the other is memcached (`program`).
 //!
-//! The program is the same (`touch`), in a process of its own (`worker`): a region bounds itself,
+//! The one that touches is the same (`touch`), in a process of its own (`worker`): a region bounds itself,
 //! swap is forced by the limit of a cgroup. Contenders take turns in each round; the median of the
 //! rounds is kept. A fault is a touch that takes longer than an access of memory can.
 
+mod program;
 pub(super) mod touch;
 pub(super) mod worker;
 
@@ -28,19 +29,32 @@ use touch::Pattern;
 pub use worker::{Job, work};
 use worker::{Told, Worker};
 
+/// A program that is measured.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Program {
+    /// It touches pages, by itself.
+    Touches,
+    /// memcached, which is loaded, at the largest resident share.
+    Memcached,
+}
+
 /// What to measure.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Folder for sockets and a swap file; made, and removed.
     pub dir: PathBuf,
+    /// Which programs; all if empty.
+    pub programs: Vec<Program>,
     /// `shm`, `tcp`, or both.
     pub transports: Vec<String>,
     /// Fault handlers of the region; several numbers are measured in turn.
     pub handlers: Vec<Handlers>,
     /// Kinds of swap beside it.
     pub slots: Vec<Slot>,
-    /// Memory of the program, in MiB.
+    /// Memory of the program that touches, in MiB.
     pub memory_mib: u64,
+    /// Bytes of values that memcached holds, in MiB.
+    pub values_mib: u64,
     /// How much of it is resident, in per cent.
     pub resident: Vec<u8>,
     /// How many threads touch it.
@@ -55,10 +69,12 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             dir: fresh(Path::new(ON_DISK), "pager"),
+            programs: Vec::new(),
             transports: vec!["shm".into(), "tcp".into()],
             handlers: vec![Handlers::default()],
             slots: vec![Slot::Coded, Slot::Nbdkit, Slot::Zram],
             memory_mib: 256,
+            values_mib: 256,
             resident: vec![50, 25],
             threads: vec![1, 2],
             rounds: 3,
@@ -71,8 +87,14 @@ impl Options {
     /// Makes it a matter of a minute: less memory, one round.
     pub fn shorten(&mut self) {
         self.memory_mib = 64;
+        // Not less: a cgroup of a few MiB whose pages are all in flight is killed, not waited for.
+        self.values_mib = 128;
         self.rounds = 1;
         self.seconds = 0.2;
+    }
+
+    fn has(&self, program: Program) -> bool {
+        self.programs.is_empty() || self.programs.contains(&program)
     }
 }
 
@@ -102,29 +124,53 @@ enum Contender {
 pub fn run(options: &Options) -> anyhow::Result<Vec<Row>> {
     check(options)?;
     let interrupt = Interrupt::catch()?;
-    let folder = Folder::make(options.dir.clone())?;
-    let bytes = options.memory_mib << 20;
-    let slots = Slots::prepare(&options.slots, &folder.0, bytes * 2, 1)?;
-    let scheme: Scheme = SCHEME.parse().expect("a scheme");
+    let _folder = Folder::make(options.dir.clone())?;
     let ways = options.transports.iter().flat_map(|transport| {
         let handlers = options.handlers.iter();
-        handlers.map(move |handlers| (transport, *handlers))
+        handlers.map(move |handlers| Contender::Region(transport.clone(), *handlers))
     });
-    let ways: Vec<(&String, Handlers)> = ways.collect();
-    // Ten splits to eight of data, and half as much again for slabs that do not fit.
-    let host_mib = (options.memory_mib * 10 / 8 * 3 / 2 / HOSTS as u64).next_multiple_of(16) + 16;
+    let ways: Vec<Contender> = ways.collect();
+    let mut rows = Vec::new();
+    if options.has(Program::Touches) {
+        rows.extend(touches(options, &ways, &interrupt)?);
+    }
+    if options.has(Program::Memcached) {
+        let swaps = options.slots.iter().map(|slot| Contender::Swap(*slot));
+        let all: Vec<Contender> = ways.iter().cloned().chain(swaps).collect();
+        rows.extend(program::run(options, &all, &interrupt)?);
+    }
+    Ok(rows)
+}
+
+/// Memory of each of the hosts for programs that take so much together, in MiB: ten splits to eight of
+/// data, and half as much again for slabs that do not fit.
+fn host_mib(memory_mib: u64) -> u64 {
+    (memory_mib * 10 / 8 * 3 / 2 / HOSTS as u64).next_multiple_of(16) + 16
+}
+
+/// The program that touches pages, over each way to a region and over each kind of swap.
+fn touches(
+    options: &Options,
+    ways: &[Contender],
+    interrupt: &Interrupt,
+) -> anyhow::Result<Vec<Row>> {
+    let bytes = options.memory_mib << 20;
+    let slots = Slots::prepare(&options.slots, &options.dir, bytes * 2, 1)?;
+    let scheme: Scheme = SCHEME.parse().expect("a scheme");
     let mut regions = Vec::new();
-    for (transport, handlers) in &ways {
-        let dir = folder.0.join(format!("{transport}-{handlers}"));
-        let more = ["--slab", "4M"];
+    for way in ways {
+        let Contender::Region(transport, handlers) = way else {
+            continue;
+        };
+        let dir = options.dir.join(format!("{transport}-{handlers}"));
+        let (host_mib, more) = (host_mib(options.memory_mib), ["--slab", "4M"]);
         let cluster = LocalCluster::start_in(&dir, HOSTS, host_mib, transport, &more)?;
         let job = Job {
             bytes,
             region: Some((cluster.file(), scheme, *handlers)),
         };
         // Dropped before its cluster.
-        let who = Contender::Region((*transport).clone(), *handlers);
-        regions.push((who, Worker::start(&job, None)?, cluster));
+        regions.push((way.clone(), Worker::start(&job, None)?, cluster));
         interrupt.check()?;
     }
     let name = format!("cenote-pager-{}", std::process::id());
@@ -141,7 +187,7 @@ pub fn run(options: &Options) -> anyhow::Result<Vec<Row>> {
             let (who, region, _) = &mut regions[index];
             for resident in &options.resident {
                 region.room(bytes / 100 * u64::from(*resident))?;
-                measure(options, &interrupt, who, *resident, region, &mut told)?;
+                measure(options, interrupt, who, *resident, region, &mut told)?;
             }
         }
         for index in turns(options.slots.len(), round) {
@@ -149,23 +195,16 @@ pub fn run(options: &Options) -> anyhow::Result<Vec<Row>> {
             let on = slots.on(slot)?;
             let limited = LiftOnDrop(&group);
             for resident in &options.resident {
-                squeeze(&group, peak / 100 * u64::from(*resident), &interrupt)?;
+                squeeze(&group, peak / 100 * u64::from(*resident), interrupt)?;
                 let who = Contender::Swap(slot);
-                measure(
-                    options,
-                    &interrupt,
-                    &who,
-                    *resident,
-                    &mut swapped,
-                    &mut told,
-                )?;
+                measure(options, interrupt, &who, *resident, &mut swapped, &mut told)?;
             }
             limited.lift()?;
             on.off()?;
         }
     }
     let ours = regions.into_iter().map(|(who, ..)| who).collect::<Vec<_>>();
-    Ok(rows(options, &ours, &told, &|slot| slots.name(slot)))
+    Ok(rows(options, &ours, &told, &|slot| name_of(slot, &slots)))
 }
 
 /// What would fail late is refused early.
@@ -187,6 +226,9 @@ fn check(options: &Options) -> anyhow::Result<()> {
         falling && below && !options.resident.is_empty(),
         "resident shares from 99 down to 10 per cent, the largest first"
     );
+    if options.has(Program::Memcached) {
+        program::check()?;
+    }
     area::refuse_others()
 }
 
@@ -227,6 +269,14 @@ fn measure(
     Ok(())
 }
 
+/// Peer name of a kind of swap.
+fn name_of(slot: Slot, slots: &Slots) -> String {
+    match slot {
+        Slot::Coded => "cenote swap, rs:8+2 shm".to_owned(),
+        other => slots.name(other),
+    }
+}
+
 fn rows(
     options: &Options,
     regions: &[Contender],
@@ -251,10 +301,7 @@ fn rows(
                 case.threads
             );
             for slot in &options.slots {
-                let peer = match slot {
-                    Slot::Coded => "cenote swap, rs:8+2 shm".to_owned(),
-                    other => name(*other),
-                };
+                let peer = name(*slot);
                 let both = (ours, &Contender::Swap(*slot));
                 for (metric, unit, more, figure) in metrics {
                     let pairs = told.pairs(both, case, figure);

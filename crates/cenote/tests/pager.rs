@@ -15,8 +15,8 @@ fn the_paged_heap_is_measured_beside_swap() {
     let lines: Vec<serde_json::Value> = (ended.stdout.lines())
         .map(|line| serde_json::from_str(line).expect("a JSON line"))
         .collect();
-    // Four patterns, one and two threads, three figures each.
-    assert_eq!(lines.len(), 4 * 2 * 3, "{ended:#?}");
+    // Four patterns, one and two threads, three figures each; memcached before and after a kill.
+    assert_eq!(lines.len(), 4 * 2 * 3 + 2 * 3, "{ended:#?}");
     for line in &lines {
         assert_eq!(line["bench"], "pager");
         assert_eq!(line["peer"], "cenote swap, rs:8+2 shm");
@@ -24,6 +24,13 @@ fn the_paged_heap_is_measured_beside_swap() {
             assert!(line[figure].is_number(), "{figure} in {line}");
         }
     }
+    let is_of_kill = |line: &&serde_json::Value| {
+        let case = line["case"].as_str();
+        case.is_some_and(|case| case.ends_with("memcached h1, two hosts killed"))
+    };
+    assert_eq!(lines.iter().filter(is_of_kill).count(), 3, "{ended:#?}");
+    let checked = ended.stderr.matches("values checked, none was wrong");
+    assert_eq!(checked.count(), 2, "{ended:#?}");
     // What was read ahead is told, and that pages were right is what the program checks itself.
     assert!(ended.stderr.contains("read ahead"), "{ended:#?}");
 }

@@ -197,6 +197,44 @@ fn python_at_a_quarter_of_its_memory_loses_nothing_when_two_hosts_die() {
     program.ends_well(24 * MIB);
 }
 
+const ARRAYS: &str = r#"
+import sys
+import numpy as np
+a = np.arange(6 << 20, dtype=np.float64)
+b = np.random.default_rng(1).permutation(3 << 20)
+print("filled", flush=True)
+assert sys.stdin.readline() == "go on\n"
+assert (a == np.arange(6 << 20)).all()
+a *= 2
+assert a.sum() == (6 << 20) * ((6 << 20) - 1)
+b.sort()
+assert (b == np.arange(3 << 20)).all()
+m = a[:1 << 20].reshape(1024, 1024)
+assert (m @ np.eye(1024) == m).all()
+assert (m.T.copy().T == m).all()
+"#;
+
+#[test]
+fn numpy_at_a_quarter_of_its_memory_loses_nothing_when_two_hosts_die() {
+    // Debian's: others on the path may have no NumPy.
+    let python = "/usr/bin/python3";
+    if is_skipped("NumPy", &[python]) {
+        return;
+    }
+    let imported = Command::new(python).args(["-c", "import numpy"]).output();
+    if !imported.is_ok_and(|output| output.status.success()) {
+        println!("skipped: NumPy under cenote run: needs python3-numpy");
+        return;
+    }
+    let folder = cluster("64M");
+    let program = ["env", "OPENBLAS_NUM_THREADS=1", python, "-c", ARRAYS];
+    let mut program = Program::start(&folder, "32M", "320M", &program);
+    program.expect_line("filled");
+    kill_two(&folder);
+    program.say("go on");
+    program.ends_well(32 * MIB);
+}
+
 const SMALL_BLOCKS: &str = r#"
 names = {str(i): i for i in range(400000)}
 assert all(names[str(i)] == i for i in range(400000))

@@ -170,6 +170,11 @@ impl Slots {
         })
     }
 
+    /// Our hosts, if some slot is on them.
+    pub(crate) fn cluster(&self) -> Option<&LocalCluster> {
+        self.cluster.as_ref()
+    }
+
     /// Peer name of a slot, with its version where it has one, and a disk with its own latency.
     pub(crate) fn name(&self, slot: Slot) -> String {
         let known = match slot {

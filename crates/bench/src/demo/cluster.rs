@@ -2,7 +2,6 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, bail};
 use serde_json::Value;
 
 use super::Options;
@@ -10,27 +9,6 @@ use super::report::Rebuild;
 use crate::cluster::LocalCluster;
 use crate::swap_rig::interrupt::Interrupt;
 use crate::swap_rig::our_swap::OurSwap;
-
-/// Kills `count` hosts at once, spread over the cluster; returns their names.
-pub(super) fn kill(cluster: &LocalCluster, count: usize) -> anyhow::Result<Vec<String>> {
-    let step = (cluster.host_count() / count.max(1)).max(1);
-    let victims = (1..cluster.host_count()).step_by(step).take(count);
-    let mut named = Vec::new();
-    for index in victims.clone() {
-        let name = cluster.name(index);
-        let pid = cluster
-            .pid(index)
-            .with_context(|| format!("pid of {name}"))?;
-        if pid <= 1 {
-            bail!("{name} has no process of its own");
-        }
-        named.push(name.to_owned());
-    }
-    for index in victims {
-        cluster.kill(index)?;
-    }
-    Ok(named)
-}
 
 /// Swap on the hosts' memory; dropping it turns it off.
 pub(super) struct SwapDevice(OurSwap);

@@ -1,4 +1,4 @@
-//! Debian's memcached as a child in a memory cgroup.
+//! Debian's memcached as a child: in a memory cgroup, or with its heap in a cluster's memory.
 
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -7,13 +7,26 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 use cenote_block::swap::cgroup::MemoryCgroup;
+use cenote_cli::program;
+use cenote_pager::Handlers;
 
-use super::child::{Killed, confine};
+use super::child::{Killed, confine, detach};
 
 /// A running memcached; dropping it kills it.
 pub(crate) struct Memcached {
     process: Killed,
     socket: PathBuf,
+}
+
+/// Where a memcached's memory is that does not fit into this machine's.
+pub(crate) struct Heap<'a> {
+    /// The folder of the cluster.
+    pub(crate) dir: &'a Path,
+    /// As `cenote run` takes them.
+    pub(crate) scheme: &'a str,
+    pub(crate) size_bytes: u64,
+    pub(crate) local_bytes: u64,
+    pub(crate) handlers: Handlers,
 }
 
 impl Memcached {
@@ -24,12 +37,30 @@ impl Memcached {
         group: &MemoryCgroup,
     ) -> anyhow::Result<Self> {
         let mut command = Command::new("memcached");
-        command.args(["-u", "root", "-m", &memory_mib.to_string(), "-s"]);
-        command
-            .arg(socket)
-            .stdin(Stdio::null())
-            .stdout(Stdio::null());
+        arguments(&mut command, socket, memory_mib);
         confine(&mut command, group)?;
+        Self::spawn(command, socket)
+    }
+
+    /// Starts it by `cenote run`, with its heap in the cluster's memory.
+    pub(crate) fn start_on(
+        socket: &Path,
+        memory_mib: u64,
+        heap: &Heap<'_>,
+    ) -> anyhow::Result<Self> {
+        let mut command = Command::new(program::cenote()?);
+        command.args(["run", "--scheme", heap.scheme]);
+        command.args(["--size", &heap.size_bytes.to_string()]);
+        command.args(["--local", &heap.local_bytes.to_string()]);
+        command.args(["--handlers", &heap.handlers.to_string()]);
+        command.arg("--dir").arg(heap.dir).args(["--", "memcached"]);
+        arguments(&mut command, socket, memory_mib);
+        detach(&mut command);
+        Self::spawn(command, socket)
+    }
+
+    fn spawn(mut command: Command, socket: &Path) -> anyhow::Result<Self> {
+        command.stdin(Stdio::null()).stdout(Stdio::null());
         let child = command.spawn().context("start memcached")?;
         let mut server = Self {
             process: Killed::new(child, "memcached"),
@@ -52,6 +83,11 @@ impl Memcached {
     pub(crate) fn socket(&self) -> &Path {
         &self.socket
     }
+}
+
+fn arguments(command: &mut Command, socket: &Path, memory_mib: u64) {
+    command.args(["-u", "root", "-m", &memory_mib.to_string(), "-s"]);
+    command.arg(socket);
 }
 
 const START_TIMEOUT: Duration = Duration::from_secs(10);

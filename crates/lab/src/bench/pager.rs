@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use anyhow::Result;
 use cenote_bench::Row;
 use cenote_bench::apps::Slot;
-use cenote_bench::pager::{self, Handlers, Job, Options};
+use cenote_bench::pager::{self, Handlers, Job, Options, Program};
 use cenote_cli::transport::Transport;
 use cenote_volume::Scheme;
 
@@ -15,11 +15,16 @@ use super::apps::SwapKind;
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:
   cenote bench pager --quick
+  cenote bench pager --program memcached --transport shm --resident 50
   cenote bench pager --transport shm --slots rs --resident 50 --rounds 5 --json
 
-The same program touches pages of a paged heap and of memory that swaps to each kind of swap. It needs
-root, no other swap, and the Debian packages that scripts/install-packages.sh lists for bench.")]
+The same programs run with a paged heap and with memory that swaps to each kind of swap: one touches
+pages, the other is memcached, under which two hosts are killed and all of whose values are checked. They
+need root, no other swap, and the Debian packages that scripts/install-packages.sh lists for bench.")]
 pub struct Args {
+    /// Program to measure; may be repeated [default: all]
+    #[arg(long, value_enum, value_name = "PROGRAM")]
+    program: Vec<Kind>,
     /// Transport to the hosts; may be repeated [default: shm and tcp]
     #[arg(long, value_enum)]
     transport: Vec<Transport>,
@@ -32,7 +37,7 @@ pub struct Args {
     /// Resident share of the memory in percent, largest first
     #[arg(long, value_name = "PERCENT", value_delimiter = ',', default_values_t = [50_u8, 25])]
     resident: Vec<u8>,
-    /// Memory of the program, in MiB
+    /// Memory of the program that touches pages, and bytes of memcached's values, in MiB
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(64..=65536))]
     memory: Option<u64>,
     /// Smoke test: less memory, one round
@@ -40,11 +45,30 @@ pub struct Args {
     quick: bool,
 }
 
+/// The programs.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum Kind {
+    /// Touches pages
+    Touches,
+    /// memcached, at the largest resident share, with two hosts killed
+    Memcached,
+}
+
+impl From<Kind> for Program {
+    fn from(kind: Kind) -> Self {
+        match kind {
+            Kind::Touches => Self::Touches,
+            Kind::Memcached => Self::Memcached,
+        }
+    }
+}
+
 pub fn run(args: &Args, rounds: Option<usize>) -> Result<Vec<Row>> {
     let mut options = Options::default();
     if args.quick {
         options.shorten();
     }
+    options.programs = args.program.iter().map(|one| Program::from(*one)).collect();
     super::choose(&mut options.transports, &args.transport);
     if !args.slots.is_empty() {
         options.slots = args.slots.iter().map(|one| Slot::from(*one)).collect();
@@ -54,6 +78,7 @@ pub fn run(args: &Args, rounds: Option<usize>) -> Result<Vec<Row>> {
     }
     options.resident.clone_from(&args.resident);
     options.memory_mib = args.memory.unwrap_or(options.memory_mib);
+    options.values_mib = args.memory.unwrap_or(options.values_mib);
     options.rounds = rounds.unwrap_or(options.rounds);
     pager::run(&options)
 }

@@ -48,8 +48,9 @@ use strangers::Strangers;
 const SPACES_MAX: usize = 1024;
 /// Connections that are accepted before others are served again.
 const ACCEPTS_MAX: usize = 16;
-/// How often those are listened to who were silent when they came, while the handler is awake. All
-/// of them cost as much as some faults; a program speaks when it comes.
+/// How often those are let in who come, and those listened to who were silent when they came, while
+/// the handler is awake: to look costs as much as a fault, since the kernel makes a socket before it
+/// finds that nobody is there.
 const HEARING_PERIOD: Duration = Duration::from_millis(1);
 /// How often pages are divided again, and ends looked for, while there is a reason.
 const PERIOD: Duration = SETTLE_PERIOD;
@@ -261,6 +262,9 @@ impl Work {
         let now = self.store.now();
         let mut heard = Vec::new();
         let mut is_busy = false;
+        if now < self.next_hearing {
+            return false;
+        }
         for _ in 0..ACCEPTS_MAX {
             if now < self.next_accept {
                 break;
@@ -286,12 +290,10 @@ impl Work {
                 }
             }
         }
-        if now >= self.next_hearing {
-            self.next_hearing = now + HEARING_PERIOD;
-            heard.append(&mut self.strangers.heard(hear));
-            while let Some(late) = self.strangers.late(now) {
-                answer(&late, libc::ETIMEDOUT);
-            }
+        self.next_hearing = now + HEARING_PERIOD;
+        heard.append(&mut self.strangers.heard(hear));
+        while let Some(late) = self.strangers.late(now) {
+            answer(&late, libc::ETIMEDOUT);
         }
         if let Some(count) = self.strangers.report(now) {
             reports::say(move || {

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! Empty  --fault--> Zeroing  --zeros-> Dirty    never stored: zeros, without I/O
-//! Stored --fault--> Fetching --read--> Clean    or Dirty, when somebody waits to write
+//! Stored --fault--> Fetching --read--> Clean    or Dirty, when somebody waits to write, or will
 //! Stored --ahead--> Ahead    --read--> Clean
 //! Clean  --write fault--> Dirty
 //! Clean  --chosen--> Stored                     dropped without a write
@@ -11,6 +11,10 @@
 //! ```
 //! Clean and Cleaning pages are write-protected, so that the first write is a fault; reads of them
 //! go on. A page is dropped only when it is protected and the store has its bytes.
+//!
+//! A page that was read and then written is likely to be so again (a program that counts uses in its
+//! objects): it comes back writable, which saves its second fault. One in [`LEARN_EVERY`] of them
+//! comes back protected all the same, so that one that is only read now is dropped without a write.
 //!
 //! Invariant: pages that are resident or on their way are at most [`Pages::room`]. Faults beyond
 //! wait for a page to go; pages go ahead of that, so that faults seldom wait.
@@ -31,6 +35,10 @@ pub const WRITES_MAX: u32 = 64;
 /// Pages that go at once, so that whoever drops them asks the kernel once: it interrupts every core
 /// that runs the program, which costs more than the drop.
 pub(crate) const BATCH_MAX: u32 = 32;
+
+/// Of pages that are likely to be written, each such comes back protected. Arbitrary: a needless
+/// write costs a part of a fault.
+const LEARN_EVERY: u32 = 8;
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum State {
@@ -67,9 +75,11 @@ struct Page {
     state: State,
     /// Whether the store has bytes of it, of now or of before.
     is_stored: bool,
+    /// Whether it was written after it had been read, when it was last seen.
+    is_rewritten: bool,
 }
 
-/// The pages of a shard of a heap. 16 bytes for each.
+/// The pages of a shard of a heap. 17 bytes for each.
 pub struct Pages {
     pages: Vec<Page>,
     queues: Queues,
@@ -91,6 +101,8 @@ pub struct Pages {
     arrived_at: Duration,
     /// Nothing is written before.
     retry_at: Duration,
+    /// Pages that came back and are likely to be written, modulo [`LEARN_EVERY`].
+    likely: u32,
     counters: Counters,
 }
 
@@ -105,6 +117,7 @@ impl Pages {
         let page = Page {
             state: State::Empty,
             is_stored: false,
+            is_rewritten: false,
         };
         Self {
             pages: vec![page; count as usize],
@@ -119,6 +132,7 @@ impl Pages {
             progress_at: Duration::ZERO,
             arrived_at: Duration::ZERO,
             retry_at: Duration::ZERO,
+            likely: 0,
             counters: Counters::default(),
         }
     }
@@ -230,6 +244,7 @@ impl Pages {
     /// A page that was protected is about to be changed.
     fn unprotect(&mut self, page: u32, next: State) {
         self.counters.write_faults += 1;
+        self.pages[page as usize].is_rewritten = true;
         self.queues.count_use(page);
         if !is_injected(InjectedFault::WriteUnseen) {
             self.set(page, next);
@@ -299,6 +314,10 @@ impl Pages {
                 self.settle(page, State::Dirty);
                 Arrival::Install { protected: false }
             }
+            State::Fetching if self.will_be_written(page) => {
+                self.settle(page, State::Dirty);
+                Arrival::Install { protected: false }
+            }
             State::Fetching | State::Ahead => {
                 if state == State::Ahead && is_injected(InjectedFault::PrefetchForgotten) {
                     self.pages[page as usize].is_stored = false;
@@ -311,6 +330,15 @@ impl Pages {
         };
         self.tick(now);
         arrival
+    }
+
+    /// Whether a page that is read is to come back writable.
+    fn will_be_written(&mut self, page: u32) -> bool {
+        if !self.pages[page as usize].is_rewritten {
+            return false;
+        }
+        self.likely = (self.likely + 1) % LEARN_EVERY;
+        self.likely != 0
     }
 
     /// A page that is to get zeros is out of the memory. Until then nobody may choose it to go:
@@ -418,6 +446,7 @@ impl Pages {
 
     fn erase(&mut self, page: u32) {
         self.queues.forget(page);
+        self.pages[page as usize].is_rewritten = false;
         if std::mem::take(&mut self.pages[page as usize].is_stored) {
             self.set(page, State::Erasing);
             self.actions.push_back(Action::Erase(page));
@@ -468,6 +497,7 @@ impl Pages {
     /// A page that was chosen leaves the memory.
     fn go(&mut self, page: u32) {
         self.counters.drops += 1;
+        self.pages[page as usize].is_rewritten &= self.pages[page as usize].state != State::Clean;
         self.leave();
         self.queues.go(page);
         let is_stored = self.pages[page as usize].is_stored;

@@ -127,6 +127,7 @@ impl Visits<'_> {
                 let (socket, room_mib) = (self.socket(), self.options.values_mib * 2);
                 let server = Memcached::start_on(&socket, room_mib, &heap)?;
                 self.work(who, &server, Some(&cluster), || Ok(()))?;
+                server.end()?;
             }
             Contender::Swap(slot) => {
                 let size_bytes = self.options.values_mib << 21;

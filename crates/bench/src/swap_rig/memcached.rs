@@ -49,7 +49,7 @@ impl Memcached {
         heap: &Heap<'_>,
     ) -> anyhow::Result<Self> {
         let mut command = Command::new(program::cenote()?);
-        command.args(["run", "--scheme", heap.scheme]);
+        command.args(["run", "--verbose", "--scheme", heap.scheme]);
         command.args(["--size", &heap.size_bytes.to_string()]);
         command.args(["--local", &heap.local_bytes.to_string()]);
         command.args(["--handlers", &heap.handlers.to_string()]);
@@ -77,6 +77,15 @@ impl Memcached {
             std::thread::sleep(Duration::from_millis(10));
         }
         Ok(server)
+    }
+
+    /// Ends it, so that whoever serves its memory tells what happened.
+    pub(crate) fn end(mut self) -> anyhow::Result<()> {
+        let pid = libc::pid_t::try_from(self.process.pid()).context("a pid")?;
+        // SAFETY: a child that was not waited for; no memory.
+        unsafe { libc::kill(pid, libc::SIGTERM) };
+        self.process.child().wait().context("wait for memcached")?;
+        Ok(())
     }
 
     /// Where it listens.

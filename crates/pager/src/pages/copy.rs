@@ -24,6 +24,7 @@ impl Pages {
             progress_at: self.progress_at,
             arrived_at: self.arrived_at,
             retry_at: self.retry_at,
+            likely: 0,
             counters: Counters::default(),
         };
         let mut writable = Vec::new();

@@ -109,3 +109,48 @@ fn what_is_read_does_not_wait_for_writes_that_do_not_end() {
     assert!(written.iter().all(|page| pages.is_resident(*page)));
     assert!(pages.resident() <= ROOM);
 }
+
+#[test]
+fn a_page_that_is_read_and_then_written_comes_back_writable_mostly() {
+    const ROOM: u32 = 32;
+    let mut pages = Pages::new(256, ROOM);
+    for page in &mut pages.pages {
+        (page.is_stored, page.state) = (true, State::Stored);
+    }
+    let now = Duration::ZERO;
+    // Does what the pages want, until `page` is gone.
+    let push_out = |pages: &mut Pages, page: u32| {
+        for other in (0..20).cycle().map(|index| 100 + index * index % 151) {
+            while let Some(action) = pages.next_action() {
+                match action {
+                    Action::Read(page) => _ = pages.read_done(page, true, now),
+                    Action::Write(page) => pages.write_done(page, Some(WrittenAs::Bytes), now),
+                    _ => {}
+                }
+            }
+            if !pages.is_resident(page) {
+                return;
+            }
+            pages.fault(other, false, now);
+        }
+    };
+    // Reads the page, and writes to it if that is a fault: how it had come back.
+    let visit = |pages: &mut Pages, page: u32, writes: bool| {
+        pages.fault(page, false, now);
+        serve_reads(pages, now);
+        let came_writable = pages.is_writable(page);
+        if writes && !came_writable {
+            pages.fault(page, true, now);
+        }
+        push_out(pages, page);
+        came_writable
+    };
+    assert!(!visit(&mut pages, 3, true), "nothing is known of it");
+    let writable = (0..32).filter(|_| visit(&mut pages, 3, true)).count();
+    assert_eq!(writable, 28, "one in eight comes back protected");
+    // Once nobody writes to it any more, that one is seen.
+    let writable = (0..32).filter(|_| visit(&mut pages, 3, false)).count();
+    assert_eq!(writable, 7);
+    // What is only read is never writable.
+    assert!((0..32).all(|_| !visit(&mut pages, 4, false)));
+}

@@ -378,6 +378,10 @@ impl Executor {
             {
                 return self.answer(request, Status::TimedOut);
             }
+            // The cache was closed since, so nobody can say until when a load counted.
+            (Some(_), None) if stores == Stores::InDoubt || loaded_by.is_some() => {
+                return self.answer(request, Status::TimedOut);
+            }
             (Some(outcome), _) => outcome,
             (None, Some(table)) if table.is_lapsing(self.now) => {
                 return self.await_lease(request);

@@ -26,7 +26,7 @@ mod table;
 #[cfg(feature = "wasm")]
 pub mod wasm;
 
-pub use library::{ECHO, FILTER, LOOKUP, Library, LoadError, MODULE_MAX, WALK, checksum};
+pub use library::{Compiled, ECHO, FILTER, LOOKUP, Library, LoadError, MODULE_MAX, WALK, checksum};
 pub use native::Native;
 pub use procedures::{Access, Grants, Procedures, Registry, RegistryError};
 pub use request::{

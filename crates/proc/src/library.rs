@@ -40,6 +40,13 @@ pub struct Library {
     runtime: OnceLock<Arc<Runtime>>,
 }
 
+/// A module that is compiled, and in no library so far.
+#[cfg(feature = "wasm")]
+pub struct Compiled(crate::wasm::Guest);
+/// A module that is compiled: there is none.
+#[cfg(not(feature = "wasm"))]
+pub struct Compiled(std::convert::Infallible);
+
 /// Why a module is not there.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
@@ -93,8 +100,16 @@ impl Library {
     ///
     /// # Errors
     /// [`LoadError`]; nothing was put in.
-    #[cfg(feature = "wasm")]
     pub fn load(&self, label: &Label, module: &[u8]) -> Result<(), LoadError> {
+        self.enter(label, self.compile(module)?)
+    }
+
+    /// Checks and compiles a module, which takes milliseconds and more, for [`Library::enter`].
+    ///
+    /// # Errors
+    /// [`LoadError`], but for its number or name.
+    #[cfg(feature = "wasm")]
+    pub fn compile(&self, module: &[u8]) -> Result<Compiled, LoadError> {
         let runtime = match self.runtime.get() {
             Some(runtime) => runtime,
             None => {
@@ -102,12 +117,21 @@ impl Library {
                 self.runtime.get_or_init(|| new)
             }
         };
-        let guest = runtime.compile(module)?;
+        Ok(Compiled(runtime.compile(module)?))
+    }
+
+    /// Puts in a module that was compiled.
+    ///
+    /// # Errors
+    /// Its number or name is taken; nothing was put in.
+    #[cfg(feature = "wasm")]
+    pub fn enter(&self, label: &Label, module: Compiled) -> Result<(), LoadError> {
         let Label {
             id, name, version, ..
         } = label;
         let grants = label.grants.clone();
-        Ok(self.registry.load(*id, name, *version, grants, guest)?)
+        let entered = self.registry.load(*id, name, *version, grants, module.0);
+        Ok(entered?)
     }
 
     /// Refuses: this program has no WebAssembly.
@@ -115,7 +139,16 @@ impl Library {
     /// # Errors
     /// `NoWebAssembly`.
     #[cfg(not(feature = "wasm"))]
-    pub fn load(&self, _label: &Label, _module: &[u8]) -> Result<(), LoadError> {
+    pub fn compile(&self, _module: &[u8]) -> Result<Compiled, LoadError> {
         Err(LoadError::NoWebAssembly)
+    }
+
+    /// Never called: nothing was compiled.
+    ///
+    /// # Errors
+    /// None.
+    #[cfg(not(feature = "wasm"))]
+    pub fn enter(&self, _label: &Label, module: Compiled) -> Result<(), LoadError> {
+        match module.0 {}
     }
 }

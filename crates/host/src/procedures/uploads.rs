@@ -48,19 +48,24 @@ pub(super) fn start(
     })
 }
 
-/// Compiles a module and keeps it. What is not kept, though it was to be, is not put in.
+/// Compiles a module and keeps it. What is not kept, though it was to be, is not put in; and what ends the
+/// host while it is compiled is not kept, or it would end the next process as well.
 fn put(library: &Library, depot: Option<&Depot>, label: &Label, module: &[u8]) -> Told {
     // Looked at when its upload began, and another with this number may have come through since: its file
     // is not to be written over.
     if let Some(refusal) = taken(label, library) {
         return refusal;
     }
+    let compiled = match library.compile(module) {
+        Ok(compiled) => compiled,
+        Err(error) => return refused(error.to_string()),
+    };
     if let Some(depot) = depot
         && let Err(error) = depot.keep(label, module)
     {
         return refused(format!("keep the module on the host's disk: {error}"));
     }
-    match library.load(label, module) {
+    match library.enter(label, compiled) {
         Ok(()) => {
             tracing::info!(name = label.name, version = label.version, "a procedure");
             match depot {
@@ -380,6 +385,15 @@ mod tests {
         let told = conclude(&library, &depot, label.id);
         assert!(is_refused(&told, "removed while"), "{told:?}");
         assert!(registry.list().iter().all(|row| row.id != label.id));
+    }
+
+    #[test]
+    fn a_module_that_does_not_compile_never_touches_the_folder() {
+        let library = Library::new();
+        let depot = Depot::new("/nonexistent".into());
+        let told = put(&library, Some(&depot), &label(1000), b"wasm");
+        assert!(matches!(told, Told::Refused(_)), "{told:?}");
+        assert!(!is_refused(&told, "the host's disk"), "{told:?}");
     }
 
     #[test]

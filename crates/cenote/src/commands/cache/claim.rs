@@ -49,7 +49,7 @@ impl Agreement for AtEtcd {
             }
         };
         let epoch = next(stored, &self.place, last)?;
-        let may_have_rival = stored.is_some_and(|(_, place)| place != self.place);
+        let may_have_rival = may_have_rival(stored, &self.place, last);
         let value = format!("{epoch} {}", self.place);
         match etcd.swap(&self.key, revision, value.as_bytes(), None) {
             Ok(Swap::Done(_)) => Ok(Claimed {
@@ -77,6 +77,12 @@ impl Agreement for AtEtcd {
             Ordering::Greater => Ok(false),
         }
     }
+}
+
+/// Whether a manager elsewhere may act still: the last that claimed was there, or it was here and
+/// never began, as the epoch of its journal tells. That one may have waited for a rival itself.
+fn may_have_rival(stored: Option<(u64, &str)>, place: &str, last: u64) -> bool {
+    stored.is_some_and(|(epoch, other)| other != place || epoch > last)
 }
 
 /// The epoch that follows.
@@ -124,6 +130,15 @@ mod tests {
             "{refused}"
         );
         assert!(next(Some((u64::MAX, "here")), "here", 3).is_err());
+    }
+
+    #[test]
+    fn a_claim_that_was_never_begun_may_still_have_a_rival() {
+        assert!(!may_have_rival(None, "here", 3));
+        assert!(!may_have_rival(Some((3, "here")), "here", 3));
+        assert!(may_have_rival(Some((3, "there")), "here", 3));
+        // It claimed, and ended while it waited for the manager before it.
+        assert!(may_have_rival(Some((4, "here")), "here", 3));
     }
 
     #[test]

@@ -167,3 +167,26 @@ fn a_request_that_could_not_be_sent_goes_again_until_its_time_is_over() {
     assert_eq!(last[0].status, Status::TimedOut);
     assert_eq!(now, Time(0).after(Limits::default().wait));
 }
+
+#[test]
+fn a_doubtful_step_is_not_done_though_its_cache_was_closed() {
+    let doubtful = [
+        (crate::Stores::InDoubt, None),
+        (crate::Stores::Count, Some(Time(1))),
+    ];
+    for (stores, loaded_by) in doubtful {
+        let (mut owner, mut runner) = echo_executor(Limits::default());
+        let mut helper = Executor::new(Machine(1), Limits::default());
+        helper.handle_cache(CacheId(1), Table::new(4096, 1, true));
+        owner.handle_requests([echo(1, 0)]);
+        let shelf = owner.shelf();
+        let mut ended = helper.help(&shelf, &mut runner, 1);
+        let mut step = ended.pop().expect("it helped");
+        assert!(step.outcome.is_some());
+        (step.stores, step.loaded_by) = (stores, loaded_by);
+        // The owner of the request hears of the end of the cache before it hears of the step.
+        owner.handle_deleted(CacheId(1));
+        owner.settle(step);
+        assert_eq!(ends(&mut owner), [Status::TimedOut], "{stores:?}");
+    }
+}

@@ -1,6 +1,7 @@
 //! INACTIVE requests: what each needs, and what it waits for.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeInclusive;
 
 use cenote_fabric::Time;
 
@@ -47,11 +48,37 @@ pub(super) enum Wait {
     Retry { at: Time },
 }
 
+impl Wait {
+    /// The word of its cache that it waits for: one about a region, or, before all of those, one about
+    /// time. `None`: no word.
+    fn word(self) -> Option<Option<usize>> {
+        match self {
+            Self::Map { index } => Some(Some(index)),
+            Self::Lease => Some(None),
+            Self::Fetch { .. } | Self::Retry { .. } => None,
+        }
+    }
+
+    /// When it asks again, or gives up.
+    fn due(self, give_up: Time) -> Time {
+        match self {
+            Self::Retry { at } => give_up.min(at),
+            _ => give_up,
+        }
+    }
+}
+
 /// All of them, by the number that a fetch carries. A number is used once, so that an answer that
 /// comes late, or twice, finds nobody.
+///
+/// There may be very many while a machine is silent, and words and ticks come all the time: each looks
+/// at those alone that it is about.
 #[derive(Debug, Default)]
 pub(super) struct Parked {
     by_token: BTreeMap<u64, (Waiting, Wait)>,
+    by_due: BTreeSet<(Time, u64)>,
+    /// Those that wait for a word of their cache.
+    by_word: BTreeSet<(CacheId, Option<usize>, u64)>,
     last_token: u64,
 }
 
@@ -62,56 +89,130 @@ impl Parked {
 
     pub(super) fn put_with_token(&mut self, waiting: Waiting, wait: Wait) -> u64 {
         self.last_token += 1;
-        self.by_token.insert(self.last_token, (waiting, wait));
-        self.last_token
+        let token = self.last_token;
+        self.by_due.insert((wait.due(waiting.give_up), token));
+        if let Some(word) = wait.word() {
+            self.by_word.insert((waiting.request.cache, word, token));
+        }
+        self.by_token.insert(token, (waiting, wait));
+        token
     }
 
     pub(super) fn take(&mut self, token: u64) -> Option<(Waiting, Wait)> {
-        self.by_token.remove(&token)
+        let (waiting, wait) = self.by_token.remove(&token)?;
+        self.by_due.remove(&(wait.due(waiting.give_up), token));
+        if let Some(word) = wait.word() {
+            self.by_word.remove(&(waiting.request.cache, word, token));
+        }
+        Some((waiting, wait))
     }
 
     pub(super) fn take_for_map(&mut self, cache: CacheId, wanted: usize) -> Vec<Waiting> {
-        self.take_if(|waiting, wait| {
-            waiting.request.cache == cache
-                && matches!(wait, Wait::Map { index } if *index == wanted)
-        })
+        self.take_for_words(cache, Some(wanted)..=Some(wanted))
     }
 
     pub(super) fn take_for_lease(&mut self, cache: CacheId) -> Vec<Waiting> {
-        self.take_if(|waiting, wait| {
-            waiting.request.cache == cache && matches!(wait, Wait::Map { .. } | Wait::Lease)
-        })
+        self.take_for_words(cache, None..=Some(usize::MAX))
+    }
+
+    fn take_for_words(
+        &mut self,
+        cache: CacheId,
+        words: RangeInclusive<Option<usize>>,
+    ) -> Vec<Waiting> {
+        let range = (cache, *words.start(), 0)..=(cache, *words.end(), u64::MAX);
+        let tokens = self.by_word.range(range).map(|(.., token)| *token);
+        self.take_all(tokens.collect())
     }
 
     pub(super) fn take_of(&mut self, cache: CacheId) -> Vec<Waiting> {
-        self.take_if(|waiting, _| waiting.request.cache == cache)
+        let all = self.by_token.iter();
+        let of = all.filter(|(_, (waiting, _))| waiting.request.cache == cache);
+        self.take_all(of.map(|(token, _)| *token).collect())
     }
 
     pub(super) fn take_overdue(&mut self, now: Time) -> Vec<Waiting> {
-        self.take_if(|waiting, _| waiting.give_up <= now)
+        self.take_due(now, |waiting, _| waiting.give_up <= now)
     }
 
     pub(super) fn take_retries(&mut self, now: Time) -> Vec<Waiting> {
-        self.take_if(|_, wait| matches!(wait, Wait::Retry { at } if *at <= now))
+        self.take_due(now, |_, wait| matches!(wait, Wait::Retry { .. }))
     }
 
-    fn take_if(&mut self, wanted: impl Fn(&Waiting, &Wait) -> bool) -> Vec<Waiting> {
-        self.by_token
-            .extract_if(.., |_, (waiting, wait)| wanted(waiting, wait))
-            .map(|(_, (waiting, _))| waiting)
-            .collect()
+    fn take_due(&mut self, now: Time, wanted: impl Fn(&Waiting, &Wait) -> bool) -> Vec<Waiting> {
+        let due = self.by_due.range(..=(now, u64::MAX));
+        let is_wanted = |token: &u64| {
+            let (waiting, wait) = &self.by_token[token];
+            wanted(waiting, wait)
+        };
+        let tokens = due.map(|(_, token)| *token).filter(is_wanted).collect();
+        self.take_all(tokens)
+    }
+
+    /// In the order in which they came.
+    fn take_all(&mut self, mut tokens: Vec<u64>) -> Vec<Waiting> {
+        tokens.sort_unstable();
+        let taken = tokens.into_iter().filter_map(|token| self.take(token));
+        taken.map(|(waiting, _)| waiting).collect()
     }
 
     /// When the next of them gives up or asks again.
     pub(super) fn next_time(&self) -> Option<Time> {
-        let time = |(waiting, wait): &(Waiting, Wait)| match wait {
-            Wait::Retry { at } => waiting.give_up.min(*at),
-            _ => waiting.give_up,
-        };
-        self.by_token.values().map(time).min()
+        Some(self.by_due.first()?.0)
     }
 
     pub(super) fn len(&self) -> usize {
         self.by_token.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::executor::tests::echo;
+
+    fn waiting(cache: u128, number: u64, give_up: u64) -> Waiting {
+        let mut request = echo(1, number);
+        request.cache = CacheId(cache);
+        Waiting {
+            request,
+            need: None,
+            buffer: Vec::new(),
+            give_up: Time(give_up),
+        }
+    }
+
+    fn numbers(all: Vec<Waiting>) -> Vec<u64> {
+        all.into_iter().map(|one| one.request.number).collect()
+    }
+
+    #[test]
+    fn each_word_and_each_tick_takes_those_that_it_is_about_in_their_order() {
+        let mut parked = Parked::default();
+        let fetch = Wait::Fetch {
+            index: 3,
+            generation: 1,
+            size: 1,
+        };
+        parked.put(waiting(7, 0, 90), Wait::Map { index: 3 });
+        parked.put(waiting(7, 1, 80), Wait::Map { index: 4 });
+        parked.put(waiting(8, 2, 70), Wait::Map { index: 3 });
+        parked.put(waiting(7, 3, 60), Wait::Lease);
+        let token = parked.put_with_token(waiting(7, 4, 50), fetch);
+        parked.put(waiting(7, 5, 95), Wait::Retry { at: Time(10) });
+        parked.put(waiting(7, 6, 40), Wait::Map { index: 3 });
+        parked.put(waiting(8, 7, 30), Wait::Retry { at: Time(99) });
+        assert_eq!(parked.next_time(), Some(Time(10)));
+        assert_eq!(numbers(parked.take_for_map(CacheId(7), 3)), [0, 6]);
+        assert_eq!(numbers(parked.take_for_map(CacheId(7), 3)), []);
+        assert_eq!(numbers(parked.take_overdue(Time(9))), []);
+        assert_eq!(numbers(parked.take_overdue(Time(30))), [7]);
+        assert_eq!(numbers(parked.take_retries(Time(30))), [5]);
+        assert_eq!(parked.next_time(), Some(Time(50)));
+        assert!(parked.take(token).is_some() && parked.take(token).is_none());
+        assert_eq!(numbers(parked.take_for_lease(CacheId(7))), [1, 3]);
+        assert_eq!(numbers(parked.take_of(CacheId(8))), [2]);
+        assert_eq!((parked.len(), parked.next_time()), (0, None));
+        assert!(parked.by_due.is_empty() && parked.by_word.is_empty());
     }
 }

@@ -60,7 +60,7 @@ fn echo_executor(limits: Limits) -> (Executor, Procedures) {
     (executor, Procedures::new(Arc::new(registry)))
 }
 
-fn echo(client: u64, number: u64) -> Request {
+pub(super) fn echo(client: u64, number: u64) -> Request {
     Request::new(ClientId(client), number, CacheId(1), ProcedureId(1), b"hi")
 }
 

@@ -82,7 +82,7 @@ pub trait Partitions {
     fn may_serve(&mut self, index: usize) -> bool;
     /// What is answered to a request for a partition that is gone for good; `None` for one that is not.
     fn loss(&self, index: usize, text: &[u8]) -> Option<&'static [u8]>;
-    /// Whether a partition that is, or was, served here still is.
+    /// Whether a partition that is, or was, served here still is, or others still ask here for it.
     fn is_here(&self, index: usize) -> bool;
     /// Changes when what was proposed to a partition and is not committed may have been dropped.
     fn term(&self, index: usize) -> u32;

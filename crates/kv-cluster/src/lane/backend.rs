@@ -13,6 +13,7 @@ use mio::{Interest, Registry, Token};
 
 use super::super::NodeId;
 use super::super::links::TOKENS;
+use super::super::membership::Closed;
 use super::{BUSY_NS, IDLE_TURN_MAX, Lane, TURN_MAX, Way, forwarder, now_ns};
 
 impl Partitions for Lane {
@@ -63,12 +64,17 @@ impl Partitions for Lane {
         if let Some(why) = seat.refused.of(partition) {
             return Some(forwarder::refusal(why, text));
         }
+        // Other requests wait for the next view. By that a flush would pass the partition over, and
+        // its sender, who may not know that view, would take it for done.
+        if self.was_an_earlier_ones(index) && forwarder::is_flush(text) {
+            return Some(forwarder::refusal(Closed::Missing, text));
+        }
         let view = seat.member.view()?;
         view.is_lost(partition).then(|| forwarder::loss(text))
     }
 
     fn is_here(&self, index: usize) -> bool {
-        self.is_mine(index)
+        self.is_mine(index) || self.was_an_earlier_ones(index)
     }
 
     fn term(&self, index: usize) -> u32 {

@@ -176,7 +176,7 @@ impl Client {
         };
         let end = match answer {
             Err(error) => Err(error),
-            Ok(Answer::Refused(Refusal::Busy)) => {
+            Ok(Answer::Refused(Refusal::Busy)) if self.calls.hears(operation.whose) => {
                 // Before anything was done: the same again a little later.
                 operation.step = Step::Call;
                 self.resting.push_back((now.after(REST), index));

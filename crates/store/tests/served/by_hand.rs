@@ -66,6 +66,13 @@ pub fn space(key: &[u8], value_bytes: u32) -> Vec<u8> {
     request
 }
 
+/// A request to make a version of the first shard durable: kind, shard, version.
+pub fn settle(version: u64) -> Vec<u8> {
+    let mut request = vec![5, 0, 0];
+    request.extend(version.to_le_bytes());
+    request
+}
+
 pub fn received(session: &mut dyn Session) -> Incoming {
     let until = Instant::now() + LIMIT;
     loop {

@@ -24,8 +24,8 @@ use cenote_fabric::{
 
 use crate::format::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use crate::pool::{Condition, hash};
-use crate::protocol::{ACK, Answer, Notice, Refusal};
-use crate::schemes::Scheme;
+use crate::protocol::{ACK, Answer, INLINE_BYTES_MAX, Notice, Refusal};
+use crate::schemes::{PutStep, Scheme};
 use crate::server::shard_of;
 
 use calls::{Calls, QUESTIONS};
@@ -104,13 +104,18 @@ pub enum ClientError {
     /// The server said nonsense.
     #[error("the store said what it may not say")]
     Protocol,
-    /// Keys have 1 to 250 bytes, values 1 MiB at most.
-    #[error("a key of {key_bytes} bytes, a value of {value_bytes}")]
+    /// Keys have 1 to 250 bytes; values at most 1 MiB, or what the store's scheme has room for in a call.
+    #[error(
+        "a key of {key_bytes} bytes, a value of {value_bytes}: the store takes keys of 1 to \
+         {KEY_BYTES_MAX} and values of up to {value_bytes_max}"
+    )]
     Size {
         /// Of the key.
         key_bytes: usize,
         /// Of the value.
         value_bytes: usize,
+        /// Of a value, the most.
+        value_bytes_max: usize,
     },
 }
 
@@ -234,10 +239,16 @@ impl Client {
             Command::Get { key } | Command::Delete { key, .. } => (key.len(), 0),
             Command::Sync => (1, 0),
         };
-        if !(1..=KEY_BYTES_MAX).contains(&key_bytes) || value_bytes > VALUE_BYTES_MAX {
+        let value_bytes_max = match self.has_space_step() {
+            true => VALUE_BYTES_MAX,
+            // All of it goes with the call.
+            false => INLINE_BYTES_MAX,
+        };
+        if !(1..=KEY_BYTES_MAX).contains(&key_bytes) || value_bytes > value_bytes_max {
             let error = ClientError::Size {
                 key_bytes,
                 value_bytes,
+                value_bytes_max,
             };
             return self.tell(whose, Err(error));
         }
@@ -259,6 +270,11 @@ impl Client {
         };
         self.operations[index] = Some(Box::new(operation));
         self.go_on(index, now);
+    }
+
+    /// Whether clients ask for space, and write values there.
+    fn has_space_step(&self) -> bool {
+        self.scheme.put_steps().contains(&PutStep::CallForSpace)
     }
 
     /// Commands that have not ended.
@@ -358,11 +374,7 @@ impl Client {
 
     /// Acknowledgements of notices.
     fn take_messages(&mut self, now: Time) {
-        if !self
-            .scheme
-            .put_steps()
-            .contains(&crate::schemes::PutStep::AwaitAck)
-        {
+        if !self.scheme.put_steps().contains(&PutStep::AwaitAck) {
             return;
         }
         loop {

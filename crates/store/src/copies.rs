@@ -108,6 +108,7 @@ impl Copies {
             let error = ClientError::Size {
                 key_bytes: key.len(),
                 value_bytes: value.len(),
+                value_bytes_max: COPIED_BYTES_MAX,
             };
             return Err(at(0, error));
         }

@@ -137,7 +137,7 @@ impl Client {
             }
         }
         keys.sort();
-        // One that moved meanwhile is seen twice.
+        // Parts overlap, and one that moved meanwhile is seen twice.
         keys.dedup();
         Ok(keys)
     }

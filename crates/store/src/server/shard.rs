@@ -20,7 +20,7 @@ use crate::medium::Medium;
 use crate::pool::{
     Allocation, Condition, Located, Pool, Source, StoreError, VersionLocation, hash,
 };
-use crate::protocol::{Answer, LIST_BYTES, Refusal, Request, is_possible_value};
+use crate::protocol::{Answer, Refusal, Request, is_possible_value};
 use crate::schemes::{Durable, PutStep, Scheme};
 
 pub(super) struct State<M> {
@@ -465,24 +465,6 @@ impl<M: Medium> State<M> {
             }
             Err(lost) => Some(Answer::Synced { lost }),
         }
-    }
-
-    fn list(&self, slot: u64, prefix: &[u8]) -> Answer {
-        let count = self.pool.slot_count();
-        let mut keys = Vec::new();
-        let mut bytes = 0;
-        let mut slot = slot.min(count);
-        // So many entries that others do not wait long.
-        let end = count.min(slot.saturating_add(16_384));
-        while slot < end && bytes < LIST_BYTES {
-            if let Some(key) = self.pool.key_at(slot, prefix) {
-                bytes += key.len() + 1;
-                keys.push(key);
-            }
-            slot += 1;
-        }
-        let next_slot = (slot < count).then_some(slot);
-        Answer::Keys { next_slot, keys }
     }
 
     /// Whether cleaning goes on, or is to begin: not again for what was left by the last one.

@@ -12,13 +12,13 @@ use cenote_store::{Condition, FileMedium, Medium, Server, StoreError};
 use crate::lab::{LIMIT, Lab, Options, TRANSPORTS};
 
 /// A disk whose fences wait while a gate is shut.
-struct Gated {
-    disk: FileMedium,
-    gate: Arc<Gate>,
+pub struct Gated {
+    pub disk: FileMedium,
+    pub gate: Arc<Gate>,
 }
 
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-enum State {
+pub enum State {
     #[default]
     Open,
     Shut,
@@ -29,14 +29,14 @@ enum State {
 }
 
 #[derive(Default)]
-struct Gate {
+pub struct Gate {
     /// And how many fences wait.
     state: Mutex<(State, usize)>,
     changed: Condvar,
 }
 
 impl Gate {
-    fn set(&self, state: State) {
+    pub fn set(&self, state: State) {
         self.state.lock().unwrap().0 = state;
         self.changed.notify_all();
     }
@@ -60,7 +60,7 @@ impl Gate {
     }
 
     /// Waits until a fence waits.
-    fn await_fence(&self) {
+    pub fn await_fence(&self) {
         self.wait_while("no fence is waited for", |state| state.1 == 0);
     }
 
@@ -81,7 +81,7 @@ impl Gate {
 }
 
 /// Opens a gate at the end of a test, however that comes: a server waits for its fences.
-struct Opening<'a>(&'a Gate);
+pub struct Opening<'a>(pub &'a Gate);
 
 impl Drop for Opening<'_> {
     fn drop(&mut self) {

@@ -10,6 +10,7 @@
 mod calls;
 mod connector;
 mod operation;
+mod silence;
 mod step;
 mod verbs;
 
@@ -31,6 +32,7 @@ use crate::server::shard_of;
 use calls::{Calls, QUESTIONS};
 pub use connector::Connecting;
 use operation::{Operation, Whose};
+use silence::{ASKED_AFTER, IS_THERE, QUESTION, Silence};
 use step::Step;
 use verbs::Verbs;
 
@@ -157,6 +159,7 @@ pub struct Client {
     stalled: VecDeque<usize>,
     ended: VecDeque<End>,
     calls: Calls,
+    silence: Silence,
     request: Vec<u8>,
     counts: Counts,
     /// Versions that were given up, as syncs that ended were told.
@@ -326,6 +329,9 @@ impl Client {
             if !client.resting.is_empty() || !client.stalled.is_empty() {
                 timeout = timeout.min(Duration::from_millis(1));
             }
+            if client.caller.outstanding() > 0 {
+                timeout = timeout.min(ASKED_AFTER);
+            }
         }
         let fds = |client: &Self| [client.caller.fd(), client.verbs.fd(), client.session.fd()];
         let fds = clients.iter().flat_map(fds).flatten();
@@ -342,8 +348,10 @@ impl Client {
             };
             answers.push((token, answer));
         });
+        let has_answered = !answers.is_empty();
         for (token, answer) in answers {
             match token {
+                IS_THERE => self.silence.answered(),
                 QUESTIONS.. => self.take_said(token, answer),
                 index => self.take_answer(index as usize, answer, now),
             }
@@ -364,7 +372,21 @@ impl Client {
                 self.go_on(index, now);
             }
         }
+        let owed = self.caller.outstanding();
+        if self.silence.is_question_due(has_answered, owed, now) {
+            self.ask_whether_it_is_there();
+        }
         self.flush();
+    }
+
+    fn ask_whether_it_is_there(&mut self) {
+        let mut bytes = std::mem::take(&mut self.request);
+        QUESTION.encode(&mut bytes);
+        // Without room for it the next round asks.
+        if self.caller.call(&bytes, IS_THERE).is_ok() {
+            self.silence.asked();
+        }
+        self.request = bytes;
     }
 
     fn flush(&mut self) {

@@ -1,5 +1,8 @@
 //! One command on its way: which step it is at, and what was read so far.
 
+use std::time::Duration;
+
+use cenote_fabric::calls::CALLS_UNDER_WAY_MAX;
 use cenote_fabric::{Status, Time};
 
 use super::step::Step;
@@ -27,6 +30,8 @@ pub(super) struct Operation {
     pub step: Step,
     shard: usize,
     hash: u64,
+    /// When its last call was made.
+    called_at: Time,
     /// Verbs under way: it does not end before they have.
     verbs: u32,
     /// How the first of them failed.
@@ -67,6 +72,7 @@ impl Operation {
             step,
             shard,
             hash,
+            called_at: Time::default(),
             verbs: 0,
             failed: None,
             tries: 0,
@@ -124,7 +130,7 @@ impl Client {
                 return;
             };
             let went = match operation.step {
-                Step::Call | Step::Settle { .. } => self.call_server(index),
+                Step::Call | Step::Settle { .. } => self.call_server(index, now),
                 Step::Write { .. } => self.write_value(index),
                 Step::Entry => self.read_entry(index),
                 Step::Object { word, is_told } => self.read_object(index, word, is_told),
@@ -150,16 +156,21 @@ impl Client {
         }
     }
 
-    fn call_server(&mut self, index: usize) -> bool {
+    fn call_server(&mut self, index: usize, now: Time) -> bool {
+        // The last place is for the question whether the server is there.
+        if self.caller.outstanding() + 1 >= CALLS_UNDER_WAY_MAX {
+            return false;
+        }
+        let has_space_step = self.has_space_step();
         let mut bytes = std::mem::take(&mut self.request);
         let operation = self.operations[index].as_mut().expect("it is under way");
-        let has_space_step = self.scheme.put_steps().contains(&PutStep::CallForSpace);
         let (request, what) = request_of(operation, has_space_step);
         request.encode(&mut bytes);
         let called = self.caller.call(&bytes, index as u64).is_ok();
         self.request = bytes;
         if called {
             operation.step = Step::Called;
+            operation.called_at = now;
             self.note(what);
         }
         called
@@ -405,7 +416,8 @@ impl Client {
             };
             return self.go_on(index, now);
         }
-        if !is_durable && !operation.is_doubtful {
+        let is_late = now.since(operation.called_at) > SURE_FOR;
+        if !is_durable && !operation.is_doubtful && !is_late {
             return self.end(index, Ok(Outcome::Done { sequence }));
         }
         operation.step = Step::Settle { sequence, shard };

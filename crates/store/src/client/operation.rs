@@ -53,6 +53,10 @@ pub(super) struct Operation {
 /// Objects that are found changed so often in a row are asked for again.
 const TRIES_MAX: u32 = 64;
 
+/// For so long after a call for space its version is surely not given up. A value that is there later may
+/// have come too late: the server knows. Half of the least time that a server waits for values.
+const SURE_FOR: Duration = Duration::from_millis(500);
+
 impl Operation {
     pub fn new(
         command: Command,
@@ -226,7 +230,8 @@ impl Client {
                     return self.go_on(index, now);
                 }
                 let (all, before) = (operation.lost, operation.lost_before);
-                Ok(self.synced(all, before))
+                let is_heard = self.calls.hears(operation.whose);
+                Ok(self.synced(all, before, is_heard))
             }
             Ok(Answer::Keys { .. } | Answer::Figures(_)) => Err(ClientError::Protocol),
         };
@@ -389,10 +394,12 @@ impl Client {
         }
     }
 
-    /// A `Sync` ends. What it tells is not told again by those that begin later: that it was lost has to be
-    /// known by then of every PUT, those under way too.
-    fn synced(&mut self, all: u64, before: u64) -> Outcome {
-        self.lost = self.lost.max(all);
+    /// A `Sync` ends. What it tells is not told again by those that begin later, if somebody hears it: that it
+    /// was lost has to be known by then of every PUT, those under way too.
+    fn synced(&mut self, all: u64, before: u64, is_heard: bool) -> Outcome {
+        if is_heard {
+            self.lost = self.lost.max(all);
+        }
         if all > before {
             for operation in self.operations.iter_mut().flatten() {
                 operation.is_doubtful = true;

@@ -8,7 +8,7 @@ use cenote_fabric::{
     CompletionQueue, Endpoint, Generation, Incoming, RemoteWindow, Rights, Status, Time,
     WindowDescriptor, WindowId, wait,
 };
-use cenote_store::client::{ClientError, Command};
+use cenote_store::client::{ClientError, Command, Outcome};
 use cenote_store::schemes::Saw;
 use cenote_store::{Condition, FileMedium, Medium, Pool, Refusal, Server, shard_of};
 
@@ -139,6 +139,65 @@ fn a_write_after_its_version_was_given_up_lands_in_its_own_clients_memory_alone(
     }
 }
 
+/// A PUT that asks for a place, and looks at the answer when the place was given up.
+fn lose<M: Medium>(user: &mut User, server: &Server<M>, number: u8) {
+    let before = server.figures()[0].put_bytes;
+    let command = Command::Put {
+        key: b"key".to_vec(),
+        // Another than what may lie at the place from before.
+        value: vec![number; VALUE_BYTES],
+        condition: Condition::Always,
+        is_durable: false,
+    };
+    user.0.submit(command, number.into(), Time::now());
+    // Sends it, and takes no answer.
+    user.0.wait(Duration::ZERO).unwrap();
+    until(server, "the version waits", |server| {
+        let figures = server.figures()[0];
+        figures.put_bytes > before && figures.backlog == 0
+    });
+    let until = Instant::now() + LIMIT;
+    let end = loop {
+        assert!(Instant::now() < until, "the PUT does not end");
+        // It does not know that its value is in time: the server does.
+        let later = Time::now().after(Duration::from_millis(600));
+        if let Some(end) = user.0.poll(later) {
+            break end;
+        }
+        user.0.wait(Duration::from_millis(10)).unwrap();
+    };
+    let refused = Err(ClientError::Refused(Refusal::Incomplete));
+    assert_eq!(end, (number.into(), refused), "it came too late");
+}
+
+#[test]
+fn a_loss_that_a_sync_told_nobody_is_told_by_the_next_one() {
+    for transport in TRANSPORTS {
+        let lab = Lab::new();
+        let server = lab.serve(&Options {
+            patience: Duration::from_millis(50),
+            ..options(transport)
+        });
+        let mut user = lab.client(&server);
+        let mut left = 0;
+        for number in 1..=10_u8 {
+            lose(&mut user, &server, number);
+            let told = match user.0.call(Command::Sync, Duration::ZERO) {
+                Ok(Outcome::Synced { lost }) => lost,
+                other => {
+                    assert!(matches!(other, Err(ClientError::Lost(_))), "{other:?}");
+                    left += 1;
+                    0
+                }
+            };
+            // It is answered before this.
+            assert_eq!(user.get(b"another"), None);
+            assert_eq!(told + user.sync(), 1);
+        }
+        assert!(left > 0, "each call was waited for");
+    }
+}
+
 #[test]
 fn each_loss_is_told_by_one_sync() {
     for transport in TRANSPORTS {
@@ -149,37 +208,7 @@ fn each_loss_is_told_by_one_sync() {
         });
         let mut user = lab.client(&server);
         for number in 1..=3_u8 {
-            // It asks for a place, and looks at the answer when the place was given up.
-            let before = server.figures()[0].put_bytes;
-            let command = Command::Put {
-                key: b"key".to_vec(),
-                // Another than what may lie at the place from before.
-                value: vec![number; VALUE_BYTES],
-                condition: Condition::Always,
-                is_durable: false,
-            };
-            user.0.submit(command, number.into(), Time::now());
-            // Sends it, and takes no answer.
-            user.0.wait(Duration::ZERO).unwrap();
-            until(&server, "the version waits", |server| {
-                let figures = server.figures()[0];
-                figures.put_bytes > before && figures.backlog == 0
-            });
-            let until = Instant::now() + LIMIT;
-            let end = loop {
-                assert!(
-                    Instant::now() < until,
-                    "{transport:?}: the PUT does not end"
-                );
-                if let Some(end) = user.0.poll(Time::now()) {
-                    break end;
-                }
-                user.0.wait(Duration::from_millis(10)).unwrap();
-            };
-            assert!(
-                matches!(end, (token, Ok(_)) if token == number.into()),
-                "{end:?}"
-            );
+            lose(&mut user, &server, number);
             assert_eq!(
                 user.sync(),
                 1,

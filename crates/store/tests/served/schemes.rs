@@ -35,7 +35,9 @@ fn each_scheme_sends_what_its_row_says() {
             let mut user = lab.client(&server);
             user.0.begin_trace();
             user.put(b"key", b"value");
-            let put = user.0.end_trace();
+            let mut put = user.0.end_trace();
+            // Of a value that came late on a machine that has much to do, the server is asked.
+            put.pop_if(|last| *last == "CALL settle");
             // eFactory's own shape is that of what is durable.
             if name == "efactory" {
                 assert_eq!(user.sync(), 0);

@@ -213,7 +213,8 @@ pub enum NbdError {
 }
 
 impl Server {
-    /// Binds, then serves in threads of its own until stopped.
+    /// Binds, then serves in threads of its own until stopped. The process aborts if one of them
+    /// cannot go on.
     ///
     /// # Errors
     /// [`NbdError`] says what was refused; nothing is left running then.
@@ -382,7 +383,9 @@ impl Server {
             .name(name.clone())
             .spawn(move || {
                 if let Err(error) = run() {
-                    tracing::error!(%error, thread = name, "a thread of the NBD server ended");
+                    // Its clients would wait for ever, and so would those that it is given still.
+                    tracing::error!(%error, thread = name, "serve NBD; the process ends");
+                    std::process::abort();
                 }
             })
             .map_err(NbdError::Thread)?;

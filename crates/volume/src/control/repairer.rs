@@ -149,6 +149,7 @@ impl Repairer {
         };
         let pace = &cx.core.limits.pace;
         self.pacing.set(
+            now,
             pace.limit.load(Ordering::Relaxed),
             pace.yields.load(Ordering::Relaxed),
         );

@@ -149,6 +149,41 @@ fn a_slab_that_comes_when_nobody_waits_for_it_any_more_goes_back() {
     assert_eq!(unmapped(&world.take_sent()), [1]);
 }
 
+/// A chunk under a low limit would have the next wait for years.
+#[test]
+fn a_relocation_goes_on_at_once_when_its_limit_is_lifted() {
+    let mut world = World::new("rs:2+1", 4);
+    let holders = world.map(0);
+    world.write(0..PAGES);
+    let limit = |world: &World, limit| {
+        let pace = &world.control.core().limits.pace;
+        pace.limit.store(limit, Ordering::Relaxed);
+    };
+    limit(&world, 1);
+    world.hang_up(holders[0]);
+    world.pass(Duration::from_secs(1));
+    let asked = asked_for_slabs(&mut world);
+    let [(0, host, request)] = asked[..] else {
+        panic!("{asked:?}");
+    };
+    world.grant(host, request);
+    let fill = |world: &mut World| {
+        for _ in 0..1000 {
+            for (to, request) in world.take_sent() {
+                if let Request::Fill { request, .. } = request {
+                    let result = FillResult::Done;
+                    world.say(to, &Reply::Filled { request, result });
+                }
+            }
+            world.pass(Duration::from_millis(1));
+        }
+        world.stripe(0).expect("mapped").readable() == 0b111
+    };
+    assert!(!fill(&mut world), "the limit holds");
+    limit(&world, 0);
+    assert!(fill(&mut world), "it waits for what it was told before");
+}
+
 #[test]
 fn a_lost_slab_is_rebuilt_chunk_by_chunk_and_then_read() {
     let mut world = World::new("rs:2+1", 4);

@@ -1,0 +1,149 @@
+//! A store's files: damaged, missing, and used by one process at a time.
+
+use std::fs;
+
+use crate::Store;
+
+/// CRC-32 as zlib has it, bit by bit.
+fn crc32(bytes: &[u8]) -> u32 {
+    let shift = |sum: u32, _| (sum >> 1) ^ (0xedb8_8320 & 0_u32.wrapping_sub(sum & 1));
+    let add = |sum: u32, byte: &u8| (0..8).fold(sum ^ u32::from(*byte), shift);
+    !bytes.iter().fold(!0, add)
+}
+
+#[test]
+fn a_store_that_is_damaged_short_or_of_another_format_is_refused_and_not_changed() {
+    let store = Store::new("64K");
+    store.ok("put", &["key"], b"value");
+    let good = fs::read(store.file()).expect("readable");
+    let mut later = good.clone();
+    later[8] = 9;
+    let mut other = good.clone();
+    other[0] = b'x';
+    let mut damaged = good.clone();
+    damaged[24] ^= 1;
+    // With the right checksum.
+    let mut claim = good.clone();
+    claim[24..32].copy_from_slice(&(1_u64 << 32).to_le_bytes());
+    let sum = crc32(&claim[..40]);
+    claim[40..44].copy_from_slice(&sum.to_le_bytes());
+    for (bytes, said) in [
+        (&good[..32 << 10], "was made with 65536 bytes and has 32768"),
+        (&good[..1000], "this is no pool"),
+        (&[], "this is no pool"),
+        (&later, "has format 9; this program knows format 3"),
+        (&other, "this is no pool"),
+        (&damaged, "its file pool: the pool's head is damaged"),
+        (
+            &claim,
+            "its file pool: the pool's head is damaged: places of the index is 4294967296",
+        ),
+    ] {
+        fs::write(store.file(), bytes).expect("writable");
+        store.fails("get", &["key"], 1, said);
+        assert_eq!(fs::read(store.file()).expect("readable"), bytes, "{said}");
+    }
+    fs::write(store.file(), &good).expect("writable");
+    let looked = store.json("check", &[]);
+    assert_eq!(looked["objects"], 1);
+    assert_eq!(
+        fs::read(store.file()).expect("readable"),
+        good,
+        "a look changes nothing"
+    );
+    assert_eq!(store.ok("get", &["key"], b""), b"value");
+    fs::remove_file(store.file()).expect("it is there");
+    store.fails("get", &["key"], 1, "does not exist");
+}
+
+#[test]
+fn two_processes_take_turns() {
+    let store = Store::new("1M");
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            let store = &store;
+            scope.spawn(move || {
+                for at in 0..5 {
+                    let key = format!("{thread}/{at}");
+                    store.ok("put", &[&key], key.as_bytes());
+                }
+            });
+        }
+    });
+    let found = store.json("check", &[]);
+    assert_eq!(
+        (&found["objects"], &found["versions"]),
+        (&20.into(), &20.into())
+    );
+}
+
+/// Keys would be looked for in other shards than they were put to.
+#[test]
+fn a_store_without_one_of_its_files_is_refused() {
+    let store = Store {
+        dir: tempfile::tempdir().expect("a folder"),
+    };
+    store.ok("create", &["--size", "2M", "--shards", "3"], b"");
+    store.ok("put", &["key"], b"value");
+    let file = |name: &str| store.dir.path().join("objects").join(name);
+    let away = store.dir.path().join("away");
+    for name in ["pool", "pool.1", "pool.2"] {
+        fs::rename(file(name), &away).expect("it is there");
+        let said = format!("its file {name} is missing");
+        store.fails("get", &["key"], 1, &said);
+        store.fails("check", &[], 1, &said);
+        // Nor is another made over what is left of it.
+        let left: Vec<_> = ["pool", "pool.1", "pool.2"]
+            .map(|one| fs::read(file(one)).ok())
+            .into();
+        let create = store.run("create", &["--size", "2M", "--shards", "3"], b"");
+        assert_eq!(create.status.code(), Some(1), "{create:?}");
+        let now: Vec<_> = ["pool", "pool.1", "pool.2"]
+            .map(|one| fs::read(file(one)).ok())
+            .into();
+        assert!(left == now, "create changed what was left without {name}");
+        fs::rename(&away, file(name)).expect("it is there");
+    }
+    assert_eq!(store.ok("get", &["key"], b""), b"value");
+    // A file too many, and one in another's place.
+    fs::copy(file("pool.2"), file("pool.3")).expect("it is there");
+    let said = "its file pool.3 is not one of its 3 shards";
+    store.fails("get", &["key"], 1, said);
+    fs::remove_file(file("pool.3")).expect("it is there");
+    fs::copy(file("pool.2"), file("pool.1")).expect("it is there");
+    let said = "its file pool.1 should be named pool.2";
+    store.fails("get", &["key"], 1, said);
+}
+
+/// A create that was killed, or a disk that failed while files got their names, left these.
+#[test]
+fn create_goes_beside_no_shards_of_another_store_and_leaves_no_drafts() {
+    let store = Store {
+        dir: tempfile::tempdir().expect("a folder"),
+    };
+    let folder = store.dir.path().join("objects");
+    store.ok("create", &["--size", "2M", "--shards", "4"], b"");
+    fs::remove_file(folder.join("pool")).expect("it is there");
+    fs::remove_file(folder.join("pool.1")).expect("it is there");
+    let two = ["--size", "2M", "--shards", "2"];
+    store.fails(
+        "create",
+        &two,
+        1,
+        "its file pool is missing, and its file pool.2",
+    );
+    store.fails("list", &[], 1, "its file pool is missing");
+    fs::remove_file(folder.join("pool.2")).expect("it is there");
+    fs::remove_file(folder.join("pool.3")).expect("it is there");
+    for name in [".pool.77-0.new", ".pool.3.77-1.new"] {
+        fs::write(folder.join(name), [0; 4096]).expect("writable");
+    }
+    store.ok("create", &two, b"");
+    store.ok("put", &["key"], b"value");
+    assert_eq!(store.ok("get", &["key"], b""), b"value");
+    let names = fs::read_dir(&folder).expect("it is there");
+    let names = names.map(|entry| entry.expect("readable").file_name());
+    let mut names: Vec<_> = names.collect();
+    names.sort();
+    assert_eq!(names, ["pool", "pool.1"]);
+}

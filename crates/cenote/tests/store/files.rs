@@ -1,6 +1,9 @@
 //! A store's files: damaged, missing, and used by one process at a time.
 
 use std::fs;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use crate::Store;
 
@@ -146,4 +149,51 @@ fn create_goes_beside_no_shards_of_another_store_and_leaves_no_drafts() {
     let mut names: Vec<_> = names.collect();
     names.sort();
     assert_eq!(names, ["pool", "pool.1"]);
+}
+
+/// Handles of a process on a folder.
+fn handles_on(pid: u32, folder: &Path) -> usize {
+    let Ok(handles) = fs::read_dir(format!("/proc/{pid}/fd")) else {
+        return 0;
+    };
+    let targets = handles.filter_map(|handle| fs::read_link(handle.ok()?.path()).ok());
+    targets.filter(|target| target == folder).count()
+}
+
+#[test]
+fn a_command_that_waited_behind_a_server_is_told_so() {
+    let store = Store::new("64K");
+    let folder = store.dir.path().join("objects");
+    let folder = folder.canonicalize().expect("it is there");
+    // Another command, and behind it a server.
+    let other = fs::File::open(&folder).expect("it is there");
+    other.lock().expect("nobody has it");
+    let mut waiting = Command::new(env!("CARGO_BIN_EXE_cenote"))
+        .args(["store", "list"])
+        .arg(&folder)
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("it runs");
+    let until = Instant::now() + Duration::from_secs(60);
+    let wait_until = |what: &str, waiting: &mut Child, is_it: fn(&mut Child, &Path) -> bool| {
+        while !is_it(waiting, &folder) {
+            assert!(Instant::now() < until, "{what}: {}", waiting.kill().is_ok());
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    };
+    // One to look at what is in it, and one to be locked: it found no server.
+    wait_until(
+        "it waits for the folder",
+        &mut waiting,
+        |waiting, folder| handles_on(waiting.id(), folder) == 2,
+    );
+    let served = fs::File::create(folder.join("served")).expect("writable");
+    served.lock().expect("nobody has it");
+    wait_until("it is told", &mut waiting, |waiting, _| {
+        waiting.try_wait().expect("it is ours").is_some()
+    });
+    let ended = waiting.wait_with_output().expect("it ended");
+    let said = String::from_utf8_lossy(&ended.stderr).into_owned();
+    assert!(said.contains("it is being served"), "{said}");
+    drop((other, served));
 }

@@ -50,7 +50,7 @@ fn name(shard: usize) -> String {
 /// There is one already, or a part of one; the sizes make no sense; or the disk refuses.
 pub fn create(dir: &Path, len: u64, keys: u64, shards: usize) -> Result<()> {
     let folder = Folder::create(dir)?;
-    let _lock = folder.lock()?;
+    let _lock = lock(&folder, dir)?;
     refuse_if_any(&folder, dir)?;
     // A create that was killed leaves drafts, with their room on the disk.
     for shard in 0..SHARD_COUNT_MAX {
@@ -133,6 +133,22 @@ fn first_file(folder: &Folder, from: usize) -> Result<Option<usize>> {
     Ok(None)
 }
 
+/// Waits until nobody else works with the store.
+///
+/// # Errors
+/// It is being served, perhaps since others were waited for.
+fn lock(folder: &Folder, dir: &Path) -> Result<OwnedFd> {
+    folder.lock_unless(|| {
+        if folder.has(SERVED)? && is_locked(folder, SERVED)? {
+            let what = format!("store {}: it is being served", dir.display());
+            let remedy =
+                "use its address and --key in place of the folder, or stop cenote store serve";
+            return Err(Failure::new(what, remedy).into());
+        }
+        Ok(())
+    })
+}
+
 /// The folder, locked, and its files.
 ///
 /// # Errors
@@ -147,12 +163,7 @@ pub fn find(dir: &Path, write: bool) -> Result<(OwnedFd, Vec<File>)> {
         Err(error) if error.is_missing() => return Err(none().into()),
         folder => folder?,
     };
-    if folder.has(SERVED)? && is_locked(&folder, SERVED)? {
-        let what = format!("store {}: it is being served", dir.display());
-        let remedy = "use its address and --key in place of the folder, or stop cenote store serve";
-        return Err(Failure::new(what, remedy).into());
-    }
-    let lock = folder.lock()?;
+    let lock = lock(&folder, dir)?;
     let mut files = Vec::new();
     for shard in 0..SHARD_COUNT_MAX {
         let path = folder.join(&name(shard));

@@ -80,6 +80,43 @@ fn two_processes_take_turns() {
     );
 }
 
+/// Four small values share a block with each other's headers: flags of the first go to the disk with the last.
+#[test]
+fn a_value_that_rotted_is_found_by_check_and_not_returned() {
+    let store = Store::new("64K");
+    let values = ["first value", "second value", "third value", "fourth value"];
+    store.ok("put", &["key 0"], b"older value");
+    for (number, value) in values.iter().enumerate() {
+        store.ok("put", &[&format!("key {number}")], value.as_bytes());
+    }
+    assert_eq!(store.json("check", &[])["damaged"], 0);
+    let mut bytes = fs::read(store.file()).expect("readable");
+    let at = bytes.windows(11).position(|part| part == b"first value");
+    let at = at.expect("values are as they were put");
+    bytes[at..at + 8].fill(b'x');
+    fs::write(store.file(), &bytes).expect("writable");
+
+    let check = store.run("check", &["--json"], b"");
+    assert_eq!(check.status.code(), Some(3), "{check:?}");
+    let found: serde_json::Value = serde_json::from_slice(&check.stdout).expect("JSON");
+    assert_eq!(
+        (&found["damaged"], &found["objects"]),
+        (&1.into(), &4.into())
+    );
+    let shown = store.run("check", &[], b"");
+    assert!(String::from_utf8_lossy(&shown.stdout).contains("1 of these were damaged"));
+    assert_eq!(
+        fs::read(store.file()).expect("readable"),
+        bytes,
+        "a look changes nothing"
+    );
+    assert_eq!(store.ok("get", &["key 0"], b""), b"older value");
+    for (number, value) in values.iter().enumerate().skip(1) {
+        let got = store.ok("get", &[&format!("key {number}")], b"");
+        assert_eq!(got, value.as_bytes());
+    }
+}
+
 /// Keys would be looked for in other shards than they were put to.
 #[test]
 fn a_store_without_one_of_its_files_is_refused() {

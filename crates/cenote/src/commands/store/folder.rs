@@ -291,6 +291,7 @@ pub fn recover<M: Medium + 'static>(
         all.completed += found.completed;
         all.rolled_back += found.rolled_back;
         all.invalid += found.invalid;
+        all.damaged += found.damaged;
         pools.push(pool);
     }
     check_shards(shown, &pools)?;

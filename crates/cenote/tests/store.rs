@@ -362,6 +362,23 @@ fn copies_are_in_all_stores_and_any_of_them_may_be_lost() {
     assert!(told.contains("all 3 objects"), "{told}");
     assert_eq!(ok(in_all(&key, &[a, b, d], "list", &[])), "one\nthree\n");
     assert_eq!(ok(in_all(&key, &[b, d], "get", &["one"])), "one");
+
+    // One is left, on both sides of the one that comes in.
+    served[1].process.kill().expect("it was there");
+    served[1].process.wait().expect("it ended");
+    let d = &served[3];
+    let empty = Store::new("1M");
+    std::fs::copy(&key, empty.dir.path().join("cluster.key")).expect("copied");
+    let new = Served::start(&empty, &[]);
+    ok(put(&[d, &new, d], "four", &["--copies", "3"]));
+    ok(in_all(&key, &[d, &new], "copy", &[]));
+    for row in [&[d, &new][..], &[d, &new, d]] {
+        assert_eq!(ok(in_all(&key, row, "list", &[])), "four\none\nthree\n");
+    }
+    for wrong in [&[d, d, d][..], &[d, &new, &new], &[d, &new, d, &new]] {
+        let refused = in_all(&key, wrong, "list", &[]);
+        assert_eq!(refused.status.code(), Some(2), "{refused:?}");
+    }
 }
 
 #[test]

@@ -2,11 +2,13 @@ use std::io::Write;
 use std::os::unix::net::UnixStream;
 
 use cenote_kv::engine::Counters;
+use cenote_kv::group::marks::Marks;
+use cenote_kv::group::owner::Change;
 use cenote_kv::memory::key_hash::KeyHasher;
 use mio::Waker;
 
 use super::*;
-use crate::backend::Alone;
+use crate::backend::{Alone, Partitions as _};
 use crate::mailboxes::Mailbox;
 use crate::settings::Settings;
 use crate::shared::WorkerFace;
@@ -53,4 +55,32 @@ fn a_client_at_the_place_of_one_that_left_while_queued_waits_for_room_once() {
     worker.core.clients.change(Part::Answers, all, 0);
     worker.give_room();
     assert_eq!(worker.queue, [0]);
+}
+
+/// Has so many bytes stored as `a`.
+fn store_long(worker: &mut Worker<Alone>, bytes: usize) {
+    let change = Change::Put {
+        client_flags: 0,
+        expiry: 0,
+        marks: Marks::NONE,
+        value: &[&vec![b'v'; bytes]],
+    };
+    let partition = worker.core.backend.partition(0);
+    let hash = partition.hash_of(b"a");
+    partition.propose(hash, b"a", change).unwrap();
+}
+
+#[test]
+fn a_peer_that_ends_with_its_request_is_over() {
+    let mut worker = worker();
+    // So long that it is written from where it lies.
+    store_long(&mut worker, 100_000);
+    let peer = connect(&mut worker, b"get a\r\n");
+    drop(peer);
+    worker.take_turns();
+    assert!(worker.queue.is_empty());
+    worker.write();
+    let places = 0..worker.places.occupants.len();
+    let left = places.filter(|place| worker.places.client(*place).is_some());
+    assert_eq!(left.count(), 0, "nobody tells of its end again");
 }

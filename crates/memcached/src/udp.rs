@@ -27,6 +27,8 @@ pub(super) struct Exchange {
     pub(super) session: Session,
     /// Memory that is counted for it.
     pub(super) counted: usize,
+    /// It is in the queue of those that have a turn.
+    pub(super) is_queued: bool,
 }
 
 /// A datagram that has come.
@@ -199,16 +201,21 @@ impl Arrival {
             request_id: self.request_id,
             session,
             counted: 0,
+            is_queued: false,
         }
     }
 }
 
 impl Exchange {
-    /// Goes on as far as possible; whether the reply is whole, or never will be.
-    pub(super) fn is_over<B: Backend>(&mut self, core: &mut Core<B>) -> bool {
-        self.session.go_on(core);
+    /// Whether the reply is whole, or never will be.
+    pub(super) fn is_over(&self) -> bool {
         // A reply that is too long for a stream's buffer is too long for datagrams.
         self.session.replies.is_settled() && (!self.session.has_more() || self.is_too_long())
+    }
+
+    /// Whether more of the reply can be had now.
+    pub(super) fn may_go_on(&self) -> bool {
+        self.session.has_more() && !self.session.is_held_up()
     }
 
     /// Whether there is nothing to send: it stopped in the middle.

@@ -1,4 +1,4 @@
-use std::io::Write;
+use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 
 use cenote_kv::engine::Counters;
@@ -49,7 +49,7 @@ fn a_client_at_the_place_of_one_that_left_while_queued_waits_for_room_once() {
     let _gone = connect(&mut worker, b"");
     worker.drop_client(0);
     let _peer = connect(&mut worker, b"version\r\n");
-    worker.take_turns();
+    worker.take_turns(TURNS_MAX);
     assert!(worker.queue.is_empty());
     assert!(worker.core.clients.is_waited_for(Part::Answers));
     worker.core.clients.change(Part::Answers, all, 0);
@@ -71,13 +71,53 @@ fn store_long(worker: &mut Worker<Alone>, bytes: usize) {
 }
 
 #[test]
+fn a_get_of_many_keys_takes_many_turns() {
+    const KEYS: usize = 5000;
+    const MOST: u64 = 1000;
+    // One line; lines as long as those that take no memory.
+    let one = format!("get{}\r\nmn\r\n", " a".repeat(KEYS));
+    let lines = format!(
+        "{}mn\r\n",
+        format!("get{}\r\n", " a".repeat(1000)).repeat(5)
+    );
+    for (said, ends) in [(one, 1), (lines, 5)] {
+        let mut worker = worker();
+        let mut peer = connect(&mut worker, said.as_bytes());
+        let mut turns = 0;
+        let mut looked_up = 0;
+        while looked_up < KEYS as u64 {
+            worker.take_turns(1);
+            worker.write();
+            let now = worker.core.engine.counters().get_misses.read();
+            assert!(
+                now - looked_up <= MOST,
+                "{} keys in one turn",
+                now - looked_up
+            );
+            assert!(now > looked_up || !worker.queue.is_empty());
+            looked_up = now;
+            turns += 1;
+        }
+        assert!(turns >= KEYS as u64 / MOST);
+        worker.take_turns(TURNS_MAX);
+        worker.write();
+        let mut answer = vec![0; 5 * ends + 4];
+        peer.read_exact(&mut answer).unwrap();
+        assert_eq!(
+            answer,
+            format!("{}MN\r\n", "END\r\n".repeat(ends)).as_bytes()
+        );
+    }
+}
+
+#[test]
 fn a_peer_that_ends_with_its_request_is_over() {
     let mut worker = worker();
     // So long that it is written from where it lies.
     store_long(&mut worker, 100_000);
     let peer = connect(&mut worker, b"get a\r\n");
     drop(peer);
-    worker.take_turns();
+    worker.take_turns(TURNS_MAX);
     assert!(worker.queue.is_empty());
     worker.write();
     let places = 0..worker.places.occupants.len();

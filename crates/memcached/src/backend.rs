@@ -107,7 +107,8 @@ pub trait Partitions {
 pub trait Peers {
     /// Those that have partitions of this worker's: what `flush_all` reaches, beside all workers.
     fn nodes(&self) -> Vec<u32>;
-    /// Changes when another process comes to own a partition of this worker's, here or elsewhere.
+    /// Changes when another process comes to own a partition of this worker's, here or elsewhere; the same on
+    /// all nodes that know the same owners.
     fn owners(&self) -> u64;
     /// Whether a client of this node may ask for the key with this hash, now that its owner may be another:
     /// what was sent to the former one has been answered.

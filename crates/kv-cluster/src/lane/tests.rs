@@ -1,3 +1,5 @@
+mod flushes;
+
 use std::net::SocketAddr;
 use std::os::unix::net::UnixStream as Pair;
 

@@ -262,24 +262,32 @@ impl<B: Backend> Worker<B> {
         self.enqueue(place);
     }
 
-    /// Takes what has come, and loses it where others have the memory.
+    /// Takes what has come, one request of each datagram after another, up to the number of requests of one
+    /// turn; loses a datagram where others have the memory.
     fn take_datagrams(&mut self) {
         if !self.sockets.has_more() {
             return;
         }
-        for mut arrival in self.sockets.receive(&self.core) {
-            while self.places.exchanges < EXCHANGES_MAX && self.core.may_answer(0, arrival.bytes())
-            {
-                let (place, generation) = self.places.next();
-                let session = || Session::new(number(place), generation);
-                let Some(exchange) = arrival.next(&mut self.core, session) else {
-                    self.places.free.push(place);
-                    break;
-                };
-                self.places.occupants[place] = Some(Occupant::Exchange(Box::new(exchange)));
-                self.places.exchanges += 1;
-                self.settle_exchange(place);
+        self.sockets.receive(&self.core);
+        let mut left = self.shared.settings.requests_per_turn;
+        while left > 0
+            && let Some(mut arrival) = self.sockets.arrivals.pop_front()
+        {
+            let has_place = self.places.exchanges < EXCHANGES_MAX;
+            if !has_place || !self.core.may_answer(0, arrival.bytes()) {
+                continue;
             }
+            let (place, generation) = self.places.next();
+            let session = || Session::new(number(place), generation);
+            let Some(mut exchange) = arrival.next(&mut self.core, session) else {
+                self.places.free.push(place);
+                continue;
+            };
+            self.sockets.arrivals.push_back(arrival);
+            left = (left - 1).saturating_sub(exchange.session.take_cost());
+            self.places.occupants[place] = Some(Occupant::Exchange(Box::new(exchange)));
+            self.places.exchanges += 1;
+            self.settle_exchange(place);
         }
         self.core.end_turn();
     }

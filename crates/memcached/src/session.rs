@@ -526,8 +526,11 @@ impl Session {
 
     fn flush_all<B: Backend>(&mut self, core: &mut Core<B>, exptime: Exptime, noreply: bool) {
         if !core.shared.settings.may_flush {
-            let text = b"CLIENT_ERROR flush_all not allowed\r\n";
-            return self.replies.tail().extend_from_slice(text);
+            if !noreply {
+                let text = b"CLIENT_ERROR flush_all not allowed\r\n";
+                self.replies.tail().extend_from_slice(text);
+            }
+            return;
         }
         self.spread_flush(core, exptime.flush_at(core.now), noreply, |out| {
             if !noreply {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use cenote_kv::engine::Partition;
 use cenote_kv::group::owner::{Owner, Refusal};
-use cenote_kv::group::{Bound, Counts};
+use cenote_kv::group::{Bound, Counts, SWEEP_NS};
 use cenote_kv::memory::classes::Gauge;
 use cenote_kv::memory::footprint::{Footprint, Others, Roles};
 use cenote_kv::memory::key_hash::KeyHasher;
@@ -302,7 +302,9 @@ impl Backend for Alone {
         if self.partition.has_to_sweep() {
             self.partition.sweep(now_ns());
         }
-        None
+        // Nobody may ask for anything meanwhile.
+        let is_to_go_on = self.partition.has_to_clear();
+        is_to_go_on.then_some(Duration::from_nanos(SWEEP_NS))
     }
 }
 
@@ -348,5 +350,42 @@ impl Peers for Nobody {
 
     fn poll(&mut self, _asks: &mut Batch, _answers: &mut Batch) {
         match *self {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use cenote_kv::group::marks::Marks;
+    use cenote_kv::group::owner::Change;
+
+    use super::*;
+
+    #[test]
+    fn a_server_that_nobody_asks_goes_on_giving_memory_back() {
+        let mut alone = Alone::new(0, 1, 64 << 20, true, KeyHasher::new([7; 16]));
+        // More small items than go in one step.
+        for number in 0..100_000 {
+            let key = format!("key {number}");
+            let hash = alone.partition.hash_of(key.as_bytes());
+            let change = Change::Put {
+                client_flags: 0,
+                expiry: 0,
+                marks: Marks::NONE,
+                value: &[&[7; 300]],
+            };
+            alone
+                .partition
+                .propose(hash, key.as_bytes(), change)
+                .unwrap();
+        }
+        assert_eq!(alone.flush(), None);
+        assert!(alone.set_memory(24 << 20));
+        let mut now = now_ns();
+        assert!(alone.flush().is_some());
+        while alone.partition.has_to_clear() {
+            now += SWEEP_NS;
+            alone.partition.sweep(now);
+        }
+        assert_eq!(alone.flush(), None);
     }
 }

@@ -200,8 +200,8 @@ impl Cache {
         ))
     }
 
-    fn close(&self, py: Python<'_>) {
-        self.handle.close(py);
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        self.handle.close(py)
     }
 }
 

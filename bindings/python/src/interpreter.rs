@@ -38,6 +38,11 @@ pub fn watch_for_exit(module: &Bound<'_, PyModule>) -> PyResult<()> {
     atexit.call_method1("register", (function,)).map(drop)
 }
 
+/// Whether the interpreter ends: what other threads have they may keep for ever.
+pub fn is_ending() -> bool {
+    ENDER.get().is_some()
+}
+
 fn ask_for_lock() {
     ASKING.fetch_add(1, Ordering::SeqCst);
     let Some(ender) = ENDER.get() else { return };

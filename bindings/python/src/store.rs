@@ -183,8 +183,8 @@ impl Store {
         or_raise(py, detached(py, || store.clean()))
     }
 
-    fn close(&self, py: Python<'_>) {
-        self.handle.close(py);
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        self.handle.close(py)
     }
 }
 

@@ -159,8 +159,8 @@ impl Volume {
         ))
     }
 
-    fn close(&self, py: Python<'_>) {
-        self.handle.close(py);
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        self.handle.close(py)
     }
 }
 

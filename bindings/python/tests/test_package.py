@@ -52,7 +52,7 @@ def test_the_example_runs(well):
 def test_the_guide_is_what_runs(well, served, store, tmp_path, monkeypatch):
     """Its blocks of Python, one after the other, in a home where the cluster is."""
     (tmp_path / ".cenote").mkdir()
-    (tmp_path / ".cenote" / "well").symlink_to(well.folder)
+    (tmp_path / ".cenote" / "python").symlink_to(well.folder)
     monkeypatch.setenv("HOME", str(tmp_path))
     well.cache("guide", "8M").close()
     text = GUIDE.read_text()
@@ -63,7 +63,7 @@ def test_the_guide_is_what_runs(well, served, store, tmp_path, monkeypatch):
         for said, here in (
             ("10.0.0.7:7100", served.address.removeprefix("tcp:")),
             ("~/cluster.key", str(served.key)),
-            ("~/.cenote/well", str(well.folder)),
+            ("~/.cenote/python", str(well.folder)),
         ):
             block = block.replace(said, here)
         exec(compile(block, str(GUIDE), "exec"), names)  # noqa: S102

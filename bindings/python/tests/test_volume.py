@@ -3,6 +3,7 @@
 import array as plain_array
 import os
 import random
+import signal
 import sys
 import threading
 
@@ -174,6 +175,62 @@ def test_other_threads_run_while_one_waits(volume, call):
         sys.setswitchinterval(interval)
     thread.join()
     assert ran
+
+
+def test_what_is_closed_touches_no_buffer_any_more(well):
+    data = random.Random(9).randbytes(8 * MIB)
+    for _ in range(5):
+        volume = cenote.Volume(well.folder, size=len(data))
+        volume.write(0, data)
+        begun, landings, failures = threading.Event(), [], []
+
+        def work(volume=volume, begun=begun, landings=landings, failures=failures):
+            try:
+                while True:
+                    landings[:] = [bytearray(len(data))]
+                    begun.set()
+                    volume.read_into(0, landings[0])
+            except cenote.ClosedError:
+                pass
+            except BaseException as error:
+                failures.append(error)
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        begun.wait()
+        volume.close()
+        landing = landings[0]
+        left = bytes(landing)
+        thread.join()
+        assert failures == []
+        # Read as a whole before it was closed, or not at all.
+        assert landing == left and left in (data, bytes(len(data)))
+
+
+def test_a_signal_handler_closes_what_its_thread_is_at(well):
+    volume = cenote.Volume(well.folder, size=8 * MIB)
+    go = threading.Event()
+
+    def interrupt():
+        go.wait()
+        signal.raise_signal(signal.SIGUSR1)
+
+    before = signal.signal(signal.SIGUSR1, lambda *_: volume.close())
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    interval = sys.getswitchinterval()
+    # It runs when the call gives up the lock, and the handler between two parts of the call.
+    sys.setswitchinterval(3600)
+    try:
+        go.set()
+        volume.write(0, bytearray(b"x" * 8 * MIB))
+        assert volume.closed
+    finally:
+        sys.setswitchinterval(interval)
+        thread.join()
+        signal.signal(signal.SIGUSR1, before)
+    with pytest.raises(cenote.ClosedError):
+        volume.read(0, 1)
 
 
 def test_a_forked_child_is_told_and_harms_nothing(volume):

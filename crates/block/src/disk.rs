@@ -34,6 +34,12 @@ pub trait Disk: Send + Sync + 'static {
         false
     }
 
+    /// Whether all that the backing holds can be read now, as far as it knows. If not, reads may fail
+    /// while the bytes are still there.
+    fn is_in_reach(&self) -> bool {
+        true
+    }
+
     /// Memory that this machine has to spare now, as far as the backing hears of it; 0: none.
     fn spare_bytes(&self) -> u64 {
         0

@@ -54,6 +54,10 @@ impl Disk for VolumeDisk {
         self.0.is_backed()
     }
 
+    fn is_in_reach(&self) -> bool {
+        self.0.is_in_reach()
+    }
+
     fn spare_bytes(&self) -> u64 {
         self.0.spare_bytes()
     }

@@ -21,6 +21,7 @@ use std::io::{self, ErrorKind, Read};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use rustix::fs::{AtFlags, Dir, FileType, FlockOperation, Mode, OFlags, RenameFlags, Stat};
 use walk::Walk;
@@ -231,6 +232,23 @@ impl Folder {
         Ok(folder)
     }
 
+    /// The same, where the wait is not worth it any more once `unless` fails: it is asked before each try.
+    ///
+    /// # Errors
+    /// The system refuses, or what `unless` says.
+    pub fn lock_unless(&self, unless: impl Fn() -> anyhow::Result<()>) -> anyhow::Result<OwnedFd> {
+        let failed = |error| FolderError::os(&self.path, error);
+        let folder = self.listed().map_err(failed)?;
+        loop {
+            unless()?;
+            match rustix::fs::flock(&folder, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => return Ok(folder),
+                Err(rustix::io::Errno::WOULDBLOCK) => std::thread::sleep(LOCK_STEP),
+                Err(error) => return Err(failed(error).into()),
+            }
+        }
+    }
+
     /// The names in it, sorted; those that are no UTF-8 are not ours.
     ///
     /// # Errors
@@ -429,6 +447,8 @@ impl Folder {
 }
 
 /// Modes of what is made here: for this user alone.
+/// Between two tries to lock a folder.
+const LOCK_STEP: Duration = Duration::from_millis(2);
 const PRIVATE: Mode = Mode::RWXU;
 const FILE: Mode = Mode::RUSR.union(Mode::WUSR);
 

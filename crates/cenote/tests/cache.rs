@@ -309,7 +309,7 @@ fn the_guides_demonstration_runs_as_it_is_written() {
     let (script, _) = after.split_once("```").expect("its end");
     let folder = support::Folder::new();
     let well = folder.path().join("well");
-    let script = script.replace("~/.cenote/well", well.to_str().unwrap());
+    let script = script.replace("~/.cenote/cache", well.to_str().unwrap());
     let program = Path::new(env!("CARGO_BIN_EXE_cenote"));
     let path = std::env::var("PATH").unwrap();
     let path = format!("{}:{path}", program.parent().unwrap().display());

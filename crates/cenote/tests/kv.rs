@@ -2,12 +2,16 @@
 
 mod support;
 
+use std::fs::Permissions;
 use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt as _;
+use std::process::Command;
+use std::time::Instant;
 
 use serde_json::Value;
 use support::memcached::{connect, shard_of, shards};
-use support::well::Well;
-use support::{run, runs, signal};
+use support::well::{PATIENCE, Well};
+use support::{cenote, run, runs, signal};
 
 fn node<'a>(status: &'a Value, name: &str) -> &'a Value {
     let mut nodes = status["nodes"].as_array().expect("nodes").iter();
@@ -117,6 +121,57 @@ fn nodes_join_drain_and_go_and_nothing_is_left() {
     assert!(down.stdout.contains("already down"), "{down:#?}");
     let status = well.run(&["status"]).expect(1);
     assert!(status.stderr.contains("try: cenote kv up"), "{status:#?}");
+}
+
+/// Kills `kv up` once it has noted a process.
+fn kill_up(well: &Well, mut up: Command, noted: &str) -> u32 {
+    up.args([
+        "kv", "up", "--nodes", "3", "--code", "2+1", "--memory", "64M",
+    ]);
+    up.arg("--dir").arg(well.path(""));
+    let mut up = up.spawn().expect("the binary runs");
+    let file = well.path(noted).join("pid");
+    let deadline = Instant::now() + PATIENCE;
+    while !file.exists() {
+        let ended = up.try_wait().expect("a child of ours");
+        assert!(ended.is_none(), "it has ended: {ended:?}");
+        assert!(Instant::now() < deadline, "no {noted}");
+        std::thread::yield_now();
+    }
+    up.kill().expect("a child of ours");
+    up.wait().expect("it ends");
+    well.pid(noted)
+}
+
+#[test]
+fn what_was_started_is_known_when_its_starter_is_killed() {
+    // An etcd that never answers: it is being waited for.
+    let programs = tempfile::tempdir().expect("a folder");
+    let etcd = programs.path().join("etcd");
+    std::fs::write(&etcd, "#!/bin/sh\nexec sleep 1000\n").expect("a script");
+    std::fs::set_permissions(&etcd, Permissions::from_mode(0o755)).expect("ours");
+    let path = std::env::var("PATH").expect("a path");
+    let mut up = cenote();
+    up.env("PATH", format!("{}:{path}", programs.path().display()));
+    let well = Well::empty();
+    let mute = kill_up(&well, up, "etcd");
+    assert!(runs(mute));
+    well.run(&["down"]).expect(0);
+    assert!(!runs(mute));
+
+    if let Err(error) = Command::new("etcd").arg("--version").output() {
+        eprintln!("skipped: etcd-server: {error}");
+        return;
+    }
+    let node = kill_up(&well, cenote(), "nodes/n00");
+    let status = well.run(&["status"]);
+    assert!(
+        !status.stderr.contains("no cluster is running"),
+        "{status:#?}"
+    );
+    let etcd = well.pid("etcd");
+    well.run(&["down"]).expect(0);
+    assert!(!runs(node) && !runs(etcd));
 }
 
 #[test]

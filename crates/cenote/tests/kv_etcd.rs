@@ -256,6 +256,36 @@ fn a_group_whose_nodes_are_cut_off_from_etcd_alone_is_served_on_and_stays_what_i
 }
 
 #[test]
+fn a_node_that_is_to_end_while_etcd_is_away_says_so_once_it_is_back() {
+    let shape = ["--nodes", "2", "--groups", "1", "--code", "1+1"];
+    let Some(mut gated) = Gated::found(&shape) else {
+        return;
+    };
+    for name in ["n00", "n01"] {
+        gated.join(name);
+    }
+    gated.until("all is whole", is_whole);
+    // Nobody is left who could take what it has: it stays for as long as a drain may take.
+    gated.kill("n00");
+    gated.until("the other has all of it", |status| {
+        places(status, "n00") == 0 && places(status, "n01") == 1
+    });
+    gated.gates["n01"].shut();
+    signal(gated.well.pid("nodes/n01"), "TERM");
+    let deadline = Instant::now() + PATIENCE;
+    while !gated.well.log("n01").contains("mark this node as draining") {
+        assert!(Instant::now() < deadline, "it does not try");
+        std::thread::yield_now();
+    }
+    gated.gates["n01"].open();
+    gated.until("it is marked", |status| {
+        let log = gated.well.log("n01");
+        assert!(!log.contains("nobody else has"), "it has ended: {log}");
+        node(status, "n01")["state"] == "draining"
+    });
+}
+
+#[test]
 fn an_etcd_that_has_lost_its_data_is_given_what_nodes_know_and_they_fail_over_again() {
     let shape = ["--nodes", "3", "--groups", "3", "--code", "2+1"];
     let Some(mut gated) = Gated::found(&shape) else {

@@ -1,11 +1,13 @@
 //! `cenote store`: objects in a folder, over crashes and what is damaged.
 
-use std::fs;
 use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
+
+#[path = "store/files.rs"]
+mod files;
 
 struct Store {
     dir: tempfile::TempDir,
@@ -116,79 +118,6 @@ fn objects_are_put_read_listed_and_deleted_each_by_a_process_of_its_own() {
     }
     assert_eq!(store.ok("get", &["a"], b""), [5; 20_000]);
     assert_eq!(store.ok("get", &["b/large"], b""), large);
-}
-
-/// CRC-32 as zlib has it, bit by bit.
-fn crc32(bytes: &[u8]) -> u32 {
-    let shift = |sum: u32, _| (sum >> 1) ^ (0xedb8_8320 & 0_u32.wrapping_sub(sum & 1));
-    let add = |sum: u32, byte: &u8| (0..8).fold(sum ^ u32::from(*byte), shift);
-    !bytes.iter().fold(!0, add)
-}
-
-#[test]
-fn a_store_that_is_damaged_short_or_of_another_format_is_refused_and_not_changed() {
-    let store = Store::new("64K");
-    store.ok("put", &["key"], b"value");
-    let good = fs::read(store.file()).expect("readable");
-    let mut later = good.clone();
-    later[8] = 9;
-    let mut other = good.clone();
-    other[0] = b'x';
-    let mut damaged = good.clone();
-    damaged[24] ^= 1;
-    // With the right checksum.
-    let mut claim = good.clone();
-    claim[24..32].copy_from_slice(&(1_u64 << 32).to_le_bytes());
-    let sum = crc32(&claim[..40]);
-    claim[40..44].copy_from_slice(&sum.to_le_bytes());
-    for (bytes, said) in [
-        (&good[..32 << 10], "was made with 65536 bytes and has 32768"),
-        (&good[..1000], "this is no pool"),
-        (&[], "this is no pool"),
-        (&later, "has format 9; this program knows format 3"),
-        (&other, "this is no pool"),
-        (&damaged, "its file pool: the pool's head is damaged"),
-        (
-            &claim,
-            "its file pool: the pool's head is damaged: places of the index is 4294967296",
-        ),
-    ] {
-        fs::write(store.file(), bytes).expect("writable");
-        store.fails("get", &["key"], 1, said);
-        assert_eq!(fs::read(store.file()).expect("readable"), bytes, "{said}");
-    }
-    fs::write(store.file(), &good).expect("writable");
-    let looked = store.json("check", &[]);
-    assert_eq!(looked["objects"], 1);
-    assert_eq!(
-        fs::read(store.file()).expect("readable"),
-        good,
-        "a look changes nothing"
-    );
-    assert_eq!(store.ok("get", &["key"], b""), b"value");
-    fs::remove_file(store.file()).expect("it is there");
-    store.fails("get", &["key"], 1, "does not exist");
-}
-
-#[test]
-fn two_processes_take_turns() {
-    let store = Store::new("1M");
-    std::thread::scope(|scope| {
-        for thread in 0..4 {
-            let store = &store;
-            scope.spawn(move || {
-                for at in 0..5 {
-                    let key = format!("{thread}/{at}");
-                    store.ok("put", &[&key], key.as_bytes());
-                }
-            });
-        }
-    });
-    let found = store.json("check", &[]);
-    assert_eq!(
-        (&found["objects"], &found["versions"]),
-        (&20.into(), &20.into())
-    );
 }
 
 /// A store that is served, until this is dropped.
@@ -433,6 +362,23 @@ fn copies_are_in_all_stores_and_any_of_them_may_be_lost() {
     assert!(told.contains("all 3 objects"), "{told}");
     assert_eq!(ok(in_all(&key, &[a, b, d], "list", &[])), "one\nthree\n");
     assert_eq!(ok(in_all(&key, &[b, d], "get", &["one"])), "one");
+
+    // One is left, on both sides of the one that comes in.
+    served[1].process.kill().expect("it was there");
+    served[1].process.wait().expect("it ended");
+    let d = &served[3];
+    let empty = Store::new("1M");
+    std::fs::copy(&key, empty.dir.path().join("cluster.key")).expect("copied");
+    let new = Served::start(&empty, &[]);
+    ok(put(&[d, &new, d], "four", &["--copies", "3"]));
+    ok(in_all(&key, &[d, &new], "copy", &[]));
+    for row in [&[d, &new][..], &[d, &new, d]] {
+        assert_eq!(ok(in_all(&key, row, "list", &[])), "four\none\nthree\n");
+    }
+    for wrong in [&[d, d, d][..], &[d, &new, &new], &[d, &new, d, &new]] {
+        let refused = in_all(&key, wrong, "list", &[]);
+        assert_eq!(refused.status.code(), Some(2), "{refused:?}");
+    }
 }
 
 #[test]
@@ -444,34 +390,6 @@ fn a_store_is_served_by_one_process() {
     let listen = ["--listen", "tcp:127.0.0.1:0", "--key", key];
     store.fails("serve", &listen, 1, "it is being served");
     served.ok(&store, "put", &["one"], b"value");
-}
-
-/// Keys would be looked for in other shards than they were put to.
-#[test]
-fn a_store_without_one_of_its_files_is_refused() {
-    let store = Store {
-        dir: tempfile::tempdir().expect("a folder"),
-    };
-    store.ok("create", &["--size", "2M", "--shards", "3"], b"");
-    store.ok("put", &["key"], b"value");
-    let file = |name: &str| store.dir.path().join("objects").join(name);
-    let away = store.dir.path().join("away");
-    for name in ["pool.1", "pool.2"] {
-        fs::rename(file(name), &away).expect("it is there");
-        let said = format!("its file {name} is missing");
-        store.fails("get", &["key"], 1, &said);
-        store.fails("check", &[], 1, &said);
-        fs::rename(&away, file(name)).expect("it is there");
-    }
-    assert_eq!(store.ok("get", &["key"], b""), b"value");
-    // A file too many, and one in another's place.
-    fs::copy(file("pool.2"), file("pool.3")).expect("it is there");
-    let said = "its file pool.3 is not one of its 3 shards";
-    store.fails("get", &["key"], 1, said);
-    fs::remove_file(file("pool.3")).expect("it is there");
-    fs::copy(file("pool.2"), file("pool.1")).expect("it is there");
-    let said = "its file pool.1 should be named pool.2";
-    store.fails("get", &["key"], 1, said);
 }
 
 #[test]

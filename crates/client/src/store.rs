@@ -417,11 +417,10 @@ fn explain(error: ClientError) -> Error {
         ClientError::Refused(Refusal::Full) => Error::Full,
         ClientError::Refused(Refusal::Busy) => Error::Busy,
         ClientError::Refused(Refusal::Condition(found)) => Error::Condition { found },
-        ClientError::Refused(Refusal::Key | Refusal::Value) | ClientError::Size { .. } => {
-            Error::Options(format!(
-                "{error}: keys have 1 to 250 bytes, values up to 1 MiB"
-            ))
-        }
+        ClientError::Size { .. } => Error::Options(error.to_string()),
+        ClientError::Refused(Refusal::Key | Refusal::Value) => Error::Options(format!(
+            "{error}: keys have 1 to 250 bytes, values up to 1 MiB"
+        )),
         ClientError::Lost(Status::Timeout) => {
             Error::Lost("the store does not answer; a change may have been made".to_owned())
         }

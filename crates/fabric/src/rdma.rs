@@ -12,6 +12,8 @@ pub(crate) mod calls;
 #[cfg(feature = "rdma")]
 mod counts;
 #[cfg(feature = "rdma")]
+mod credits;
+#[cfg(feature = "rdma")]
 pub(crate) mod device;
 #[cfg(feature = "rdma")]
 pub(crate) mod endpoint;

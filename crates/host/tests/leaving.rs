@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use cenote_fabric::{Address, Error as FabricError, Status};
 use cenote_host::{Daemon, End, Error, Inheritance};
 use cenote_pool::control::{Drain, HeldSlab, Refusal, Reply, Request, Window};
+use cenote_pool::ledger::Handover;
 use support::{Client, Fabric, Host, Lab, SLAB_BYTES, noise};
 
 /// The next request for slabs, past whatever else the host says.
@@ -117,6 +118,27 @@ fn a_host_that_is_to_stop_ends_when_it_is_drained_and_has_said_so() {
     owner.send(&Request::Unmap { window });
     let drained = operator.status_when(|status| status.slabs.free == 4);
     assert!(drained.draining);
+    assert_eq!(thread.join().unwrap(), End::Drained);
+}
+
+#[test]
+fn a_host_that_is_to_stop_once_drained_does_so_also_when_its_process_was_replaced_by_then() {
+    let lab = Lab::new(Fabric::Shm);
+    let left = Handover {
+        slab_bytes: SLAB_BYTES,
+        draining: true,
+        stops: true,
+        ..Handover::default()
+    };
+    let inheritance = Inheritance {
+        state: left.encode(),
+        memory: Vec::new(),
+    };
+    let mut daemon = Daemon::start_with(lab.config("h", 4), inheritance).unwrap();
+    let address = daemon.addresses()[0].clone();
+    let thread = std::thread::spawn(move || daemon.run(&AtomicBool::new(false)).unwrap());
+    let mut operator = Client::connect(&lab.key, &address, 1).unwrap();
+    assert!(operator.status().draining);
     assert_eq!(thread.join().unwrap(), End::Drained);
 }
 

@@ -218,6 +218,14 @@ impl Lane {
         member.owned().any(|owned| owned == partition)
     }
 
+    /// Whether a partition is, by the view, still that of an earlier process of this node.
+    fn was_an_earlier_ones(&self, index: usize) -> bool {
+        let (seat, partition) = self.place(index);
+        let view = self.seats[seat].member.view();
+        let owner = view.and_then(|view| view.owner(partition));
+        owner.is_some_and(|owner| owner.node == self.me.node && owner != self.me)
+    }
+
     /// The owner of each partition of the groups whose views are known.
     fn owners_in_views(&self) -> impl Iterator<Item = Option<Process>> {
         let views = self.seats.iter().filter_map(|seat| seat.member.view());

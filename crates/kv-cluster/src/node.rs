@@ -6,6 +6,7 @@
 mod board;
 mod entry;
 mod keeper;
+mod leaving;
 mod report;
 mod times;
 
@@ -23,6 +24,7 @@ pub(super) use super::steward::Proposal;
 pub(super) use board::{Order, Parting, Shared};
 use entry::Entry;
 use keeper::Keeper;
+use leaving::Leaving;
 pub use report::{
     ChangeReport, GroupReport, HandoffReport, NodeReport, PartitionReport, PeerReport, PeerState,
     PlaceReport, StrangersReport,
@@ -253,8 +255,8 @@ struct Node {
     steward: Steward,
     shared: Arc<Shared>,
     drain_limit: Duration,
-    /// It gives its places up, to end; what traces have of that.
-    leaving: Option<tracing::Span>,
+    /// It gives its places up, to end.
+    leaving: Option<Leaving>,
 }
 
 /// A server and what its workers serve.
@@ -430,18 +432,23 @@ impl Node {
     /// Gives up what this node has. True when others have all of it and nobody waits for an answer, or
     /// that has taken too long.
     fn has_left(&mut self, stop: &Stop, server: &cenote_memcached::Handle) -> bool {
-        if self.leaving.is_none() {
-            let span = tracing::info_span!("drain node", cenote.kv.node = self.name);
-            self.leaving = Some(span);
+        let leaving = self.leaving.get_or_insert_with(|| {
             self.shared.end_soon();
-            // Others are not to give it anything meanwhile.
-            if let Err(error) = self.keys.drain(&self.etcd, self.id) {
-                tracing::warn!(%error, "mark this node as draining");
-            }
-        }
+            Leaving::begin(&self.name, self.registration.incarnation)
+        });
         if stop.is_over(self.drain_limit) {
             tracing::warn!("end with places that nobody else has yet");
             return true;
+        }
+        // Others are not to give it anything meanwhile. It is marked once it hears so: the mark may
+        // be lost with its registration, which is written again without.
+        if self.registration.state != NodeState::Draining && leaving.is_due(Instant::now()) {
+            match self.keys.drain(&self.etcd, self.id) {
+                Ok(true) => {}
+                Ok(false) => tracing::warn!("mark this node as draining: it is not registered"),
+                Err(error) => tracing::warn!(%error, "mark this node as draining"),
+            }
+            leaving.note_try(Instant::now());
         }
         let parting = self.shared.parting();
         if parting >= Parting::Apart {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use cenote_kv::engine::Partition;
 use cenote_kv::group::owner::{Owner, Refusal};
-use cenote_kv::group::{Bound, Counts};
+use cenote_kv::group::{Bound, Counts, SWEEP_NS};
 use cenote_kv::memory::classes::Gauge;
 use cenote_kv::memory::footprint::{Footprint, Others, Roles};
 use cenote_kv::memory::key_hash::KeyHasher;
@@ -82,7 +82,7 @@ pub trait Partitions {
     fn may_serve(&mut self, index: usize) -> bool;
     /// What is answered to a request for a partition that is gone for good; `None` for one that is not.
     fn loss(&self, index: usize, text: &[u8]) -> Option<&'static [u8]>;
-    /// Whether a partition that is, or was, served here still is.
+    /// Whether a partition that is, or was, served here still is, or others still ask here for it.
     fn is_here(&self, index: usize) -> bool;
     /// Changes when what was proposed to a partition and is not committed may have been dropped.
     fn term(&self, index: usize) -> u32;
@@ -107,7 +107,8 @@ pub trait Partitions {
 pub trait Peers {
     /// Those that have partitions of this worker's: what `flush_all` reaches, beside all workers.
     fn nodes(&self) -> Vec<u32>;
-    /// Changes when another process comes to own a partition of this worker's, here or elsewhere.
+    /// Changes when another process comes to own a partition of this worker's, here or elsewhere; the same on
+    /// all nodes that know the same owners.
     fn owners(&self) -> u64;
     /// Whether a client of this node may ask for the key with this hash, now that its owner may be another:
     /// what was sent to the former one has been answered.
@@ -301,7 +302,9 @@ impl Backend for Alone {
         if self.partition.has_to_sweep() {
             self.partition.sweep(now_ns());
         }
-        None
+        // Nobody may ask for anything meanwhile.
+        let is_to_go_on = self.partition.has_to_clear();
+        is_to_go_on.then_some(Duration::from_nanos(SWEEP_NS))
     }
 }
 
@@ -347,5 +350,42 @@ impl Peers for Nobody {
 
     fn poll(&mut self, _asks: &mut Batch, _answers: &mut Batch) {
         match *self {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use cenote_kv::group::marks::Marks;
+    use cenote_kv::group::owner::Change;
+
+    use super::*;
+
+    #[test]
+    fn a_server_that_nobody_asks_goes_on_giving_memory_back() {
+        let mut alone = Alone::new(0, 1, 64 << 20, true, KeyHasher::new([7; 16]));
+        // More small items than go in one step.
+        for number in 0..100_000 {
+            let key = format!("key {number}");
+            let hash = alone.partition.hash_of(key.as_bytes());
+            let change = Change::Put {
+                client_flags: 0,
+                expiry: 0,
+                marks: Marks::NONE,
+                value: &[&[7; 300]],
+            };
+            alone
+                .partition
+                .propose(hash, key.as_bytes(), change)
+                .unwrap();
+        }
+        assert_eq!(alone.flush(), None);
+        assert!(alone.set_memory(24 << 20));
+        let mut now = now_ns();
+        assert!(alone.flush().is_some());
+        while alone.partition.has_to_clear() {
+            now += SWEEP_NS;
+            alone.partition.sweep(now);
+        }
+        assert_eq!(alone.flush(), None);
     }
 }

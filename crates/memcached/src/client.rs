@@ -224,7 +224,8 @@ impl Client {
             }
             if self.session.has_more() {
                 left -= 1;
-                self.session.go_on(core);
+                self.write_direct(core, |session, core, direct| session.go_on(core, direct));
+                left = left.saturating_sub(self.session.take_cost());
             } else if has_request {
                 start += self.step(core, &input[start..], &mut left);
             } else if !self.is_readable || self.has_ended {
@@ -409,7 +410,7 @@ impl Client {
             }
         };
         core.clients.end(self.place);
-        *left -= 1;
+        *left = (*left - 1).saturating_sub(self.session.take_cost());
         self.facts.last_request.store(core.now, Ordering::Relaxed);
         core.shared.log(2, || {
             let number = self.facts.number;
@@ -469,18 +470,9 @@ impl Client {
             }
             Step::Skipped { taken } => Taken::Bytes(taken),
             Step::Request { request, taken } => {
-                let mut written = 0;
-                let mut direct = Direct {
-                    transport: &mut self.transport,
-                    is_writable: &mut self.is_writable,
-                    written: &mut written,
-                };
-                let direct = direct.transport.is_plain().then_some(&mut direct);
-                self.session
-                    .request(core, &request, &bytes[..taken], direct);
-                if written > 0 {
-                    core.traffic().bytes_written.add(written);
-                }
+                self.write_direct(core, |session, core, direct| {
+                    session.request(core, &request, &bytes[..taken], direct);
+                });
                 Taken::Request(taken)
             }
             Step::Refused { refusal, taken } => {
@@ -511,6 +503,25 @@ impl Client {
                 Taken::Request(taken)
             }
             GateStep::Close => Taken::All,
+        }
+    }
+
+    /// Serves something whose values may go straight to the peer.
+    fn write_direct<B: Backend>(
+        &mut self,
+        core: &mut Core<B>,
+        serve: impl FnOnce(&mut Session, &mut Core<B>, Option<&mut Direct<'_>>),
+    ) {
+        let mut written = 0;
+        let mut direct = Direct {
+            transport: &mut self.transport,
+            is_writable: &mut self.is_writable,
+            written: &mut written,
+        };
+        let direct = direct.transport.is_plain().then_some(&mut direct);
+        serve(&mut self.session, core, direct);
+        if written > 0 {
+            core.traffic().bytes_written.add(written);
         }
     }
 

@@ -33,7 +33,7 @@ use super::parked_requests::{Parked, Parking, who};
 use super::shared::Shared;
 use super::times::Stopwatch;
 use super::traffic::Traffic;
-use fan_out::{FanOut, Flush};
+use fan_out::{FanOut, Flush, owners_meant, text_for_nodes};
 use held_answer::{Held, Waiting};
 
 /// How soon a parked request is tried again, if nothing else happens.
@@ -352,7 +352,11 @@ impl<B: Backend> Core<B> {
     /// asks. Where one cannot be flushed now, it is tried again; where one is refused, its refusal is the answer.
     fn try_flush(&mut self, ticket: Ticket, at: u64, text: &[u8]) -> bool {
         let at = u32::try_from(at).unwrap_or(u32::MAX);
-        let owners = self.owners();
+        let meant = match ticket.asker {
+            Asker::Node(_) => owners_meant(text),
+            Asker::Worker(_) => None,
+        };
+        let owners = meant.unwrap_or_else(|| self.owners());
         // What comes back from a node that owns nothing any more is a part that is waited for already.
         let spread = self.spreads.entry(ticket);
         let spread = spread.or_insert_with(|| FanOut::new(owners));
@@ -367,6 +371,7 @@ impl<B: Backend> Core<B> {
             nodes = spread.note_asked(owners, all.unwrap_or_default());
         }
         spread.left += waits.len() + refused.len() + nodes.len();
+        let text = text_for_nodes(text, spread.owners);
         for why in refused {
             self.deliver(ticket, why);
         }
@@ -374,7 +379,7 @@ impl<B: Backend> Core<B> {
             self.hold(index, xid, ticket, Vec::new());
         }
         for node in nodes {
-            self.send(Route::Node(node), ticket, text);
+            self.send(Route::Node(node), ticket, &text);
         }
         if is_done {
             self.deliver(ticket, b"");
@@ -413,7 +418,8 @@ impl<B: Backend> Core<B> {
         }
         if parts.left == 0 {
             let mut parts = spread.remove();
-            // Who gave a partition away may have passed it over, and so may who got it.
+            // Who gave a partition away may have passed it over, and so may who got it; and who asks may not
+            // know yet who did.
             if parts.answer.is_empty() && parts.owners != self.owners() {
                 parts.answer.extend_from_slice(UNKNOWN);
             }

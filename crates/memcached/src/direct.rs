@@ -1,6 +1,6 @@
 //! A value's way to its client: straight from where it lies, or through the replies.
 
-use std::io::IoSlice;
+use std::io::{ErrorKind, IoSlice};
 
 use cenote_kv::engine::Reply;
 
@@ -55,8 +55,10 @@ impl Reply for Target<'_, '_> {
                     self.replies.note_sent(text);
                     taken = written - text;
                 }
-                // An error of the stream is met again where the rest is written.
-                Err(_) => *direct.is_writable = false,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => *direct.is_writable = false,
+                // It is met again where the rest is written, which a stream that is not writable is not:
+                // the poll may have told of its end already.
+                Err(_) => {}
             }
         }
         for part in parts.iter().copied().chain([self.tail]) {

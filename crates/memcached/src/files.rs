@@ -83,6 +83,18 @@ fn users(file: &UsersFile) -> Result<Credentials, FileError> {
 }
 
 impl Files {
+    /// All of their names.
+    pub fn paths_mut(&mut self) -> impl Iterator<Item = &mut PathBuf> {
+        let users = self.users.as_mut().map(|file| match file {
+            UsersFile::Plain(path) | UsersFile::Sasl(path) => path,
+        });
+        let tls = self.tls.as_mut().map(|files| {
+            let more = [files.key.as_mut(), files.authority.as_mut()];
+            more.into_iter().flatten().chain([&mut files.chain])
+        });
+        users.into_iter().chain(tls.into_iter().flatten())
+    }
+
     /// Reads them for a server that is to start.
     ///
     /// # Errors

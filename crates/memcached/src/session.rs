@@ -25,16 +25,26 @@ use super::watch::{Watcher, wanted};
 const LINE_END: &[u8] = b"\r\n";
 /// What follows the value of a retrieval of one key.
 const GET_END: &[u8] = b"\r\nEND\r\n";
+/// Keys of a retrieval that are looked up in a row: there may be a hundred thousand in one line, and of those
+/// that are not found nothing has to be sent.
+const KEYS_IN_A_ROW: u32 = 256;
+/// Bytes that are written straight to its client in a row. Arbitrary, as the number of keys.
+const DIRECT_BYTES_IN_A_ROW: u64 = 1 << 20;
+/// So many keys of a retrieval count as one more request of a turn; arbitrary.
+const KEYS_PER_REQUEST: u32 = 16;
+
 /// See the [module](self).
 #[derive(Debug)]
 pub(super) struct Session {
     client: u32,
     generation: u32,
     pub(super) replies: Replies,
-    /// A retrieval of many keys that waits until its client has read something.
+    /// A retrieval of many keys that is not at its end.
     long_get: Option<LongGet>,
     /// A dump, likewise.
     walk: Option<Walk>,
+    /// Keys of retrievals that were looked up in this turn.
+    keys: u32,
     /// The reply of a request that cannot be served yet, or a piece of one. Those after it wait.
     parked: Option<u64>,
     /// What the last message of a client of the binary protocol is answered by.
@@ -65,6 +75,7 @@ impl Session {
             replies: Replies::default(),
             long_get: None,
             walk: None,
+            keys: 0,
             parked: None,
             asked: None,
             heads: VecDeque::new(),
@@ -238,37 +249,62 @@ impl Session {
         request: &Request<'_>,
         get: &Retrieval<'_>,
         text: &[u8],
-        mut direct: Option<&mut Direct<'_>>,
+        direct: Option<&mut Direct<'_>>,
     ) {
         let mut keys = get.keys;
         let Some(first) = keys.next() else {
             return reply::end(self.replies.tail());
         };
         self.replies.begin_retrieval();
-        let mut only = keys;
-        if only.next().is_none() {
+        if keys.next().is_none() {
             if !self.item(core, request, first, Text::Whole(text), direct, GET_END) {
                 reply::end(self.replies.tail());
             }
             return self.replies.end_retrieval();
         }
-        let mut next = Some(first);
-        while let Some(key) = next {
+        let mut keys = get.keys;
+        if !self.look_up(core, request, get, &mut keys, direct) {
+            self.long_get = Some(LongGet {
+                keys: keys.rest().to_vec(),
+                taken: 0,
+                with_cas: get.with_cas,
+                touch: get.touch,
+            });
+        }
+    }
+
+    /// Looks up the next keys of a retrieval of many; whether that was the end of it.
+    fn look_up<B: Backend>(
+        &mut self,
+        core: &mut Core<B>,
+        request: &Request<'_>,
+        get: &Retrieval<'_>,
+        keys: &mut Words<'_>,
+        mut direct: Option<&mut Direct<'_>>,
+    ) -> bool {
+        for _ in 0..KEYS_IN_A_ROW {
+            if self.replies.has_ended_early() {
+                return true;
+            }
+            let written = direct.as_deref().map_or(0, |direct| *direct.written);
+            if self.is_held_up() || written >= DIRECT_BYTES_IN_A_ROW {
+                return false;
+            }
+            let Some(key) = keys.next() else {
+                reply::end(self.replies.tail());
+                self.replies.end_retrieval();
+                return true;
+            };
             let text = Text::Get(key, get.with_cas, get.touch);
             self.item(core, request, key, text, direct.as_deref_mut(), LINE_END);
-            if self.is_held_up() {
-                self.long_get = Some(LongGet {
-                    keys: keys.rest().to_vec(),
-                    taken: 0,
-                    with_cas: get.with_cas,
-                    touch: get.touch,
-                });
-                return;
-            }
-            next = keys.next();
+            self.keys += 1;
         }
-        reply::end(self.replies.tail());
-        self.replies.end_retrieval();
+        false
+    }
+
+    /// How many requests more than one the keys come to that were looked up since this was last asked.
+    pub(super) fn take_cost(&mut self) -> u32 {
+        std::mem::take(&mut self.keys) / KEYS_PER_REQUEST
     }
 
     fn crawl<B: Backend>(&mut self, core: &mut Core<B>, words: Words<'_>) {
@@ -283,7 +319,7 @@ impl Session {
                 ),
                 Ok(Command::Dump(walk)) => {
                     self.walk = Some(walk);
-                    return self.go_on(core);
+                    return self.go_on_walking(core, walk);
                 }
                 Ok(Command::Enable) => (true, b"OK\r\n"),
                 Ok(Command::Disable) => (false, b"OK\r\n"),
@@ -311,33 +347,29 @@ impl Session {
         core.ask_worker(walk.worker, ticket, text.as_bytes());
     }
 
-    /// Goes on with a retrieval or a dump, as far as that is possible now.
-    pub(super) fn go_on<B: Backend>(&mut self, core: &mut Core<B>) {
+    /// Goes on with a retrieval or a dump, as far as that is possible now and others need not wait.
+    pub(super) fn go_on<B: Backend>(
+        &mut self,
+        core: &mut Core<B>,
+        direct: Option<&mut Direct<'_>>,
+    ) {
         if let Some(walk) = self.walk {
             return self.go_on_walking(core, walk);
         }
         let Some(mut get) = self.long_get.take() else {
             return;
         };
-        let request = Request::Get(Retrieval {
-            keys: Words::default(),
+        let mut keys = Words::new(&get.keys[get.taken..]);
+        let retrieval = Retrieval {
+            keys,
             with_cas: get.with_cas,
             touch: get.touch,
-        });
-        while !self.is_held_up() {
-            if self.replies.has_ended_early() {
-                return;
-            }
-            let mut keys = Words::new(&get.keys[get.taken..]);
-            let Some(key) = keys.next() else {
-                reply::end(self.replies.tail());
-                return self.replies.end_retrieval();
-            };
-            let text = Text::Get(key, get.with_cas, get.touch);
-            self.item(core, &request, key, text, None, LINE_END);
+        };
+        let request = Request::Get(retrieval);
+        if !self.look_up(core, &request, &retrieval, &mut keys, direct) {
             get.taken = get.keys.len() - keys.rest().len();
+            self.long_get = Some(get);
         }
-        self.long_get = Some(get);
     }
 
     /// Serves a request for one key here, or sends its text to where it is served. `tail` follows a
@@ -470,7 +502,7 @@ impl Session {
         let refused: &[u8] = match Walk::of_class(words, core.shared.workers.len()) {
             Ok(walk) if core.shared.settings.may_dump => {
                 self.walk = Some(walk);
-                return self.go_on(core);
+                return self.go_on_walking(core, walk);
             }
             Ok(_) => b"CLIENT_ERROR stats cachedump not allowed\r\n",
             Err(error) => error,
@@ -494,8 +526,11 @@ impl Session {
 
     fn flush_all<B: Backend>(&mut self, core: &mut Core<B>, exptime: Exptime, noreply: bool) {
         if !core.shared.settings.may_flush {
-            let text = b"CLIENT_ERROR flush_all not allowed\r\n";
-            return self.replies.tail().extend_from_slice(text);
+            if !noreply {
+                let text = b"CLIENT_ERROR flush_all not allowed\r\n";
+                self.replies.tail().extend_from_slice(text);
+            }
+            return;
         }
         self.spread_flush(core, exptime.flush_at(core.now), noreply, |out| {
             if !noreply {

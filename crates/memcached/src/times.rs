@@ -85,6 +85,11 @@ impl Stopwatch {
         self.looked_ns = now_ns;
     }
 
+    /// When it last looked.
+    pub(super) fn looked_ns(&self) -> u64 {
+        self.looked_ns
+    }
+
     /// One was answered in this turn.
     pub(super) fn count(&mut self, operation: Option<Operation>) {
         if let Some(operation) = operation {

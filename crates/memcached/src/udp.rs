@@ -2,11 +2,15 @@
 //!
 //! What a reply cannot wait for (room in the socket, memory, a place among those under way) it is lost
 //! for, as a datagram may be lost anywhere else.
+//!
+//! Anybody can send datagrams in another's name. So a line that is no request is not answered, and nothing
+//! behind it is: it may be another server's reply, which that server would answer in its turn.
 
+use std::collections::VecDeque;
 use std::net::SocketAddr;
 
 use cenote_kv::protocol::udp::{datagrams, request};
-use cenote_kv::protocol::{Parser, Step, binary};
+use cenote_kv::protocol::{Error, Parser, Step, binary};
 use mio::net::UdpSocket;
 
 use super::backend::Backend;
@@ -14,8 +18,10 @@ use super::binary::Gate;
 use super::core::Core;
 use super::session::Session;
 
-/// Datagrams that are taken in one turn.
-const DATAGRAMS_PER_TURN: usize = 64;
+/// Datagrams of which not all requests are served ...
+const ARRIVALS_MAX: usize = 64;
+/// ... and their bytes, with which no more are taken from the sockets.
+const ARRIVED_BYTES_MAX: usize = 4 * DATAGRAM_BYTES_MAX;
 /// Longest datagram that there can be.
 const DATAGRAM_BYTES_MAX: usize = 64 << 10;
 
@@ -27,6 +33,8 @@ pub(super) struct Exchange {
     pub(super) session: Session,
     /// Memory that is counted for it.
     pub(super) counted: usize,
+    /// It is in the queue of those that have a turn.
+    pub(super) is_queued: bool,
 }
 
 /// A datagram that has come.
@@ -45,6 +53,8 @@ pub(super) struct Sockets {
     sockets: Vec<UdpSocket>,
     is_readable: Vec<bool>,
     buffer: Vec<u8>,
+    /// What has come and is not served to its end.
+    pub(super) arrivals: VecDeque<Arrival>,
 }
 
 impl Sockets {
@@ -59,6 +69,7 @@ impl Sockets {
             sockets,
             is_readable,
             buffer: vec![0; length],
+            arrivals: VecDeque::new(),
         }
     }
 
@@ -70,16 +81,19 @@ impl Sockets {
         self.is_readable[socket] = true;
     }
 
-    /// Whether some socket may have more.
+    /// Whether there is more to serve, or some socket may have more.
     pub(super) fn has_more(&self) -> bool {
-        self.is_readable.contains(&true)
+        !self.arrivals.is_empty() || self.is_readable.contains(&true)
     }
 
-    /// Takes what has come, up to the number of one turn.
-    pub(super) fn receive<B: Backend>(&mut self, core: &Core<B>) -> Vec<Arrival> {
-        let mut arrivals = Vec::new();
+    /// Takes what has come, as far as there is room.
+    pub(super) fn receive<B: Backend>(&mut self, core: &Core<B>) {
+        let mut bytes: usize = self.arrivals.iter().map(Arrival::bytes).sum();
         for (index, socket) in self.sockets.iter().enumerate() {
-            while self.is_readable[index] && arrivals.len() < DATAGRAMS_PER_TURN {
+            while self.is_readable[index]
+                && self.arrivals.len() < ARRIVALS_MAX
+                && bytes < ARRIVED_BYTES_MAX
+            {
                 let (length, peer) = match socket.recv_from(&mut self.buffer) {
                     Ok(received) => received,
                     Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
@@ -93,7 +107,8 @@ impl Sockets {
                 let Some((request_id, requests)) = request(&self.buffer[..length]) else {
                     continue;
                 };
-                arrivals.push(Arrival {
+                bytes += requests.len();
+                self.arrivals.push_back(Arrival {
                     socket: index,
                     peer,
                     request_id,
@@ -104,7 +119,6 @@ impl Sockets {
                 });
             }
         }
-        arrivals
     }
 
     /// Sends a reply that is whole.
@@ -147,6 +161,7 @@ impl Arrival {
                     self.taken += taken;
                     continue;
                 }
+                Step::Refused { refusal, .. } if refusal.error == Error::Unknown => return None,
                 step @ (Step::Request { taken, .. } | Step::Refused { taken, .. }) => (step, taken),
             };
             let mut session = session();
@@ -199,20 +214,25 @@ impl Arrival {
             request_id: self.request_id,
             session,
             counted: 0,
+            is_queued: false,
         }
     }
 }
 
 impl Exchange {
-    /// Goes on as far as possible; whether the reply is whole, or never will be.
-    pub(super) fn is_over<B: Backend>(&mut self, core: &mut Core<B>) -> bool {
-        self.session.go_on(core);
-        // A reply that is too long for a stream's buffer is too long for datagrams.
+    /// Whether the reply is whole, or never will be.
+    pub(super) fn is_over(&self) -> bool {
         self.session.replies.is_settled() && (!self.session.has_more() || self.is_too_long())
     }
 
-    /// Whether there is nothing to send: it stopped in the middle.
+    /// Whether more of the reply can be had now.
+    pub(super) fn may_go_on(&self) -> bool {
+        self.session.has_more() && !self.session.is_held_up()
+    }
+
+    /// Whether a reply that is over is not sent: one that is too long for a stream's buffer is too long for
+    /// datagrams, whether it is whole or stopped in the middle.
     pub(super) fn is_too_long(&self) -> bool {
-        self.session.has_more() && self.session.is_held_up()
+        self.session.is_held_up()
     }
 }

@@ -30,6 +30,9 @@ const SOCKET_TOKENS: usize = 1 << 32;
 const EVENTS_MAX: usize = 1024;
 /// Turns of clients before the poll is asked again.
 const TURNS_MAX: usize = 256;
+/// No further one begins after so long: other nodes of a cluster are to hear of this one, which is missed
+/// after half a second and whose leases last a tenth.
+const TURNS_NS_MAX: u64 = 5_000_000;
 /// Messages that are taken in one turn.
 const MESSAGES_PER_TURN: usize = 64;
 /// Datagrams' requests that may be under way.
@@ -99,7 +102,7 @@ pub(super) struct Worker<B: Backend> {
     shared: Arc<Shared>,
     core: Core<B>,
     places: Places,
-    /// Clients that have something to do.
+    /// Clients that have something to do, and datagrams' requests that go on.
     queue: VecDeque<usize>,
     /// Clients whose replies may be sent.
     written: Vec<usize>,
@@ -165,7 +168,7 @@ impl<B: Backend> Worker<B> {
             self.core.follow_memory();
             let has_mail = self.take_messages();
             self.take_datagrams();
-            self.take_turns();
+            self.take_turns(TURNS_MAX);
             wait = self.core.move_on();
             self.take_answers();
             self.core.show_figures();
@@ -259,33 +262,42 @@ impl<B: Backend> Worker<B> {
         self.enqueue(place);
     }
 
-    /// Takes what has come, and loses it where others have the memory.
+    /// Takes what has come, one request of each datagram after another, up to the number of requests of one
+    /// turn; loses a datagram where others have the memory.
     fn take_datagrams(&mut self) {
         if !self.sockets.has_more() {
             return;
         }
-        for mut arrival in self.sockets.receive(&self.core) {
-            while self.places.exchanges < EXCHANGES_MAX && self.core.may_answer(0, arrival.bytes())
-            {
-                let (place, generation) = self.places.next();
-                let session = || Session::new(number(place), generation);
-                let Some(exchange) = arrival.next(&mut self.core, session) else {
-                    self.places.free.push(place);
-                    break;
-                };
-                self.places.occupants[place] = Some(Occupant::Exchange(Box::new(exchange)));
-                self.places.exchanges += 1;
-                self.go_on_with_exchange(place);
+        self.sockets.receive(&self.core);
+        let mut left = self.shared.settings.requests_per_turn;
+        while left > 0
+            && let Some(mut arrival) = self.sockets.arrivals.pop_front()
+        {
+            let has_place = self.places.exchanges < EXCHANGES_MAX;
+            if !has_place || !self.core.may_answer(0, arrival.bytes()) {
+                continue;
             }
+            let (place, generation) = self.places.next();
+            let session = || Session::new(number(place), generation);
+            let Some(mut exchange) = arrival.next(&mut self.core, session) else {
+                self.places.free.push(place);
+                continue;
+            };
+            self.sockets.arrivals.push_back(arrival);
+            left = (left - 1).saturating_sub(exchange.session.take_cost());
+            self.places.occupants[place] = Some(Occupant::Exchange(Box::new(exchange)));
+            self.places.exchanges += 1;
+            self.settle_exchange(place);
         }
         self.core.end_turn();
     }
 
-    fn go_on_with_exchange(&mut self, place: usize) {
+    /// Sends a reply that is whole; has the rest of it served in a turn of its own where it need not wait.
+    fn settle_exchange(&mut self, place: usize) {
         let Some(Some(Occupant::Exchange(exchange))) = self.places.occupants.get_mut(place) else {
             return;
         };
-        let is_over = exchange.is_over(&mut self.core);
+        let is_over = exchange.is_over();
         let now = if is_over { 0 } else { exchange.session.bytes() };
         let counted = std::mem::replace(&mut exchange.counted, now);
         self.core.clients.change(Part::Answers, counted, now);
@@ -294,19 +306,40 @@ impl<B: Backend> Worker<B> {
                 self.sockets.send(&self.core, exchange);
             }
             self.places.leave(place);
+        } else if exchange.may_go_on() && !std::mem::replace(&mut exchange.is_queued, true) {
+            self.queue.push_back(place);
         }
     }
 
-    fn take_turns(&mut self) {
+    /// Goes on with a reply to a datagram, where there is one at this place.
+    fn go_on_with_exchange(&mut self, place: usize) {
+        let occupant = self.places.occupants.get_mut(place);
+        if let Some(Some(Occupant::Exchange(exchange))) = occupant
+            && std::mem::take(&mut exchange.is_queued)
+        {
+            exchange.session.go_on(&mut self.core, None);
+            self.core.end_turn();
+            self.settle_exchange(place);
+        }
+    }
+
+    /// Gives clients that have something to do their turns, so many at the most.
+    fn take_turns(&mut self, most: usize) {
         if !self.queue.is_empty() {
             // What other workers asked for is not the first client's time.
             self.core.look_at_clock();
         }
-        for _ in 0..TURNS_MAX {
+        let began_ns = self.core.stopwatch.looked_ns();
+        for _ in 0..most {
+            // Each turn ends with a look at the clock.
+            if self.core.stopwatch.looked_ns() - began_ns > TURNS_NS_MAX {
+                break;
+            }
             let Some(place) = self.queue.pop_front() else {
                 break;
             };
             let Some(client) = self.places.client(place) else {
+                self.go_on_with_exchange(place);
                 continue;
             };
             // A client that left may have stood in the queue, and this is its successor.
@@ -359,13 +392,11 @@ impl<B: Backend> Worker<B> {
                 Some(Occupant::Exchange(exchange)) => {
                     let timed = exchange.session.fill(ticket.slot, text);
                     self.core.note_answer(timed);
-                    self.go_on_with_exchange(place);
+                    self.settle_exchange(place);
                 }
                 None => {}
             }
         }
-        // Exchanges may have gone on with another part.
-        self.core.end_turn();
     }
 
     /// Moves what is to be shown to clients of this worker that watch.

@@ -244,6 +244,16 @@ fn a_child_that_has_no_room_for_its_agent_is_ended() {
 }
 
 #[test]
+fn a_child_without_room_for_its_agent_is_ended_as_the_first_process_of_a_container_too() {
+    let may = Command::new("unshare").args(["--pid", "true"]).output();
+    if !may.is_ok_and(|may| may.status.success()) {
+        println!("skipped: the first process of a container: needs the right to make one");
+        return;
+    }
+    processes_are_right("no agent first");
+}
+
+#[test]
 fn a_program_forks_while_a_thread_of_it_is_being_let_in() {
     let Some(cluster) = cluster() else {
         return;

@@ -10,6 +10,7 @@
 mod calls;
 mod connector;
 mod operation;
+mod silence;
 mod step;
 mod verbs;
 
@@ -24,13 +25,14 @@ use cenote_fabric::{
 
 use crate::format::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use crate::pool::{Condition, hash};
-use crate::protocol::{ACK, Answer, Notice, Refusal};
-use crate::schemes::Scheme;
+use crate::protocol::{ACK, Answer, INLINE_BYTES_MAX, Notice, Refusal};
+use crate::schemes::{PutStep, Scheme};
 use crate::server::shard_of;
 
 use calls::{Calls, QUESTIONS};
 pub use connector::Connecting;
 use operation::{Operation, Whose};
+use silence::{ASKED_AFTER, IS_THERE, QUESTION, Silence};
 use step::Step;
 use verbs::Verbs;
 
@@ -104,13 +106,18 @@ pub enum ClientError {
     /// The server said nonsense.
     #[error("the store said what it may not say")]
     Protocol,
-    /// Keys have 1 to 250 bytes, values 1 MiB at most.
-    #[error("a key of {key_bytes} bytes, a value of {value_bytes}")]
+    /// Keys have 1 to 250 bytes; values at most 1 MiB, or what the store's scheme has room for in a call.
+    #[error(
+        "a key of {key_bytes} bytes, a value of {value_bytes}: the store takes keys of 1 to \
+         {KEY_BYTES_MAX} and values of up to {value_bytes_max}"
+    )]
     Size {
         /// Of the key.
         key_bytes: usize,
         /// Of the value.
         value_bytes: usize,
+        /// Of a value, the most.
+        value_bytes_max: usize,
     },
 }
 
@@ -152,6 +159,7 @@ pub struct Client {
     stalled: VecDeque<usize>,
     ended: VecDeque<End>,
     calls: Calls,
+    silence: Silence,
     request: Vec<u8>,
     counts: Counts,
     /// Versions that were given up, as syncs that ended were told.
@@ -234,10 +242,16 @@ impl Client {
             Command::Get { key } | Command::Delete { key, .. } => (key.len(), 0),
             Command::Sync => (1, 0),
         };
-        if !(1..=KEY_BYTES_MAX).contains(&key_bytes) || value_bytes > VALUE_BYTES_MAX {
+        let value_bytes_max = match self.has_space_step() {
+            true => VALUE_BYTES_MAX,
+            // All of it goes with the call.
+            false => INLINE_BYTES_MAX,
+        };
+        if !(1..=KEY_BYTES_MAX).contains(&key_bytes) || value_bytes > value_bytes_max {
             let error = ClientError::Size {
                 key_bytes,
                 value_bytes,
+                value_bytes_max,
             };
             return self.tell(whose, Err(error));
         }
@@ -259,6 +273,11 @@ impl Client {
         };
         self.operations[index] = Some(Box::new(operation));
         self.go_on(index, now);
+    }
+
+    /// Whether clients ask for space, and write values there.
+    fn has_space_step(&self) -> bool {
+        self.scheme.put_steps().contains(&PutStep::CallForSpace)
     }
 
     /// Commands that have not ended.
@@ -310,6 +329,9 @@ impl Client {
             if !client.resting.is_empty() || !client.stalled.is_empty() {
                 timeout = timeout.min(Duration::from_millis(1));
             }
+            if client.caller.outstanding() > 0 {
+                timeout = timeout.min(ASKED_AFTER);
+            }
         }
         let fds = |client: &Self| [client.caller.fd(), client.verbs.fd(), client.session.fd()];
         let fds = clients.iter().flat_map(fds).flatten();
@@ -326,8 +348,10 @@ impl Client {
             };
             answers.push((token, answer));
         });
+        let has_answered = !answers.is_empty();
         for (token, answer) in answers {
             match token {
+                IS_THERE => self.silence.answered(),
                 QUESTIONS.. => self.take_said(token, answer),
                 index => self.take_answer(index as usize, answer, now),
             }
@@ -348,7 +372,21 @@ impl Client {
                 self.go_on(index, now);
             }
         }
+        let owed = self.caller.outstanding();
+        if self.silence.is_question_due(has_answered, owed, now) {
+            self.ask_whether_it_is_there();
+        }
         self.flush();
+    }
+
+    fn ask_whether_it_is_there(&mut self) {
+        let mut bytes = std::mem::take(&mut self.request);
+        QUESTION.encode(&mut bytes);
+        // Without room for it the next round asks.
+        if self.caller.call(&bytes, IS_THERE).is_ok() {
+            self.silence.asked();
+        }
+        self.request = bytes;
     }
 
     fn flush(&mut self) {
@@ -358,11 +396,7 @@ impl Client {
 
     /// Acknowledgements of notices.
     fn take_messages(&mut self, now: Time) {
-        if !self
-            .scheme
-            .put_steps()
-            .contains(&crate::schemes::PutStep::AwaitAck)
-        {
+        if !self.scheme.put_steps().contains(&PutStep::AwaitAck) {
             return;
         }
         loop {

@@ -20,6 +20,7 @@ mod copy;
 #[cfg(test)]
 mod tests;
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use crate::client::{Client, ClientError, Command, Outcome};
@@ -108,6 +109,7 @@ impl Copies {
             let error = ClientError::Size {
                 key_bytes: key.len(),
                 value_bytes: value.len(),
+                value_bytes_max: COPIED_BYTES_MAX,
             };
             return Err(at(0, error));
         }
@@ -217,6 +219,17 @@ fn found(store: usize, said: Outcome) -> Result<Option<(u64, Copy)>, CopiesError
         },
         _ => Ok(None),
     }
+}
+
+/// The store that a row may not name again. Each is named once, but the first may be the last as well, with
+/// others between: one that comes in where one is left.
+#[must_use]
+pub fn named_twice<T: AsRef<str>>(addresses: &[T]) -> Option<&str> {
+    let names = || addresses.iter().map(AsRef::as_ref);
+    let is_between = addresses.len() > 2 && names().next() == names().next_back();
+    let once = names().take(addresses.len() - usize::from(is_between));
+    let mut before = HashSet::new();
+    once.into_iter().find(|name| !before.insert(*name))
 }
 
 /// What a store of a row says of an object: its value and number, `None` if it was deleted.

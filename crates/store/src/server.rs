@@ -11,6 +11,7 @@ mod calls;
 mod desk;
 mod fence;
 mod job;
+mod listing;
 mod outbox;
 mod parts;
 mod persister;

@@ -211,7 +211,7 @@ impl Snapshot {
 
     /// The stripe of an extent that is mapped, or leaving.
     pub fn stripe_mut(&mut self, extent: usize) -> Option<&mut Arc<Stripe>> {
-        let mapped = self.extents[extent].as_mut();
+        let mapped = self.extents.get_mut(extent).and_then(Option::as_mut);
         mapped.or_else(|| self.leaving.get_mut(&extent))
     }
 }
@@ -495,6 +495,12 @@ mod tests {
             next,
             "a worker never enters an old epoch"
         );
+    }
+
+    #[test]
+    fn an_extent_that_is_no_more_has_no_stripe_to_change() {
+        let directory = Directory::new([1, 0], Resilience::of(crate::Scheme::PLAIN), true);
+        assert_eq!(directory.publish_stripe(3, |_| true), 1);
     }
 
     #[test]

@@ -96,6 +96,11 @@ impl<T> ByExtent<T> {
         self.layouts[LayoutId::of(extent) as usize].get(index_of(extent))
     }
 
+    /// As [`ByExtent::get`].
+    pub fn get_mut(&mut self, extent: usize) -> Option<&mut T> {
+        self.layouts[LayoutId::of(extent) as usize].get_mut(index_of(extent))
+    }
+
     /// Extents of a layout.
     pub fn count(&self, layout_id: LayoutId) -> usize {
         self.layouts[layout_id as usize].len()

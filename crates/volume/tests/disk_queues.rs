@@ -55,6 +55,28 @@ fn readers_of_the_disk_are_not_held_up_by_writers_that_hosts_acknowledge() {
 }
 
 #[test]
+fn what_the_disk_refused_for_a_moment_is_offered_to_it_again() {
+    let Backed {
+        cluster: _cluster,
+        disk,
+        volume,
+    } = Backed::without_slabs();
+    let mut worker = volume.worker().unwrap();
+    disk.run_short(5);
+    worker.write(0, &[1; PAGE]).unwrap();
+    assert_eq!(disk.first_byte(0), Some(1));
+    disk.run_short(5);
+    assert_eq!(read(&mut worker, 0), [1; PAGE]);
+    assert_eq!(status(&volume).backing.unwrap().stale_pages, 0);
+    // And no longer than for a moment.
+    disk.run_short(u32::MAX);
+    assert_eq!(worker.write(0, &[2; PAGE]), Err(IoError::Disk));
+    disk.run_short(0);
+    worker.write(0, &[3; PAGE]).unwrap();
+    assert_eq!(read(&mut worker, 0), [3; PAGE]);
+}
+
+#[test]
 fn one_bad_page_of_a_run_is_the_only_one_that_fails() {
     let Backed {
         cluster: _cluster,

@@ -170,10 +170,12 @@ fn requests_wait_for_hosts_that_are_silent() {
     for page in 0..4 {
         worker.write(page * PAGE, &page_of(1)).unwrap();
     }
+    assert!(volume.is_in_reach());
     guard.0.store(true, Ordering::SeqCst);
     wait_for(&volume, |status| {
         status.hosts.iter().all(|host| !host.connected)
     });
+    assert!(!volume.is_in_reach());
     // What is there is read, and written in part and whole; and an extent is to be mapped.
     let ops = [
         (0, Op::Read(page_of(0))),
@@ -203,6 +205,7 @@ fn requests_wait_for_hosts_that_are_silent() {
     assert_eq!(read(&mut worker, 2), Ok(page_of(2)));
     assert_eq!(read(&mut worker, 3), Ok(page_of(1)));
     assert_eq!(volume.status().unwrap().counters.requests_failed, 0);
+    wait_for(&volume, |_| volume.is_in_reach());
 }
 
 /// Has the first attempts to connect time out.

@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use cenote_volume::Done;
 
 use super::budget::Account;
+use super::changes::Place;
 use super::engine::Engine;
 use super::handshake::{Handshake, Security, Step};
 use super::inbox::Inbox;
@@ -191,7 +192,7 @@ impl Connection {
         self.moved_bytes - moved_before < least
     }
 
-    /// Whether requests wait for room in the queue.
+    /// Whether requests wait for room in the queue, or for other connections.
     pub(crate) fn is_held(&self) -> bool {
         matches!(&self.phase, Phase::Transmit(session) if session.is_held())
     }
@@ -526,7 +527,8 @@ impl Connection {
             Step::Transmit(_) if !self.seat.establish() => self.refuse(),
             Step::Transmit(agreed) => {
                 let account = Account::new(Arc::clone(&engine.pool), IN_FLIGHT_BYTES_MAX);
-                let session = Session::new(agreed, self.tag_base, account);
+                let place = Place::new(&engine.changes[agreed.export]);
+                let session = Session::new(agreed, self.tag_base, account, place);
                 self.phase = Phase::Transmit(Box::new(session));
             }
         }

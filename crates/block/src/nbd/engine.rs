@@ -10,6 +10,7 @@ use cenote_volume::{Done, Request};
 
 use super::budget::Pool;
 use super::buffers::Buffers;
+use super::changes::Changes;
 use super::export::Export;
 use super::stats::Counters;
 use crate::disk::{Extent, Queue};
@@ -20,6 +21,8 @@ pub(crate) struct Engine {
     pub(crate) buffers: Buffers,
     /// Shared with the other workers.
     pub(crate) pool: Arc<Pool>,
+    /// One per export, shared with the other workers.
+    pub(crate) changes: Arc<[Arc<Changes>]>,
     /// What clients may have TLS with, if anything.
     pub(crate) tls: Option<Arc<rustls::ServerConfig>>,
     pub(crate) counters: Arc<Counters>,
@@ -32,7 +35,7 @@ pub(crate) struct Engine {
     done: Vec<Done>,
     /// A queue may have something to do although nothing is in flight.
     look: bool,
-    /// A queue was full, so that somebody holds a request for it.
+    /// Somebody holds a request: a queue was full, or another connection's change in the way.
     refused: bool,
 }
 
@@ -43,6 +46,7 @@ impl Engine {
         queues: Vec<Box<dyn Queue>>,
         counters: Arc<Counters>,
         pool: Arc<Pool>,
+        changes: Arc<[Arc<Changes>]>,
         tls: Option<Arc<rustls::ServerConfig>>,
     ) -> Self {
         Self {
@@ -50,6 +54,7 @@ impl Engine {
             exports,
             buffers: Buffers::new(),
             pool,
+            changes,
             tls,
             counters,
             extents: Vec::new(),
@@ -88,6 +93,11 @@ impl Engine {
     pub(crate) fn recycle(&mut self, mut done: Vec<Done>) {
         done.clear();
         self.done = done;
+    }
+
+    /// Says that somebody holds a request which is to be offered again.
+    pub(crate) fn note_refusal(&mut self) {
+        self.refused = true;
     }
 
     /// Whether a request was refused since the last call.

@@ -21,6 +21,7 @@ use std::time::Duration;
 mod acceptor;
 mod budget;
 mod buffers;
+mod changes;
 mod connection;
 mod engine;
 mod export;
@@ -43,6 +44,7 @@ pub use stats::Stats;
 
 use acceptor::{Acceptor, Complaint, Door, Tally};
 use budget::Pool;
+use changes::Changes;
 use engine::Engine;
 use handshake::Security;
 use listen::Listener;
@@ -211,7 +213,8 @@ pub enum NbdError {
 }
 
 impl Server {
-    /// Binds, then serves in threads of its own until stopped.
+    /// Binds, then serves in threads of its own until stopped. The process aborts if one of them
+    /// cannot go on.
     ///
     /// # Errors
     /// [`NbdError`] says what was refused; nothing is left running then.
@@ -242,19 +245,22 @@ impl Server {
             server.workers.push(mailbox);
             ears.push(ear);
         }
-        let workers = server.workers.clone();
+        let ring_all = || {
+            let workers = server.workers.clone();
+            move || workers.iter().for_each(|worker| worker.ring())
+        };
         let pool_bytes = config
             .in_flight_bytes_max
             .max(wire::PAYLOAD_BYTES_MAX as usize);
-        let pool = Pool::new(pool_bytes, move || {
-            workers.iter().for_each(|worker| worker.ring());
-        });
+        let pool = Pool::new(pool_bytes, ring_all());
+        let changes = exports.iter().map(|_| Changes::new(ring_all()));
+        let changes: Arc<[Arc<Changes>]> = changes.collect();
         let limits = Limits {
             handshake: config.handshake_limit,
             stall: config.stall_limit,
         };
         for (number, ear) in ears.into_iter().enumerate() {
-            let engine = server.engine(&exports, &pool, config.tls.clone())?;
+            let engine = server.engine(&exports, &pool, &changes, config.tls.clone())?;
             server.start_worker(number, ear, engine, limits)?;
         }
         let (signal, stop) = UnixStream::pair().map_err(NbdError::Thread)?;
@@ -333,6 +339,7 @@ impl Server {
         &mut self,
         exports: &Arc<[Export]>,
         pool: &Arc<Pool>,
+        changes: &Arc<[Arc<Changes>]>,
         tls: Option<Arc<rustls::ServerConfig>>,
     ) -> Result<Engine, NbdError> {
         let mut queues = Vec::with_capacity(exports.len());
@@ -345,12 +352,12 @@ impl Server {
         }
         let counters = Arc::new(Counters::default());
         self.counters.push(Arc::clone(&counters));
-        let pool = Arc::clone(pool);
         Ok(Engine::new(
             Arc::clone(exports),
             queues,
             counters,
-            pool,
+            Arc::clone(pool),
+            Arc::clone(changes),
             tls,
         ))
     }
@@ -376,7 +383,9 @@ impl Server {
             .name(name.clone())
             .spawn(move || {
                 if let Err(error) = run() {
-                    tracing::error!(%error, thread = name, "a thread of the NBD server ended");
+                    // Its clients would wait for ever, and so would those that it is given still.
+                    tracing::error!(%error, thread = name, "serve NBD; the process ends");
+                    std::process::abort();
                 }
             })
             .map_err(NbdError::Thread)?;

@@ -7,7 +7,8 @@
 //! Invariants: slots, bytes and replies in flight are bounded ([`Session::try_take`]),
 //! and above a bound no further request is taken. A FLUSH is answered after every
 //! write that came before it on this connection; those of other connections need
-//! no wait, since an acknowledged write is safe already.
+//! no wait, since an acknowledged write is safe already. A request goes to the queue when
+//! no change of another connection to its bytes is there ([`Place`]).
 
 mod holes;
 mod writes;
@@ -17,6 +18,7 @@ use std::collections::VecDeque;
 use cenote_volume::{Done, IoError, Op, Request};
 
 use super::budget::Account;
+use super::changes::{Change, Place};
 use super::engine::Engine;
 use super::handshake::Agreed;
 use super::outbox::{Body, Outbox, Piece};
@@ -36,8 +38,11 @@ pub(crate) struct Session {
     account: Account,
     /// Requests inside the queue.
     submitted: usize,
-    /// Requests that the queue had no room for, oldest first.
+    /// Requests that the queue had no room for, or that wait for other connections' changes, oldest
+    /// first.
     held: VecDeque<Request>,
+    /// Among the connections of the export.
+    place: Place,
     /// Writes, discards and zeroings not yet answered.
     writes_in_flight: usize,
     flushes: VecDeque<Flush>,
@@ -75,6 +80,10 @@ struct Slot {
     pieces: u32,
     /// Why a piece of it failed.
     failed: Option<IoError>,
+    /// Requests for it in the queue.
+    queued: u32,
+    /// What these change, or the rest of its steps will.
+    change: Option<Change>,
 }
 
 /// A FLUSH that waits for the writes before it.
@@ -97,7 +106,7 @@ const PIECES_MAX: usize = 1024;
 const STEP_BYTES: u64 = 1 << 20;
 
 impl Session {
-    pub(crate) fn new(agreed: Agreed, tag_base: u64, account: Account) -> Self {
+    pub(crate) fn new(agreed: Agreed, tag_base: u64, account: Account, place: Place) -> Self {
         Self {
             outbox: Outbox::default(),
             agreed,
@@ -107,6 +116,7 @@ impl Session {
             account,
             submitted: 0,
             held: VecDeque::new(),
+            place,
             writes_in_flight: 0,
             flushes: VecDeque::new(),
             flush_count: 0,
@@ -165,7 +175,7 @@ impl Session {
             && self.outbox.is_empty()
     }
 
-    /// Whether requests wait for room in the queue.
+    /// Whether requests wait for room in the queue, or for other connections.
     pub(crate) fn is_held(&self) -> bool {
         !self.held.is_empty()
     }
@@ -228,14 +238,13 @@ impl Session {
         }
     }
 
-    /// Offers requests to the queue again that it had no room for.
+    /// Offers requests to the queue again that are held.
     pub(crate) fn submit_held(&mut self, engine: &mut Engine) {
         while let Some(request) = self.held.pop_front() {
-            if let Err(request) = engine.submit(self.agreed.export, request) {
+            if let Err(request) = self.offer(request, engine) {
                 self.held.push_front(request);
                 return;
             }
-            self.submitted += 1;
         }
     }
 
@@ -243,7 +252,12 @@ impl Session {
     pub(crate) fn complete(&mut self, done: Done, engine: &mut Engine) {
         self.submitted -= 1;
         let slot = done.tag as u32;
-        let header = self.slots[slot as usize].header;
+        let taken = &mut self.slots[slot as usize];
+        taken.queued -= 1;
+        if taken.queued == 0 && taken.steps_left == 0 {
+            taken.change = None;
+        }
+        let header = taken.header;
         match (done.op, header.command) {
             (Op::Read(buffer), command::READ) if done.result.is_ok() => {
                 engine.counters.read_bytes.add(buffer.len() as u64);
@@ -310,6 +324,9 @@ impl Session {
         self.ending = true;
         self.payload = Payload::None;
         self.held.clear();
+        for slot in self.slots.iter_mut().filter(|slot| slot.queued == 0) {
+            slot.change = None;
+        }
         self.flushes.clear();
         self.outbox = Outbox::default();
     }
@@ -427,10 +444,45 @@ impl Session {
             offset,
             op,
         };
-        match engine.submit(self.agreed.export, request) {
-            Ok(()) => self.submitted += 1,
-            Err(request) => self.held.push_back(request),
+        if let Err(request) = self.offer(request, engine) {
+            self.held.push_back(request);
         }
+    }
+
+    /// Gives a request to the queue; gives it back if the queue is full, or another connection is
+    /// changing its bytes.
+    fn offer(&mut self, request: Request, engine: &mut Engine) -> Result<(), Request> {
+        if !self.is_turn_of(&request) {
+            engine.note_refusal();
+            return Err(request);
+        }
+        let slot = request.tag as u32;
+        engine.submit(self.agreed.export, request)?;
+        self.submitted += 1;
+        self.slots[slot as usize].queued += 1;
+        Ok(())
+    }
+
+    /// Whether a request may go to the queue as far as other connections are concerned; what it
+    /// changes is noted then.
+    fn is_turn_of(&mut self, request: &Request) -> bool {
+        let slot = &mut self.slots[request.tag as u32 as usize];
+        let bytes = match &request.op {
+            Op::Write(piece) if slot.header.command == command::WRITE => {
+                request.offset..request.offset + piece.len() as u64
+            }
+            Op::Read(buffer) => {
+                let end = request.offset + buffer.len() as u64;
+                return self.place.is_clear(&(request.offset..end));
+            }
+            // All of it at once: what others wrote between two steps would be zeroed by the next.
+            _ => slot.header.offset..slot.header.offset + slot.header.len_bytes,
+        };
+        if let Some(change) = &slot.change {
+            return change.extend(&bytes);
+        }
+        slot.change = self.place.begin(bytes);
+        slot.change.is_some()
     }
 
     /// A slot for a request that has `taken_bytes` of the account.
@@ -443,6 +495,8 @@ impl Session {
             steps_left: 0,
             pieces: 0,
             failed: None,
+            queued: 0,
+            change: None,
         };
         if let Some(index) = self.free.pop() {
             self.slots[index as usize] = slot;
@@ -454,6 +508,7 @@ impl Session {
 
     fn free_slot(&mut self, slot: u32, engine: &mut Engine) {
         let taken = &mut self.slots[slot as usize];
+        taken.change = None;
         self.account.give(std::mem::take(&mut taken.taken_bytes));
         engine.buffers.give(std::mem::take(&mut taken.buffer));
         self.free.push(slot);

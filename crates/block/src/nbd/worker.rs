@@ -3,8 +3,9 @@
 //! Each round takes the events, receives and submits for every active
 //! connection, polls the queues once for all of them, and then sends: requests
 //! that came together are answered together. The acceptor hands connections
-//! over through a [`Mailbox`]; nothing else is shared, and no lock is on the
-//! path of a request.
+//! over through a [`Mailbox`]. On the path of a request are two locks, each held
+//! for a moment: of what all are changing (`changes`), and of memory beyond a
+//! connection's allowance (`budget`).
 
 use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, RawFd};

@@ -106,7 +106,8 @@ pub fn off_while(path: &Path, mut goes_on: impl FnMut(u64) -> bool) -> io::Resul
             && !goes_on(bytes)
         {
             is_stopped = true;
-            // The kernel looks for signals between pages and puts the area back in use.
+            // The kernel looks for signals between one program's pages and those of the next, and
+            // puts the area back in use.
             // SAFETY: kill takes no pointers; `pid` is our child, not yet waited for.
             unsafe { libc::kill(pid, libc::SIGKILL) };
         }

@@ -1,10 +1,11 @@
 //! A disk as a block device of this machine, and as a swap area on it.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read as _};
+use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use super::export::{Counters, Export, Shared};
 use super::fuse_loop::FuseLoop;
@@ -50,10 +51,14 @@ impl Attached {
         }
     }
 
-    fn stop_merging(&self) -> io::Result<()> {
-        match self {
-            Self::Nbd(nbd) => nbd.stop_merging(),
-            Self::Fuse(fuse) => fuse.device().stop_merging(),
+    /// Whether neighbouring pages may be one request; without, one that cannot be read fails alone.
+    fn set_merging(&self, is_on: bool) {
+        let value: &[u8] = if is_on { b"0" } else { b"2" };
+        let set = self
+            .open_merge_switch()
+            .and_then(|mut switch| switch.write_all(value));
+        if let Err(error) = set {
+            tracing::warn!(%error, is_on, "set the merging of requests; with it a lost page may fail its neighbours");
         }
     }
 }
@@ -175,13 +180,23 @@ impl Device {
     }
 
     /// Brings every page back into memory and leaves an empty swap area, as long as `goes_on(bytes
-    /// left)` says so. What the pages held on the disk is discarded. False: it did not go on, or
+    /// left)` says so and no request fails: swapoff gives up a page that cannot be read. The kernel
+    /// hears of it when it is through with the pages of a program. What the pages held on the disk is discarded. False: it did not go on, or
     /// they do not fit; swap is on with those that are left.
     ///
     /// # Errors
     /// When swap could not be turned on again; [`Device::swap_on_again`] tries once more.
-    pub fn reclaim(&mut self, goes_on: impl FnMut(u64) -> bool) -> Result<bool> {
-        if let Err(error) = area::off_while(self.path(), goes_on) {
+    pub fn reclaim(&mut self, mut goes_on: impl FnMut(u64) -> bool) -> Result<bool> {
+        self.attached.set_merging(false);
+        let errors = &self.counters().errors;
+        let before = errors.load(Ordering::Relaxed);
+        let outcome = area::off_while(self.path(), |left_bytes| {
+            errors.load(Ordering::Relaxed) == before && goes_on(left_bytes)
+        });
+        if self.counters().unreadable_pages() == 0 {
+            self.attached.set_merging(true);
+        }
+        if let Err(error) = outcome {
             tracing::info!(%error, "pages stay swapped out");
             return Ok(false);
         }
@@ -208,9 +223,7 @@ impl Device {
     /// [`Error::StillOn`] when the pages do not fit into memory; the device goes on serving.
     pub fn swap_off(&mut self, watch: impl FnMut(u64)) -> Result<OffReport> {
         let used_bytes = self.used_bytes().unwrap_or(0);
-        if let Err(error) = self.attached.stop_merging() {
-            tracing::warn!(%error, "stop merging requests; a lost page may fail its neighbours");
-        }
+        self.attached.set_merging(false);
         if self.swap == SwapState::On && self.used_bytes().is_some() {
             area::off(self.path(), watch).map_err(|error| Error::StillOn {
                 device: self.path().to_owned(),

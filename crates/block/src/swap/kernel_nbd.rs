@@ -93,12 +93,8 @@ impl KernelNbd {
         Ok(format!("nbd-{}", pid.trim()))
     }
 
-    /// Makes every page a request of its own, so that one unreadable page fails no neighbour.
-    pub(super) fn stop_merging(&self) -> io::Result<()> {
-        self.open_merge_switch()?.write_all(b"2")
-    }
-
-    /// The file that [`stop_merging`](Self::stop_merging) writes `2` to.
+    /// The file that takes `2` to make every page a request of its own, so that one unreadable page
+    /// fails no neighbour, and `0` to have requests merged.
     pub(super) fn open_merge_switch(&self) -> io::Result<File> {
         let path = sysfs(&self.path).join("queue/nomerges");
         OpenOptions::new().write(true).open(path)

@@ -82,16 +82,9 @@ impl LoopDevice {
         self.open_merge_switch()?.write_all(b"0")
     }
 
-    /// Makes every page a request of its own, so that one unreadable page fails no neighbour.
-    ///
-    /// # Errors
-    /// When the queue's setting cannot be written.
-    pub fn stop_merging(&self) -> io::Result<()> {
-        self.open_merge_switch()?.write_all(b"2")
-    }
-
-    /// The file that [`stop_merging`](Self::stop_merging) writes `2` to, for a thread that must
-    /// not allocate by then.
+    /// The file that takes `2` to make every page a request of its own, so that one unreadable page
+    /// fails no neighbour, and `0` to have requests merged; for a thread that must not allocate by
+    /// then.
     ///
     /// # Errors
     /// When the queue's setting cannot be opened.

@@ -6,8 +6,9 @@
 //! every page twice.
 //!
 //! Invariants: nothing is reclaimed that a control group has no room for, since the kernel would kill
-//! for it; it stops when there is less to spare than what is left; the area is off for
-//! no longer than it takes to turn it on. Paper: \[hydra22\] section 4.2.
+//! for it; nor while a page may be unreadable that could be read later, since swapoff loses it for
+//! good; it stops when there is less to spare than what is left; the area is off for no longer than
+//! it takes to turn it on. Paper: \[hydra22\] section 4.2.
 
 use std::time::{Duration, Instant};
 
@@ -33,6 +34,9 @@ pub(super) struct Reclaim {
     reclaims: u64,
     reclaimed_bytes: u64,
     cut: u64,
+    /// Pages that could not be read after the last attempt, if it found some: until there are fewer
+    /// the next would lose more.
+    unreadable_pages: Option<u64>,
     /// What stood in the way last, so that it is said once.
     complaint: String,
 }
@@ -62,6 +66,18 @@ impl Reclaim {
             return;
         }
         self.rests_until = Some(now + LOOK_AGAIN);
+        if !disk.is_in_reach() {
+            let why = "hosts that hold some of them cannot be reached";
+            return self.complain(format!("pages stay out: {why}"));
+        }
+        let unreadable_before = device.counters().unreadable_pages();
+        if self
+            .unreadable_pages
+            .is_some_and(|pages| unreadable_before >= pages)
+        {
+            let why = "some of them could not be read, and were not written since";
+            return self.complain(format!("pages stay out: {why}"));
+        }
         match cgroup::without_room() {
             Ok(None) => {}
             Ok(Some(group)) => {
@@ -78,9 +94,12 @@ impl Reclaim {
             cenote.bytes_left = tracing::field::Empty,
         );
         let home = device.reclaim(|left_bytes| {
-            left_bytes <= disk.spare_bytes() && now.elapsed() < SLICE && !is_called()
+            let is_wanted = left_bytes <= disk.spare_bytes() && now.elapsed() < SLICE;
+            is_wanted && disk.is_in_reach() && !is_called()
         });
         let left_bytes = device.used_bytes().unwrap_or(0);
+        let unreadable = device.counters().unreadable_pages();
+        self.unreadable_pages = (unreadable > unreadable_before).then_some(unreadable);
         span.record("cenote.bytes_left", left_bytes as i64);
         drop(span);
         self.reclaimed_bytes += used_bytes.saturating_sub(left_bytes);
@@ -89,11 +108,16 @@ impl Reclaim {
             Ok(is_whole) if is_whole || left_bytes == 0 => {
                 self.reclaims += 1;
                 tracing::info!(bytes = used_bytes, took = ?now.elapsed(), "every page was reclaimed");
+                if let Some(pages) = self.unreadable_pages.take() {
+                    let lost_pages = pages - unreadable_before;
+                    tracing::error!(lost_pages, "but for those that could not be read");
+                }
             }
             Ok(_) => {
                 self.cut += 1;
                 // Not for want of memory: the rest may follow when others were heard.
-                if disk.spare_bytes() >= left_bytes && left_bytes < used_bytes {
+                let is_sound = self.unreadable_pages.is_none() && disk.is_in_reach();
+                if is_sound && disk.spare_bytes() >= left_bytes && left_bytes < used_bytes {
                     self.rests_until = None;
                 }
                 tracing::info!(bytes = left_bytes, "pages that were not reclaimed");

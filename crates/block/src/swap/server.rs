@@ -2,7 +2,8 @@
 //!
 //! One thread, the first, does all of this; the device's threads serve the pages. It ends when it
 //! is asked to ([`super::control`]) or gets SIGINT or SIGTERM, and only when every page is back:
-//! a `swapoff` that fails for lack of memory leaves it serving.
+//! a `swapoff` that fails for lack of memory leaves it serving. SIGINT stays ignored where whoever
+//! started this process ignored it, as the `&` of a script does.
 
 use std::io::{self, Write};
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
@@ -245,7 +246,8 @@ impl Drop for Files {
     }
 }
 
-/// SIGINT and SIGTERM as a descriptor; blocked in this thread and those it starts.
+/// SIGTERM, and SIGINT unless it is ignored, as a descriptor; blocked in this thread and those it
+/// starts.
 struct Signals {
     fd: OwnedFd,
 }
@@ -257,8 +259,11 @@ impl Signals {
         unsafe {
             let mut set = std::mem::zeroed();
             libc::sigemptyset(&raw mut set);
-            libc::sigaddset(&raw mut set, libc::SIGINT);
             libc::sigaddset(&raw mut set, libc::SIGTERM);
+            // Linux keeps a blocked signal for the descriptor, also one that is ignored.
+            if !is_ignored(libc::SIGINT) {
+                libc::sigaddset(&raw mut set, libc::SIGINT);
+            }
             libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut());
             let flags = libc::SFD_CLOEXEC | libc::SFD_NONBLOCK;
             let fd = libc::signalfd(-1, &raw const set, flags);
@@ -295,10 +300,44 @@ impl Signals {
     }
 }
 
+/// Whether whoever started this process had it ignore the signal: nothing here does.
+fn is_ignored(signal: libc::c_int) -> bool {
+    let mut action = std::mem::MaybeUninit::<libc::sigaction>::zeroed();
+    // SAFETY: no new action is set, and `action` is writable.
+    let failed = unsafe { libc::sigaction(signal, std::ptr::null(), action.as_mut_ptr()) };
+    // SAFETY: the kernel filled it; zeros are right for all of its fields besides.
+    let action = unsafe { action.assume_init() };
+    failed == 0 && action.sa_sigaction == libc::SIG_IGN
+}
+
 /// Writes one line and flushes it; false when nobody reads any more.
 pub(super) fn say_line(out: &mut impl Write, key: &str, value: &str) -> bool {
     let value = value.replace('\n', " ");
     writeln!(out, "{key} {value}")
         .and_then(|()| out.flush())
         .is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Sends this thread a signal.
+    fn raise(signal: libc::c_int) {
+        // SAFETY: it takes a number alone.
+        assert_eq!(unsafe { libc::raise(signal) }, 0);
+    }
+
+    #[test]
+    fn an_interrupt_that_is_ignored_ends_nothing() {
+        // SAFETY: no handler is installed; no other test of this process has a say in this signal.
+        unsafe { libc::signal(libc::SIGINT, libc::SIG_IGN) };
+        let signals = Signals::block().unwrap();
+        raise(libc::SIGINT);
+        assert!(!signals.are_waiting());
+        raise(libc::SIGTERM);
+        assert!(signals.take());
+        // SAFETY: as above.
+        unsafe { libc::signal(libc::SIGINT, libc::SIG_DFL) };
+    }
 }

@@ -7,5 +7,6 @@ mod huge;
 mod protocol;
 mod robust;
 mod slots;
+mod thread_end;
 mod tls;
 mod tools;

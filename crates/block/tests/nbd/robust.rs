@@ -185,6 +185,43 @@ fn stopping_finishes_what_is_in_flight_and_closes() {
     assert!(!socket.exists());
 }
 
+/// Its client has sent it again by then, and what follows it: the old one must not come last.
+#[test]
+fn a_write_of_a_connection_that_is_gone_ends_before_its_client_is_served_again() {
+    let write = |cookie, offset, bytes: &[u8]| {
+        let header = header((WRITE, 0), cookie, offset, bytes.len() as u32);
+        [&header[..], bytes].concat()
+    };
+    // With two, the connections before and after have a worker each.
+    for worker_count in [1, 2] {
+        let gate = Gate::new(1 << 20, 64);
+        let fixture = Fixture::with(gate.clone(), |config| config.worker_count = worker_count);
+        let mut before = fixture.simple();
+        before.put(&write(1, 0, b"old"));
+        fixture.wait_for("the old write", |_| gate.waiting() == 1);
+        drop(before);
+        let mut after = fixture.simple();
+        let _others: Vec<_> = (1..worker_count).map(|_| fixture.simple()).collect();
+        let mut neighbour = fixture.simple();
+        after.put(&write(2, 2, b"new"));
+        // The same worker answers it, so it has handled what came before.
+        neighbour.request((FLUSH, 0), 3, 0, 0);
+        assert_eq!(neighbour.simple_reply(), (0, 3));
+        assert_eq!(gate.waiting(), 1, "the new write went to the queue");
+        neighbour.put(&write(4, 5, b"far"));
+        fixture.wait_for("a write of other bytes", |_| gate.waiting() == 2);
+
+        gate.let_through(2);
+        assert_eq!(neighbour.simple_reply(), (0, 4));
+        gate.let_through(1);
+        assert_eq!(after.simple_reply(), (0, 2));
+        gate.let_through(1);
+        after.request((READ, 0), 5, 0, 8);
+        assert_eq!(after.simple_reply(), (0, 5));
+        assert_eq!(after.take(8), b"olnewfar");
+    }
+}
+
 /// It would zero what its client was told is written, on the connection that it makes instead.
 #[test]
 fn zeroing_ends_with_its_connection() {
@@ -205,6 +242,12 @@ fn zeroing_ends_with_its_connection() {
         std::thread::sleep(Duration::from_millis(10));
     }
     assert_eq!(gate.waiting(), 0);
+    // Nothing of it is in anybody's way.
+    gate.let_through(1);
+    let mut next = fixture.simple();
+    next.request((WRITE, 0), 2, (u64::from(STEPS) << 20) - 1, 1);
+    next.put(&[1]);
+    assert_eq!(next.simple_reply(), (0, 2));
 }
 
 #[test]

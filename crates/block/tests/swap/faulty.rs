@@ -3,8 +3,9 @@
 use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::RawFd;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use cenote_block::disk::{Disk, Extent, Queue};
@@ -13,7 +14,8 @@ use cenote_volume::{Done, IoError, Op, Request};
 
 use super::PAGE;
 
-/// Refuses, once broken, to read every 64th page; once stuck, never returns from a write.
+/// Refuses, once broken, to read every 64th page; once slow, takes a millisecond for each read;
+/// once stuck, never returns from a write.
 pub struct FaultyDisk {
     inner: RamDisk,
     pub state: Arc<Faults>,
@@ -22,7 +24,11 @@ pub struct FaultyDisk {
 #[derive(Default)]
 pub struct Faults {
     pub broken: AtomicBool,
+    pub is_slow: AtomicBool,
     pub is_stuck: AtomicBool,
+    /// Memory to spare, and where the file `near` says that every page can be read now. A file
+    /// `asked` is made whenever somebody wants to know.
+    pub spare: OnceLock<(u64, PathBuf)>,
     pub refused: Mutex<BTreeSet<u64>>,
 }
 
@@ -55,6 +61,17 @@ impl Disk for FaultyDisk {
     fn description(&self) -> String {
         "faulty".to_owned()
     }
+
+    fn is_in_reach(&self) -> bool {
+        self.state.spare.get().is_none_or(|(_, dir)| {
+            std::fs::write(dir.join("asked"), "").unwrap();
+            dir.join("near").exists()
+        })
+    }
+
+    fn spare_bytes(&self) -> u64 {
+        self.state.spare.get().map_or(0, |(bytes, _)| *bytes)
+    }
 }
 
 struct FaultyQueue {
@@ -70,6 +87,10 @@ impl Queue for FaultyQueue {
         let is_page = request.offset > 0 && matches!(request.op, Op::Write(_));
         while is_page && self.state.is_stuck.load(Ordering::Relaxed) {
             std::thread::park();
+        }
+        let is_read = matches!(request.op, Op::Read(_));
+        if is_read && self.state.is_slow.load(Ordering::Relaxed) {
+            std::thread::sleep(Duration::from_millis(1));
         }
         let (tag, offset) = (request.tag, request.offset);
         self.inner.submit(request)?;

@@ -22,6 +22,7 @@ use cenote_volume::{Op, Request};
 mod faulty;
 mod leftovers;
 mod program;
+mod reclaim;
 mod transport;
 
 use faulty::FaultyDisk;
@@ -80,6 +81,9 @@ fn swap_is_as_it_is_told_when_a_reclaim_is_stopped_at_its_last_page() {
         let home = device.reclaim(|left_bytes| left_bytes > 0);
         let is_on = device.used_bytes().is_some();
         assert!(is_on && device.is_on(), "round {round}: {home:?}, {is_on}");
+        let name = device.path().file_name().unwrap();
+        let merging = Path::new("/sys/block").join(name).join("queue/nomerges");
+        assert_eq!(fs::read_to_string(merging).unwrap(), "0\n", "as before");
         wait_until("the group holds less", || {
             program.group.set_limit(32 * MIB).is_ok()
         });
@@ -225,7 +229,7 @@ mod long {
         .arg(concat!(env!("CARGO_TARGET_TMPDIR"), "/guest"))
         .args([&steps, &program])
         // The guest's processor is emulated: beside other tests this takes more than the usual limit.
-        .env("GUEST_SECONDS", "600")
+        .env("GUEST_SECONDS", "900")
         .output()
         .unwrap();
         let text = String::from_utf8_lossy(&ended.stdout);
@@ -404,6 +408,9 @@ fn server_process() {
         let disk = FaultyDisk::new(filled_ram_disk(64 * MIB));
         let is_stuck = std::env::var_os(SERVER_STUCK).is_some();
         disk.state.is_stuck.store(is_stuck, Ordering::Relaxed);
+        if let Some(dir) = std::env::var_os(SERVER_SPARE) {
+            disk.state.spare.set((1 << 40, dir.into())).unwrap();
+        }
         Ok(Arc::new(disk) as Arc<dyn Disk>)
     });
     std::process::exit(i32::from(outcome.is_err()));
@@ -414,6 +421,8 @@ const SERVER_DIR: &str = "CENOTE_SWAP_TEST_DIR";
 const SERVER_DEV_FUSE: &str = "CENOTE_SWAP_TEST_DEV_FUSE";
 /// Its disk never ends the write of a page.
 const SERVER_STUCK: &str = "CENOTE_SWAP_TEST_STUCK";
+/// There is memory to spare; in this folder are the files of its disk.
+const SERVER_SPARE: &str = "CENOTE_SWAP_TEST_SPARE";
 
 fn server_command(dir: &Path, fuse: FuseTransport) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());

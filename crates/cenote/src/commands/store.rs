@@ -16,7 +16,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use cenote_cli::Common;
-use cenote_cli::failure::{DONE, Failure};
+use cenote_cli::failure::{DONE, Failure, NOT_WHOLE};
 use cenote_cli::progress;
 use cenote_cli::size::Size;
 use cenote_store::{Condition, VALUE_BYTES_MAX};
@@ -393,14 +393,20 @@ fn check(args: &Check) -> Result<u8> {
     let looked = looked?;
     let found = looked.recovered;
     let (bytes, room) = looked.log_bytes();
+    let end = match found.damaged {
+        0 => DONE,
+        _ => NOT_WHOLE,
+    };
     if args.json {
         let line = serde_json::json!({
             "objects": found.objects,
             "versions": found.versions,
             "invalid": found.invalid,
+            "damaged": found.damaged,
             "bytes": bytes,
         });
-        return say(&line.to_string());
+        say(&line.to_string())?;
+        return Ok(end);
     }
     let (objects, versions) = (found.objects, found.versions);
     say(&format!("{objects} objects in {versions} versions"))?;
@@ -410,7 +416,14 @@ fn check(args: &Check) -> Result<u8> {
             found.invalid
         ))?;
     }
-    say(&format!("{} of {} used", Size(bytes), Size(room)))
+    if found.damaged > 0 {
+        say(&format!(
+            "{} of these were damaged by the disk; older versions are used",
+            found.damaged
+        ))?;
+    }
+    say(&format!("{} of {} used", Size(bytes), Size(room)))?;
+    Ok(end)
 }
 
 fn say(line: &str) -> Result<u8> {

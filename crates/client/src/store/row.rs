@@ -1,7 +1,7 @@
 //! Stores that have copies of the same objects: one request after the other.
 
 use cenote_store::client::ClientError;
-use cenote_store::copies::{Copies, CopiesError, CopyError};
+use cenote_store::copies::{Copies, CopiesError, CopyError, named_twice};
 
 use super::{Done, End, Error, Request, StoreTarget, Version, explain};
 
@@ -13,10 +13,8 @@ pub struct Row {
 impl Row {
     /// Connects to all of them.
     pub fn open(place: StoreTarget) -> Result<Self, Error> {
-        for (at, address) in place.addresses.iter().enumerate() {
-            if place.addresses[..at].contains(address) {
-                return Err(Error::Options(format!("store {address} is named twice")));
-            }
+        if let Some(address) = named_twice(&place.addresses) {
+            return Err(Error::Options(format!("store {address} is named twice")));
         }
         let mut row = Self {
             place,

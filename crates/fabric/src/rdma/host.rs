@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use cenote_verbs::{Access, Completed, Completions, Device, Ended, Pages, Pair, Registered};
 
+use super::credits::Credits;
 use super::device;
 use super::keys::Keys;
 use crate::channel::Channel;
@@ -126,8 +127,7 @@ struct Served {
     pages: Registered<Pages>,
     /// Receives that the device has.
     offered: usize,
-    /// Places that are free again, and the client does not know.
-    unsaid: u32,
+    credits: Credits,
     /// Places are not offered again.
     is_leaving: bool,
 }
@@ -142,7 +142,8 @@ impl Connection {
         }
     }
 
-    /// Takes what the client says, by either way; an error ends the connection.
+    /// Takes what the client says, by either way; an error ends the connection. Other clients
+    /// wait meanwhile, so a turn has a bound: one pair is made, and a message has a credit.
     pub(crate) fn serve(
         &mut self,
         id: u64,
@@ -153,10 +154,7 @@ impl Connection {
         let received = self.channel.fill();
         // Before the connection ends, or another pair takes this one's place.
         self.take_messages(table, events)?;
-        while let Some(frame) = self.channel.next()? {
-            let Frame::Join(client) = frame else {
-                return Err(Error::Protocol("not on a data connection"));
-            };
+        if let Some(client) = take_join(&mut self.channel)? {
             self.leave(table, events)?;
             let served = Served::new(&self.host.device, client)
                 .map_err(|e| Error::os("connect a queue pair", e))?;
@@ -187,9 +185,8 @@ impl Connection {
 
     fn say_credits(&mut self) -> Result<()> {
         if let Some(served) = &mut self.served
-            && served.unsaid >= SAID_TOGETHER
+            && let Some(count) = served.credits.say()
         {
-            let count = std::mem::take(&mut served.unsaid);
             self.channel.queue(&Frame::Credits(count), None)?;
         }
         self.channel.flush()
@@ -214,6 +211,24 @@ impl Connection {
     }
 }
 
+/// The pair that a client asks for, of the frames that are here.
+///
+/// # Errors
+/// `Protocol`: something else, or another pair before the first was answered. Each costs pinned
+/// memory and several calls of the device, and nobody can use two.
+fn take_join(channel: &mut Channel) -> Result<Option<PairName>> {
+    let mut join = None;
+    while let Some(frame) = channel.next()? {
+        let Frame::Join(client) = frame else {
+            return Err(Error::Protocol("not on a data connection"));
+        };
+        if join.replace(client).is_some() {
+            return Err(Error::Protocol("a second pair before the first"));
+        }
+    }
+    Ok(join)
+}
+
 impl Served {
     fn new(device: &Arc<Device>, client: PairName) -> io::Result<Self> {
         let completions = Completions::new(device, 2 * RECEIVE_COUNT)?;
@@ -225,7 +240,7 @@ impl Served {
             completions,
             pages,
             offered: 0,
-            unsaid: 0,
+            credits: Credits::default(),
             is_leaving: false,
         };
         for place in 0..RECEIVE_COUNT {
@@ -240,7 +255,7 @@ impl Served {
         let part = self.pages.part(place * RECEIVE_BYTES, RECEIVE_BYTES);
         self.pair.receive(place as u64, part)?;
         self.offered += 1;
-        self.unsaid += 1;
+        self.credits.offer();
         Ok(())
     }
 
@@ -257,6 +272,7 @@ impl Served {
                 Ended::Flushed => continue,
                 _ => return Err(Error::Protocol("a message broke its queue pair")),
             }
+            self.credits.spend()?;
             let place = completed.id as usize;
             let len_bytes = completed.len_bytes.min(RECEIVE_BYTES);
             let start = self.pages.memory().at(place * RECEIVE_BYTES, len_bytes);
@@ -283,9 +299,60 @@ impl std::os::fd::AsFd for Connection {
 const RECEIVE_COUNT: usize = 32;
 /// The longest message and its kind, to whole cache lines.
 const RECEIVE_BYTES: usize = FRAME_BYTES_MAX.next_multiple_of(64);
-/// Places that are told of at a time; the last few untold ones stop nobody.
-const SAID_TOGETHER: u32 = 8;
 /// A device flushes receives at once.
 const LEAVE_TIME: Duration = Duration::from_millis(500);
 /// Tags have 8 bits, and other processes use keys as well: a few tries find one.
 const KEY_TRIES: usize = 16;
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+    use crate::ClusterKey;
+    use crate::noise::{Initiator, Responder};
+
+    /// A client's end and the host's.
+    fn channels() -> (Channel, Channel) {
+        let key = ClusterKey::generate().unwrap();
+        let (initiator, first) = Initiator::start(&key);
+        let (responder, answer, _) = Responder::answer(&key, &first).unwrap();
+        let (client, host) = UnixStream::pair().unwrap();
+        client.set_nonblocking(true).unwrap();
+        host.set_nonblocking(true).unwrap();
+        let transport = initiator.finish(&answer).unwrap();
+        (
+            Channel::new(client.into(), transport, false),
+            Channel::new(host.into(), responder.transport(), false),
+        )
+    }
+
+    fn name(number: u32) -> PairName {
+        PairName {
+            number,
+            first_packet: 1,
+            lid: 0,
+            mtu: 5,
+            reads: 16,
+            gid: [9; 16],
+        }
+    }
+
+    #[test]
+    fn a_turn_makes_one_pair_at_most() {
+        let (mut client, mut host) = channels();
+        assert_eq!(take_join(&mut host).unwrap(), None);
+        for number in [7, 8] {
+            client.queue(&Frame::Join(name(number)), None).unwrap();
+            client.flush().unwrap();
+            host.fill().unwrap();
+            assert_eq!(take_join(&mut host).unwrap(), Some(name(number)));
+        }
+        for number in [9, 10] {
+            client.queue(&Frame::Join(name(number)), None).unwrap();
+        }
+        client.flush().unwrap();
+        host.fill().unwrap();
+        assert!(matches!(take_join(&mut host), Err(Error::Protocol(_))));
+    }
+}

@@ -92,6 +92,7 @@ impl Daemon {
                     }
                 }
                 Action::Send { client, reply } => {
+                    let is_granted = matches!(reply, Reply::Mapped { .. });
                     match &reply {
                         Reply::Mapped { window, .. } => {
                             // The ledger has just said so.
@@ -105,6 +106,10 @@ impl Daemon {
                         _ => {}
                     }
                     self.send(client, &reply);
+                    if is_granted {
+                        // It may have waited for the slab since before the others were told.
+                        self.bid_farewell(client);
+                    }
                 }
             }
         }

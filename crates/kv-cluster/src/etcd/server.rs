@@ -57,9 +57,22 @@ impl EtcdServer {
     /// # Errors
     /// See [`ServerError`].
     pub fn start(folder: &Path, prepare: impl Fn(&mut Command)) -> Result<Self, ServerError> {
+        Self::start_noted(folder, prepare, |_| Ok(()))
+    }
+
+    /// As [`EtcdServer::start`]; `note` gets the number of each process that is started, before it
+    /// is waited for: whoever is killed meanwhile has it noted.
+    ///
+    /// # Errors
+    /// See [`ServerError`]; what `note` fails with.
+    pub fn start_noted(
+        folder: &Path,
+        prepare: impl Fn(&mut Command),
+        note: impl Fn(u32) -> io::Result<()>,
+    ) -> Result<Self, ServerError> {
         let mut last = None;
         for _ in 0..TRIES {
-            match Self::try_start(folder, &prepare) {
+            match Self::spawn(folder, &free_url()?, &prepare, &note) {
                 Err(error @ ServerError::Silent { .. }) => last = Some(error),
                 other => return other,
             }
@@ -76,20 +89,29 @@ impl EtcdServer {
         url: &str,
         prepare: impl Fn(&mut Command),
     ) -> Result<Self, ServerError> {
-        let peer_url = free_url()?;
-        Self::spawn(folder, url, &peer_url, &prepare)
+        Self::start_at_noted(folder, url, prepare, |_| Ok(()))
     }
 
-    fn try_start(folder: &Path, prepare: &impl Fn(&mut Command)) -> Result<Self, ServerError> {
-        Self::spawn(folder, &free_url()?, &free_url()?, prepare)
+    /// The same, as [`EtcdServer::start_noted`] does it.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn start_at_noted(
+        folder: &Path,
+        url: &str,
+        prepare: impl Fn(&mut Command),
+        note: impl Fn(u32) -> io::Result<()>,
+    ) -> Result<Self, ServerError> {
+        Self::spawn(folder, url, &prepare, &note)
     }
 
     fn spawn(
         folder: &Path,
         url: &str,
-        peer_url: &str,
         prepare: &impl Fn(&mut Command),
+        note: &impl Fn(u32) -> io::Result<()>,
     ) -> Result<Self, ServerError> {
+        let peer_url = free_url()?;
         fs::DirBuilder::new()
             .recursive(true)
             .mode(0o700)
@@ -105,8 +127,8 @@ impl EtcdServer {
             .args(["--name", "cenote", "--data-dir"])
             .arg(folder.join("data"))
             .args(["--listen-client-urls", url, "--advertise-client-urls", url])
-            .args(["--listen-peer-urls", peer_url])
-            .args(["--initial-advertise-peer-urls", peer_url])
+            .args(["--listen-peer-urls", &peer_url])
+            .args(["--initial-advertise-peer-urls", &peer_url])
             .args(["--initial-cluster", &format!("cenote={peer_url}")])
             .args(["--logger", "zap", "--log-level", "warn"])
             .stdin(Stdio::null())
@@ -127,6 +149,8 @@ impl EtcdServer {
             child,
             url: url.to_owned(),
         };
+        note(server.process())
+            .map_err(|source| os("note the process of etcd".to_owned(), source))?;
         server.wait(&log)?;
         Ok(server)
     }

@@ -1,10 +1,10 @@
 //! What a lane is to the worker that runs it: its partitions, the other nodes, and its turns.
 
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use cenote_kv::group::owner::{Owner, Refusal};
+use cenote_kv::group::process::Process;
 use cenote_memcached::{
     Asker, Backend, Batch, ClassFigures, FIRST_TOKEN, Figures, Partitions, Peers, Route, Ticket,
 };
@@ -13,6 +13,7 @@ use mio::{Interest, Registry, Token};
 
 use super::super::NodeId;
 use super::super::links::TOKENS;
+use super::super::membership::Closed;
 use super::{BUSY_NS, IDLE_TURN_MAX, Lane, TURN_MAX, Way, forwarder, now_ns};
 
 impl Partitions for Lane {
@@ -63,12 +64,17 @@ impl Partitions for Lane {
         if let Some(why) = seat.refused.of(partition) {
             return Some(forwarder::refusal(why, text));
         }
+        // Other requests wait for the next view. By that a flush would pass the partition over, and
+        // its sender, who may not know that view, would take it for done.
+        if self.was_an_earlier_ones(index) && forwarder::is_flush(text) {
+            return Some(forwarder::refusal(Closed::Missing, text));
+        }
         let view = seat.member.view()?;
         view.is_lost(partition).then(|| forwarder::loss(text))
     }
 
     fn is_here(&self, index: usize) -> bool {
-        self.is_mine(index)
+        self.is_mine(index) || self.was_an_earlier_ones(index)
     }
 
     fn term(&self, index: usize) -> u32 {
@@ -135,11 +141,24 @@ impl Peers for Lane {
     }
 
     fn owners(&self) -> u64 {
-        let mut hasher = DefaultHasher::new();
-        for owner in self.owners_in_views() {
-            owner.hash(&mut hasher);
+        // Other nodes compare it: see `docs/protocols/kv-peers.md`.
+        let mut bytes = Vec::new();
+        for seat in &self.seats {
+            let Some(view) = seat.member.view() else {
+                continue;
+            };
+            let group = u32::try_from(seat.group).expect("fewer than 65,536 groups");
+            bytes.extend_from_slice(&group.to_le_bytes());
+            for index in 0..view.partitions.len() {
+                let owner = view.owner(index);
+                bytes.push(owner.is_some().into());
+                if let Some(Process { node, incarnation }) = owner {
+                    bytes.extend_from_slice(&node.to_le_bytes());
+                    bytes.extend_from_slice(&incarnation.to_le_bytes());
+                }
+            }
         }
-        hasher.finish()
+        cenote_codec::xxh3(&bytes)
     }
 
     fn is_in_order(&self, place: u32) -> bool {

@@ -84,7 +84,7 @@ impl Way {
 }
 
 /// Whether a request is for all partitions of a node.
-fn is_flush(text: &[u8]) -> bool {
+pub(super) fn is_flush(text: &[u8]) -> bool {
     text.starts_with(b"flush_all")
 }
 

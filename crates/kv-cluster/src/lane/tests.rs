@@ -1,3 +1,5 @@
+mod flushes;
+
 use std::net::SocketAddr;
 use std::os::unix::net::UnixStream as Pair;
 
@@ -552,4 +554,39 @@ fn a_flush_is_refused_while_an_owner_is_missing_that_nobody_may_replace() {
     assert!(slot == 1 && answer.ends_with(b"not all items were flushed\r\n"));
     assert_eq!(front.lane.asked_bytes(), 0);
     assert!(front.lane.forwarding.is_quiet());
+}
+
+#[test]
+fn a_flush_is_refused_for_what_an_earlier_process_of_the_node_had() {
+    let mut again = Turned::start(1, &ClusterKey::generate().unwrap());
+    let earlier = Process {
+        incarnation: 0,
+        ..process(1)
+    };
+    let view = View::first(view::Scheme::Coded, &[earlier], &[process(0)]);
+    let parity = Some(registered(None));
+    again.shared.order(
+        0,
+        Order::Node {
+            node: NodeId(0),
+            registered: parity,
+        },
+    );
+    again.adopt(&view);
+    again.turn();
+    // Whoever knows this view sends it what is meant for its node.
+    assert_eq!(again.lane.route(place_hash(b"a")), Route::Here(0));
+    assert!(again.lane.is_here(0), "a flush passes it over");
+    let refused = again.lane.loss(0, b"flush_all 0\r\n");
+    assert!(refused.is_some_and(|why| why.ends_with(b"not all items were flushed\r\n")));
+    assert_eq!(
+        again.lane.loss(0, b"get a\r\n"),
+        None,
+        "it waits for a view"
+    );
+    let next = view.without(|dead| dead == earlier);
+    again.adopt(&next.expect("a parity is there"));
+    again.turn();
+    assert!(!again.lane.is_here(0));
+    assert_eq!(again.lane.loss(0, b"flush_all 0\r\n"), None);
 }

@@ -43,7 +43,7 @@ pub mod view;
 pub mod wire;
 
 pub use counts::Counts;
-pub use room::Bound;
+pub use room::{Bound, SWEEP_NS};
 pub use sender::LEASE_NS;
 pub use status::Memory;
 pub use takeover::Takeover;

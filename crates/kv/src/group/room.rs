@@ -9,7 +9,7 @@
 
 mod clearance;
 
-use self::clearance::{Cleared, Clearing};
+use self::clearance::{Cleared, Clearing, Strides, Trimming};
 use super::counts::Counts;
 use super::operation::Effect;
 use super::owner::{Owner, Refusal};
@@ -21,8 +21,9 @@ use crate::memory::table::{Entry, Slot};
 
 /// Room that is kept at most, so that a request seldom waits for items to go.
 const RESERVE_BYTES_MAX: u64 = 4 << 20;
-/// How often a part of the table is searched for items that have ended, and how large a part.
-const SWEEP_NS: u64 = 10_000_000;
+/// How often [`Owner::sweep`] goes on, in nanoseconds: with a part of the table, of so many stretches, for items
+/// that have ended.
+pub const SWEEP_NS: u64 = 10_000_000;
 const SWEEP_STRETCHES: usize = 8;
 /// Most items that make room for one.
 const EVICTIONS_MAX: usize = 64;
@@ -68,6 +69,8 @@ pub(super) struct Room {
     reached: u64,
     /// More is taken than a bound that was lowered allows.
     is_above: bool,
+    trimming: Trimming,
+    strides: Strides,
     in_vain: InVain,
     clearing: Option<Clearing>,
 }
@@ -96,6 +99,8 @@ impl Room {
             chunk: 0,
             reached: 0,
             is_above: false,
+            trimming: Trimming::default(),
+            strides: Strides::default(),
             in_vain: InVain::default(),
             clearing: None,
         }
@@ -186,6 +191,11 @@ impl Owner {
     /// Whether [`sweep`](Self::sweep) would look at anything.
     pub fn has_to_sweep(&self) -> bool {
         self.room.is_above || self.room.clearing.is_some() || self.sweep.is_needed
+    }
+
+    /// Whether [`sweep`](Self::sweep) has something to do that does not wait for the time of an item.
+    pub fn has_to_clear(&self) -> bool {
+        self.room.is_above || self.room.clearing.is_some()
     }
 
     /// Removes some items that have expired or been flushed: a part of the table at a time, and only while

@@ -113,6 +113,19 @@ impl Allocator {
         around.is_some_and(|(start, length)| start + length >= address + bytes)
     }
 
+    /// Bytes of a range that are free. Takes time in the free pieces there.
+    pub fn free_bytes_of(&self, range: &Range<u64>) -> u64 {
+        let before = self.by_address.range(..range.start).next_back();
+        let pieces = before
+            .into_iter()
+            .chain(self.by_address.range(range.clone()));
+        let free = pieces.map(|(start, length)| {
+            let end = range.end.min(start + length);
+            end.saturating_sub(range.start.max(*start))
+        });
+        free.sum()
+    }
+
     /// Memory of the trees, their nodes being about two thirds full.
     pub fn resident_bytes(&self) -> u64 {
         self.by_address.len() as u64 * 56

@@ -1,8 +1,13 @@
 //! Requests that go to all partitions: `flush_all`.
+//!
+//! Whoever has one from a client asks the nodes that it knows. So nodes have to know the same owners: one that
+//! gave a partition away passes it over, and who asks may not know the node that has it now. Each is told whom
+//! the request is meant for, as a third word, and compares.
 
 use cenote_kv::engine::Partition as _;
 use cenote_kv::group::owner::Change;
 use cenote_kv::group::replica::Xid;
+use cenote_kv::protocol::Words;
 
 use crate::backend::Partitions;
 
@@ -19,6 +24,18 @@ pub(super) struct FanOut {
     flushed: Vec<usize>,
     /// Nodes that were asked for theirs, for the same reason.
     asked: Vec<u32>,
+}
+
+/// A flush as another node is asked for its part: when, and whom it is meant for.
+pub(super) fn text_for_nodes(text: &[u8], owners: u64) -> Vec<u8> {
+    let at = Words::new(text.trim_ascii_end()).nth(1).unwrap_or(b"0");
+    [b"flush_all ", at, format!(" {owners:016x}\r\n").as_bytes()].concat()
+}
+
+/// Whom a flush is meant for that another node asks for; a node of an earlier version does not say.
+pub(super) fn owners_meant(text: &[u8]) -> Option<u64> {
+    let word = Words::new(text.trim_ascii_end()).nth(2)?;
+    u64::from_str_radix(std::str::from_utf8(word).ok()?, 16).ok()
 }
 
 /// What came of flushing the partitions of a worker.

@@ -551,7 +551,7 @@ fn a_dump_of_a_class_looks_at_some_of_the_table_at_a_time() {
         assert!(walked <= 64, "{walked}");
         all += walked;
         said += &bench.read();
-        bench.session.go_on(&mut bench.core);
+        bench.session.go_on(&mut bench.core, None);
         said += &bench.read();
     }
     assert_eq!((said.as_str(), all), ("END\r\n", 10_000));

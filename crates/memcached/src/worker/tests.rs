@@ -1,12 +1,15 @@
-use std::io::Write;
+use std::io::{Read, Write};
+use std::net::UdpSocket as Peer;
 use std::os::unix::net::UnixStream;
 
 use cenote_kv::engine::Counters;
+use cenote_kv::group::marks::Marks;
+use cenote_kv::group::owner::Change;
 use cenote_kv::memory::key_hash::KeyHasher;
 use mio::Waker;
 
 use super::*;
-use crate::backend::Alone;
+use crate::backend::{Alone, Partitions as _};
 use crate::mailboxes::Mailbox;
 use crate::settings::Settings;
 use crate::shared::WorkerFace;
@@ -15,6 +18,11 @@ use crate::traffic::Traffic;
 
 /// The only worker of a server without sockets.
 fn worker() -> Worker<Alone> {
+    worker_with(Vec::new())
+}
+
+/// The only worker of a server with these sockets for datagrams.
+fn worker_with(sockets: Vec<UdpSocket>) -> Worker<Alone> {
     let poll = Poll::new().unwrap();
     let face = WorkerFace {
         mailbox: Mailbox::new(Waker::new(poll.registry(), WAKER).unwrap()),
@@ -26,7 +34,7 @@ fn worker() -> Worker<Alone> {
     let waker = Waker::new(listener.registry(), WAKER).unwrap();
     let shared = Arc::new(Shared::new(Settings::default(), vec![face], waker));
     let backend = Alone::new(0, 1, 64 << 20, true, KeyHasher::new([7; 16]));
-    Worker::new(poll, 0, backend, shared, Vec::new()).unwrap()
+    Worker::new(poll, 0, backend, shared, sockets).unwrap()
 }
 
 /// Brings a client that has said something.
@@ -47,10 +55,184 @@ fn a_client_at_the_place_of_one_that_left_while_queued_waits_for_room_once() {
     let _gone = connect(&mut worker, b"");
     worker.drop_client(0);
     let _peer = connect(&mut worker, b"version\r\n");
-    worker.take_turns();
+    worker.take_turns(TURNS_MAX);
     assert!(worker.queue.is_empty());
     assert!(worker.core.clients.is_waited_for(Part::Answers));
     worker.core.clients.change(Part::Answers, all, 0);
     worker.give_room();
     assert_eq!(worker.queue, [0]);
+}
+
+/// Has so many bytes stored as `a`.
+fn store_long(worker: &mut Worker<Alone>, bytes: usize) {
+    let change = Change::Put {
+        client_flags: 0,
+        expiry: 0,
+        marks: Marks::NONE,
+        value: &[&vec![b'v'; bytes]],
+    };
+    let partition = worker.core.backend.partition(0);
+    let hash = partition.hash_of(b"a");
+    partition.propose(hash, b"a", change).unwrap();
+}
+
+#[test]
+fn a_get_of_many_keys_takes_many_turns() {
+    const KEYS: usize = 5000;
+    const MOST: u64 = 1000;
+    // One line; lines as long as those that take no memory.
+    let one = format!("get{}\r\nmn\r\n", " a".repeat(KEYS));
+    let lines = format!(
+        "{}mn\r\n",
+        format!("get{}\r\n", " a".repeat(1000)).repeat(5)
+    );
+    for (said, ends) in [(one, 1), (lines, 5)] {
+        let mut worker = worker();
+        let mut peer = connect(&mut worker, said.as_bytes());
+        let mut turns = 0;
+        let mut looked_up = 0;
+        while looked_up < KEYS as u64 {
+            worker.take_turns(1);
+            worker.write();
+            let now = worker.core.engine.counters().get_misses.read();
+            assert!(
+                now - looked_up <= MOST,
+                "{} keys in one turn",
+                now - looked_up
+            );
+            assert!(now > looked_up || !worker.queue.is_empty());
+            looked_up = now;
+            turns += 1;
+        }
+        assert!(turns >= KEYS as u64 / MOST);
+        worker.take_turns(TURNS_MAX);
+        worker.write();
+        let mut answer = vec![0; 5 * ends + 4];
+        peer.read_exact(&mut answer).unwrap();
+        assert_eq!(
+            answer,
+            format!("{}MN\r\n", "END\r\n".repeat(ends)).as_bytes()
+        );
+    }
+}
+
+#[test]
+fn a_peer_that_ends_with_its_request_is_over() {
+    let mut worker = worker();
+    // So long that it is written from where it lies.
+    store_long(&mut worker, 100_000);
+    let peer = connect(&mut worker, b"get a\r\n");
+    drop(peer);
+    worker.take_turns(TURNS_MAX);
+    assert!(worker.queue.is_empty());
+    worker.write();
+    let places = 0..worker.places.occupants.len();
+    let left = places.filter(|place| worker.places.client(*place).is_some());
+    assert_eq!(left.count(), 0, "nobody tells of its end again");
+}
+
+/// A worker with a socket for datagrams, and who asks it.
+fn worker_and_peer() -> (Worker<Alone>, Peer) {
+    let socket = UdpSocket::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let peer = Peer::bind("127.0.0.1:0").unwrap();
+    peer.connect(socket.local_addr().unwrap()).unwrap();
+    peer.set_read_timeout(Some(Duration::from_secs(60)))
+        .unwrap();
+    (worker_with(vec![socket]), peer)
+}
+
+fn datagram(number: u8, text: &str) -> Vec<u8> {
+    [&[0, number, 0, 0, 0, 1, 0, 0], text.as_bytes()].concat()
+}
+
+/// The number of the request that is answered next, and its reply.
+fn answer(peer: &Peer) -> (u8, String) {
+    let mut bytes = [0; 2000];
+    let length = peer.recv(&mut bytes).unwrap();
+    let text = String::from_utf8(bytes[8..length].to_vec()).unwrap();
+    (bytes[1], text)
+}
+
+#[test]
+fn a_datagram_of_many_requests_takes_many_turns() {
+    const REQUESTS: u64 = 1000;
+    let (mut worker, peer) = worker_and_peer();
+    let gets = "get a\r\n".repeat(REQUESTS as usize);
+    peer.send(&datagram(1, &gets)).unwrap();
+    let most = worker.shared.settings.requests_per_turn.into();
+    let mut served = 0;
+    while served < REQUESTS {
+        worker.sockets.note_readable(0);
+        worker.take_datagrams();
+        let now = worker.core.engine.counters().get_misses.read();
+        assert!(
+            now - served <= most,
+            "{} requests in one turn",
+            now - served
+        );
+        if served == 0 && now > 0 {
+            // Another's is not behind all of them.
+            peer.send(&datagram(2, "mn\r\n")).unwrap();
+        }
+        served = now;
+    }
+    let mut before = 0;
+    while answer(&peer).0 == 1 {
+        before += 1;
+    }
+    assert!(before < 3 * most, "{before} answers came first");
+}
+
+#[test]
+fn a_get_of_many_keys_in_a_datagram_takes_many_turns() {
+    const KEYS: u64 = 5000;
+    let (mut worker, peer) = worker_and_peer();
+    let get = format!("get{}\r\n", " a".repeat(KEYS as usize));
+    peer.send(&datagram(1, &get)).unwrap();
+    let mut looked_up = 0;
+    while looked_up < KEYS {
+        worker.sockets.note_readable(0);
+        worker.take_datagrams();
+        worker.take_turns(1);
+        let now = worker.core.engine.counters().get_misses.read();
+        assert!(
+            now - looked_up <= 1000,
+            "{} keys in one turn",
+            now - looked_up
+        );
+        looked_up = now;
+    }
+    worker.take_turns(TURNS_MAX);
+    assert_eq!(answer(&peer), (1, "END\r\n".to_owned()));
+    assert_eq!(worker.places.exchanges, 0);
+}
+
+#[test]
+fn replies_in_datagrams_are_not_answered_nor_is_what_stands_behind_them() {
+    let (mut worker, peer) = worker_and_peer();
+    store_long(&mut worker, 300_000);
+    let mut sent = worker.core.traffic().bytes_read.read();
+    let mut send = |datagram: Vec<u8>| sent += peer.send(&datagram).unwrap() as u64;
+    let binary = [0x81, 0, 0, 0, 0, 0, 0, 0, b'\r', b'\n'];
+    send([&datagram(1, "")[..], &binary].concat());
+    let replies = [
+        "ERROR\r\n",
+        "END\r\n",
+        "5\r\n",
+        "VALUE a 0 5\r\nmn\r\n\r\nEND\r\n",
+        "STAT pid 1\r\nversion\r\n",
+        "CLIENT_ERROR bad data chunk\r\nmn\r\n",
+        "HD\r\nmn\r\n",
+        // Of a request whose reply is too long for datagrams.
+        "get a\r\n",
+    ];
+    for reply in replies {
+        send(datagram(1, reply));
+    }
+    send(datagram(2, "mn\r\n"));
+    while worker.sockets.has_more() || worker.core.traffic().bytes_read.read() < sent {
+        worker.sockets.note_readable(0);
+        worker.take_datagrams();
+    }
+    assert_eq!(answer(&peer), (2, "MN\r\n".to_owned()));
 }

@@ -3,6 +3,7 @@
 mod binary;
 mod clients;
 mod counts;
+mod daemon;
 mod memory;
 mod process;
 mod stalls;
@@ -334,25 +335,6 @@ fn shutdown_is_served_only_where_that_is_allowed() {
         assert_eq!(status, Some(0));
         assert_eq!(log.contains("Gracefully stopping"), graceful, "{log}");
     }
-}
-
-#[test]
-fn a_daemon_leaves_its_number() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
-    let (socket, file) = (path("socket"), path("pid"));
-    let (status, _) = run(&["-d", "-u", "root", "-P", &file, "-s", &socket]);
-    assert_eq!(status, Some(0));
-    until("its number is there", || {
-        fs::read_to_string(&file).is_ok_and(|text| text.ends_with('\n'))
-    });
-    let number = fs::read_to_string(&file).unwrap();
-    until("it serves", || UnixStream::connect(&socket).is_ok());
-    let mut stream = UnixStream::connect(&socket).unwrap();
-    let stats = ask(&mut stream, "stats\r\nmn\r\n");
-    assert!(stats.contains(&format!("STAT pid {}\r\n", number.trim())));
-    process::signal(number.trim().parse().unwrap(), "TERM");
-    until("it has gone", || !std::path::Path::new(&file).exists());
 }
 
 #[test]

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::fs;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddrV4, TcpStream};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -32,7 +33,13 @@ fn command(arguments: &[&str]) -> Command {
 
 /// Runs it to its end: its status, and what it has said.
 pub fn run(arguments: &[&str]) -> (Option<i32>, String) {
-    let output = command(arguments).output().expect("it is built");
+    run_in(Path::new("."), arguments)
+}
+
+/// The same in another working directory.
+pub fn run_in(folder: &Path, arguments: &[&str]) -> (Option<i32>, String) {
+    let mut command = command(arguments);
+    let output = command.current_dir(folder).output().expect("it is built");
     let said = [output.stdout, output.stderr].concat();
     (output.status.code(), String::from_utf8(said).expect("text"))
 }

@@ -5,6 +5,7 @@
 #include <ctype.h>
 #include <dirent.h>
 #include <dlfcn.h>
+#include <sched.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 
@@ -200,10 +201,11 @@ static void environment(void) {
     check(at, 32 * MIB, 1);
 }
 
-/* A child that has no room for its agent would have no bound. */
-static void no_agent(void) {
+/* How a child ends that has no room for its agent: it would have no bound. */
+static int without_agent(int is_first) {
     char *at = map(32 * MIB);
     fill(at, 32 * MIB, 1);
+    CHECK(!is_first || unshare(CLONE_NEWPID) == 0);
     int null = open("/dev/null", O_WRONLY), told = dup(2);
     struct rlimit before, none = { 0, 0 };
     CHECK(null >= 0 && told >= 0 && getrlimit(RLIMIT_AS, &before) == 0);
@@ -212,15 +214,20 @@ static void no_agent(void) {
     pid_t child = fork();
     if (child == 0) _exit(0);
     CHECK(setrlimit(RLIMIT_AS, &before) == 0 && dup2(told, 2) == 2);
-    CHECK(ended(child) == 1000 + SIGKILL);
+    int how = ended_soon(child);
     check(at, 32 * MIB, 1);
+    return how;
 }
+static void no_agent(void) { CHECK(without_agent(0) == 1000 + SIGKILL); }
+/* The first process of a container cannot kill itself. */
+static void no_agent_first(void) { CHECK(without_agent(1) == 128 + SIGKILL); }
 
 int main(int count, char **arguments) {
     struct { const char *name; void (*run)(void); int is_early; } all[] = {
         { "early fork", early_fork, 1 }, { "handlers", handlers, 1 }, { "loader", loader, 1 },
         { "locked", locked, 1 }, { "no root", no_root, 0 }, { "environment", environment, 0 },
-        { "no agent", no_agent, 0 }, { "refused", refused, 0 },
+        { "no agent", no_agent, 0 }, { "no agent first", no_agent_first, 0 },
+        { "refused", refused, 0 },
     };
     self = arguments[0];
     CHECK(count == 2);

@@ -121,8 +121,8 @@ impl Ledger {
             ..limits
         };
         let mut ledger = Self::empty(limits, now);
-        // A host that is drained already lends again.
-        let drains = handover.draining && !handover.slabs.is_empty();
+        // A host that is drained already lends again, unless it was to end then.
+        let drains = handover.draining && (!handover.slabs.is_empty() || handover.stops);
         ledger.draining = drains.then_some(now);
         ledger.leases.begin_at(handover.counters.leases_expired);
         ledger.orphans_taken = handover.counters.orphans_taken;

@@ -41,6 +41,7 @@ const SYS_SENDMSG: usize = 46;
 const SYS_RECVMSG: usize = 47;
 const SYS_KILL: usize = 62;
 const SYS_FUTEX: usize = 202;
+const SYS_EXIT_GROUP: usize = 231;
 const SYS_OPENAT: usize = 257;
 const SYS_USERFAULTFD: usize = 323;
 const SYS_CLOSE_RANGE: usize = 436;
@@ -265,12 +266,14 @@ pub fn set_dumpable() {
 }
 
 /// Ends this process and all its threads; no handler runs. A thread may signal its own process
-/// whatever its user is.
+/// whatever its user is. The first process of a container is deaf to a signal of its own: it exits,
+/// with the status that a shell shows for that signal.
 pub fn die() -> ! {
     const SIGKILL: usize = 9;
     loop {
         let pid = call(SYS_GETPID, &[]);
         call(SYS_KILL, &[pid as usize, SIGKILL]);
+        call(SYS_EXIT_GROUP, &[128 + SIGKILL]);
     }
 }
 

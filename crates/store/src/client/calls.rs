@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use cenote_fabric::{Status, Time};
 
-use super::operation::Whose;
+use super::operation::{Operation, Whose};
+use super::step::Step;
 use super::{Client, ClientError, Command, Outcome, Token};
 use crate::protocol::{Answer, Request};
 use crate::server::Figures;
@@ -41,10 +42,18 @@ impl Calls {
             self.end = Some(end);
         }
     }
+
+    /// Whether somebody hears of the end of a command.
+    pub fn hears(&self, whose: Whose) -> bool {
+        match whose {
+            Whose::Submitted(_) => true,
+            Whose::Called(number) => number == self.number,
+        }
+    }
 }
 
 impl Client {
-    /// Does one command to its end; a store that is busy is asked again until `limit`.
+    /// Does one command to its end; a store that is busy is asked again until `limit`, and no more after it.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -60,17 +69,37 @@ impl Client {
                 return end;
             }
             if now > until {
+                self.abandon(number);
                 return Err(ClientError::Lost(Status::Timeout));
             }
             polls += 1;
             // Answers of a thread with a processor of its own come within so many looks.
             if polls > 2_000 && self.wait(Duration::from_millis(100)).is_err() {
+                self.abandon(number);
                 return Err(ClientError::Lost(Status::Disconnected));
             }
         }
     }
 
-    /// Keys of one shard that begin with `prefix`, from a place of its index on; where to go on.
+    /// Nobody waits for a call any more. What it has not asked for by now it never does: that would come
+    /// behind what is called next, and take its place.
+    fn abandon(&mut self, number: u64) {
+        // It is unheard from here on, not only once there is another.
+        self.calls.begin();
+        let is_unasked = |one: &Operation| {
+            one.whose == Whose::Called(number) && matches!(one.step, Step::Call | Step::Entry)
+        };
+        let mut operations = self.operations.iter();
+        let found = operations.position(|one| one.as_deref().is_some_and(is_unasked));
+        if let Some(index) = found {
+            self.resting.retain(|(_, one)| *one != index);
+            self.stalled.retain(|one| *one != index);
+            self.end(index, Err(ClientError::Lost(Status::Timeout)));
+        }
+    }
+
+    /// Keys of one shard that begin with `prefix`, from a place of its index on, and those of some places
+    /// before it, which may have moved there since; where to go on.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -108,7 +137,7 @@ impl Client {
             }
         }
         keys.sort();
-        // One that moved meanwhile is seen twice.
+        // Parts overlap, and one that moved meanwhile is seen twice.
         keys.dedup();
         Ok(keys)
     }

@@ -8,6 +8,7 @@ use cenote_fabric::{
 };
 
 use super::calls::Calls;
+use super::silence::Silence;
 use super::verbs::Verbs;
 use super::{Client, Counts, RemoteShard};
 use crate::protocol::{GREET, Greeting};
@@ -113,6 +114,7 @@ impl Connecting {
             stalled: VecDeque::new(),
             ended: VecDeque::new(),
             calls: Calls::default(),
+            silence: Silence::default(),
             request: Vec::new(),
             counts: Counts::default(),
             lost: 0,

@@ -1,5 +1,8 @@
 //! One command on its way: which step it is at, and what was read so far.
 
+use std::time::Duration;
+
+use cenote_fabric::calls::CALLS_UNDER_WAY_MAX;
 use cenote_fabric::{Status, Time};
 
 use super::step::Step;
@@ -27,6 +30,8 @@ pub(super) struct Operation {
     pub step: Step,
     shard: usize,
     hash: u64,
+    /// When its last call was made.
+    called_at: Time,
     /// Verbs under way: it does not end before they have.
     verbs: u32,
     /// How the first of them failed.
@@ -48,6 +53,10 @@ pub(super) struct Operation {
 /// Objects that are found changed so often in a row are asked for again.
 const TRIES_MAX: u32 = 64;
 
+/// For so long after a call for space its version is surely not given up. A value that is there later may
+/// have come too late: the server knows. Half of the least time that a server waits for values.
+const SURE_FOR: Duration = Duration::from_millis(500);
+
 impl Operation {
     pub fn new(
         command: Command,
@@ -67,6 +76,7 @@ impl Operation {
             step,
             shard,
             hash,
+            called_at: Time::default(),
             verbs: 0,
             failed: None,
             tries: 0,
@@ -124,7 +134,7 @@ impl Client {
                 return;
             };
             let went = match operation.step {
-                Step::Call | Step::Settle { .. } => self.call_server(index),
+                Step::Call | Step::Settle { .. } => self.call_server(index, now),
                 Step::Write { .. } => self.write_value(index),
                 Step::Entry => self.read_entry(index),
                 Step::Object { word, is_told } => self.read_object(index, word, is_told),
@@ -150,16 +160,21 @@ impl Client {
         }
     }
 
-    fn call_server(&mut self, index: usize) -> bool {
+    fn call_server(&mut self, index: usize, now: Time) -> bool {
+        // The last place is for the question whether the server is there.
+        if self.caller.outstanding() + 1 >= CALLS_UNDER_WAY_MAX {
+            return false;
+        }
+        let has_space_step = self.has_space_step();
         let mut bytes = std::mem::take(&mut self.request);
         let operation = self.operations[index].as_mut().expect("it is under way");
-        let has_space_step = self.scheme.put_steps().contains(&PutStep::CallForSpace);
         let (request, what) = request_of(operation, has_space_step);
         request.encode(&mut bytes);
         let called = self.caller.call(&bytes, index as u64).is_ok();
         self.request = bytes;
         if called {
             operation.step = Step::Called;
+            operation.called_at = now;
             self.note(what);
         }
         called
@@ -176,7 +191,7 @@ impl Client {
         };
         let end = match answer {
             Err(error) => Err(error),
-            Ok(Answer::Refused(Refusal::Busy)) => {
+            Ok(Answer::Refused(Refusal::Busy)) if self.calls.hears(operation.whose) => {
                 // Before anything was done: the same again a little later.
                 operation.step = Step::Call;
                 self.resting.push_back((now.after(REST), index));
@@ -215,7 +230,8 @@ impl Client {
                     return self.go_on(index, now);
                 }
                 let (all, before) = (operation.lost, operation.lost_before);
-                Ok(self.synced(all, before))
+                let is_heard = self.calls.hears(operation.whose);
+                Ok(self.synced(all, before, is_heard))
             }
             Ok(Answer::Keys { .. } | Answer::Figures(_)) => Err(ClientError::Protocol),
         };
@@ -378,10 +394,12 @@ impl Client {
         }
     }
 
-    /// A `Sync` ends. What it tells is not told again by those that begin later: that it was lost has to be
-    /// known by then of every PUT, those under way too.
-    fn synced(&mut self, all: u64, before: u64) -> Outcome {
-        self.lost = self.lost.max(all);
+    /// A `Sync` ends. What it tells is not told again by those that begin later, if somebody hears it: that it
+    /// was lost has to be known by then of every PUT, those under way too.
+    fn synced(&mut self, all: u64, before: u64, is_heard: bool) -> Outcome {
+        if is_heard {
+            self.lost = self.lost.max(all);
+        }
         if all > before {
             for operation in self.operations.iter_mut().flatten() {
                 operation.is_doubtful = true;
@@ -405,7 +423,8 @@ impl Client {
             };
             return self.go_on(index, now);
         }
-        if !is_durable && !operation.is_doubtful {
+        let is_late = now.since(operation.called_at) > SURE_FOR;
+        if !is_durable && !operation.is_doubtful && !is_late {
             return self.end(index, Ok(Outcome::Done { sequence }));
         }
         operation.step = Step::Settle { sequence, shard };

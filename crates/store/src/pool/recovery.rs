@@ -4,6 +4,9 @@
 //! that is durable, or whole, is the one that there is; it is made durable, and younger ones are forgotten.
 //! So what was told is there, and what was not told is there whole or not at all. Recovery changes nothing
 //! but flags and a record, and may be cut short by a crash and done again.
+//!
+//! A disk's values are all verified: a few versions have their flags there, as parts of blocks that were
+//! written for others, and such a flag says nothing of a value that has rotted since.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -11,7 +14,7 @@ use std::os::unix::fs::FileExt as _;
 
 use super::group::set_flag;
 use super::{Found, Object, Pool, StoreError, read_head, record};
-use crate::format::{HEAD_BYTES, Head, HeadError, Header, Kind, Space, Word, checksum};
+use crate::format::{FLAG_AT, HEAD_BYTES, Head, HeadError, Header, Kind, Space, Word, checksum};
 use crate::injected_faults::{InjectedFault, is_injected};
 use crate::medium::Medium;
 
@@ -28,6 +31,9 @@ pub struct Recovered {
     pub rolled_back: u64,
     /// Versions that are not durable and not whole: their values never came.
     pub invalid: u64,
+    /// Versions that were durable and whose values are others now: the disk lost them. They count as
+    /// versions whose values never came.
+    pub damaged: u64,
 }
 
 /// A version without its flag, newer than the newest durable one of its key when it was found.
@@ -90,6 +96,10 @@ impl<M: Medium> Pool<M> {
         span.record("cenote.store.versions", recovered.versions as i64);
         span.record("cenote.store.rolled_back", recovered.rolled_back as i64);
         pool.empty_at_open = pool.keys_in_log() - recovered.objects;
+        if recovered.damaged > 0 {
+            let damaged = recovered.damaged;
+            tracing::error!(damaged, "values of a store are not what was written");
+        }
         if space.is_cleaning {
             pool.cut_off_unnamed();
             pool.resume_cleaning(old_bytes);
@@ -150,6 +160,11 @@ impl<M: Medium> Pool<M> {
             }
             incarnation = header.incarnation;
             recovered.versions += 1;
+            if self.is_rotten(&object) {
+                recovered.damaged += 1;
+                // Whoever reads goes by the flag.
+                self.medium.store(object.at + FLAG_AT, 0);
+            }
             self.note(&object, candidates)?;
             self.next_sequence = self.next_sequence.max(header.sequence + 1);
             let next = self.tail + header.object_bytes();
@@ -298,6 +313,12 @@ impl<M: Medium> Pool<M> {
             }
             slot = self.index.next_used(slot + 1);
         }
+    }
+
+    /// Whether a version has its flag, and a value that is not its own. Memory's values are not verified:
+    /// whoever opens it does not wait for all of it to be read.
+    fn is_rotten(&self, object: &Object) -> bool {
+        !self.medium.is_quick() && self.is_durable(object.at) && !self.is_whole(object.at)
     }
 
     /// Whether the value is what its client announced.

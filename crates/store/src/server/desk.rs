@@ -48,12 +48,31 @@ impl<M: Medium, L: Listen> Desk<M, L> {
     /// listener lives.
     pub fn serve(mut self, stop: &AtomicBool) -> (L, Result<(), Error>) {
         let second = Some(Duration::from_secs(1));
-        while !stop.load(Ordering::Acquire) {
-            if let Err(error) = self.turn(second, Time::now) {
-                return (self.listener, Err(error));
-            }
+        let mut ended = Ok(());
+        while ended.is_ok() && !stop.load(Ordering::Acquire) {
+            ended = self.turn(second, Time::now);
         }
-        (self.listener, Ok(()))
+        self.end_writes();
+        (self.listener, ended)
+    }
+
+    /// Lets no client write any more. What it has written by now the persisters' last look finds; what came
+    /// after that look would be acknowledged, and gone with the store.
+    fn end_writes(&self) {
+        let parting = self.parting.iter().map(|one| one.window);
+        let landings = self.peers.values().map(|(_, window)| window.id);
+        let logs = self.views.iter().map(|view| view.log);
+        let logs = logs.filter(|log| log.rights.contains(Rights::WRITE));
+        for window in parting.chain(landings).chain(logs.map(|log| log.id)) {
+            self.end_writes_to(window);
+        }
+    }
+
+    /// Its bytes stay: values in it are still copied.
+    fn end_writes_to(&self, window: WindowId) {
+        if let Err(error) = self.listener.renew(window) {
+            tracing::warn!(%error, "close a landing");
+        }
     }
 
     /// Takes what has come, or waits for something.
@@ -130,6 +149,8 @@ impl<M: Medium, L: Listen> Desk<M, L> {
         let Some((client, window)) = self.peers.remove(&peer) else {
             return;
         };
+        // Before what it has written is looked at for the last time.
+        self.end_writes_to(window.id);
         let last_of = |shard: &Arc<Shard<M>>| shard.lock().books.last_of(client);
         let last = self.shards.iter().map(last_of).collect();
         // It may have come back already, with another landing.

@@ -9,7 +9,7 @@ use super::books::Waiter;
 use crate::injected_faults::{InjectedFault, is_injected};
 use crate::landing::Area;
 use crate::medium::Medium;
-use crate::pool::{Condition, Located, Pool};
+use crate::pool::{Condition, Located, Pool, VersionLocation};
 use crate::protocol::Request;
 
 /// What the persister does for a request, since it waits for the medium.
@@ -20,8 +20,10 @@ pub(super) struct Job {
     pub area: Option<Arc<Area>>,
     pub waiter: Waiter,
     pub key: Vec<u8>,
-    /// Versions from here on turned out not to be whole.
+    /// Versions from here on turned out not to be whole, or came after a read was asked for.
     pub below: u64,
+    /// The sequence that was the next one when it came.
+    pub came_before: u64,
     /// How often the persister had looked at values when it came.
     pub looks: u64,
 }
@@ -127,14 +129,18 @@ pub(super) enum JobKind {
 impl Job {
     /// The version that has to be durable, or known not to be whole, before the job is done.
     ///
-    /// A read takes the one below a version that is not whole. A change that is made of one version
-    /// goes by the newest, named or not: two of them would be made of one otherwise.
+    /// A read takes the one below a version that is not whole, and awaits none that came after it: of a key
+    /// that is put all the time there is always another. A change that is made of one version goes by the
+    /// newest, named or not: two of them would be made of one otherwise.
     pub fn awaits<M: Medium>(&self, pool: &Pool<M>) -> Option<u64> {
         if !self.is_conditional() {
             return match pool.locate(&self.key, self.below) {
                 Ok(Located::Waiting(sequence)) => Some(sequence),
                 _ => None,
             };
+        }
+        if self.refused_by(pool).is_some() {
+            return None;
         }
         let is_older = |sequence: &u64| match pool.locate(&self.key, u64::MAX) {
             Ok(Located::Durable(place)) => *sequence < place.sequence,
@@ -144,6 +150,22 @@ impl Job {
         };
         pool.newest_waiting(&self.key)
             .filter(|sequence| !is_older(sequence))
+    }
+
+    /// The durable version for which a change is refused whatever becomes of those that wait: the one that it
+    /// is made of is not the newest any more, or the key has had a value since it came.
+    pub fn refused_by<M: Medium>(&self, pool: &Pool<M>) -> Option<VersionLocation> {
+        let condition = self.condition().filter(|_| self.is_conditional())?;
+        // Past all that wait.
+        let Ok(Located::Durable(newest)) = pool.locate(&self.key, 0) else {
+            return None;
+        };
+        let is_refused = match condition {
+            Condition::Always => false,
+            Condition::Absent => newest.sequence >= self.came_before,
+            Condition::Sequence(sequence) => newest.sequence > sequence,
+        };
+        is_refused.then_some(newest)
     }
 
     /// Awaits no more what a look found not to be whole; `waiting` is ascending. A read goes past all of
@@ -179,24 +201,34 @@ impl Job {
         self.key.len() + value_bytes
     }
 
-    fn is_conditional(&self) -> bool {
-        let condition = match self.kind {
-            JobKind::Locate => return false,
+    /// Of a change.
+    fn condition(&self) -> Option<Condition> {
+        match self.kind {
+            JobKind::Locate => None,
             JobKind::Space { condition, .. }
             | JobKind::Put { condition, .. }
-            | JobKind::Delete { condition } => condition,
-        };
-        condition != Condition::Always && !is_injected(InjectedFault::UnwrittenPassedOver)
+            | JobKind::Delete { condition } => Some(condition),
+        }
+    }
+
+    fn is_conditional(&self) -> bool {
+        self.condition().is_some_and(|one| one != Condition::Always)
+            && !is_injected(InjectedFault::UnwrittenPassedOver)
     }
 }
 
-/// Of a request that waits: a locate, or a change.
+/// Of a request that waits: a locate, or a change. `next_sequence` is the pool's.
 pub(super) fn job_of(
     request: Request<'_>,
     client: ClientId,
     area: Option<&Arc<Area>>,
     waiter: Waiter,
+    next_sequence: u64,
 ) -> Job {
+    let below = match request {
+        Request::Locate { .. } => next_sequence,
+        _ => u64::MAX,
+    };
     let (kind, key) = match request {
         Request::Space {
             condition,
@@ -234,7 +266,8 @@ pub(super) fn job_of(
         area: area.cloned(),
         waiter,
         key: key.to_vec(),
-        below: u64::MAX,
+        below,
+        came_before: next_sequence,
         looks: 0,
     }
 }

@@ -313,7 +313,11 @@ impl<M: Medium> Persister<M> {
                 self.shard.outboxes.answer(job.waiter, &busy, 0);
                 continue;
             }
-            let answer = match state.pool.locate(&job.key, job.below) {
+            let located = match job.refused_by(&state.pool) {
+                Some(newest) => Ok(Located::Durable(newest)),
+                None => state.pool.locate(&job.key, job.below),
+            };
+            let answer = match located {
                 // None that is named is awaited no more.
                 Ok(Located::Waiting(_)) => Some(Answer::Refused(Refusal::Busy)),
                 Ok(Located::Durable(place)) => self.do_job(state, &job, Some(place), now),

@@ -13,14 +13,14 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::Figures;
 use super::books::{Books, Closed, Waiter};
-use super::job::{Job, Jobs, job_of};
+use super::job::{Jobs, job_of};
 use super::outbox::Outboxes;
 use crate::landing::Area;
 use crate::medium::Medium;
 use crate::pool::{
     Allocation, Condition, Located, Pool, Source, StoreError, VersionLocation, hash,
 };
-use crate::protocol::{Answer, LIST_BYTES, Refusal, Request, is_possible_value};
+use crate::protocol::{Answer, Refusal, Request, is_possible_value};
 use crate::schemes::{Durable, PutStep, Scheme};
 
 pub(super) struct State<M> {
@@ -149,7 +149,7 @@ impl<M: Medium> Shard<M> {
                 Some(Answer::Done { sequence: 0 })
             }
             Request::Figures { .. } => Some(Answer::Figures(state.figures(&self.medium))),
-            conditional => state.add_job(job_of(conditional, client, area, waiter)),
+            conditional => state.wait_for_persister(conditional, client, area, waiter),
         };
         if state.has_work() {
             self.work.notify_one();
@@ -230,8 +230,15 @@ impl<M: Medium> State<M> {
             || self.fenced.is_some()
     }
 
-    pub fn add_job(&mut self, job: Job) -> Option<Answer> {
-        let is_taken = self.jobs.add(job);
+    fn wait_for_persister(
+        &mut self,
+        request: Request<'_>,
+        client: ClientId,
+        area: Option<&Arc<Area>>,
+        waiter: Waiter,
+    ) -> Option<Answer> {
+        let next_sequence = self.pool.next_sequence();
+        let is_taken = (self.jobs).add(job_of(request, client, area, waiter, next_sequence));
         (!is_taken).then_some(Answer::Refused(Refusal::Busy))
     }
 
@@ -383,7 +390,7 @@ impl<M: Medium> State<M> {
             Ok(Located::Absent) => Ok(None),
             Ok(Located::Waiting(_)) if is_quick => self.settle_newest(shard, key),
             Ok(Located::Waiting(_)) => {
-                return self.add_job(job_of(Request::Locate { key }, client, None, waiter));
+                return self.wait_for_persister(Request::Locate { key }, client, None, waiter);
             }
             Err(error) => Err(error),
         };
@@ -458,24 +465,6 @@ impl<M: Medium> State<M> {
             }
             Err(lost) => Some(Answer::Synced { lost }),
         }
-    }
-
-    fn list(&self, slot: u64, prefix: &[u8]) -> Answer {
-        let count = self.pool.slot_count();
-        let mut keys = Vec::new();
-        let mut bytes = 0;
-        let mut slot = slot.min(count);
-        // So many entries that others do not wait long.
-        let end = count.min(slot.saturating_add(16_384));
-        while slot < end && bytes < LIST_BYTES {
-            if let Some(key) = self.pool.key_at(slot, prefix) {
-                bytes += key.len() + 1;
-                keys.push(key);
-            }
-            slot += 1;
-        }
-        let next_slot = (slot < count).then_some(slot);
-        Answer::Keys { next_slot, keys }
     }
 
     /// Whether cleaning goes on, or is to begin: not again for what was left by the last one.

@@ -50,7 +50,14 @@ impl ByHand {
 
     /// Space for a value: the version and the place that it is given.
     pub fn space(&mut self, key: &[u8], value_bytes: u32) -> (u64, u64) {
-        let said = self.ask(&space(key, value_bytes));
+        self.space_of(key, value_bytes, 7)
+    }
+
+    /// The same, of a value with this checksum.
+    pub fn space_of(&mut self, key: &[u8], value_bytes: u32, checksum: u32) -> (u64, u64) {
+        let mut request = space(key, value_bytes);
+        request[14..18].copy_from_slice(&checksum.to_le_bytes());
+        let said = self.ask(&request);
         assert_eq!(said[0], 1, "no space was given: {said:?}");
         let word = |at: usize| u64::from_le_bytes(said[at..at + 8].try_into().unwrap());
         (word(1), word(11))
@@ -63,6 +70,13 @@ pub fn space(key: &[u8], value_bytes: u32) -> Vec<u8> {
     request.extend(value_bytes.to_le_bytes());
     request.extend(7_u32.to_le_bytes());
     request.extend(key);
+    request
+}
+
+/// A request to make a version of the first shard durable: kind, shard, version.
+pub fn settle(version: u64) -> Vec<u8> {
+    let mut request = vec![5, 0, 0];
+    request.extend(version.to_le_bytes());
     request
 }
 

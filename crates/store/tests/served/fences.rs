@@ -5,20 +5,20 @@ use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
-use cenote_fabric::Region;
+use cenote_fabric::{FAILURE_TIMEOUT, Region};
 use cenote_store::client::{Command, Outcome};
 use cenote_store::{Condition, FileMedium, Medium, Server, StoreError};
 
 use crate::lab::{LIMIT, Lab, Options, TRANSPORTS};
 
 /// A disk whose fences wait while a gate is shut.
-struct Gated {
-    disk: FileMedium,
-    gate: Arc<Gate>,
+pub struct Gated {
+    pub disk: FileMedium,
+    pub gate: Arc<Gate>,
 }
 
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-enum State {
+pub enum State {
     #[default]
     Open,
     Shut,
@@ -29,14 +29,14 @@ enum State {
 }
 
 #[derive(Default)]
-struct Gate {
+pub struct Gate {
     /// And how many fences wait.
     state: Mutex<(State, usize)>,
     changed: Condvar,
 }
 
 impl Gate {
-    fn set(&self, state: State) {
+    pub fn set(&self, state: State) {
         self.state.lock().unwrap().0 = state;
         self.changed.notify_all();
     }
@@ -60,7 +60,7 @@ impl Gate {
     }
 
     /// Waits until a fence waits.
-    fn await_fence(&self) {
+    pub fn await_fence(&self) {
         self.wait_while("no fence is waited for", |state| state.1 == 0);
     }
 
@@ -81,7 +81,7 @@ impl Gate {
 }
 
 /// Opens a gate at the end of a test, however that comes: a server waits for its fences.
-struct Opening<'a>(&'a Gate);
+pub struct Opening<'a>(pub &'a Gate);
 
 impl Drop for Opening<'_> {
     fn drop(&mut self) {
@@ -254,5 +254,34 @@ fn clients_are_served_during_every_fence_of_a_cleaning() {
         assert_eq!(user.get(b"replaced"), Some(last));
         assert!(rounds >= 3, "a record, copies, a record: {rounds}");
         server.stop().unwrap();
+    }
+}
+
+/// Which takes as long as a disk that flushes its cache, or a file system that is frozen for a snapshot.
+#[test]
+fn a_durable_put_waits_for_a_fence_that_takes_longer_than_the_failure_timeout() {
+    for transport in TRANSPORTS {
+        let lab = Lab::new();
+        let options = Options {
+            shards: 1,
+            ..Options::new(transport)
+        };
+        let (gate, server) = gated(&lab, &options);
+        let opening = Opening(&gate);
+        let mut user = lab.client(&server);
+        gate.set(State::Shut);
+        let putting = std::thread::spawn(move || {
+            user.put_durable(b"key", b"value");
+            user
+        });
+        gate.await_fence();
+        let began = Instant::now();
+        while began.elapsed() < FAILURE_TIMEOUT * 3 / 2 {
+            assert!(!putting.is_finished(), "it did not wait");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        drop(opening);
+        let mut user = putting.join().expect("it is put");
+        assert_eq!(user.get(b"key"), Some(b"value".to_vec()));
     }
 }

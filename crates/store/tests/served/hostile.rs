@@ -6,7 +6,7 @@ use cenote_fabric::{ClientId, ClusterKey, connector};
 use cenote_store::client::{Client, ClientError, Command, Outcome};
 use cenote_store::{Condition, Refusal};
 
-use crate::by_hand::{ByHand, space};
+use crate::by_hand::{ByHand, settle, space};
 use crate::lab::{LIMIT, Lab, Options, TRANSPORTS};
 
 #[test]
@@ -119,8 +119,7 @@ fn a_client_does_not_end_what_another_is_writing() {
     let server = lab.serve(&options);
     let mut clients = [3000, 3001].map(|number| ByHand::connect(&lab, &server, number));
     let (version, _) = clients[0].space(b"key", 5);
-    let mut settle = vec![5, 0, 0];
-    settle.extend(version.to_le_bytes());
+    let settle = settle(version);
     assert_eq!(clients[1].ask(&settle)[..2], [7, 6], "the other is refused");
     assert_eq!(server.figures()[0].backlog, 1, "and it still waits");
     // Its own client's word counts: the value is not there, and it is given up.

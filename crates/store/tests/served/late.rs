@@ -1,18 +1,20 @@
 //! WRITEs that come after their version was given up: its place may be another's by then.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use cenote_fabric::{
     CompletionQueue, Endpoint, Generation, Incoming, RemoteWindow, Rights, Status, Time,
     WindowDescriptor, WindowId, wait,
 };
-use cenote_store::client::{ClientError, Command};
+use cenote_store::client::{ClientError, Command, Outcome};
 use cenote_store::schemes::Saw;
-use cenote_store::{Condition, Medium, Refusal, Server};
+use cenote_store::{Condition, FileMedium, Medium, Pool, Refusal, Server, shard_of};
 
 use crate::by_hand::{ByHand, received};
-use crate::lab::{LIMIT, Lab, Options, TRANSPORTS};
+use crate::fences::{Gate, Gated, Opening, State};
+use crate::lab::{LIMIT, Lab, Options, TRANSPORTS, Transport, User};
 
 /// A client by hand, whose WRITEs come when the test says so.
 struct Slow {
@@ -99,7 +101,7 @@ fn until<M: Medium>(server: &Server<M>, what: &str, is_so: impl Fn(&Server<M>) -
     }
 }
 
-fn options(transport: crate::lab::Transport) -> Options {
+fn options(transport: Transport) -> Options {
     Options {
         shards: 1,
         // Of others as well, whose threads may have to wait for a processor.
@@ -137,6 +139,65 @@ fn a_write_after_its_version_was_given_up_lands_in_its_own_clients_memory_alone(
     }
 }
 
+/// A PUT that asks for a place, and looks at the answer when the place was given up.
+fn lose<M: Medium>(user: &mut User, server: &Server<M>, number: u8) {
+    let before = server.figures()[0].put_bytes;
+    let command = Command::Put {
+        key: b"key".to_vec(),
+        // Another than what may lie at the place from before.
+        value: vec![number; VALUE_BYTES],
+        condition: Condition::Always,
+        is_durable: false,
+    };
+    user.0.submit(command, number.into(), Time::now());
+    // Sends it, and takes no answer.
+    user.0.wait(Duration::ZERO).unwrap();
+    until(server, "the version waits", |server| {
+        let figures = server.figures()[0];
+        figures.put_bytes > before && figures.backlog == 0
+    });
+    let until = Instant::now() + LIMIT;
+    let end = loop {
+        assert!(Instant::now() < until, "the PUT does not end");
+        // It does not know that its value is in time: the server does.
+        let later = Time::now().after(Duration::from_millis(600));
+        if let Some(end) = user.0.poll(later) {
+            break end;
+        }
+        user.0.wait(Duration::from_millis(10)).unwrap();
+    };
+    let refused = Err(ClientError::Refused(Refusal::Incomplete));
+    assert_eq!(end, (number.into(), refused), "it came too late");
+}
+
+#[test]
+fn a_loss_that_a_sync_told_nobody_is_told_by_the_next_one() {
+    for transport in TRANSPORTS {
+        let lab = Lab::new();
+        let server = lab.serve(&Options {
+            patience: Duration::from_millis(50),
+            ..options(transport)
+        });
+        let mut user = lab.client(&server);
+        let mut left = 0;
+        for number in 1..=10_u8 {
+            lose(&mut user, &server, number);
+            let told = match user.0.call(Command::Sync, Duration::ZERO) {
+                Ok(Outcome::Synced { lost }) => lost,
+                other => {
+                    assert!(matches!(other, Err(ClientError::Lost(_))), "{other:?}");
+                    left += 1;
+                    0
+                }
+            };
+            // It is answered before this.
+            assert_eq!(user.get(b"another"), None);
+            assert_eq!(told + user.sync(), 1);
+        }
+        assert!(left > 0, "each call was waited for");
+    }
+}
+
 #[test]
 fn each_loss_is_told_by_one_sync() {
     for transport in TRANSPORTS {
@@ -147,37 +208,7 @@ fn each_loss_is_told_by_one_sync() {
         });
         let mut user = lab.client(&server);
         for number in 1..=3_u8 {
-            // It asks for a place, and looks at the answer when the place was given up.
-            let before = server.figures()[0].put_bytes;
-            let command = Command::Put {
-                key: b"key".to_vec(),
-                // Another than what may lie at the place from before.
-                value: vec![number; VALUE_BYTES],
-                condition: Condition::Always,
-                is_durable: false,
-            };
-            user.0.submit(command, number.into(), Time::now());
-            // Sends it, and takes no answer.
-            user.0.wait(Duration::ZERO).unwrap();
-            until(&server, "the version waits", |server| {
-                let figures = server.figures()[0];
-                figures.put_bytes > before && figures.backlog == 0
-            });
-            let until = Instant::now() + LIMIT;
-            let end = loop {
-                assert!(
-                    Instant::now() < until,
-                    "{transport:?}: the PUT does not end"
-                );
-                if let Some(end) = user.0.poll(Time::now()) {
-                    break end;
-                }
-                user.0.wait(Duration::from_millis(10)).unwrap();
-            };
-            assert!(
-                matches!(end, (token, Ok(_)) if token == number.into()),
-                "{end:?}"
-            );
+            lose(&mut user, &server, number);
             assert_eq!(
                 user.sync(),
                 1,
@@ -211,6 +242,10 @@ fn a_write_of_a_client_that_is_gone_reaches_nobody() {
             }
             slow.write(&landing, offset, &[99; VALUE_BYTES])
         };
+        if transport == Transport::Tcp {
+            // Closed before its values were looked at for the last time.
+            assert_ne!(late(&mut slow), Status::Ok, "its landing is open");
+        }
         let until = Instant::now() + LIMIT;
         while late(&mut slow) == Status::Ok {
             assert!(Instant::now() < until, "{transport:?}: its landing is open");
@@ -225,6 +260,72 @@ fn a_write_of_a_client_that_is_gone_reaches_nobody() {
                 assert!(value.len() == VALUE_BYTES && value.iter().all(|byte| *byte == value[0]));
                 assert_ne!(value[0], 99);
             }
+        }
+    }
+}
+
+/// One shard waits for its disk long after the other has looked at its landings for the last time. Not over shm:
+/// what a client has mapped cannot be closed without losing what is in it.
+#[test]
+fn what_a_stopping_store_acknowledged_is_there_after_it() {
+    let is_in = |shard: usize, key: &Vec<u8>| shard_of(77, key, 2) == shard;
+    let keys = || (0_u8..).map(|number| vec![number]);
+    let held: Vec<_> = keys().filter(|key| is_in(1, key)).take(1).collect();
+    let written: Vec<_> = keys().filter(|key| is_in(0, key)).take(40).collect();
+    let value = [7; VALUE_BYTES];
+    for transport in [Transport::Tcp] {
+        let lab = Lab::new();
+        let options = Options {
+            shards: 2,
+            landing_bytes: 1 << 20,
+            patience: LIMIT * 4,
+            ..options(transport)
+        };
+        let gates = [(); 2].map(|()| Arc::new(Gate::default()));
+        let opened = AtomicUsize::new(0);
+        let server = lab.serve_on(&options, |file| Gated {
+            disk: FileMedium::open(file).unwrap(),
+            gate: Arc::clone(&gates[opened.fetch_add(1, Ordering::Relaxed)]),
+        });
+        let opening = Opening(&gates[1]);
+        let mut slow = Slow::connect(&lab, &server);
+        let mut places = Vec::new();
+        for key in &written {
+            let checksum = Pool::<FileMedium>::checksum(key, &value);
+            places.push(slow.client.space_of(key, VALUE_BYTES as u32, checksum).1);
+        }
+        gates[1].set(State::Shut);
+        let mut user = lab.client(&server);
+        let submitted = Command::Put {
+            key: held[0].clone(),
+            value: b"held".to_vec(),
+            condition: Condition::Always,
+            is_durable: true,
+        };
+        user.0.submit(submitted, 1, Time::now());
+        user.0.wait(Duration::ZERO).unwrap();
+        gates[1].await_fence();
+        let stopping = std::thread::spawn(move || server.stop());
+        let landing = slow.landing.clone();
+        let mut there = Vec::new();
+        let until = Instant::now() + LIMIT;
+        for (key, place) in written.iter().zip(&places) {
+            if slow.write(&landing, *place, &value) == Status::Ok {
+                there.push(key);
+            }
+        }
+        while slow.write(&landing, places[0], &value) == Status::Ok {
+            assert!(Instant::now() < until, "{transport:?}: writes go on");
+        }
+        drop(opening);
+        for pool in stopping.join().unwrap().unwrap() {
+            pool.close().unwrap();
+        }
+        drop((slow, user));
+        let server = lab.serve(&options);
+        let mut user = lab.client(&server);
+        for key in there {
+            assert_eq!(user.get(key), Some(value.to_vec()), "{transport:?}");
         }
     }
 }

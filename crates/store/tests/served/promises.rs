@@ -6,6 +6,7 @@ use cenote_fabric::Time;
 use cenote_store::client::{ClientError, Command, Outcome};
 use cenote_store::{Condition, Refusal};
 
+use crate::by_hand::{ByHand, settle};
 use crate::lab::{LIMIT, Lab, Options, TRANSPORTS};
 
 #[test]
@@ -291,5 +292,41 @@ fn a_call_that_is_not_waited_for_any_more_is_not_taken_for_the_next_one() {
         }
         assert!(left > 0, "each call was waited for");
         assert_eq!(user.get(b"late"), Some(vec![1; 2000]));
+    }
+}
+
+/// The key takes no more versions; once it does, what was given up is not put over what came since.
+#[test]
+fn a_call_that_timed_out_while_the_store_was_busy_is_not_made_later() {
+    for transport in TRANSPORTS {
+        let lab = Lab::new();
+        let server = lab.serve(&Options {
+            shards: 1,
+            ..Options::new(transport)
+        });
+        let mut hand = ByHand::connect(&lab, &server, 1000);
+        let mut user = lab.client(&server);
+        let taken: Vec<u64> = (0..1024).map(|_| hand.space(b"key", 8).0).collect();
+        let put = |value: &[u8], is_durable| Command::Put {
+            key: b"key".to_vec(),
+            value: value.to_vec(),
+            condition: Condition::Always,
+            is_durable,
+        };
+        for _ in 0..20 {
+            let left = user.0.call(put(b"old", false), Duration::ZERO);
+            assert!(matches!(left, Err(ClientError::Lost(_))), "{left:?}");
+            // It is refused before this is answered.
+            assert_eq!(user.get(b"another"), None);
+        }
+        for sequence in taken {
+            let refused = [7, 6];
+            assert_eq!(hand.ask(&settle(sequence))[..2], refused, "no value came");
+        }
+        user.put_durable(b"key", b"new");
+        // What was sent behind it is taken by now.
+        user.sync();
+        assert_eq!(user.get(b"key"), Some(b"new".to_vec()));
+        assert_eq!(user.0.under_way(), 0);
     }
 }

@@ -74,6 +74,47 @@ pub const HEADER_BYTES: u64 = crate::PAGE_BYTES as u64;
 /// Token of the wait for the bell.
 const BELL: u64 = u64::MAX;
 
+/// A ring that works.
+///
+/// # Errors
+/// The system allows none.
+pub(super) fn ring(entries: u32) -> io::Result<IoUring> {
+    ring_by(|is_cooperative| {
+        let mut builder = IoUring::builder();
+        if is_cooperative {
+            builder.setup_coop_taskrun();
+        }
+        builder.build(entries)
+    })
+}
+
+/// As [`ring`], made by `build`: one whose completions wait for its thread to ask, where the kernel knows such.
+fn ring_by(mut build: impl FnMut(bool) -> io::Result<IoUring>) -> io::Result<IoUring> {
+    let mut ring = match build(true) {
+        // Linux before 5.19.
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => build(false)?,
+        built => built?,
+    };
+    try_out(&mut ring)?;
+    Ok(ring)
+}
+
+/// Has the ring do nothing: a sandbox may allow to make one and refuse to use it.
+fn try_out(ring: &mut IoUring) -> io::Result<()> {
+    // SAFETY: the operation points to nothing.
+    let pushed = unsafe { ring.submission().push(&opcode::Nop::new().build()) };
+    pushed.map_err(io::Error::other)?;
+    while let Err(error) = ring.submit_and_wait(1) {
+        if error.kind() != io::ErrorKind::Interrupted {
+            return Err(error);
+        }
+    }
+    let ended = ring.completion().next();
+    ended
+        .map(drop)
+        .ok_or_else(|| io::ErrorKind::Unsupported.into())
+}
+
 impl Uring {
     /// A queue of its own to the file.
     ///
@@ -82,7 +123,7 @@ impl Uring {
     pub fn new(file: Arc<File>) -> io::Result<Self> {
         let entries = u32::try_from(FLIGHTS_MAX * 2).expect("small");
         Ok(Self {
-            ring: IoUring::builder().setup_coop_taskrun().build(entries)?,
+            ring: ring(entries)?,
             file,
             wanted: [0; FLIGHTS_MAX],
             is_armed: false,
@@ -151,5 +192,39 @@ impl Device for Uring {
             }
             _ => Ok(()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kernel_that_knows_no_cooperative_rings_makes_a_plain_one() {
+        if let Err(error) = IoUring::new(1) {
+            println!("skipped: io_uring: {error}");
+            return;
+        }
+        let mut asked = Vec::new();
+        let made = ring_by(|is_cooperative| {
+            asked.push(is_cooperative);
+            match is_cooperative {
+                true => Err(io::Error::from_raw_os_error(libc::EINVAL)),
+                false => IoUring::new(1),
+            }
+        });
+        assert!(made.is_ok(), "{:?}", made.err());
+        assert_eq!(asked, [true, false]);
+    }
+
+    #[test]
+    fn a_system_that_forbids_rings_is_asked_once() {
+        let mut asked = 0;
+        let refused = ring_by(|_| {
+            asked += 1;
+            Err(io::Error::from_raw_os_error(libc::EPERM))
+        });
+        let errno = refused.err().and_then(|error| error.raw_os_error());
+        assert_eq!((errno, asked), (Some(libc::EPERM), 1));
     }
 }

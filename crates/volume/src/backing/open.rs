@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use memmap2::MmapOptions;
 
-use super::device::{Device, HEADER_BYTES, Uring};
+use super::device::{self, Device, HEADER_BYTES, Uring};
 use crate::PAGE_BYTES;
 
 /// A disk behind a volume, and how the volume's extents are mapped with it.
@@ -129,7 +129,7 @@ impl Backing {
 /// # Errors
 /// It allows no `io_uring`.
 pub fn backing_works() -> io::Result<()> {
-    io_uring::IoUring::new(1).map(drop)
+    device::ring(1).map(drop)
 }
 
 fn open(path: &Path, size_bytes: u64) -> Result<File, BackingError> {

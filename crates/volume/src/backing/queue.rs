@@ -34,6 +34,10 @@ pub struct DiskQueue {
     run: [u32; RUN_MAX],
     /// Reads that may go.
     reads: VecDeque<Job>,
+    /// By kind and entry: how often the disk has failed a page so that it may take it the next time.
+    failures: [Box<[u8]>; 2],
+    /// Whether something failed so in this turn: it goes again.
+    tries_again: bool,
     /// Flights under way: reads, writes, and those of the writes that nobody waits for.
     reading: usize,
     writing: usize,
@@ -43,6 +47,9 @@ pub struct DiskQueue {
 
 /// Most flights that are reads, and most that are writes.
 const SHARE_MAX: usize = FLIGHTS_MAX * 3 / 4;
+
+/// Times that a page is offered again to a disk that may take it the next time.
+const FAILURES_MAX: u8 = 8;
 
 /// Neighbouring pages that go in one transfer.
 struct Run {
@@ -90,6 +97,8 @@ impl DiskQueue {
             ready: Vec::with_capacity(entries),
             run: [0; RUN_MAX],
             reads: VecDeque::with_capacity(reads),
+            failures: [reads, entries].map(|count| vec![0; count].into()),
+            tries_again: false,
             reading: 0,
             writing: 0,
             trailing: 0,
@@ -102,11 +111,14 @@ impl DiskQueue {
 
     /// Runs until the store is closed and everything put in the lane is on the disk.
     pub fn run(mut self) {
-        /// Pause after the kernel refused to be asked.
+        /// Pause after the kernel refused to be asked, or the disk something that it may not refuse again.
         const PAUSE: Duration = Duration::from_millis(10);
         while !(self.store.is_closed() && self.is_idle()) {
             if let Err(error) = self.turn(true) {
                 tracing::error!(%error, "ask the backing store's disk");
+                std::thread::sleep(PAUSE);
+            }
+            if std::mem::take(&mut self.tries_again) {
                 std::thread::sleep(PAUSE);
             }
         }
@@ -321,6 +333,22 @@ impl DiskQueue {
                 .extend(pages.map(|page| (page, self.order.flying(page))));
             return;
         }
+        let (kind, entry) = match job {
+            Some(job) => (Kind::Read, job.entry),
+            None => (Kind::Write, self.order.flying(first)),
+        };
+        let failures = &mut self.failures[kind as usize][entry as usize];
+        let may_pass = matches!(&result, Err(error) if may_pass(error));
+        if count == 1 && may_pass && *failures < FAILURES_MAX {
+            *failures += 1;
+            self.tries_again = true;
+            match job {
+                Some(job) => self.reads.push_back(job),
+                None => self.urgent.push_back((first, entry)),
+            }
+            return;
+        }
+        *failures = 0;
         if let Err(error) = result {
             let (what, page) = (if job.is_some() { "read" } else { "write" }, first);
             tracing::error!(%error, what, page, count, "the backing store's disk failed");
@@ -351,6 +379,15 @@ impl DiskQueue {
             }
         }
     }
+}
+
+/// Whether the same transfer may succeed the next time: the system was short of something, or moved part of it.
+fn may_pass(error: &io::Error) -> bool {
+    use io::ErrorKind::{Interrupted, OutOfMemory, UnexpectedEof, WouldBlock};
+    matches!(
+        error.kind(),
+        Interrupted | OutOfMemory | UnexpectedEof | WouldBlock
+    )
 }
 
 impl Drop for DiskQueue {

@@ -15,6 +15,7 @@ use cenote_pool::control::{Refusal, Request, Window};
 use super::hosts::Hosts;
 use super::recorder::Recorder;
 use crate::directory::{HostIndex, Member, MemberState, Session};
+use crate::extents::LayoutId;
 
 /// A slab that is asked for.
 #[derive(Clone, Copy, Debug)]
@@ -105,6 +106,12 @@ impl Acquires {
 
     pub fn is_empty(&self) -> bool {
         self.under_way.is_empty()
+    }
+
+    /// Whether a slab is on its way to an extent of a layout.
+    pub fn has_any(&self, layout_id: LayoutId) -> bool {
+        self.iter()
+            .any(|acquire| LayoutId::of(acquire.extent) == layout_id)
     }
 
     /// Those under way, by the number of their request.

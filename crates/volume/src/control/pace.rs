@@ -95,13 +95,17 @@ impl Pacing {
         }
     }
 
-    /// What its owner wants: at most so many bytes per second (0: no limit), and whether to yield
-    /// to requests.
-    pub fn set(&mut self, limit: u64, yields: bool) {
-        self.limit = match limit {
+    /// What its owner wants from `now` on: at most so many bytes per second (0: no limit), and whether to yield
+    /// to requests. Of what began under another limit nothing is waited for.
+    pub fn set(&mut self, now: Time, limit: u64, yields: bool) {
+        let limit = match limit {
             0 => f64::INFINITY,
             limit => limit as f64,
         };
+        if limit != self.limit {
+            self.limit = limit;
+            self.next_at = self.next_at.min(now);
+        }
         self.yields = yields;
     }
 
@@ -319,7 +323,7 @@ mod tests {
     #[test]
     fn a_limit_holds_with_and_without_requests() {
         let mut users = Users::new();
-        users.pacing.set(MIB, true);
+        users.pacing.set(Time(0), MIB, true);
         for second in 0..10_u64 {
             let now = Time(second * 1_000_000_000);
             assert_eq!(users.pacing.waits_until(now), None, "second {second}");
@@ -328,8 +332,23 @@ mod tests {
         }
         users.window(10, false);
         assert_eq!(users.pacing.rate(), MIB as f64);
-        users.pacing.set(0, false);
+        users.pacing.set(users.now, 0, false);
         assert!(users.pacing.rate().is_infinite(), "told not to yield");
         assert_eq!(users.pacing.step().fills, 1, "but few writes meet it");
+    }
+
+    #[test]
+    fn a_limit_that_is_lifted_holds_nothing_up() {
+        for next in [0, MIB] {
+            let (mut pacing, now) = (Pacing::new(Time(0)), Time(7));
+            pacing.set(now, 64, true);
+            pacing.note_chunk(now, 128 << 10);
+            assert!(pacing.waits_until(now).is_some());
+            // As often as it is looked at.
+            pacing.set(now, 64, true);
+            assert!(pacing.waits_until(now).is_some());
+            pacing.set(now, next, true);
+            assert_eq!(pacing.waits_until(now), None, "{next}");
+        }
     }
 }

@@ -78,8 +78,10 @@ enum Stage {
     Draining { epoch: u64, start: u32, end: u32 },
     /// The target is at it.
     Filling(Fills),
-    /// Nothing is fenced: no source could be read, or it goes on more slowly than it could.
+    /// Nothing is fenced: no source could be read, or the next owner would not find the slab.
     Pausing { until: Time, start: u32 },
+    /// Nothing is fenced: it goes on more slowly than it could.
+    Pacing { until: Time, start: u32 },
     /// Nothing is fenced: as many chunks of other relocations are as may be.
     Queued { start: u32 },
     /// Nothing is fenced: pages are looked through.
@@ -192,7 +194,7 @@ impl Relocation {
     /// When it goes on, if it pauses.
     pub fn pauses_until(&self) -> Option<Time> {
         match self.stage {
-            Stage::Pausing { until, .. } => Some(until),
+            Stage::Pausing { until, .. } | Stage::Pacing { until, .. } => Some(until),
             _ => None,
         }
     }
@@ -212,6 +214,7 @@ impl Relocation {
         match &self.stage {
             Stage::Draining { start, .. }
             | Stage::Pausing { start, .. }
+            | Stage::Pacing { start, .. }
             | Stage::Mending { start }
             | Stage::Queued { start } => Some(*start),
             Stage::Filling(fills) => Some(fills.end),
@@ -255,6 +258,12 @@ impl Relocation {
                 Fate::Ended
             }
             Stage::Pausing { until, start } if now >= until => self.fence(site, start),
+            // The pace may be another since it was asked.
+            Stage::Pacing { until, start }
+                if now >= until || site.pacing.waits_until(now).is_none() =>
+            {
+                self.fence(site, start)
+            }
             Stage::Mending { start } if !site.mender.has(self.extent) => self.fence(site, start),
             Stage::Queued { start } if site.fenced_besides < site.pacing.step().chunks => {
                 self.fence(site, start)
@@ -270,6 +279,7 @@ impl Relocation {
             Stage::Draining { .. }
             | Stage::Leaving { .. }
             | Stage::Pausing { .. }
+            | Stage::Pacing { .. }
             | Stage::Mending { .. }
             | Stage::Queued { .. }
             | Stage::Acquiring => Fate::GoesOn,

@@ -149,6 +149,7 @@ impl Repairer {
         };
         let pace = &cx.core.limits.pace;
         self.pacing.set(
+            now,
             pace.limit.load(Ordering::Relaxed),
             pace.yields.load(Ordering::Relaxed),
         );
@@ -263,7 +264,8 @@ impl Repairer {
     /// A slab for a relocation has come; one that nobody waits for goes back.
     pub fn on_granted(&mut self, cx: &mut Context, extent: usize, split: usize, granted: Granted) {
         let snapshot = cx.core.directory.snapshot();
-        let stripe = snapshot.extents[extent].as_deref();
+        // It was asked for a while ago: its layout may have gone since.
+        let stripe = snapshot.extents.get(extent).and_then(Option::as_deref);
         let relocation = self.tasks.get(&extent).and_then(Task::relocation);
         if relocation.is_some_and(|relocation| relocation.takes(split, stripe)) {
             self.work_on_relocation(cx, extent, |relocation, site| {

@@ -296,7 +296,8 @@ impl Restriper {
             || is_mapped
             || is_left.is_some()
             || mapper.has_any(old)
-            || repairer.has_any(old);
+            || repairer.has_any(old)
+            || cx.acquires.has_any(old);
         let is_known =
             cx.core.directory.is_settled(snapshot.epoch) && cx.core.is_journaled(snapshot.epoch);
         if is_busy || !is_known || !cx.recorder.note_layout(cx.now(), old, None) {

@@ -9,6 +9,7 @@ use cenote_pool::control::{FillResult, Refusal, Reply, Request};
 use super::*;
 use crate::core::Mapping;
 use crate::directory::MemberState;
+use crate::extents::LayoutId;
 use world::{PAGES, World};
 
 /// The hosts that were asked for a slab, by the member that it was to be.
@@ -147,6 +148,61 @@ fn a_slab_that_comes_when_nobody_waits_for_it_any_more_goes_back() {
     );
     world.turn();
     assert_eq!(unmapped(&world.take_sent()), [1]);
+}
+
+/// The relocation that it was for has ended, and its layout has gone, before the host answers.
+#[test]
+fn a_slab_for_an_extent_that_is_no_more_goes_back() {
+    let mut world = World::new("rs:2+1", 4);
+    let holders = world.map(0);
+    world.hang_up(holders[0]);
+    world.turn();
+    let asked = asked_for_slabs(&mut world);
+    let [(0, host, request)] = asked[..] else {
+        panic!("{asked:?}");
+    };
+    world.control.repairer.on_refused(0);
+    world.control.core().directory.publish(|next| {
+        next.extents.resize(LayoutId::First, 0, || None);
+        true
+    });
+    world.grant(host, request);
+    assert!(unmapped(&world.take_sent()).contains(&host));
+}
+
+/// A chunk under a low limit would have the next wait for years.
+#[test]
+fn a_relocation_goes_on_at_once_when_its_limit_is_lifted() {
+    let mut world = World::new("rs:2+1", 4);
+    let holders = world.map(0);
+    world.write(0..PAGES);
+    let limit = |world: &World, limit| {
+        let pace = &world.control.core().limits.pace;
+        pace.limit.store(limit, Ordering::Relaxed);
+    };
+    limit(&world, 1);
+    world.hang_up(holders[0]);
+    world.pass(Duration::from_secs(1));
+    let asked = asked_for_slabs(&mut world);
+    let [(0, host, request)] = asked[..] else {
+        panic!("{asked:?}");
+    };
+    world.grant(host, request);
+    let fill = |world: &mut World| {
+        for _ in 0..1000 {
+            for (to, request) in world.take_sent() {
+                if let Request::Fill { request, .. } = request {
+                    let result = FillResult::Done;
+                    world.say(to, &Reply::Filled { request, result });
+                }
+            }
+            world.pass(Duration::from_millis(1));
+        }
+        world.stripe(0).expect("mapped").readable() == 0b111
+    };
+    assert!(!fill(&mut world), "the limit holds");
+    limit(&world, 0);
+    assert!(fill(&mut world), "it waits for what it was told before");
 }
 
 #[test]

@@ -118,6 +118,18 @@ impl Volume {
         self.core.limits.spare.bytes((self.core.clock)())
     }
 
+    /// Whether all that hosts hold of this volume can be read now. If not, reads may wait for hosts
+    /// that are silent, or fail while the bytes are still there.
+    #[must_use]
+    pub fn is_in_reach(&self) -> bool {
+        let snapshot = self.core.directory.snapshot();
+        let mut mapped = snapshot.extents.numbered();
+        mapped.all(|(_, stripe)| {
+            let stripe = stripe.as_deref();
+            stripe.is_none_or(|stripe| stripe.is_there() && !stripe.has_unreachable())
+        })
+    }
+
     /// Says how much a front end has in this volume that it could reclaim: hosts on this
     /// machine leave room for that before they prepare slabs for others.
     pub fn note_away(&self, bytes: u64) {

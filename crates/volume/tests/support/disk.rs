@@ -30,6 +30,8 @@ struct State {
     fails_reads: bool,
     /// Writes of this page fail, alone or with others.
     bad_page: Option<u64>,
+    /// Transfers that fail as they come, for want of memory, before others succeed.
+    passing_failures: u32,
     /// One transfer ends at a time, in the order in which they began.
     is_slow: bool,
     reads: u64,
@@ -99,6 +101,11 @@ impl TestDisk {
 
     pub fn break_page(&self, page: Option<u64>) {
         self.0.lock().unwrap().bad_page = page;
+    }
+
+    /// The next so many transfers fail for want of memory.
+    pub fn run_short(&self, transfers: u32) {
+        self.0.lock().unwrap().passing_failures = transfers;
     }
 
     /// Ends one transfer at a time.
@@ -194,6 +201,10 @@ impl State {
         };
         if fails {
             return Err(io::Error::from_raw_os_error(libc::EIO));
+        }
+        if self.passing_failures > 0 {
+            self.passing_failures -= 1;
+            return Err(io::Error::from_raw_os_error(libc::ENOMEM));
         }
         let pages = pages_of(transfer);
         if transfer.is_write && self.bad_page.is_some_and(|bad| pages.contains(&bad)) {

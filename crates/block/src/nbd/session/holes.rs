@@ -30,7 +30,8 @@ impl Session {
             return false;
         }
         query_extents(self.agreed.export, header.offset, header.len_bytes, engine);
-        if engine.extents.iter().any(|extent| extent.allocated) {
+        let bytes = header.offset..header.offset + header.len_bytes;
+        if engine.extents.iter().any(|extent| extent.allocated) || !self.place.is_clear(&bytes) {
             return false;
         }
         engine.counters.read_bytes.add(header.len_bytes);

@@ -1,10 +1,12 @@
 //! `cenote kv up`: a cluster on this machine: etcd, and each node a process of its own.
 //!
-//! What was started is stopped again unless every node sees all others and every group serves.
+//! What was started is stopped again unless every node sees all others and every group serves. All
+//! of it is noted in the folder before it is waited for: `kv down` finds it if `kv up` is killed.
 
 use std::fs;
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::path::PathBuf;
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -149,6 +151,7 @@ pub fn run(args: &Args) -> Result<u8> {
         );
         return Ok(DONE);
     }
+    let noted = Noted::note(&dir, &known)?;
     let mut starting = Starting::default();
     for (index, name) in config.nodes.iter().enumerate() {
         let at = Addresses::local(args.port.map_or(0, |base| base + index as u16));
@@ -169,7 +172,7 @@ pub fn run(args: &Args) -> Result<u8> {
         clients = said.to_vec();
         all_serve(&found, &config, &stop)
     })?;
-    dir.set_known(&known)?;
+    noted.keep();
     if let Some(server) = server {
         server.keep();
     }
@@ -318,6 +321,12 @@ fn revive(dir: &KvDir, known: &Known) -> Result<u8> {
     Ok(DONE)
 }
 
+/// Notes which process our etcd is.
+fn note_process(pid: u32, folder: &Folder) -> io::Result<()> {
+    let noted = Identity::of(pid).and_then(|identity| identity.save(folder));
+    noted.map_err(|error| io::Error::other(format!("{error:#}")))
+}
+
 /// Makes a password that nobody else may read.
 fn write_password(folder: &Folder) -> Result<()> {
     let mut bytes = [0; 24];
@@ -333,6 +342,34 @@ fn protect(open: &Etcd, credentials: &Credentials) -> Result<(), EtcdError> {
         Err(EtcdError::Refused { .. }) => Ok(()),
         // Who knows whether it asks.
         Err(error) => Err(error),
+    }
+}
+
+/// That a cluster is up in a folder; forgotten again unless it is kept.
+struct Noted<'a> {
+    dir: &'a KvDir,
+    is_kept: bool,
+}
+
+impl<'a> Noted<'a> {
+    fn note(dir: &'a KvDir, known: &Known) -> Result<Self> {
+        dir.set_known(known)?;
+        let is_kept = false;
+        Ok(Self { dir, is_kept })
+    }
+
+    fn keep(mut self) {
+        self.is_kept = true;
+    }
+}
+
+impl Drop for Noted<'_> {
+    fn drop(&mut self) {
+        if !self.is_kept
+            && let Err(error) = self.dir.forget_known()
+        {
+            tracing::warn!(error = format!("{error:#}"), "forget the cluster");
+        }
     }
 }
 
@@ -354,9 +391,11 @@ impl OwnEtcd {
             _ => {}
         }
         write_password(&folder)?;
-        let server = EtcdServer::start(folder.path(), |command| {
+        let detach = |command: &mut Command| {
             process::detach(command);
-        });
+        };
+        let server =
+            EtcdServer::start_noted(folder.path(), detach, |pid| note_process(pid, &folder));
         Self::of(dir, server)
     }
 
@@ -378,13 +417,21 @@ impl OwnEtcd {
 
     /// Starts the etcd of a cluster again, where it was and with what it kept.
     fn start_again(dir: &KvDir, url: &str) -> Result<Self> {
-        let server = EtcdServer::start_at(dir.make_etcd()?.path(), url, |command| {
+        let folder = dir.make_etcd()?;
+        let detach = |command: &mut Command| {
             process::detach(command);
-        });
+        };
+        let note = |pid| note_process(pid, &folder);
+        let server = EtcdServer::start_at_noted(folder.path(), url, detach, note);
         Self::of(dir, server)
     }
 
     fn of(dir: &KvDir, server: Result<EtcdServer, ServerError>) -> Result<Self> {
+        let folder = dir.make_etcd()?;
+        if server.is_err() {
+            // One that was started and did not answer has been ended.
+            Identity::forget(&folder)?;
+        }
         let server = server.map_err(|error| match error {
             ServerError::Missing => anyhow::Error::new(Failure::new(
                 error.to_string(),
@@ -394,14 +441,12 @@ impl OwnEtcd {
         })?;
         let own = Self {
             server: Some(server),
-            folder: dir.make_etcd()?,
+            folder,
         };
         if let Some(credentials) = dir.at_own_etcd().credentials()? {
             let open = Etcd::new(&own.url(), None)?;
             protect(&open.patient(ETCD_PATIENCE), &credentials)?;
         }
-        let process = own.server.as_ref().expect("just started").process();
-        Identity::of(process)?.save(&own.folder)?;
         Ok(own)
     }
 

@@ -8,6 +8,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 use cenote_cli::failure::Failure;
+use cenote_durable::Replacement;
 use cenote_store::{
     FileMedium, Medium, Pool, PoolConfig, Recovered, SHARD_COUNT_MAX, StoreError, check_head,
     shard_of,
@@ -43,16 +44,17 @@ fn name(shard: usize) -> String {
     }
 }
 
-/// Makes a store of so many bytes, in so many shards.
+/// Makes a store of so many bytes, in so many shards: all of its files, or none.
 ///
 /// # Errors
-/// There is one already, the sizes make no sense, or the disk refuses.
+/// There is one already, or a part of one; the sizes make no sense; or the disk refuses.
 pub fn create(dir: &Path, len: u64, keys: u64, shards: usize) -> Result<()> {
     let folder = Folder::create(dir)?;
-    let _lock = folder.lock()?;
-    if folder.has(POOL)? {
-        let what = format!("store {}: already exists", dir.display());
-        return Err(Failure::new(what, "cenote store check verifies it").into());
+    let _lock = lock(&folder, dir)?;
+    refuse_if_any(&folder, dir)?;
+    // A create that was killed leaves drafts, with their room on the disk.
+    for shard in 0..SHARD_COUNT_MAX {
+        folder.remove_drafts(&name(shard))?;
     }
     let shard_count = shards as u64;
     // A store of blocks, of which half of the places for keys stay free: they are found at once.
@@ -69,25 +71,82 @@ pub fn create(dir: &Path, len: u64, keys: u64, shards: usize) -> Result<()> {
         len > 0,
         "--size: must be at least {BLOCK_BYTES} bytes per shard"
     );
-    // The first one last: with it there is a store.
-    for shard in (0..shards).rev() {
-        let path = folder.join(&name(shard));
-        let mut draft =
-            cenote_durable::Replacement::begin(&path, 0o600).context("make the store")?;
-        let file = draft.file();
-        cenote_durable::allocate(file, len).context("make room for the store")?;
-        let medium = FileMedium::open(file.try_clone()?).context("make the store")?;
+    // All before the first gets its name: a disk that is full leaves none.
+    let drafts = (0..shards).map(|shard| {
         let number = (shard as u16, shards as u16);
-        let pool = Pool::create_shard(medium, config, number).map_err(|error| match error {
-            StoreError::Size { .. } => {
-                Failure::usage(error.to_string(), "use a larger --size, or fewer --keys").into()
-            }
-            error => anyhow::Error::new(error),
-        })?;
-        pool.close().context("make the store")?;
-        draft.commit().context("make the store")?;
+        draft(&folder.join(&name(shard)), len, config, number)
+    });
+    let mut drafts = drafts.collect::<Result<Vec<_>>>()?;
+    // The first file last: with it there is a store.
+    let named = drafts.iter_mut().rev().try_for_each(Replacement::commit);
+    if named.is_err() {
+        for shard in 0..shards {
+            // What the disk says to this is not what went wrong.
+            drop(folder.remove(&name(shard)));
+        }
     }
-    Ok(())
+    named.context("make the store")
+}
+
+/// Writes an empty shard, under a name of its own.
+fn draft(path: &Path, len: u64, config: PoolConfig, number: (u16, u16)) -> Result<Replacement> {
+    let mut draft = Replacement::begin(path, 0o600).context("make the store")?;
+    let file = draft.file();
+    cenote_durable::allocate(file, len).context("make room for the store")?;
+    let medium = FileMedium::open(file.try_clone()?).context("make the store")?;
+    let pool = Pool::create_shard(medium, config, number).map_err(|error| match error {
+        StoreError::Size { .. } => {
+            Failure::usage(error.to_string(), "use a larger --size, or fewer --keys").into()
+        }
+        error => anyhow::Error::new(error),
+    })?;
+    pool.close().context("make the store")?;
+    Ok(draft)
+}
+
+/// # Errors
+/// A store is there, or files of one whose first file is missing: they may have objects.
+fn refuse_if_any(folder: &Folder, dir: &Path) -> Result<()> {
+    if folder.has(POOL)? {
+        let what = format!("store {}: already exists", dir.display());
+        return Err(Failure::new(what, "cenote store check verifies it").into());
+    }
+    let Some(other) = first_file(folder, 1)? else {
+        return Ok(());
+    };
+    let what = format!(
+        "store {}: its file {POOL} is missing, and its file {} is there",
+        dir.display(),
+        name(other)
+    );
+    let remedy = format!("restore {POOL}; or, if its objects are not needed, remove {POOL}.*");
+    Err(Failure::new(what, remedy).into())
+}
+
+/// The first shard from `from` on whose file is there.
+fn first_file(folder: &Folder, from: usize) -> Result<Option<usize>> {
+    for shard in from..SHARD_COUNT_MAX {
+        if folder.has(&name(shard))? {
+            return Ok(Some(shard));
+        }
+    }
+    Ok(None)
+}
+
+/// Waits until nobody else works with the store.
+///
+/// # Errors
+/// It is being served, perhaps since others were waited for.
+fn lock(folder: &Folder, dir: &Path) -> Result<OwnedFd> {
+    folder.lock_unless(|| {
+        if folder.has(SERVED)? && is_locked(folder, SERVED)? {
+            let what = format!("store {}: it is being served", dir.display());
+            let remedy =
+                "use its address and --key in place of the folder, or stop cenote store serve";
+            return Err(Failure::new(what, remedy).into());
+        }
+        Ok(())
+    })
 }
 
 /// The folder, locked, and its files.
@@ -104,12 +163,7 @@ pub fn find(dir: &Path, write: bool) -> Result<(OwnedFd, Vec<File>)> {
         Err(error) if error.is_missing() => return Err(none().into()),
         folder => folder?,
     };
-    if folder.has(SERVED)? && is_locked(&folder, SERVED)? {
-        let what = format!("store {}: it is being served", dir.display());
-        let remedy = "use its address and --key in place of the folder, or stop cenote store serve";
-        return Err(Failure::new(what, remedy).into());
-    }
-    let lock = folder.lock()?;
+    let lock = lock(&folder, dir)?;
     let mut files = Vec::new();
     for shard in 0..SHARD_COUNT_MAX {
         let path = folder.join(&name(shard));
@@ -119,16 +173,14 @@ pub fn find(dir: &Path, write: bool) -> Result<(OwnedFd, Vec<File>)> {
             .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
             .open(&path);
         let file = match file {
-            Err(error) if error.kind() == ErrorKind::NotFound && shard == 0 => {
-                return Err(none().into());
-            }
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 // The last ones are missed by what the others say, if they do.
-                for later in shard + 1..SHARD_COUNT_MAX {
-                    if folder.has(&name(later))? {
-                        let shown = format!("store {}", dir.display());
-                        return Err(missing(&shown, shard).into());
-                    }
+                if first_file(&folder, shard + 1)?.is_some() {
+                    let shown = format!("store {}", dir.display());
+                    return Err(missing(&shown, shard).into());
+                }
+                if shard == 0 {
+                    return Err(none().into());
                 }
                 break;
             }
@@ -196,6 +248,9 @@ pub fn mark_served(dir: &Path) -> Result<Option<File>> {
 /// There is none, or others may change its folder.
 pub fn is_served(dir: &Path) -> Result<bool> {
     let folder = Folder::open(dir)?;
+    if !folder.has(POOL)? && first_file(&folder, 1)?.is_some() {
+        return Err(missing(&format!("store {}", dir.display()), 0).into());
+    }
     ensure!(folder.has(POOL)?, "there is no store");
     Ok(folder.has(SERVED)? && is_locked(&folder, SERVED)?)
 }
@@ -236,6 +291,7 @@ pub fn recover<M: Medium + 'static>(
         all.completed += found.completed;
         all.rolled_back += found.rolled_back;
         all.invalid += found.invalid;
+        all.damaged += found.damaged;
         pools.push(pool);
     }
     check_shards(shown, &pools)?;

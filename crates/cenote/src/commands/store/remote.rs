@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use cenote_cli::failure::Failure;
 use cenote_fabric::{Address, ClientId, ClusterKey, connector};
 use cenote_store::client::{Client, ClientError, Command, Outcome};
-use cenote_store::copies::{Copies, CopiesError, CopyError};
+use cenote_store::copies::{Copies, CopiesError, CopyError, named_twice};
 use cenote_store::{Condition, Refusal, Version};
 
 use crate::ask::random_u128;
@@ -33,11 +33,10 @@ impl Remote {
     /// # Errors
     /// One cannot be reached, or has another key; one is named twice.
     pub fn connect(addresses: &[&str], key: &Path, has_copies: bool) -> Result<Self> {
-        for (at, address) in addresses.iter().enumerate() {
-            if addresses[..at].contains(address) {
-                let what = format!("store {address}: given twice");
-                return Err(Failure::usage(what, "give each store once").into());
-            }
+        if let Some(address) = named_twice(addresses) {
+            let what = format!("store {address}: given twice");
+            let remedy = "give each store once; the first may be the last as well";
+            return Err(Failure::usage(what, remedy).into());
         }
         let key = ClusterKey::load(key).context("--key")?;
         let shown: Vec<String> = addresses.iter().map(|one| format!("store {one}")).collect();

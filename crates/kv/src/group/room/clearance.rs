@@ -17,8 +17,13 @@ use crate::memory::table::Entry;
 const TRIMS_MAX: usize = 256;
 /// Chunks that items have to leave at a time.
 const CHUNKS_VACATED_MAX: usize = 16;
-/// The part of the region that is cleared for a value at least, since all items are looked at for it.
+/// The part of the region that is cleared for a value at least, since all items are looked at for it. As much is
+/// given back at a time where that takes many steps.
 const WINDOW_PART: u64 = 64;
+/// Places that are looked at for chunks side by side of which much is free. Arbitrary, two at least.
+const PLACES_LOOKED_AT: usize = 16;
+/// Sweeps between two times that items leave some chunks by steps: long values get their places then.
+const PAUSE_SWEEPS: u32 = 16;
 /// Items that are looked at in one go: a group would miss a member that looks at more. Of more, so many at a
 /// time, which takes a part of what is between two sweeps.
 const LOOKED_AT_MAX: usize = 1 << 20;
@@ -39,6 +44,35 @@ pub(super) struct Clearing {
     kept_sweeps: u32,
 }
 
+/// How far memory above a lowered bound is given back.
+#[derive(Debug, Default)]
+pub(super) struct Trimming {
+    /// Chunks that were looked at since one was found that nobody used.
+    looked_at: u64,
+    /// A part of the region that items leave by steps, and the hash from which on they are still to be looked at.
+    leaving: Option<(Range<u64>, u64)>,
+    /// Sweeps until the next part is chosen.
+    pause: u32,
+}
+
+/// How much is done in one go.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Strides {
+    trims: usize,
+    items_max: usize,
+    items_step: usize,
+}
+
+impl Default for Strides {
+    fn default() -> Self {
+        Self {
+            trims: TRIMS_MAX,
+            items_max: LOOKED_AT_MAX,
+            items_step: LOOKED_AT_STEP,
+        }
+    }
+}
+
 /// What comes of clearing a place for a value.
 pub(super) enum Cleared {
     /// Items go.
@@ -55,33 +89,43 @@ impl Owner {
         let Some(footprint) = self.room.bound.footprint else {
             return;
         };
+        if self.leave_some() {
+            return;
+        }
         let cap = footprint.region_cap(self.table_bytes());
-        let mut looked_at = 0;
-        for _ in 0..TRIMS_MAX {
+        for _ in 0..self.room.strides.trims {
             let touched = self.region.touched_bytes();
             if touched <= cap {
                 self.room.is_above = false;
+                self.room.trimming = Trimming::default();
                 return;
             }
             if self.give_chunk_back() {
+                self.room.trimming.looked_at = 0;
                 continue;
             }
             if self.evicts && self.used_bytes() > cap {
                 self.make_room(CHUNK_BYTES);
                 continue;
             }
-            looked_at += CHUNKS_LOOKED_AT;
-            if looked_at * CHUNK_BYTES >= self.room.reached {
-                if self.evicts {
-                    self.vacate((touched - cap).div_ceil(CHUNK_BYTES));
+            let trimming = &mut self.room.trimming;
+            trimming.looked_at += CHUNKS_LOOKED_AT;
+            if trimming.looked_at * CHUNK_BYTES >= self.room.reached {
+                match self.evicts {
+                    true => self.vacate((touched - cap).div_ceil(CHUNK_BYTES)),
+                    false => trimming.looked_at = 0,
                 }
                 return;
             }
         }
     }
 
-    /// Gives the emptiest chunks back, so many of them, though items have to go for it.
+    /// Gives the emptiest chunks back, so many of them, though items have to go for it. Where there are many
+    /// items, that is begun.
     fn vacate(&mut self, count: u64) {
+        if self.replica.table().len() > self.room.strides.items_max {
+            return self.begin_to_leave(count);
+        }
         let chunks = self.room.reached.div_ceil(CHUNK_BYTES);
         let chunk_of = |address: u64| usize::try_from(address / CHUNK_BYTES).expect("of a region");
         let mut used = vec![0; chunk_of(chunks * CHUNK_BYTES)];
@@ -113,6 +157,62 @@ impl Owner {
         }
     }
 
+    /// Chooses chunks side by side for items to leave, so many at the most: where much is free, as far as a look
+    /// at one of them tells.
+    fn begin_to_leave(&mut self, count: u64) {
+        let trimming = &mut self.room.trimming;
+        if trimming.pause > 0 || self.room.clearing.is_some() {
+            trimming.pause = trimming.pause.saturating_sub(1);
+            return;
+        }
+        let chunks = self.room.reached.div_ceil(CHUNK_BYTES);
+        let addresses = (0..chunks).map(|chunk| chunk * CHUNK_BYTES);
+        let touched = addresses.filter(|address| self.region.is_touched(*address, 1));
+        let touched: Vec<u64> = touched.collect();
+        let part = touched.len().div_ceil(WINDOW_PART as usize);
+        let wanted = usize::try_from(count).unwrap_or(usize::MAX);
+        let length = part.max(CHUNKS_VACATED_MAX).min(wanted);
+        let length = length.min(touched.len());
+        if length == 0 {
+            return;
+        }
+        let last = touched.len() - length;
+        let starts = (0..PLACES_LOOKED_AT).map(|place| last * place / (PLACES_LOOKED_AT - 1));
+        let allocator = self.replica.allocator();
+        let free = |start: &usize| {
+            let middle = touched[start + length / 2];
+            allocator.free_bytes_of(&(middle..middle + CHUNK_BYTES))
+        };
+        let start = starts.max_by_key(free).unwrap_or(last);
+        let window = touched[start]..touched[start + length - 1] + CHUNK_BYTES;
+        self.room.trimming.leaving = Some((window, 0));
+    }
+
+    /// Has some more items leave the chunks that were chosen for it, and gives these back at the end; whether
+    /// there were such.
+    fn leave_some(&mut self) -> bool {
+        let Some((window, from)) = self.room.trimming.leaving.take() else {
+            return false;
+        };
+        let is_left = |entry: &Entry| meets(&space_of(entry), &window);
+        let table = self.replica.table();
+        let (slots, next) = table.slots_of(from, self.room.strides.items_step, is_left);
+        for slot in slots {
+            self.let_go(slot);
+        }
+        if let Some(next) = next {
+            self.room.trimming.leaving = Some((window, next));
+            return true;
+        }
+        for address in window.step_by(CHUNK_BYTES as usize) {
+            if self.replica.allocator().is_free(address, CHUNK_BYTES) {
+                self.region.release(address, CHUNK_BYTES);
+            }
+        }
+        self.room.trimming.pause = PAUSE_SWEEPS;
+        true
+    }
+
     /// Has the items go that lie where `is_cleared`; says what they had. Those that have just been written stay.
     fn clear(&mut self, is_cleared: impl Fn(&Range<u64>) -> bool) -> u64 {
         let table = self.replica.table();
@@ -133,10 +233,14 @@ impl Owner {
             self.room.clearing = None;
             return Cleared::Nothing;
         }
+        // One part of the region at a time.
+        if self.room.trimming.leaving.is_some() {
+            return Cleared::Later;
+        }
         let Some(window) = self.window_for(bytes) else {
             return Cleared::Nothing;
         };
-        if self.replica.table().len() > LOOKED_AT_MAX {
+        if self.replica.table().len() > self.room.strides.items_max {
             self.room.clearing = Some(Clearing {
                 window,
                 wanted: bytes,
@@ -186,7 +290,7 @@ impl Owner {
         let window = clearing.window.clone();
         let is_cleared = |entry: &Entry| meets(&space_of(entry), &window);
         let table = self.replica.table();
-        let (slots, next) = table.slots_of(from, LOOKED_AT_STEP, is_cleared);
+        let (slots, next) = table.slots_of(from, self.room.strides.items_step, is_cleared);
         for slot in slots {
             self.let_go(slot);
         }
@@ -196,8 +300,11 @@ impl Owner {
         }
     }
 
-    /// What a value of so many bytes gets nothing of: it is being cleared for a longer one.
+    /// What a value of so many bytes gets nothing of: it is being cleared for a longer one, or given back.
     pub(super) fn kept_from(&self, bytes: u64) -> Range<u64> {
+        if let Some((window, _)) = &self.room.trimming.leaving {
+            return window.clone();
+        }
         let clearing = self.room.clearing.as_ref();
         let clearing = clearing.filter(|clearing| bytes < clearing.wanted);
         clearing.map_or(NOTHING, |clearing| clearing.window.clone())
@@ -215,3 +322,6 @@ impl Owner {
 fn meets(one: &Range<u64>, other: &Range<u64>) -> bool {
     one.start < other.end && other.start < one.end
 }
+
+#[cfg(test)]
+mod tests;

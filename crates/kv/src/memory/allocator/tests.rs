@@ -72,6 +72,26 @@ fn check(allocator: &Allocator, bitmap: &Bitmap) {
 }
 
 #[test]
+fn free_bytes_of_a_range_are_those_of_the_pieces_within() {
+    let mut allocator = Allocator::new(160);
+    for (address, bytes) in [(32, 32), (96, 16)] {
+        allocator.carve(address, bytes).unwrap();
+    }
+    // Free are 0..32, 64..96 and 112..160.
+    for (range, free) in [
+        (0..160, 112),
+        (16..80, 32),
+        (40..60, 0),
+        (16..32, 16),
+        (120..128, 8),
+        (96..160, 48),
+        (144..300, 16),
+    ] {
+        assert_eq!(allocator.free_bytes_of(&range), free, "{range:?}");
+    }
+}
+
+#[test]
 fn the_shortest_piece_that_fits_is_taken_and_of_these_the_lowest() {
     let mut allocator = Allocator::new(REGION_BYTES + 15);
     let all: Vec<u64> = (0..6).map(|_| allocator.allocate(64).unwrap()).collect();

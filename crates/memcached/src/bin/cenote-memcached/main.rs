@@ -8,16 +8,16 @@ mod options;
 mod resolver;
 
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use cenote_kv::memory::key_hash::KeyHasher;
 use cenote_memcached::files::Files;
-use cenote_memcached::{Alone, Handle, Server, Stopped};
+use cenote_memcached::{Alone, Handle, Server, Settings, Stopped};
 use clap::Parser;
 use clap::error::ErrorKind;
 use nix::sys::mman::{MlockAllFlags, mlockall};
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit, setrlimit};
 use nix::unistd::{User, geteuid, setgid, setgroups, setuid};
 use options::{Options, Refused};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
@@ -63,7 +63,8 @@ fn refused_arguments(error: &clap::Error) -> ExitCode {
 }
 
 fn run(options: &Options) -> Result<(), Refused> {
-    let (settings, files, notes) = options.settings()?;
+    let (mut settings, mut files, notes) = options.settings()?;
+    let mut pidfile = options.pidfile.clone().filter(|_| options.daemon);
     let verbosity = settings.verbosity;
     if verbosity > 0 {
         for note in notes {
@@ -75,6 +76,8 @@ fn run(options: &Options) -> Result<(), Refused> {
     }
     prepare(options)?;
     if options.daemon {
+        // It leaves its working directory, and reads some of its files again later.
+        make_absolute(&mut settings, &mut files, &mut pidfile)?;
         // No thread has been started yet. Standard streams go to /dev/null.
         let stays = options.enable_coredumps;
         nix::unistd::daemon(stays, verbosity > 0).map_err(|error| {
@@ -83,23 +86,24 @@ fn run(options: &Options) -> Result<(), Refused> {
                 format!("failed to daemon() in order to daemonize: {error}"),
             )
         })?;
+        if options.lock_memory {
+            // It is another process: those do not inherit locks.
+            lock_memory();
+        }
     }
     let workers = settings.workers;
     let (memory_bytes, evicts) = (settings.memory_bytes, settings.evicts);
     let server =
         Server::bind(settings).map_err(|error| Refused::new(OS_ERROR, error.to_string()))?;
     write_ports(&server)?;
-    if options.daemon
-        && let Some(path) = &options.pidfile
-    {
-        save_pid(path)?;
+    if let Some(path) = &pidfile {
+        save_pid(path);
     }
     watch_signals(server.handle(), files, verbosity)?;
     let hasher = KeyHasher::random()
         .map_err(|error| Refused::new(OS_ERROR, format!("failed to get random bytes: {error}")))?;
     let stopped = server.run(|worker| Alone::new(worker, workers, memory_bytes, evicts, hasher));
-    if options.daemon
-        && let Some(path) = &options.pidfile
+    if let Some(path) = &pidfile
         && let Err(error) = std::fs::remove_file(path)
     {
         eprintln!("Could not remove the pid file {}: {error}", path.display());
@@ -134,13 +138,36 @@ fn prepare(options: &Options) -> Result<(), Refused> {
             )
         })?;
     }
-    if options.lock_memory
-        && let Err(error) = mlockall(MlockAllFlags::MCL_CURRENT | MlockAllFlags::MCL_FUTURE)
-    {
-        eprintln!("warning: -k invalid, mlockall() failed: {error}");
+    if options.lock_memory {
+        // For the time after the user is another, and of a daemon: it cannot tell what fails there.
+        setrlimit(Resource::RLIMIT_MEMLOCK, RLIM_INFINITY, RLIM_INFINITY).ok();
+        lock_memory();
     }
     if geteuid().is_root() {
         become_user(options.user.as_deref())?;
+    }
+    Ok(())
+}
+
+/// Keeps all memory of this process from being swapped, also what it takes later.
+fn lock_memory() {
+    if let Err(error) = mlockall(MlockAllFlags::MCL_CURRENT | MlockAllFlags::MCL_FUTURE) {
+        eprintln!("warning: -k invalid, mlockall() failed: {error}");
+    }
+}
+
+/// Has files mean the same in any working directory.
+fn make_absolute(
+    settings: &mut Settings,
+    files: &mut Files,
+    pidfile: &mut Option<PathBuf>,
+) -> Result<(), Refused> {
+    let unix = settings.unix.as_mut().map(|(path, _)| path);
+    for path in unix.into_iter().chain(pidfile).chain(files.paths_mut()) {
+        *path = std::path::absolute(&*path).map_err(|error| {
+            let text = format!("failed to find {}: {error}", path.display());
+            Refused::new(OS_ERROR, text)
+        })?;
     }
     Ok(())
 }
@@ -168,14 +195,13 @@ fn become_user(name: Option<&str>) -> Result<(), Refused> {
         })
 }
 
-fn save_pid(path: &Path) -> Result<(), Refused> {
-    std::fs::write(path, format!("{}\n", std::process::id())).map_err(|error| {
-        let text = format!(
-            "Could not open the pid file {} for writing: {error}",
-            path.display()
-        );
-        Refused::new(1, text)
-    })
+/// Leaves the number of this process. It serves without, as memcached does: who started it has been told
+/// already that all is well.
+fn save_pid(path: &Path) {
+    if let Err(error) = std::fs::write(path, format!("{}\n", std::process::id())) {
+        let path = path.display();
+        eprintln!("Could not open the pid file {path} for writing: {error}");
+    }
 }
 
 /// Tells the ports that were chosen, in the file that memcached's own tests read.

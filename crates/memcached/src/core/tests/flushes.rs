@@ -2,6 +2,9 @@
 
 use super::*;
 
+/// The [owners](Peers::owners) that nodes are told, while nothing is given away.
+const OWNERS: &str = " 0000000000000000";
+
 #[test]
 fn a_flush_reaches_the_partitions_of_all_workers_on_all_nodes_once() {
     const UNKNOWN: &str = "SERVER_ERROR connection to the owner was lost, outcome unknown\r\n";
@@ -20,7 +23,7 @@ fn a_flush_reaches_the_partitions_of_all_workers_on_all_nodes_once() {
             let asked = mem::take(&mut bench.core.backend.asked);
             let asked_too = mem::take(&mut other.backend.asked);
             let is_text =
-                |(_, _, said): &(_, _, Vec<u8>)| *said == format!("{text}\r\n").as_bytes();
+                |(_, _, said): &(_, _, Vec<u8>)| *said == format!("{text}{OWNERS}\r\n").as_bytes();
             assert!(asked.iter().chain(&asked_too).all(is_text));
             let nodes = |asked: &[(u32, _, _)]| asked.iter().map(|at| at.0).collect::<Vec<_>>();
             assert_eq!((nodes(&asked), nodes(&asked_too)), (vec![3], vec![3, 4]));
@@ -142,6 +145,30 @@ fn a_flush_of_a_partition_that_is_given_away_meanwhile_is_no_success() {
     }
     assert_eq!(bench.commit(1).as_bytes(), UNKNOWN);
     assert!(bench.core.spreads.is_empty());
+}
+
+#[test]
+fn a_flush_by_a_node_that_knows_other_owners_is_no_success() {
+    let meant = |owners: &str| format!("flush_all 0{owners}\r\n");
+    // Whom it is meant for; whether this node has given its partition away; the answer.
+    let cases = [
+        (OWNERS, false, &b""[..]),
+        // Who asks does not know yet who has it now.
+        (OWNERS, true, UNKNOWN),
+        (" 0000000000000001", true, b""),
+        // It knows already that this node has it, or will have.
+        (" 0000000000000001", false, UNKNOWN),
+        // One of an earlier version does not say.
+        ("", true, b""),
+    ];
+    for (owners, is_given_away, answer) in cases {
+        let mut bench = Bench::new();
+        bench.core.backend.is_given_away = is_given_away;
+        bench.core.serve(of_node(1), meant(owners).as_bytes());
+        bench.commit(1);
+        assert_eq!(bench.core.backend.answered, [answer], "{owners:?}");
+        assert!(bench.core.spreads.is_empty());
+    }
 }
 
 #[test]

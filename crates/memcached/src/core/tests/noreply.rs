@@ -39,3 +39,14 @@ fn an_error_of_another_node_is_no_answer_to_a_silent_request() {
         assert!(bench.session.is_done());
     }
 }
+
+#[test]
+fn a_flush_that_is_refused_is_answered_unless_it_is_silent() {
+    let mut shared = shared(1);
+    let settings = &mut Arc::get_mut(&mut shared).unwrap().settings;
+    settings.may_flush = false;
+    let mut bench = Bench::of(shared, Vec::new());
+    bench.say("flush_all noreply\r\nflush_all 0 noreply\r\nmn\r\nflush_all\r\n");
+    let refused = "CLIENT_ERROR flush_all not allowed\r\n";
+    assert_eq!(bench.read(), format!("MN\r\n{refused}"));
+}

@@ -230,6 +230,18 @@ fn a_drain_goes_on_in_the_next_process_until_all_is_given_back() {
     };
     let after = Ledger::inherit(limits(), NOW, &drained);
     assert_eq!(after.slabs_free(), SLABS, "there is nothing left to drain");
+
+    // One that is to end once it is drained still is, and makes nothing that it could lend.
+    let mut ending = Ledger::inherit(
+        limits(),
+        NOW,
+        &Handover {
+            stops: true,
+            ..drained
+        },
+    );
+    assert!(ending.is_drained());
+    assert_eq!((ending.poll_action(), ending.slabs_free()), (None, 0));
 }
 
 /// Programs that were killed, one after the other, lock nobody out.

@@ -67,6 +67,30 @@ fn taken_by_index<M: Medium>(pool: &Pool<M>) -> u64 {
     File::from(memory).metadata().unwrap().blocks() * 512
 }
 
+/// Its flag is on the disk, as a part of a block that was written for another version.
+#[test]
+fn a_value_that_rotted_counts_as_one_that_never_came() {
+    let mut pool = Pool::create(ModelMedium::new(POOL_BYTES as usize, 512), CONFIG).unwrap();
+    let older = pool.put_durable(b"key", b"older", ALWAYS).unwrap();
+    let rotten = pool.put_durable(b"key", b"value", ALWAYS).unwrap();
+    pool.put_durable(b"other", b"value", ALWAYS).unwrap();
+    let medium = pool.close().unwrap();
+    let left = medium.crashed(|| true);
+    let is_flagged = |medium: &ModelMedium, at: u64| {
+        let mut bytes = [0; 8];
+        medium.read(at + FLAG_AT, &mut bytes);
+        bytes != [0; 8]
+    };
+    assert!(is_flagged(&left, rotten.at));
+    left.write(rotten.value_at, b"VALUE");
+    let (mut pool, found) = Pool::open(left).unwrap();
+    assert_eq!((found.damaged, found.objects, found.versions), (1, 2, 3));
+    // Clients go by the flag.
+    assert!(!is_flagged(pool.medium(), rotten.at) && is_flagged(pool.medium(), older.at));
+    assert_eq!(pool.get(b"key").unwrap().unwrap().value, b"older");
+    assert_eq!(pool.get(b"other").unwrap().unwrap().value, b"value");
+}
+
 #[test]
 fn a_claim_of_more_places_than_the_log_has_room_for_keys_takes_no_memory() {
     let mut pool = Pool::create(ModelMedium::new(POOL_BYTES as usize, 512), CONFIG).unwrap();

@@ -93,7 +93,7 @@ impl Relocation {
             return self.publish(site, start, now);
         }
         let waits = match site.pacing.waits_until(now) {
-            Some(until) => Some(Stage::Pausing { until, start }),
+            Some(until) => Some(Stage::Pacing { until, start }),
             // This one's own chunk is done.
             None if site.fenced_besides >= step.chunks => Some(Stage::Queued { start }),
             None => None,

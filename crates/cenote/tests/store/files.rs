@@ -1,0 +1,236 @@
+//! A store's files: damaged, missing, and used by one process at a time.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::Store;
+
+/// CRC-32 as zlib has it, bit by bit.
+fn crc32(bytes: &[u8]) -> u32 {
+    let shift = |sum: u32, _| (sum >> 1) ^ (0xedb8_8320 & 0_u32.wrapping_sub(sum & 1));
+    let add = |sum: u32, byte: &u8| (0..8).fold(sum ^ u32::from(*byte), shift);
+    !bytes.iter().fold(!0, add)
+}
+
+#[test]
+fn a_store_that_is_damaged_short_or_of_another_format_is_refused_and_not_changed() {
+    let store = Store::new("64K");
+    store.ok("put", &["key"], b"value");
+    let good = fs::read(store.file()).expect("readable");
+    let mut later = good.clone();
+    later[8] = 9;
+    let mut other = good.clone();
+    other[0] = b'x';
+    let mut damaged = good.clone();
+    damaged[24] ^= 1;
+    // With the right checksum.
+    let mut claim = good.clone();
+    claim[24..32].copy_from_slice(&(1_u64 << 32).to_le_bytes());
+    let sum = crc32(&claim[..40]);
+    claim[40..44].copy_from_slice(&sum.to_le_bytes());
+    for (bytes, said) in [
+        (&good[..32 << 10], "was made with 65536 bytes and has 32768"),
+        (&good[..1000], "this is no pool"),
+        (&[], "this is no pool"),
+        (&later, "has format 9; this program knows format 3"),
+        (&other, "this is no pool"),
+        (&damaged, "its file pool: the pool's head is damaged"),
+        (
+            &claim,
+            "its file pool: the pool's head is damaged: places of the index is 4294967296",
+        ),
+    ] {
+        fs::write(store.file(), bytes).expect("writable");
+        store.fails("get", &["key"], 1, said);
+        assert_eq!(fs::read(store.file()).expect("readable"), bytes, "{said}");
+    }
+    fs::write(store.file(), &good).expect("writable");
+    let looked = store.json("check", &[]);
+    assert_eq!(looked["objects"], 1);
+    assert_eq!(
+        fs::read(store.file()).expect("readable"),
+        good,
+        "a look changes nothing"
+    );
+    assert_eq!(store.ok("get", &["key"], b""), b"value");
+    fs::remove_file(store.file()).expect("it is there");
+    store.fails("get", &["key"], 1, "does not exist");
+}
+
+#[test]
+fn two_processes_take_turns() {
+    let store = Store::new("1M");
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            let store = &store;
+            scope.spawn(move || {
+                for at in 0..5 {
+                    let key = format!("{thread}/{at}");
+                    store.ok("put", &[&key], key.as_bytes());
+                }
+            });
+        }
+    });
+    let found = store.json("check", &[]);
+    assert_eq!(
+        (&found["objects"], &found["versions"]),
+        (&20.into(), &20.into())
+    );
+}
+
+/// Four small values share a block with each other's headers: flags of the first go to the disk with the last.
+#[test]
+fn a_value_that_rotted_is_found_by_check_and_not_returned() {
+    let store = Store::new("64K");
+    let values = ["first value", "second value", "third value", "fourth value"];
+    store.ok("put", &["key 0"], b"older value");
+    for (number, value) in values.iter().enumerate() {
+        store.ok("put", &[&format!("key {number}")], value.as_bytes());
+    }
+    assert_eq!(store.json("check", &[])["damaged"], 0);
+    let mut bytes = fs::read(store.file()).expect("readable");
+    let at = bytes.windows(11).position(|part| part == b"first value");
+    let at = at.expect("values are as they were put");
+    bytes[at..at + 8].fill(b'x');
+    fs::write(store.file(), &bytes).expect("writable");
+
+    let check = store.run("check", &["--json"], b"");
+    assert_eq!(check.status.code(), Some(3), "{check:?}");
+    let found: serde_json::Value = serde_json::from_slice(&check.stdout).expect("JSON");
+    assert_eq!(
+        (&found["damaged"], &found["objects"]),
+        (&1.into(), &4.into())
+    );
+    let shown = store.run("check", &[], b"");
+    assert!(String::from_utf8_lossy(&shown.stdout).contains("1 of these were damaged"));
+    assert_eq!(
+        fs::read(store.file()).expect("readable"),
+        bytes,
+        "a look changes nothing"
+    );
+    assert_eq!(store.ok("get", &["key 0"], b""), b"older value");
+    for (number, value) in values.iter().enumerate().skip(1) {
+        let got = store.ok("get", &[&format!("key {number}")], b"");
+        assert_eq!(got, value.as_bytes());
+    }
+}
+
+/// Keys would be looked for in other shards than they were put to.
+#[test]
+fn a_store_without_one_of_its_files_is_refused() {
+    let store = Store {
+        dir: tempfile::tempdir().expect("a folder"),
+    };
+    store.ok("create", &["--size", "2M", "--shards", "3"], b"");
+    store.ok("put", &["key"], b"value");
+    let file = |name: &str| store.dir.path().join("objects").join(name);
+    let away = store.dir.path().join("away");
+    for name in ["pool", "pool.1", "pool.2"] {
+        fs::rename(file(name), &away).expect("it is there");
+        let said = format!("its file {name} is missing");
+        store.fails("get", &["key"], 1, &said);
+        store.fails("check", &[], 1, &said);
+        // Nor is another made over what is left of it.
+        let left: Vec<_> = ["pool", "pool.1", "pool.2"]
+            .map(|one| fs::read(file(one)).ok())
+            .into();
+        let create = store.run("create", &["--size", "2M", "--shards", "3"], b"");
+        assert_eq!(create.status.code(), Some(1), "{create:?}");
+        let now: Vec<_> = ["pool", "pool.1", "pool.2"]
+            .map(|one| fs::read(file(one)).ok())
+            .into();
+        assert!(left == now, "create changed what was left without {name}");
+        fs::rename(&away, file(name)).expect("it is there");
+    }
+    assert_eq!(store.ok("get", &["key"], b""), b"value");
+    // A file too many, and one in another's place.
+    fs::copy(file("pool.2"), file("pool.3")).expect("it is there");
+    let said = "its file pool.3 is not one of its 3 shards";
+    store.fails("get", &["key"], 1, said);
+    fs::remove_file(file("pool.3")).expect("it is there");
+    fs::copy(file("pool.2"), file("pool.1")).expect("it is there");
+    let said = "its file pool.1 should be named pool.2";
+    store.fails("get", &["key"], 1, said);
+}
+
+/// A create that was killed, or a disk that failed while files got their names, left these.
+#[test]
+fn create_goes_beside_no_shards_of_another_store_and_leaves_no_drafts() {
+    let store = Store {
+        dir: tempfile::tempdir().expect("a folder"),
+    };
+    let folder = store.dir.path().join("objects");
+    store.ok("create", &["--size", "2M", "--shards", "4"], b"");
+    fs::remove_file(folder.join("pool")).expect("it is there");
+    fs::remove_file(folder.join("pool.1")).expect("it is there");
+    let two = ["--size", "2M", "--shards", "2"];
+    store.fails(
+        "create",
+        &two,
+        1,
+        "its file pool is missing, and its file pool.2",
+    );
+    store.fails("list", &[], 1, "its file pool is missing");
+    fs::remove_file(folder.join("pool.2")).expect("it is there");
+    fs::remove_file(folder.join("pool.3")).expect("it is there");
+    for name in [".pool.77-0.new", ".pool.3.77-1.new"] {
+        fs::write(folder.join(name), [0; 4096]).expect("writable");
+    }
+    store.ok("create", &two, b"");
+    store.ok("put", &["key"], b"value");
+    assert_eq!(store.ok("get", &["key"], b""), b"value");
+    let names = fs::read_dir(&folder).expect("it is there");
+    let names = names.map(|entry| entry.expect("readable").file_name());
+    let mut names: Vec<_> = names.collect();
+    names.sort();
+    assert_eq!(names, ["pool", "pool.1"]);
+}
+
+/// Handles of a process on a folder.
+fn handles_on(pid: u32, folder: &Path) -> usize {
+    let Ok(handles) = fs::read_dir(format!("/proc/{pid}/fd")) else {
+        return 0;
+    };
+    let targets = handles.filter_map(|handle| fs::read_link(handle.ok()?.path()).ok());
+    targets.filter(|target| target == folder).count()
+}
+
+#[test]
+fn a_command_that_waited_behind_a_server_is_told_so() {
+    let store = Store::new("64K");
+    let folder = store.dir.path().join("objects");
+    let folder = folder.canonicalize().expect("it is there");
+    // Another command, and behind it a server.
+    let other = fs::File::open(&folder).expect("it is there");
+    other.lock().expect("nobody has it");
+    let mut waiting = Command::new(env!("CARGO_BIN_EXE_cenote"))
+        .args(["store", "list"])
+        .arg(&folder)
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("it runs");
+    let until = Instant::now() + Duration::from_secs(60);
+    let wait_until = |what: &str, waiting: &mut Child, is_it: fn(&mut Child, &Path) -> bool| {
+        while !is_it(waiting, &folder) {
+            assert!(Instant::now() < until, "{what}: {}", waiting.kill().is_ok());
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    };
+    // One to look at what is in it, and one to be locked: it found no server.
+    wait_until(
+        "it waits for the folder",
+        &mut waiting,
+        |waiting, folder| handles_on(waiting.id(), folder) == 2,
+    );
+    let served = fs::File::create(folder.join("served")).expect("writable");
+    served.lock().expect("nobody has it");
+    wait_until("it is told", &mut waiting, |waiting, _| {
+        waiting.try_wait().expect("it is ours").is_some()
+    });
+    let ended = waiting.wait_with_output().expect("it ended");
+    let said = String::from_utf8_lossy(&ended.stderr).into_owned();
+    assert!(said.contains("it is being served"), "{said}");
+    drop((other, served));
+}

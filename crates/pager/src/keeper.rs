@@ -55,8 +55,6 @@ const HEARING_PERIOD: Duration = Duration::from_millis(1);
 const PERIOD: Duration = SETTLE_PERIOD;
 /// Pages of each address space that may be on their way out, beyond its room.
 const LEAVING_MAX: u32 = 2 * wire::RANGES_MAX as u32;
-/// Slots that are free again before pages go out again, after there was none.
-const SLACK: u32 = 1024;
 /// Least that may be resident of a handler's: room for pages on their way, and for some that are not.
 pub const SERVED_RESIDENT_MIN_BYTES: u64 = 4 << 20;
 
@@ -410,10 +408,7 @@ impl Work {
         // Of those that are over as well: a short program had pages, too.
         let all = self.spaces.values().map(Space::resident);
         let resident = all.fold(0, u32::saturating_add);
-        let (used, count) = {
-            let slots = self.store.slots();
-            (slots.used(), slots.count())
-        };
+        let used = self.store.slots().used();
         let stored_bytes = u64::from(used) * PAGE_BYTES as u64;
         self.served.stored_bytes = self.served.stored_bytes.max(stored_bytes);
         for id in over {
@@ -422,7 +417,8 @@ impl Work {
                 self.served.counters += space.counters();
             }
         }
-        self.store.is_full &= used + SLACK > count;
+        // What is over has left its slots.
+        self.store.is_full = self.store.is_full && self.store.slots().are_scarce();
         let bounded: Vec<u32> = (self.spaces.values())
             .filter(|space| space.is_bounded())
             .map(Space::resident)

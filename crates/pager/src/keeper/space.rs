@@ -27,14 +27,8 @@ use crate::pages::{Action, Arrival, Pages, WrittenAs};
 use crate::reports;
 use change::{Change, is_again};
 
-/// The page that programs ask by.
-const DOORBELL: u32 = 0;
-
 /// Pause after a change that the kernel refused for now: as short as a wait can be.
 const AGAIN_AFTER: Duration = Duration::from_millis(1);
-
-/// Pages that are forgotten before others are served again: some hundred microseconds.
-const FORGET_MAX: u32 = 4096;
 
 /// Room of an address space whose pages nobody can drop.
 const UNBOUNDED: u32 = u32::MAX;
@@ -511,74 +505,6 @@ impl Space {
         self.act(store);
         self.go_on_forgetting(store);
     }
-
-    /// The program asks something: its mailbox says what.
-    fn doorbell(&mut self, store: &mut Store) {
-        let mailbox = self.layout.mailbox();
-        let mut bytes = [0; 8 * wire::MAILBOX_WORDS];
-        let memory = self.memory.as_ref();
-        if memory.is_none_or(|memory| memory.read_exact_at(&mut bytes, mailbox).is_err()) {
-            // A child that has not introduced itself asks who it is.
-            return self.answer(0, store);
-        }
-        let mut words = [0; wire::MAILBOX_WORDS];
-        for (word, bytes) in words.iter_mut().zip(bytes.chunks_exact(8)) {
-            *word = u64::from_ne_bytes(bytes.try_into().expect("8 bytes"));
-        }
-        let sequence = words[wire::AT_SEQUENCE];
-        if self.request.is_some() {
-            // A signal made it ask again.
-            return;
-        }
-        if sequence == self.answered {
-            return self.answer(sequence, store);
-        }
-        self.request = Some((self.layout.clip(&words), sequence));
-    }
-
-    fn answer(&mut self, sequence: u64, store: &mut Store) {
-        let mut page = store.buffer();
-        page.fill(0);
-        let mut set = |at: usize, word: u64| {
-            page[8 * at..8 * at + 8].copy_from_slice(&word.to_ne_bytes());
-        };
-        set(wire::AT_SPACE, u64::from(self.id));
-        set(wire::AT_ANSWERED, sequence);
-        self.change(Change::Install(DOORBELL, page, false), store);
-    }
-
-    /// Forgets some pages of a request, up to one that is not quiet; and answers when nothing else
-    /// will touch any. Whether others can be forgotten at once.
-    fn go_on_forgetting(&mut self, store: &mut Store) -> bool {
-        if self.put_off.is_some() {
-            return false;
-        }
-        let Some((mut range, sequence)) = self.request.take() else {
-            return false;
-        };
-        let some = range.start..range.end.min(range.start.saturating_add(FORGET_MAX));
-        for page in some.clone() {
-            self.forgetting = Some(page);
-            let is_done = self.pages.discard(page, store.now());
-            self.act(store);
-            self.forgetting = None;
-            if !is_done || self.put_off.is_some() {
-                let page = page + u32::from(is_done);
-                self.request = Some((page..range.end, sequence));
-                return false;
-            }
-        }
-        range.start = some.end;
-        if !range.is_empty() || !self.leaving.is_empty() {
-            let has_more = !range.is_empty();
-            self.request = Some((range, sequence));
-            self.flush();
-            return has_more;
-        }
-        self.answered = sequence;
-        self.answer(sequence, store);
-        false
-    }
 }
 
 /// What the kernel says of a mapping or a process that is gone, or of a page that is poisoned already.
@@ -587,5 +513,6 @@ const GONE: [i32; 4] = [libc::ENOENT, libc::ESRCH, libc::EINVAL, libc::EEXIST];
 mod change;
 mod forks;
 mod refused;
+mod requests;
 #[cfg(test)]
 mod tests;

@@ -40,6 +40,8 @@ impl Space {
             let kernel = Kernel::of_child(uffd);
             let mut child = Self::of(store.ids.take(), kernel, self.layout, pages, slots);
             child.pages.set_room(UNBOUNDED, store.now());
+            // Its mailbox has its parent's last request, which is not its own.
+            child.answered = self.answered;
             self.children.push(child);
         }
     }

@@ -1,0 +1,103 @@
+//! Children, and what happens to pages while programs fork.
+
+use super::*;
+
+/// Forks this process, and has the child ask at its doorbell who it is: its exit code.
+fn fork_and_ask(doorbell: usize) -> thread::JoinHandle<i32> {
+    thread::spawn(move || {
+        let flags = libc::c_long::from(libc::SIGCHLD);
+        // SAFETY: the child reads a word and ends. Not by libc's own call, which holds the locks of
+        // `malloc` meanwhile: whoever is to read of the fork allocates.
+        let child = unsafe { libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0) } as libc::pid_t;
+        assert!(child >= 0);
+        if child == 0 {
+            let id = access(doorbell, None);
+            // SAFETY: it takes a number alone.
+            unsafe { libc::_exit(id as i32) };
+        }
+        let mut status = 0;
+        // SAFETY: the status is valid for the call.
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+        libc::WEXITSTATUS(status)
+    })
+}
+
+#[test]
+fn a_child_beyond_the_bound_is_told_its_number_and_not_served() {
+    let Some(mut program) = Program::of_pages(PAGES, Turn::alone()) else {
+        return;
+    };
+    program.touch(1, Some(5));
+    for _ in 1..SPACES_MAX {
+        program.store.ids.take();
+    }
+    let doorbell = program.space.layout.doorbell() as usize;
+    let mut children = Vec::new();
+    for is_served in [true, false] {
+        let forked = fork_and_ask(doorbell);
+        while !forked.is_finished() {
+            program.turn();
+            children.append(&mut program.space.children);
+            for child in &mut children {
+                child.turn(&mut program.store);
+            }
+        }
+        let child = children.pop().expect("a child was forked");
+        let code = forked.join().expect("the thread ends");
+        assert_eq!(code, child.id as i32);
+        assert_eq!(child.is_given_up(), !is_served);
+    }
+    assert!(!program.space.is_given_up());
+    assert_eq!(program.touch(1, None), 5);
+}
+
+#[test]
+fn children_of_a_program_that_is_given_up_are_as_well() {
+    let Some(mut program) = Program::begin() else {
+        return;
+    };
+    // The kernel refuses the first of several changes, and a fork is not settled.
+    let forked = program.cut_off();
+    program.space.kernel.forked.push(forked.into());
+    program.fault(&[2, 3]);
+    assert!(program.space.is_given_up());
+    assert!(program.space.turn(&mut program.store));
+    assert_eq!(program.space.children.len(), 1);
+    assert!(program.space.children[0].is_given_up());
+    assert!(!program.space.is_told());
+}
+
+#[test]
+fn a_child_has_nothing_forgotten_that_its_parent_asked_for() {
+    let Some(mut program) = Program::of_pages(PAGES, Turn::alone()) else {
+        return;
+    };
+    program.touch(1, Some(5));
+    // The parent has asked for that page, and was answered. It has the page again.
+    let request = [wire::REQUEST_FORGET, 1, 1, 9];
+    let mailbox = program.space.layout.mailbox() as *mut [u64; wire::MAILBOX_WORDS];
+    // SAFETY: the page is of the test's mapping, and nobody else has it.
+    unsafe { mailbox.write_volatile(request) };
+    program.space.answered = 9;
+    let doorbell = program.space.layout.doorbell();
+    let forked = fork_and_ask(program.word(1));
+    let mut children = Vec::new();
+    while !forked.is_finished() {
+        program.turn();
+        for mut child in std::mem::take(&mut program.space.children) {
+            let memory = File::open("/proc/self/mem").expect("its parent's, with the same mailbox");
+            child.introduce(memory);
+            // Its doorbell is heard twice.
+            let address = doorbell;
+            let cause = Cause::Missing { to_write: false };
+            child.fault(Fault { address, cause }, &mut program.store);
+            assert_eq!(child.request, None);
+            children.push(child);
+        }
+        for child in &mut children {
+            child.turn(&mut program.store);
+        }
+    }
+    assert_eq!(forked.join().expect("the thread ends"), 5);
+    assert_eq!(children.len(), 1);
+}

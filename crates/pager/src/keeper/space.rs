@@ -17,7 +17,7 @@ use std::time::Duration;
 use cenote_preload::wire;
 use cenote_volume::{Done, Op, PAGE_BYTES};
 
-use super::kernel::{Cause, Fault, Kernel};
+use super::kernel::{Cause, Fault, Kernel, is_again, is_gone};
 use super::layout::Layout;
 use super::slots::NONE;
 use super::socket::{self, Packet};
@@ -25,7 +25,7 @@ use super::store::{Purpose, Store};
 use crate::counters::Counters;
 use crate::pages::{Action, Arrival, Pages, WrittenAs};
 use crate::reports;
-use change::{Change, is_again};
+use change::Change;
 
 /// Pause after a change that the kernel refused for now: as short as a wait can be.
 const AGAIN_AFTER: Duration = Duration::from_millis(1);
@@ -371,8 +371,8 @@ impl Space {
             Ok(done) => return Some(done),
             Err(error) => error,
         };
-        let (space, is_gone) = (self.id, GONE.contains(&error.raw_os_error().unwrap_or(0)));
-        if is_gone {
+        let space = self.id;
+        if is_gone(&error) {
             reports::say(move || tracing::debug!(space, %error, what, "a mapping is gone"));
             return None;
         }
@@ -506,9 +506,6 @@ impl Space {
         self.go_on_forgetting(store);
     }
 }
-
-/// What the kernel says of a mapping or a process that is gone, or of a page that is poisoned already.
-const GONE: [i32; 4] = [libc::ENOENT, libc::ESRCH, libc::EINVAL, libc::EEXIST];
 
 mod change;
 mod forks;

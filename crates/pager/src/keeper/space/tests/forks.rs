@@ -58,7 +58,8 @@ fn children_of_a_program_that_is_given_up_are_as_well() {
     };
     // The kernel refuses the first of several changes, and a fork is not settled.
     let forked = program.cut_off();
-    program.space.kernel.forked.push(forked.into());
+    let forked = Kernel::of_child(forked.into());
+    program.space.kernel.forked.push(forked);
     program.fault(&[2, 3]);
     assert!(program.space.is_given_up());
     assert!(program.space.turn(&mut program.store));
@@ -100,4 +101,71 @@ fn a_child_has_nothing_forgotten_that_its_parent_asked_for() {
     }
     assert_eq!(forked.join().expect("the thread ends"), 5);
     assert_eq!(children.len(), 1);
+}
+
+/// Forks, and holds a change of page 1 up until the child is there: its exit code will be what it
+/// reads there.
+fn fork_beside_a_change(program: &mut Program) -> thread::JoinHandle<i32> {
+    for page in 1..=12 {
+        program.touch(page, Some(u64::from(page) + 40));
+    }
+    program.space.set_room(8, &mut program.store);
+    while program.space.pages.is_resident(1) || !program.space.leaving.is_empty() {
+        program.go_on();
+    }
+    let forks = Arc::clone(&program.space.kernel.forks);
+    forks.store(true, Ordering::SeqCst);
+    program.fault(&[1]);
+    program.until(|space| space.put_off.is_some());
+    let forked = fork_and_ask(program.word(1));
+    program.until(|space| !space.kernel.forked.is_empty());
+    forks.store(false, Ordering::SeqCst);
+    forked
+}
+
+#[test]
+fn a_child_that_forks_before_its_books_are_made_has_its_parents_pages() {
+    let Some(mut program) = Program::of_pages(PAGES, Turn::alone()) else {
+        return;
+    };
+    let forked = fork_beside_a_change(&mut program);
+    // The kernel refuses the child's changes, and not its parent's.
+    let forks = Arc::clone(&program.space.kernel.forked[0].forks);
+    forks.store(true, Ordering::SeqCst);
+    for _ in 0..10 {
+        program.go_on();
+    }
+    forks.store(false, Ordering::SeqCst);
+    let mut children = Vec::new();
+    while !forked.is_finished() {
+        program.go_on();
+        children.append(&mut program.space.children);
+        for child in &mut children {
+            child.turn(&mut program.store);
+        }
+    }
+    assert_eq!(forked.join().expect("the thread ends"), 41);
+    assert_eq!(program.touch(1, None), 41);
+    assert!(!program.space.is_given_up() && !children[0].is_given_up());
+}
+
+#[test]
+fn a_child_that_missed_a_change_is_ended_and_its_parent_is_not() {
+    let Some(mut program) = Program::of_pages(PAGES, Turn::alone()) else {
+        return;
+    };
+    let forked = fork_beside_a_change(&mut program);
+    // The kernel refuses whatever is asked for the child. Its own descriptor stays open: it waits.
+    let null = File::open("/dev/null").expect("it is there");
+    let kernel = std::mem::replace(
+        &mut program.space.kernel.forked[0],
+        Kernel::of_child(null.into()),
+    );
+    program.until(|space| !space.children.is_empty());
+    assert!(program.space.children[0].is_given_up());
+    assert!(!program.space.is_given_up());
+    assert_eq!(program.touch(1, None), 41);
+    // Without its descriptor it goes on, with zeros.
+    drop(kernel);
+    assert_eq!(forked.join().expect("the thread ends"), 0);
 }

@@ -43,9 +43,11 @@ use space::Space;
 use store::{Store, untag};
 use strangers::Strangers;
 
-/// Address spaces at once. More programs stay in this machine's memory; more children are ended,
-/// since what they have of their parents is served.
+/// Address spaces at once, or fewer where there are descriptors for fewer. More programs stay in
+/// this machine's memory; more children are ended, since what they have of their parents is served.
 const SPACES_MAX: usize = 1024;
+/// Address spaces that there have to be descriptors for. Arbitrary: a program with some children.
+const SPACES_MIN: usize = 16;
 /// Connections that are accepted before others are served again.
 const ACCEPTS_MAX: usize = 16;
 /// How often those are listened to who were silent when they came, while the handler is awake. All
@@ -80,6 +82,14 @@ pub struct Keeper {
 }
 
 impl Keeper {
+    /// Open files that this process has to be allowed to serve programs. With fewer a fork may wait
+    /// for the end of another process.
+    #[must_use]
+    pub fn open_files_min(resident_max_bytes: u64, handlers: Handlers) -> u64 {
+        let handlers = handlers.within(resident_max_bytes, SERVED_RESIDENT_MIN_BYTES);
+        descriptors::needed(SPACES_MIN, handlers)
+    }
+
     /// Listens at `socket`, of which each handler adds its number, and begins to serve, with at most
     /// so many bytes resident. There are fewer handlers where there is less than
     /// [`SERVED_RESIDENT_MIN_BYTES`] for each.
@@ -110,6 +120,7 @@ impl Keeper {
             socket: socket.to_owned(),
             threads: Vec::new(),
         };
+        let all_spaces_max = SPACES_MAX.min(descriptors::spaces_max(count)).max(1);
         let mut works = Vec::new();
         for index in 0..count {
             let mut path = socket.as_os_str().to_owned();
@@ -118,8 +129,8 @@ impl Keeper {
             // The first handler is asked first. What it lets in is there for all, though another may
             // know later that others are gone.
             let spaces_max = match index {
-                0 => SPACES_MAX,
-                _ => 2 * SPACES_MAX,
+                0 => all_spaces_max,
+                _ => 2 * all_spaces_max,
             };
             works.push(Work {
                 index,
@@ -308,6 +319,11 @@ impl Work {
                         Err(error) => self.refuse(&stranger, hello[1], &error),
                     }
                 }
+                // It connects again, when there may be descriptors.
+                Packet::Cut => {
+                    answer(&stranger, libc::ETIMEDOUT);
+                    self.next_accept = now + PERIOD;
+                }
                 // It has ended, or is no program of ours.
                 Packet::Nothing | Packet::End | Packet::Words(..) => {}
             }
@@ -478,7 +494,7 @@ impl Work {
                 return;
             }
             // What the others say may be said for long. They are looked at now and then.
-            if !space.is_given_up() {
+            if !(space.is_given_up() || space.is_short()) {
                 fds.push(wait(space.uffd()));
             }
             if space.is_bounded() {

@@ -46,6 +46,8 @@ pub struct Kernel {
     /// Whether a change was refused for good, of a child whose books are not made: its pages are
     /// not what its books will say.
     pub has_missed: bool,
+    /// Whether the last read found a fork for which there is no descriptor, or no memory.
+    is_short: bool,
     /// Whether a thread of the process forks for as long as a test wants.
     #[cfg(test)]
     pub forks: std::sync::Arc<std::sync::atomic::AtomicBool>,
@@ -86,6 +88,7 @@ impl Kernel {
             faults: Vec::new(),
             forked: Vec::new(),
             has_missed: false,
+            is_short: false,
             #[cfg(test)]
             forks: std::sync::Arc::default(),
         }
@@ -95,9 +98,16 @@ impl Kernel {
         self.uffd.as_raw_fd()
     }
 
+    /// Whether a fork waits, for want of a descriptor: its event makes the descriptor readable, and
+    /// cannot be read.
+    pub fn is_short(&self) -> bool {
+        self.is_short
+    }
+
     /// Reads what has happened. Never blocks.
     pub fn read(&mut self) -> io::Result<()> {
         const MESSAGE: usize = size_of::<sys::uffd_msg>();
+        self.is_short = false;
         loop {
             let mut messages = [const { [0_u8; MESSAGE] }; EVENTS];
             let (at, len) = (messages.as_mut_ptr().cast(), size_of_val(&messages));
@@ -105,8 +115,13 @@ impl Kernel {
             let read = unsafe { libc::read(self.fd(), at, len) };
             if read < 0 {
                 let error = io::Error::last_os_error();
-                return match error.kind() {
-                    io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Ok(()),
+                return match error.raw_os_error() {
+                    Some(libc::EAGAIN | libc::EINTR) => Ok(()),
+                    // The event of the fork stays where it is.
+                    Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM) => {
+                        self.is_short = true;
+                        Ok(())
+                    }
                     _ => Err(error),
                 };
             }

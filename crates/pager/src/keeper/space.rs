@@ -27,7 +27,8 @@ use crate::pages::{Action, Arrival, Pages, WrittenAs};
 use crate::reports;
 use change::Change;
 
-/// Pause after a change that the kernel refused for now: as short as a wait can be.
+/// Pause after a change that the kernel refused for now, or a fork that there was no descriptor
+/// for: as short as a wait can be.
 const AGAIN_AFTER: Duration = Duration::from_millis(1);
 
 /// Room of an address space whose pages nobody can drop.
@@ -187,8 +188,15 @@ impl Space {
         is_held || self.put_off.is_some() || self.pages.is_awaited()
     }
 
+    /// Whether a fork waits for a descriptor. Until there is one the program's own says that there
+    /// is something to be read.
+    pub fn is_short(&self) -> bool {
+        self.kernel.is_short()
+    }
+
     pub fn deadline(&self) -> Option<Duration> {
-        let is_refused = self.put_off.is_some() || self.is_bounded() && self.leaving.is_unsent();
+        let is_unsent = self.is_bounded() && self.leaving.is_unsent();
+        let is_refused = self.put_off.is_some() || self.is_short() || is_unsent;
         match is_refused && !self.is_given_up {
             // Nothing tells when the thread that forks has gone on.
             true => Some(AGAIN_AFTER),
@@ -239,8 +247,15 @@ impl Space {
         if self.is_given_up {
             return self.turn_away(store);
         }
+        let was_short = self.is_short();
         let read = self.kernel.read();
         self.done("read faults", read);
+        if self.is_short() && !was_short {
+            let space = self.id;
+            reports::say(move || {
+                tracing::warn!(space, "a program's fork waits: no descriptors are left");
+            });
+        }
         if !self.catch_up(store) {
             return false;
         }
@@ -310,7 +325,8 @@ impl Space {
         };
         match packet {
             Packet::Nothing => return false,
-            Packet::End => {
+            // An agent sends no descriptors.
+            Packet::End | Packet::Cut => {
                 self.is_ending = true;
                 self.leaving = Leaving::default();
                 self.pages.set_room(UNBOUNDED, store.now());

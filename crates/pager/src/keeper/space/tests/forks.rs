@@ -169,3 +169,53 @@ fn a_child_that_missed_a_change_is_ended_and_its_parent_is_not() {
     drop(kernel);
     assert_eq!(forked.join().expect("the thread ends"), 0);
 }
+
+/// Gives this thread a table of descriptors of its own, which has those of `kept` and is full.
+fn use_up_descriptors(mut kept: [RawFd; 2]) {
+    kept.sort_unstable();
+    let [low, high] = kept.map(|fd| fd as libc::c_uint);
+    let flags = libc::CLOSE_RANGE_UNSHARE;
+    for (first, last) in [(0, low - 1), (low + 1, high - 1), (high + 1, u32::MAX)] {
+        if first <= last {
+            // SAFETY: it takes numbers alone, and closes what is in this thread's own table.
+            let closed = unsafe { libc::syscall(libc::SYS_close_range, first, last, flags) };
+            assert_eq!(closed, 0);
+        }
+    }
+    // SAFETY: it takes numbers alone; what it makes ends with the thread.
+    while unsafe { libc::dup(kept[0]) } >= 0 {}
+}
+
+#[test]
+fn a_fork_waits_while_there_are_no_descriptors() {
+    let Some(mut program) = Program::of_pages(PAGES, Turn::alone()) else {
+        return;
+    };
+    program.touch(1, Some(5));
+    let forked = fork_and_ask(program.word(1));
+    let (space, store) = (&mut program.space, &mut program.store);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            use_up_descriptors([space.uffd(), space.agent().expect("an agent")]);
+            let deadline = Instant::now() + Duration::from_secs(60);
+            while !space.is_short() {
+                assert!(Instant::now() < deadline, "the fork is not seen");
+                space.turn(store);
+                assert!(!space.is_given_up(), "the parent is ended");
+            }
+            assert_eq!(space.deadline(), Some(AGAIN_AFTER));
+        });
+    });
+    assert!(program.space.children.is_empty() && program.space.kernel.forked.is_empty());
+    let mut children = Vec::new();
+    while !forked.is_finished() {
+        program.turn();
+        children.append(&mut program.space.children);
+        for child in &mut children {
+            child.turn(&mut program.store);
+        }
+    }
+    assert_eq!(forked.join().expect("the thread ends"), 5);
+    assert!(!program.space.is_short());
+    assert_eq!(children.len(), 1);
+}

@@ -39,7 +39,7 @@ use descriptors::{is_memory, is_userfaultfd};
 use layout::Layout;
 use slots::Slots;
 use socket::Packet;
-use space::Space;
+use space::{LEAVING_MAX, Space};
 use store::{Store, untag};
 use strangers::Strangers;
 
@@ -55,8 +55,6 @@ const ACCEPTS_MAX: usize = 16;
 const HEARING_PERIOD: Duration = Duration::from_millis(1);
 /// How often pages are divided again, and ends looked for, while there is a reason.
 const PERIOD: Duration = SETTLE_PERIOD;
-/// Pages of each address space that may be on their way out, beyond its room.
-const LEAVING_MAX: u32 = 2 * wire::RANGES_MAX as u32;
 /// Least that may be resident of a handler's: room for pages on their way, and for some that are not.
 pub const SERVED_RESIDENT_MIN_BYTES: u64 = 4 << 20;
 

@@ -6,7 +6,6 @@
 //! the agent has said that it is gone. A fork makes another address space with the same pages, in
 //! the same slots, which whoever writes first leaves.
 
-use std::collections::HashSet;
 use std::fs::File;
 use std::io;
 use std::ops::Range;
@@ -14,18 +13,18 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
-use cenote_preload::wire;
-use cenote_volume::{Done, Op, PAGE_BYTES};
+use cenote_volume::{Done, Op};
 
-use super::kernel::{Cause, Fault, Kernel, is_again, is_gone};
+use super::kernel::{Cause, Fault, Kernel, is_gone};
 use super::layout::Layout;
 use super::slots::NONE;
-use super::socket::{self, Packet};
 use super::store::{Purpose, Store};
 use crate::counters::Counters;
 use crate::pages::{Action, Arrival, Pages, WrittenAs};
 use crate::reports;
 use change::Change;
+pub use leaving::LEAVING_MAX;
+use leaving::Leaving;
 
 /// Pause after a change that the kernel refused for now, or a fork that there was no descriptor
 /// for: as short as a wait can be.
@@ -33,30 +32,6 @@ const AGAIN_AFTER: Duration = Duration::from_millis(1);
 
 /// Room of an address space whose pages nobody can drop.
 const UNBOUNDED: u32 = u32::MAX;
-
-/// Pages on their way out.
-#[derive(Default)]
-struct Leaving {
-    /// The agent is not told.
-    pending: Vec<u32>,
-    /// It is.
-    sent: HashSet<u32>,
-}
-
-impl Leaving {
-    fn has(&self, page: u32) -> bool {
-        self.sent.contains(&page) || self.pending.contains(&page)
-    }
-
-    fn is_empty(&self) -> bool {
-        self.pending.is_empty() && self.sent.is_empty()
-    }
-
-    /// Whether the agent can be told something.
-    fn is_unsent(&self) -> bool {
-        !self.pending.is_empty() && self.sent.is_empty()
-    }
-}
 
 /// An address space.
 pub struct Space {
@@ -70,9 +45,10 @@ pub struct Space {
     /// Which page is in which slot.
     slots: Vec<u32>,
     leaving: Leaving,
-    /// Faults at pages on their way out, to be looked at when they are gone.
+    /// Faults at pages on their way out, to be looked at when they are gone; and at others, while
+    /// too many are on their way out.
     held_faults: Vec<Fault>,
-    /// Reads of such pages that have ended, and all that ends while a change is put off. Until then
+    /// Reads of such pages that have ended; and all that ends while a change is put off. Until then
     /// they count as under way: a page whose books were ahead of it could be chosen to go before it
     /// came.
     held_ends: Vec<(u32, Purpose, Done)>,
@@ -279,69 +255,11 @@ impl Space {
         is_busy | self.go_on_forgetting(store)
     }
 
-    /// Sends what is left to be dropped.
-    pub fn flush(&mut self) {
-        if !self.leaving.is_unsent() || self.put_off.is_some() {
-            return;
-        }
-        let Some(agent) = &self.agent else { return };
-        let mut pages = std::mem::take(&mut self.leaving.pending);
-        let rest = pages.split_off(pages.len().min(wire::RANGES_MAX));
-        self.leaving.pending = rest;
-        pages.sort_unstable();
-        let mut list = vec![0];
-        for page in &pages {
-            let (address, bytes) = (self.layout.address(*page), PAGE_BYTES as u64);
-            // Of what the program took away, nothing is dropped: it may have something else there.
-            match self.kernel.is_there(address, bytes) {
-                Ok(()) => {}
-                Err(error) if is_again(&error) => return self.leaving.pending.append(&mut pages),
-                Err(_) => continue,
-            }
-            match list.len().checked_sub(2) {
-                Some(last) if last > 0 && list[last] + list[last + 1] == address => {
-                    list[last + 1] += bytes;
-                }
-                _ => list.extend([address, bytes]),
-            }
-        }
-        list[0] = (list.len() as u64 - 1) / 2;
-        self.leaving.sent.extend(pages);
-        if !socket::send(agent, &list, None) {
-            // Nobody drops them. If the agent is there still, it ends the program now.
-            self.agent = None;
-        }
-    }
-
-    /// Hears the agent: pages that left are gone.
-    fn hear(&mut self, store: &mut Store) -> bool {
-        let mut word = [0; 1];
-        let packet = match &self.agent {
-            _ if self.is_ending => return false,
-            Some(agent) => socket::receive(agent, &mut word),
-            // A list could not be sent.
-            None if !self.leaving.is_empty() => Packet::End,
-            None => return false,
-        };
-        match packet {
-            Packet::Nothing => return false,
-            // An agent sends no descriptors.
-            Packet::End | Packet::Cut => {
-                self.is_ending = true;
-                self.leaving = Leaving::default();
-                self.pages.set_room(UNBOUNDED, store.now());
-            }
-            Packet::Words(..) => self.leaving.sent.clear(),
-        }
-        self.release(store);
-        true
-    }
-
     /// Installs zeros at a page. One on its way out gets them when it is gone: the agent would drop
     /// them, and what was written to them meanwhile. Nobody waits for that here, since a stopped
     /// program has no agent that answers, and others are served by this handler.
     fn zero(&mut self, page: u32, store: &mut Store) {
-        if self.leaving.has(page) || self.put_off.is_some() {
+        if self.leaving.holds(page) || self.put_off.is_some() {
             self.held_zeros.push(page);
             return self.flush();
         }
@@ -358,7 +276,13 @@ impl Space {
         if page == 0 && !is_put_off {
             return self.doorbell(store);
         }
-        if is_put_off || self.leaving.has(page) {
+        let is_missing = matches!(fault.cause, Cause::Missing { .. });
+        let may_come = is_missing && !self.pages.is_resident(page);
+        let is_held = match may_come {
+            true => self.leaving.holds(page),
+            false => self.leaving.has(page),
+        };
+        if is_put_off || is_held {
             // A thread that takes signals faults again while it waits.
             if !self.held_faults.contains(&fault) {
                 self.held_faults.push(fault);
@@ -422,8 +346,8 @@ impl Space {
                 Action::Unprotect(page) => self.change(Change::Protect(page, false), store),
                 Action::Drop(page) if self.forgetting == Some(page) => {}
                 Action::Drop(page) => {
-                    self.leaving.pending.push(page);
-                    if self.leaving.pending.len() >= wire::RANGES_MAX {
+                    self.leaving.enter(page);
+                    if self.leaving.is_batch() {
                         self.flush();
                     }
                 }
@@ -485,7 +409,7 @@ impl Space {
 
     /// A read or a write has ended.
     pub fn end(&mut self, page: u32, purpose: Purpose, end: Done, store: &mut Store) {
-        let is_early = purpose == Purpose::Read && self.leaving.has(page);
+        let is_early = purpose == Purpose::Read && self.leaving.holds(page);
         if (is_early || self.put_off.is_some()) && !self.is_dead {
             self.held_ends.push((page, purpose, end));
             return self.flush();
@@ -525,6 +449,7 @@ impl Space {
 
 mod change;
 mod forks;
+mod leaving;
 mod refused;
 mod requests;
 #[cfg(test)]

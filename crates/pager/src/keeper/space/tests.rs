@@ -6,9 +6,11 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGua
 use std::thread;
 use std::time::{Duration, Instant};
 
-use cenote_volume::Volume;
+use cenote_preload::wire;
+use cenote_volume::{PAGE_BYTES, Volume};
 
 use super::super::slots::Slots;
+use super::super::socket::{self, Packet};
 use super::super::store::untag;
 use super::requests::FORGET_MAX;
 use super::*;
@@ -216,7 +218,7 @@ fn a_page_that_comes_before_its_fault_is_heard_loses_no_write() {
     }
     // The first page goes; its agent has not said so when it is read again.
     program.space.set_room(8, &mut program.store);
-    program.until(|space| space.leaving.sent.contains(&1));
+    program.until(|space| space.leaving.is_sent(1));
     program.fault(&[1]);
     program.until(|space| space.held_ends.iter().any(|(page, ..)| *page == 1));
     // It is gone, and a thread is there before the agent has said so.
@@ -251,7 +253,7 @@ fn a_stopped_agent_holds_up_who_waits_for_its_pages_alone() {
         program.touch(page, (page > 4).then_some(1));
     }
     program.space.set_room(8, &mut program.store);
-    program.until(|space| [1, 2].iter().all(|page| space.leaving.sent.contains(page)));
+    program.until(|space| [1, 2].iter().all(|page| space.leaving.is_sent(*page)));
     program.space.set_room(UNBOUNDED, &mut program.store);
     let (first, second) = (program.word(1), program.word(2));
     // The agent is stopped while zeros are wanted of a page on its way out. It goes on in the end,
@@ -446,3 +448,4 @@ fn a_program_that_forks_for_long_holds_up_nobody_and_loses_nothing() {
 }
 
 mod forks;
+mod leaving;

@@ -3,7 +3,7 @@
 use super::*;
 
 /// Forks this process, and has the child ask at its doorbell who it is: its exit code.
-fn fork_and_ask(doorbell: usize) -> thread::JoinHandle<i32> {
+pub(super) fn fork_and_ask(doorbell: usize) -> thread::JoinHandle<i32> {
     thread::spawn(move || {
         let flags = libc::c_long::from(libc::SIGCHLD);
         // SAFETY: the child reads a word and ends. Not by libc's own call, which holds the locks of

@@ -8,6 +8,8 @@
 //! Clean  --chosen--> Stored                     dropped without a write
 //! Dirty  --chosen--> Cleaning --written--> Stored
 //! Cleaning --write fault--> Redirtied --written--> Dirty
+//! Fetching --failed--> Lost                     poisoned
+//! Lost   --again--> Retried --read--> Stored    not poisoned any more; or Lost, when it fails
 //! ```
 //! Clean and Cleaning pages are write-protected, so that the first write is a fault; reads of them
 //! go on. A page is dropped only when it is protected and the store has its bytes.
@@ -24,6 +26,7 @@ use crate::queues::Queues;
 use crate::rooms::ROOM_MIN;
 use crate::stream::{RUN_MAX, Streams};
 pub use action::{Action, Arrival, WrittenAs};
+use lost::LostPages;
 
 /// Writes under way at once. Arbitrary: enough to fill a network, and few beside a volume's queue.
 pub const WRITES_MAX: u32 = 64;
@@ -58,8 +61,10 @@ enum State {
     Redirtied,
     /// Discarded, and being erased.
     Erasing,
-    /// Nobody has its bytes.
+    /// Nobody has its bytes, or nobody who has them answers: poisoned.
     Lost,
+    /// Lost, and being read again.
+    Retried,
 }
 
 #[derive(Clone, Copy)]
@@ -91,6 +96,7 @@ pub struct Pages {
     arrived_at: Duration,
     /// Nothing is written before.
     retry_at: Duration,
+    lost: LostPages,
     counters: Counters,
 }
 
@@ -119,6 +125,7 @@ impl Pages {
             progress_at: Duration::ZERO,
             arrived_at: Duration::ZERO,
             retry_at: Duration::ZERO,
+            lost: LostPages::default(),
             counters: Counters::default(),
         }
     }
@@ -209,7 +216,12 @@ impl Pages {
                 self.wait(page, to_write);
             }
             // It came after what it asks for; or it finds out that the page is lost.
-            State::Clean | State::Cleaning | State::Dirty | State::Redirtied | State::Lost => {
+            State::Clean
+            | State::Cleaning
+            | State::Dirty
+            | State::Redirtied
+            | State::Lost
+            | State::Retried => {
                 self.actions.push_back(Action::Wake(page));
             }
         }
@@ -293,7 +305,13 @@ impl Pages {
                 }
                 self.leave();
                 self.set(page, State::Lost);
+                self.lost.enter(page, now);
                 Arrival::Poison
+            }
+            State::Retried => {
+                self.leave();
+                self.retried(page, is_read, now);
+                Arrival::Ignore
             }
             State::FetchingToWrite => {
                 self.settle(page, State::Dirty);
@@ -397,8 +415,14 @@ impl Pages {
             }
             State::Stored | State::Lost => {
                 // A lost page is out of the memory only when its poison is.
+                self.lost.leave(page);
                 self.actions.push_back(Action::Drop(page));
                 self.erase(page);
+            }
+            State::Retried => {
+                self.lost.end();
+                self.actions.push_back(Action::Drop(page));
+                self.set(page, State::Void);
             }
             State::Clean | State::Dirty => {
                 self.leave();
@@ -528,6 +552,7 @@ impl Pages {
 
 mod action;
 mod copy;
+mod lost;
 mod room;
 #[cfg(test)]
 mod tests;

@@ -248,8 +248,9 @@ impl Space {
             return is_busy;
         }
         self.looked_at = store.now();
-        if self.pages.deadline(self.looked_at).is_none() {
-            self.pages.tick(self.looked_at);
+        self.pages.look(self.looked_at);
+        if self.is_bounded() {
+            self.pages.retry_lost(self.looked_at);
         }
         self.act(store);
         is_busy | self.go_on_forgetting(store)
@@ -345,6 +346,7 @@ impl Space {
                 Action::Protect(page) => self.change(Change::Protect(page, true), store),
                 Action::Unprotect(page) => self.change(Change::Protect(page, false), store),
                 Action::Drop(page) if self.forgetting == Some(page) => {}
+                Action::Unpoison(page) => self.leaving.enter_poisoned(page),
                 Action::Drop(page) => {
                     self.leaving.enter(page);
                     if self.leaving.is_batch() {

@@ -24,6 +24,7 @@ impl Pages {
             progress_at: self.progress_at,
             arrived_at: self.arrived_at,
             retry_at: self.retry_at,
+            lost: self.lost.copied(self.pages.iter().map(|page| page.state)),
             counters: Counters::default(),
         };
         let mut writable = Vec::new();
@@ -31,6 +32,7 @@ impl Pages {
             let next = match self.pages[page as usize].state {
                 State::Empty | State::Stored | State::Lost => continue,
                 State::Fetching | State::FetchingToWrite | State::Ahead => State::Stored,
+                State::Retried => State::Lost,
                 State::Zeroing => State::Empty,
                 State::Void | State::Erasing => {
                     copy.pages[page as usize].is_stored = false;

@@ -30,7 +30,10 @@ impl Space {
                 continue;
             }
             // Those that are writable by the books get a fault at a write, and become so.
-            let (pages, _) = self.pages.copied();
+            let (mut pages, _) = self.pages.copied();
+            for page in self.leaving.poisoned() {
+                pages.stays_poisoned(page);
+            }
             let mut shared = store.slots();
             let slots = (0..self.layout.count())
                 .map(|page| match pages.is_stored(page) {

@@ -25,6 +25,8 @@ pub(super) struct Leaving {
     pending: VecDeque<u32>,
     /// The others, which it is told of.
     sent: Vec<u32>,
+    /// Those that are poisoned.
+    poisoned: HashSet<u32>,
 }
 
 impl Leaving {
@@ -59,6 +61,17 @@ impl Leaving {
         }
     }
 
+    /// The same of a page that is poisoned.
+    pub fn enter_poisoned(&mut self, page: u32) {
+        self.poisoned.insert(page);
+        self.enter(page);
+    }
+
+    /// Pages that are poisoned until they are gone.
+    pub fn poisoned(&self) -> impl Iterator<Item = u32> {
+        self.poisoned.iter().copied()
+    }
+
     /// What the agent is to be told next, in the order of the pages.
     fn next_batch(&self) -> Vec<u32> {
         let mut pages: Vec<u32> = self
@@ -81,6 +94,7 @@ impl Leaving {
     fn end_batch(&mut self) {
         for page in self.sent.drain(..) {
             self.all.remove(&page);
+            self.poisoned.remove(&page);
         }
     }
 

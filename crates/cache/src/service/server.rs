@@ -167,7 +167,7 @@ impl Server {
             fds.push(fd);
             is_short |= wants_write;
         }
-        let patience = self.manager.owner.due(now).since(now);
+        let patience = self.manager.due(now).since(now);
         let patience = if is_short { SHORT } else { patience };
         wait(&fds, Some(patience))?;
         self.waker.clear();

@@ -120,6 +120,7 @@ impl Owner {
         for host in &mut self.hosts {
             host.shift_silence(shift);
         }
+        shift(&mut self.cut_off_until);
         self.clients.shift(shift);
         for renewing in self.renewing.values_mut() {
             shift(&mut renewing.asked_at);

@@ -2,6 +2,8 @@
 
 #[path = "service/leadership.rs"]
 mod leadership;
+#[path = "service/other_managers.rs"]
+mod other_managers;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -59,6 +61,8 @@ struct World {
     folder: tempfile::TempDir,
     key: ClusterKey,
     hosts: Vec<HostConfig>,
+    /// Identity of the cache.
+    cache: u128,
     manager: Option<Running<End>>,
     daemons: Vec<Running<()>>,
 }
@@ -94,6 +98,7 @@ impl World {
             folder,
             key,
             hosts: configs,
+            cache: 0xcac4e,
             manager: None,
             daemons,
         };
@@ -121,7 +126,7 @@ impl World {
         claim: Claim,
     ) -> Result<(), StartError> {
         let settings = Settings {
-            cache: 0xcac4e,
+            cache: self.cache,
             slab_bytes: SLAB_BYTES,
             slabs_per_region: 2,
             copies: 1,

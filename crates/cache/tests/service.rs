@@ -22,8 +22,8 @@ use cenote_cache::service::{
     Cache, CallError, Claim, Config, End, Options, Server, StartError, Supply, Terms, ask,
 };
 use cenote_fabric::{
-    Address, ClientId, ClusterKey, Connector, Error, Hello, Incoming, Session, Waker, connector,
-    wait,
+    Address, ClientId, ClusterKey, Connector, Error, Hello, Incoming, Listen, Listener, Session,
+    Waker, connector, wait,
 };
 use cenote_host::Daemon;
 use cenote_test_kit::host_config;

@@ -13,6 +13,7 @@ use cenote_fabric::{
 };
 
 use super::message::{ANSWER_BYTES_MAX, KNOWN_MAX, Refusal, ToClient, ToManager, VERSION};
+use super::server::SIGN_AFTER;
 use crate::links::{Caller, Dial, Threads};
 
 /// What came of the manager, for the handle.
@@ -53,6 +54,8 @@ pub struct Correspondent {
     slab_bytes: u64,
     /// The cache, and the last of its managers that this heard of.
     followed: Option<(u128, u64)>,
+    /// Since when it has asked for a lease and heard nothing, on this connection.
+    unheard_since: Option<Time>,
 }
 
 enum State {
@@ -71,6 +74,13 @@ const RETRY: Duration = Duration::from_millis(100);
 /// Between two wishes for a lease, while there is one and while there is none.
 const ALIVE: Duration = Duration::from_millis(500);
 const UNLEASED: Duration = Duration::from_millis(100);
+/// A manager that says nothing for so long to who asks for a lease is stopped, or hangs: the next one may be at
+/// another address.
+const SILENCE: Duration = Duration::from_secs(10);
+const _: () = assert!(
+    SILENCE.as_secs() > 2 * SIGN_AFTER.as_secs(),
+    "one that grants no lease and goes on says something before"
+);
 /// Most troubles that wait to be told: the manager compares books of a host once.
 const TROUBLED_MAX: usize = 64;
 
@@ -98,6 +108,7 @@ impl Correspondent {
             answers: BTreeMap::new(),
             slab_bytes: 0,
             followed: None,
+            unheard_since: None,
         }
     }
 
@@ -207,6 +218,7 @@ impl Correspondent {
             };
             match session.receive() {
                 Ok(Some(Incoming::Message(bytes))) => {
+                    self.unheard_since = None;
                     match ToClient::decode(&bytes, self.slab_bytes) {
                         Ok(message) => self.take(now, message, told),
                         Err(error) => {
@@ -216,10 +228,19 @@ impl Correspondent {
                     }
                 }
                 Ok(Some(_)) => {}
+                Ok(None) if self.is_unheard(now) => {
+                    tracing::warn!("the manager says nothing");
+                    return self.lose(now);
+                }
                 Ok(None) => return,
                 Err(_) => return self.lose(now),
             }
         }
+    }
+
+    fn is_unheard(&self, now: Time) -> bool {
+        self.unheard_since
+            .is_some_and(|since| now.since(since) >= SILENCE)
     }
 
     fn take(&mut self, now: Time, message: ToClient, told: &mut Vec<Told>) {
@@ -272,6 +293,7 @@ impl Correspondent {
         self.state = State::Down {
             retry_at: now.after(RETRY),
         };
+        self.unheard_since = None;
         self.answers.clear();
         self.unanswered.extend(std::mem::take(&mut self.asked));
     }
@@ -322,6 +344,7 @@ impl Correspondent {
         let alive = ToManager::Alive { asked_at: now.0 };
         if now.since(self.asked_at) >= pause && say(&alive) {
             self.asked_at = now;
+            self.unheard_since.get_or_insert(now);
         }
     }
 
@@ -338,6 +361,7 @@ impl Correspondent {
         match session.send(&join).and_then(|()| session.send(&alive)) {
             Ok(()) => {
                 self.asked_at = now;
+                self.unheard_since.get_or_insert(now);
                 self.state = State::Joined(session);
             }
             Err(_) => self.lose(now),
@@ -464,6 +488,30 @@ mod tests {
         said.0.lock().unwrap().most = 10;
         manager.leave();
         assert_eq!(said.0.lock().unwrap().said, []);
+    }
+
+    #[test]
+    fn a_manager_that_says_nothing_to_who_asks_for_a_lease_is_left() {
+        let said = Said::says([]);
+        let mut manager = correspondent();
+        manager.state = State::Strange(Box::new(said.clone()));
+        let mut is_there_after = |seconds: u64| {
+            let now = Time(1).after(Duration::from_secs(seconds));
+            manager.receive(now, &mut Vec::new());
+            manager.send(now, true);
+            manager.is_connected()
+        };
+        assert!((0..10).all(&mut is_there_after));
+        // Whatever it says, it is there; what counts is since when it was asked next.
+        let lease = ToClient::Lease { asked_at: 0 };
+        said.0.lock().unwrap().comes.push_back(lease.clone());
+        assert!((10..20).all(&mut is_there_after));
+        said.0.lock().unwrap().comes.push_back(lease.clone());
+        assert!(is_there_after(20));
+        // Nobody polled it for long: its answer has waited.
+        said.0.lock().unwrap().comes.push_back(lease);
+        assert!((1000..1010).all(&mut is_there_after));
+        assert!(!is_there_after(1010));
     }
 
     #[test]

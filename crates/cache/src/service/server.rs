@@ -10,6 +10,7 @@
 
 mod checkpoints;
 mod clients;
+mod flow;
 mod herald;
 mod leadership;
 mod questions;
@@ -34,6 +35,7 @@ use clients::Connected;
 use herald::Herald;
 use leadership::{Leadership, Stand};
 
+pub(super) use flow::SIGN_AFTER;
 #[cfg(test)]
 pub(super) use leadership::Proof;
 pub use leadership::{Agreement, Claim, Claimed, PROOF_LEASE};

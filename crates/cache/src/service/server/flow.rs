@@ -41,8 +41,9 @@ impl Flow {
             self.unheard_since = None;
         }
         self.blocked_since = match (sent, self.blocked_since) {
-            (Sent::Blocked, Some(since)) => Some(since),
-            (Sent::Blocked, None) => Some(now),
+            // It reads, however slowly.
+            (Sent::Blocked, Some(since)) if !has_said => Some(since),
+            (Sent::Blocked, _) => Some(now),
             (Sent::All | Sent::Held, _) => None,
         };
     }
@@ -65,6 +66,28 @@ mod tests {
 
     fn at(seconds: u64) -> Time {
         Time(7).after(Duration::from_secs(seconds))
+    }
+
+    #[test]
+    fn one_that_reads_slowly_is_not_cut_off() {
+        let mut flow = Flow::default();
+        for minute in 0..60 {
+            let minute = minute * 60;
+            for seconds in [0, 9, 18, 27, 36, 45, 54] {
+                // One message goes out, and the next finds no room again.
+                flow.note_sent(at(minute + seconds), Sent::Blocked, true);
+                assert!(!flow.is_stuck(at(minute + seconds + 9)));
+            }
+        }
+        // It reads no more.
+        let last = 59 * 60 + 54;
+        for seconds in 1..=10 {
+            flow.note_sent(at(last + seconds), Sent::Blocked, false);
+            assert!(!flow.is_stuck(at(last + seconds)), "{seconds}");
+        }
+        assert!(flow.is_stuck(at(last + 11)));
+        flow.note_sent(at(last + 11), Sent::All, true);
+        assert!(!flow.is_stuck(at(last + 100)));
     }
 
     #[test]

@@ -224,6 +224,7 @@ impl HostLink {
 
     /// It is of no use to this cache; asked again much later.
     pub fn leave_out(&mut self, now: Time) {
+        self.go_down(now);
         self.state = State::Down {
             retry_at: now.after(RECONNECT * 60),
         };

@@ -106,3 +106,26 @@ fn a_host_whose_next_process_does_not_come_has_ended_whatever_it_said() {
     drive(&mut manager, now, Duration::from_secs(2), true);
     assert_eq!(manager.owner.entries()[0].losses, 1);
 }
+
+#[test]
+fn a_host_with_other_slabs_is_left_alone() {
+    let host = Host::default();
+    let mut manager = running(&host);
+    let now = Time(1).after(Duration::from_secs(1));
+    manager.step(now);
+    // It says so while a ping is under way.
+    let other = Reply::Free {
+        slab_bytes: SLAB_BYTES * 2,
+        slabs_total: 100,
+        slabs_free: 100,
+        domain: "d".to_owned(),
+    };
+    host.answers.lock().unwrap().push_front(other);
+    let dials = || host.dials.load(Ordering::Relaxed);
+    let before = dials();
+    let now = drive(&mut manager, now, Duration::from_secs(29), true);
+    assert!(manager.hosts().all(|(_, is_up)| !is_up));
+    assert_eq!(dials(), before);
+    drive(&mut manager, now, Duration::from_secs(2), true);
+    assert_eq!(dials(), before + 1, "it may have others by now");
+}

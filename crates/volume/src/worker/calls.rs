@@ -45,7 +45,9 @@ impl Worker {
     /// Writes `bytes` at `offset`, to the acknowledgement of every member.
     ///
     /// # Errors
-    /// Why not every byte could be written; pages of the range then hold old or new bytes, or are lost.
+    /// Why not every byte could be written; pages of the range then hold old or new bytes, or are lost. After
+    /// [`IoError::Lost`] the worker may still have some of them to write: it does so in later calls, once
+    /// hosts answer again.
     pub fn write(&mut self, offset: u64, bytes: &[u8]) -> Result<(), IoError> {
         // The pointer is only read through for a write.
         self.run(Slot::new(
@@ -184,7 +186,7 @@ impl Worker {
         self.start(number, slot);
         let mut turns = 0;
         // Nobody polls when a write has returned: what was acknowledged early lands first.
-        while !self.requests.is_over(number) || (!self.engine.path.landing.is_empty() && !is_read) {
+        while !self.requests.is_over(number) || (self.engine.is_landing() && !is_read) {
             turns += 1;
             self.turn(self.wait_of(turns));
         }

@@ -78,7 +78,7 @@ impl Read {
         let (flights, claims) = (&path.core.pages.flights, &path.core.pages.claims);
         let flight = flights.find(claims, page.number);
         let Some(flight) = flight.filter(|_| !page.is_scrub()) else {
-            return Next::Park;
+            return page.meet_claim(&path.core);
         };
         // Under its writer's claim nobody moves it.
         page.locate(&path.core);

@@ -1,3 +1,4 @@
+mod out_of_reach;
 mod rig;
 
 use std::sync::atomic::Ordering;

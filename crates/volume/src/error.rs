@@ -2,11 +2,11 @@
 
 use std::io::ErrorKind;
 
-use crate::Scheme;
 use crate::integrity::TagsError;
 use crate::journal::JournalError;
 use crate::limits::WORKERS_MAX;
 use crate::marks::MarksError;
+use crate::{IoError, Scheme};
 
 /// Why a volume cannot be opened or changed.
 #[derive(Debug, thiserror::Error)]
@@ -89,6 +89,17 @@ pub enum VolumeError {
     Unreachable {
         /// Their names.
         hosts: String,
+    },
+    /// Writes that an earlier owner did not end cannot be completed now, and pages hold data that only they have.
+    #[error(
+        "{left} writes that were under way when the volume was last in use cannot be completed yet \
+         ({source}); start the hosts that are missing, or add memory, and try again"
+    )]
+    Unfinished {
+        /// Pages that they are of.
+        left: usize,
+        /// Why the first of them cannot be completed.
+        source: IoError,
     },
     /// Hosts that an earlier owner's slabs are on are none of those given, and without them data is lost.
     #[error("hosts {hosts} are not listed and have slabs that the volume needs")]

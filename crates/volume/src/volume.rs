@@ -30,7 +30,7 @@ use crate::scheme::Cut;
 use crate::status::VolumeStatus;
 use crate::wake::Wake;
 use crate::worker::Worker;
-use crate::{PAGE_BYTES, Scheme, VolumeError};
+use crate::{IoError, PAGE_BYTES, Scheme, VolumeError};
 use dialer::Dialled;
 
 /// Most bytes of a volume.
@@ -93,7 +93,8 @@ impl Volume {
     ///
     /// # Errors
     /// As [`Volume::open`]; `Journal`, `Marks`, `Foreign`, `Superseded`; `Unlisted`, where hosts are not
-    /// given without which it cannot be read; `Unreachable`, after which trying again is sensible. What was left is then as it was.
+    /// given without which it cannot be read; `Unreachable` and `Unfinished`, after which trying again is
+    /// sensible. What was left is then as it was, but for writes that were completed.
     pub fn open_kept(
         config: VolumeConfig,
         kept: Kept,
@@ -170,6 +171,9 @@ impl Volume {
     }
 
     /// Does again the writes that the last owner did not end.
+    ///
+    /// # Errors
+    /// `Unfinished`: some cannot be done now, and nothing may be written before they are.
     fn redo(&self) -> Result<(), VolumeError> {
         let unfinished = self.unfinished();
         if unfinished.is_empty() {
@@ -178,7 +182,16 @@ impl Volume {
         let mut worker = self.worker()?;
         let mut redone = 0;
         for write in &unfinished {
-            redone += usize::from(worker.redo(*write).is_ok());
+            match worker.redo(*write) {
+                Ok(()) => redone += 1,
+                Err(IoError::Closed) => return Err(VolumeError::Closed),
+                Err(source @ (IoError::Lost | IoError::NoSpace)) => {
+                    let left = self.unfinished().len();
+                    return Err(VolumeError::Unfinished { left, source });
+                }
+                // Marked: it will never be.
+                Err(_) => {}
+            }
         }
         tracing::info!(
             listed = unfinished.len(),

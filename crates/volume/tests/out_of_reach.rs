@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use cenote_fabric::{Address, Error, Incoming};
 use cenote_volume::{
     Done, Health, IoError, Mode, Op, PAGE_BYTES, REQUESTS_MAX, Request, Resilience, Volume,
-    VolumeConfig, Worker,
+    VolumeConfig, VolumeError, Worker,
 };
 use support::guard::{Guard, Guarded};
 use support::tardy::Tardy;
@@ -84,6 +84,10 @@ impl Link {
 
     fn open(&self) -> Volume {
         Volume::open(self.config(), self.connector()).unwrap()
+    }
+
+    fn open_kept(&self) -> Result<Volume, VolumeError> {
+        Volume::open_kept(self.config(), self.cluster.kept(), self.connector())
     }
 
     /// Has a write be under way of which the tardy hosts have taken nothing; what is known of its end by then.
@@ -217,4 +221,33 @@ fn writes_behind_writes_that_hosts_keep_waiting_are_errors_too() {
     }
     worker.write(0, &page(0, 3)).unwrap();
     assert!(read(&mut worker, 0) == page(0, 3));
+}
+
+#[test]
+fn a_write_that_could_not_be_redone_yet_is_redone_by_the_next_owner() {
+    let link = Link::new(in_mode("rs:2+1", Mode::EcOnly, 0), 1);
+    let volume = link.open_kept().unwrap();
+    let mut worker = volume.worker().unwrap();
+    worker.write(0, &page(0, 1)).unwrap();
+    let done = link.begin_write(&mut worker, 0, page(0, 2));
+    assert_eq!(done[0].result, Ok(()));
+    worker.abandon();
+    volume.detach();
+    // The link goes while the next owner is at it.
+    let opened = std::thread::scope(|scope| {
+        let opening = scope.spawn(|| link.open_kept().map(|_| ()));
+        let held = || link.tardy.held_writes.load(Ordering::Acquire);
+        wait_until(|| held() == 2, || format!("{} writes held", held()));
+        link.cut.0.store(true, Ordering::SeqCst);
+        opening.join().unwrap()
+    });
+    assert!(
+        matches!(opened, Err(VolumeError::Unfinished { left: 1, .. })),
+        "{opened:?}"
+    );
+    link.cut.0.store(false, Ordering::SeqCst);
+    link.tardy.holds_writes.store(false, Ordering::Release);
+    let volume = link.open_kept().unwrap();
+    assert_eq!(volume.status().unwrap().torn_pages, 0);
+    assert!(read(&mut volume.worker().unwrap(), 0) == page(0, 2));
 }

@@ -275,6 +275,10 @@ impl Write {
             if is_backed || stripe.is_some_and(Stripe::is_awaited) {
                 return Some(self.hold(page, path));
             }
+            if page.is_redo() {
+                // Its extent is given up, and mapped again: the page is whole there.
+                return Some(Next::Park);
+            }
             return Some(Next::End(Err(IoError::Lost)));
         };
         let same = before.map_or(0, |before| unchanged_members(&before, stripe));

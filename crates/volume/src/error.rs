@@ -58,6 +58,19 @@ pub enum VolumeError {
         /// The scheme asked for.
         scheme: Scheme,
     },
+    /// The slabs that hold its data are too small for the size that it is to have.
+    #[error(
+        "size {size_bytes}: the volume has data in slabs of {slab_bytes} bytes, and can have at most \
+         {size_bytes_max} bytes with these"
+    )]
+    Outgrown {
+        /// The size asked for.
+        size_bytes: u64,
+        /// The most that is possible.
+        size_bytes_max: u64,
+        /// Size of its slabs.
+        slab_bytes: u64,
+    },
     /// Pages cannot be cut so while the volume is open.
     #[error(
         "{to} has another K than {from}: K cannot change while another change of K is in progress, \

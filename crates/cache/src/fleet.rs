@@ -17,6 +17,7 @@
 
 mod kept;
 mod planner;
+mod presence;
 #[cfg(test)]
 mod tests;
 
@@ -86,8 +87,6 @@ pub enum Action {
 pub const USE_LIMIT: Duration = Duration::from_secs(60);
 /// One that was in use and is out of reach for so long is given back, once its regions are given up.
 pub const DOWN_LIMIT: Duration = Duration::from_secs(10);
-/// What a machine does not lend for so long is not counted on any more.
-const SHORT_LIMIT: Duration = Duration::from_secs(10);
 /// Between two tries to give a machine back; doubles up to [`PENALTY_MAX`].
 const AGAIN: Duration = Duration::from_secs(1);
 /// What was wrong with a provider is told for as long at least.
@@ -166,6 +165,8 @@ pub struct Fleet {
     futile: BTreeMap<Types, Price>,
     actions: VecDeque<Action>,
     is_changed: bool,
+    /// The last time that anybody looked how hosts stand.
+    looked_at: Time,
     /// Prices are being read for the look for cheaper machines that is due, ...
     is_awaited: bool,
     /// ... and were read.
@@ -224,6 +225,7 @@ impl Fleet {
             futile: BTreeMap::new(),
             actions: VecDeque::new(),
             is_changed: true,
+            looked_at: now,
             is_awaited: false,
             is_fresh: false,
         }
@@ -428,82 +430,10 @@ impl Fleet {
         summary: &dyn Fn(HostIndex) -> HostSummary,
         demand: Demand,
     ) {
+        self.note_time(now);
         self.note_summaries(now, summary, demand);
         self.release_again(now);
         self.plan(now, summary, demand);
-    }
-
-    /// Notes which machines are there, and gives back those that are empty or gone.
-    fn note_summaries(
-        &mut self,
-        now: Time,
-        summary: &dyn Fn(HostIndex) -> HostSummary,
-        demand: Demand,
-    ) {
-        // Who reaches none of its machines may be cut off itself: then nothing is given back for its silence.
-        let is_up =
-            |one: &Held| matches!(one.phase, Phase::Used { host, .. } if summary(host).is_up);
-        let is_connected = self.machines.values().any(is_up);
-        let mut gone = Vec::new();
-        for (&order, one) in &mut self.machines {
-            let Phase::Used {
-                host,
-                use_until,
-                was_up,
-                down_since,
-                is_surplus,
-                short,
-            } = &mut one.phase
-            else {
-                continue;
-            };
-            let there = summary(*host);
-            if there.is_up {
-                *down_since = None;
-                if !std::mem::replace(was_up, true)
-                    && self.penalties.remove(&one.kept.machine_type).is_some()
-                {
-                    self.troubles.remove(&one.kept.provider);
-                }
-                let room = u64::from(there.slabs) * self.shape.slab_bytes;
-                if there.is_leaving {
-                    // It lends nothing new, and all of it again if it stays.
-                    *short = None;
-                } else if let Some(room) = lasting_room(now, short, room, one.kept.memory_bytes) {
-                    let what = format!("lends {} of {} bytes", room, one.kept.memory_bytes);
-                    self.troubles.insert(machine_trouble(order), what);
-                    one.kept.memory_bytes = room;
-                    self.is_changed = true;
-                }
-            } else if *was_up {
-                down_since.get_or_insert(now);
-            }
-            let is_unused = !*was_up && now >= *use_until;
-            let is_down = down_since.is_some_and(|since| now.since(since) >= DOWN_LIMIT);
-            let is_done =
-                (*is_surplus || there.is_leaving || demand.regions == 0) && there.is_empty;
-            let is_down = is_down && is_connected && (there.has_ended || there.is_empty);
-            if is_unused && there.is_empty {
-                let why = format!("machine {} does not come into use", one.kept.id);
-                gone.push((order, *host, Some(why)));
-            } else if is_done || is_down {
-                gone.push((order, *host, None));
-            } else if *is_surplus && !there.is_leaving {
-                // It may wait for the journal since the tick before.
-                let is_it = |action: &Action| matches!(action, Action::Empty(of) if of == host);
-                if !self.actions.iter().any(is_it) {
-                    self.actions.push_back(Action::Empty(*host));
-                }
-            }
-        }
-        for (order, host, why) in gone {
-            self.troubles.remove(&machine_trouble(order));
-            self.actions.push_back(Action::Drop(host));
-            match why {
-                Some(why) => self.handle_no_machine(now, order, None, &why),
-                None => self.begin_release(now, order),
-            }
-        }
     }
 
     /// Forgets what was wrong with providers whose machines are not needed, and can be tried again, once
@@ -579,21 +509,4 @@ impl Fleet {
         });
         now.unwrap_or(Price::from_micros(kept.price_micros))
     }
-}
-
-/// What a machine lends for good, once that is less than was asked for.
-fn lasting_room(
-    now: Time,
-    short: &mut Option<(Time, u64)>,
-    room: u64,
-    asked_for: u64,
-) -> Option<u64> {
-    if room >= asked_for {
-        *short = None;
-        return None;
-    }
-    // Slabs on their way to or from it are counted late: what counts is the most.
-    let (since, most) = short.get_or_insert((now, room));
-    *most = room.max(*most);
-    (now.since(*since) >= SHORT_LIMIT).then_some(*most)
 }

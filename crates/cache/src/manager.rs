@@ -242,6 +242,16 @@ impl Manager {
             .chain(checkpoint)
     }
 
+    /// When it wants to be stepped although nothing comes.
+    #[must_use]
+    pub fn due(&self, now: Time) -> Time {
+        let links = self.hosts.iter().filter_map(|host| host.due(now));
+        links
+            .chain([self.owner.due(now)])
+            .min()
+            .expect("one at least")
+    }
+
     /// Which of the cache's owners it drives.
     #[must_use]
     pub fn epoch(&self) -> u64 {
@@ -291,7 +301,7 @@ impl Manager {
                 link.begin(session, &own, now);
             }
             Err(error) => {
-                let has_ended = host::is_nobody_there(&error);
+                let has_ended = host::is_nobody_there(&error) && !link.is_returning(now);
                 link.go_down(now);
                 if has_ended {
                     self.owner.handle_host_ended(now, host);
@@ -382,11 +392,14 @@ impl Manager {
             Reply::Unmapped { window } if self.owner.uses(host, window) => {
                 self.hosts[host].compare_again();
             }
+            Reply::HandsOver { back_within_ms } => {
+                let back_within = Duration::from_millis(back_within_ms.into());
+                self.hosts[host].await_return(now, back_within);
+            }
             Reply::CheckActivity { .. }
             | Reply::Unmapped { .. }
             | Reply::Status(_)
-            | Reply::Reclaim { .. }
-            | Reply::HandsOver { .. } => {}
+            | Reply::Reclaim { .. } => {}
         }
         self.carry_out(now);
     }

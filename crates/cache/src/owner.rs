@@ -119,6 +119,8 @@ pub struct Owner {
     is_wary: bool,
     /// The last time that anything was concluded.
     looked_at: Time,
+    /// The last time at which no host was up.
+    cut_off_until: Time,
     /// Regions that a checkpoint has, and of when.
     saved: BTreeMap<u32, u64>,
     outdated: Outdated,
@@ -154,6 +156,7 @@ impl Owner {
             recording: None,
             is_wary: false,
             looked_at: now,
+            cut_off_until: now,
             saved: BTreeMap::new(),
             outdated: Outdated::default(),
         }

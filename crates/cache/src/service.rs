@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `server` | the manager's process: owner, journal, clients |
 //! | `server/leadership` | whether the manager can prove that no other one followed it |
+//! | `server/flow` | whether a client reads what it is told, and hears anything |
 //! | `server/herald` | words to hosts about slabs, for procedures |
 //! | `journal` | what one manager leaves to the next |
 //! | `outbox` | what a client is still to be told, bounded |

@@ -2,6 +2,8 @@
 
 #[path = "service/leadership.rs"]
 mod leadership;
+#[path = "service/other_managers.rs"]
+mod other_managers;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,8 +22,8 @@ use cenote_cache::service::{
     Cache, CallError, Claim, Config, End, Options, Server, StartError, Supply, Terms, ask,
 };
 use cenote_fabric::{
-    Address, ClientId, ClusterKey, Connector, Error, Hello, Incoming, Session, Waker, connector,
-    wait,
+    Address, ClientId, ClusterKey, Connector, Error, Hello, Incoming, Listen, Listener, Session,
+    Waker, connector, wait,
 };
 use cenote_host::Daemon;
 use cenote_test_kit::host_config;
@@ -59,6 +61,8 @@ struct World {
     folder: tempfile::TempDir,
     key: ClusterKey,
     hosts: Vec<HostConfig>,
+    /// Identity of the cache.
+    cache: u128,
     manager: Option<Running<End>>,
     daemons: Vec<Running<()>>,
 }
@@ -94,6 +98,7 @@ impl World {
             folder,
             key,
             hosts: configs,
+            cache: 0xcac4e,
             manager: None,
             daemons,
         };
@@ -121,7 +126,7 @@ impl World {
         claim: Claim,
     ) -> Result<(), StartError> {
         let settings = Settings {
-            cache: 0xcac4e,
+            cache: self.cache,
             slab_bytes: SLAB_BYTES,
             slabs_per_region: 2,
             copies: 1,

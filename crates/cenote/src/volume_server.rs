@@ -346,7 +346,9 @@ impl Serving {
                      {name}",
                     loaded.file.display()
                 ),
-                VolumeError::Beyond { .. } => format!("cenote volume resize {name} --size SIZE"),
+                VolumeError::Beyond { .. }
+                | VolumeError::Outgrown { .. }
+                | VolumeError::Size { .. } => format!("cenote volume resize {name} --size SIZE"),
                 VolumeError::Marks(_)
                 | VolumeError::Journal(_)
                 | VolumeError::Foreign

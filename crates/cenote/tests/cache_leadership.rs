@@ -7,9 +7,11 @@ use std::net::SocketAddr;
 use std::process::Command;
 use std::time::Instant;
 
+use cenote_cache::service::Cache;
+use cenote_fabric::{Address, ClusterKey};
 use cenote_kv_cluster::etcd::{EtcdServer, ServerError};
 use serde_json::Value;
-use support::cache_load::{CacheLoad, open};
+use support::cache_load::{CacheLoad, open, options};
 use support::gate::Gate;
 use support::market::{Market, PATIENCE, machine, used};
 use support::well::until;
@@ -164,4 +166,34 @@ fn a_manager_that_reaches_etcd_again_goes_on_with_what_it_had_put_off() {
     assert_eq!(whole["epoch"], 1, "{whole:#}");
     market.folder.run(&["cache", "delete", "c0"]).expect(0);
     assert_eq!(market.running(), Vec::<u32>::new(), "{}", market.log());
+}
+
+#[test]
+fn clients_of_a_manager_that_is_stopped_find_the_next_one() {
+    let types = machine("small", "cloud", 12, "1");
+    let market = Market::new(&types);
+    let Some((_beside, etcd, gate)) = gated_cache(&market) else {
+        return;
+    };
+    drop(open(market.folder.path(), "c0").expect("it is there"));
+    let elsewhere = copy(&market, &gate, &etcd, &types);
+    let socket = |folder: &Folder| Address::Shm(folder.path().join("caches/c0/socket"));
+    let both = vec![socket(&market.folder), socket(&elsewhere)];
+    let key = ClusterKey::load(&market.path("cluster.key")).expect("a key");
+    let cache = Cache::open(both, &key, &options(PATIENCE)).expect("its manager runs");
+    let all = 0..cache.len_bytes();
+    let mut load = CacheLoad::within(cache, all, 22);
+    load.fill();
+
+    let former = pid_of_manager(&market.folder);
+    signal(former, "STOP");
+    elsewhere.run(&["cache", "start", "c0"]).expect(0);
+    assert_eq!(load.check(), 0, "{:?}", load.error);
+    assert_eq!(load.failed, 0, "{:?}", load.error);
+    assert_eq!(load.cache.status().expect("it answers").epoch, 2);
+    drop(load);
+    signal(former, "CONT");
+    wait_ended(former);
+    elsewhere.run(&["cache", "delete", "c0"]).expect(0);
+    assert_eq!(market.running(), Vec::<u32>::new());
 }

@@ -229,6 +229,27 @@ fn with_two_copies_the_death_of_hosts_one_after_the_other_loses_nothing() {
 }
 
 #[test]
+fn hosts_that_are_upgraded_one_after_the_other_keep_a_cache_of_one_copy() {
+    let folder = up(3);
+    create(&folder, "1");
+    let mut load = CacheLoad::open(folder.path(), "c0", 8);
+    load.fill();
+    for host in ["h00", "h01", "h02"] {
+        folder.run(&["host", "upgrade", host]).expect(0);
+        load.run_for(Duration::from_millis(300));
+        until(&folder, "it goes on", is_whole);
+    }
+    assert_eq!(load.check(), 0);
+    assert!(load.told_lost().is_empty());
+    let after = status(&folder);
+    assert_eq!(
+        after["status"]["losses"],
+        Value::Array(Vec::new()),
+        "{after:#}"
+    );
+}
+
+#[test]
 fn a_host_that_is_drained_gives_its_regions_to_others_under_load() {
     let folder = up(4);
     create(&folder, "1");

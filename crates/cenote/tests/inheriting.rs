@@ -549,6 +549,21 @@ fn a_start_that_fails_leaves_slabs_with_the_service_manager() {
     assert!(manager.stored.is_empty(), "{:?}", manager.stored);
 }
 
+/// It is not started again by `Restart=on-failure`, to lend on a machine that goes away.
+#[test]
+fn a_notice_that_runs_out_ends_a_host_that_keeps_slabs_with_success() {
+    let folder = Folder::new();
+    let key = key_in(&folder);
+    let (mut host, address) = start(host_of(&folder, "tcp:127.0.0.1:0").arg("--keep-slabs"));
+    let mut client = Client::connect(&key, &address, 1);
+    lend(&mut client);
+    // Whether an answer comes before the end is a matter of chance.
+    let mut notice = Vec::new();
+    Request::Notice { within_ms: 1 }.encode(&mut notice);
+    client.session.send(&notice).unwrap();
+    assert_eq!(host.0.wait().unwrap().code(), Some(0));
+}
+
 #[test]
 fn without_a_service_manager_to_keep_slabs_they_are_given_up_and_that_is_said() {
     let folder = Folder::new();

@@ -77,6 +77,33 @@ fn a_named_volume_is_served_asked_about_resized_and_let_go() {
 }
 
 #[test]
+fn a_size_that_no_volume_can_have_is_refused_before_it_is_noted() {
+    let folder = Folder::new();
+    up(&folder);
+    let resize = |size| folder.run(&["volume", "resize", "v0", "--size", size]);
+    let beyond = folder
+        .run(&["volume", "create", "v0", "--size", "65T"])
+        .expect(2);
+    assert!(beyond.stderr.contains("at most 64T"), "{beyond:#?}");
+    folder.create_volume("v0", "8M", "rs:2+1");
+    let beyond = resize("65T").expect(2);
+    assert!(beyond.stderr.contains("at most 64T"), "{beyond:#?}");
+    let served = |serve: &dyn Fn(&mut Client)| {
+        let mut server = Server::start(&folder, &["--volume", "v0"]);
+        server.ready();
+        serve(&mut Client::connect(&folder.path().join("nbd"), "v0"));
+        assert_eq!(server.end(), Some(0));
+    };
+    served(&|client| client.write(4096, &[7; 4096]).expect("written"));
+    // Hosts lend slabs of 256 KiB here: a volume has 2^20 times 512 KiB at most.
+    let beyond = resize("3T").expect(1);
+    let says = "its slabs allow at most 512G";
+    assert!(beyond.stderr.contains(says), "{beyond:#?}");
+    resize("512G").expect(0);
+    served(&|client| assert_eq!(client.read(4096, 4096), Ok(vec![7; 4096])));
+}
+
+#[test]
 fn a_volume_has_one_server() {
     let folder = Folder::new();
     up(&folder);

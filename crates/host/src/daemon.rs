@@ -304,9 +304,10 @@ impl Daemon {
         Arc::clone(&self.beats)
     }
 
-    /// Serves until `stop` is set or it is drained and was to stop then; then refuses those who
-    /// wait, closes all connections and gives all memory back. Or until another process is to
-    /// take its place: then it leaves everything as it is, and may be called again.
+    /// Serves until `stop` is set, until it is drained and was to stop then, or until the time of a
+    /// notice is up; then refuses those who wait, closes all connections and gives all memory back.
+    /// Or until another process is to take its place, or `stop` is set on a host that keeps its
+    /// memory: then it leaves everything as it is, and may be called again.
     ///
     /// # Errors
     /// `Fabric`: the listener broke; the host is of no use any more.
@@ -327,7 +328,7 @@ impl Daemon {
             }
             if self.is_past_notice() {
                 self.shut_down();
-                break Ok(End::Stopped);
+                break Ok(End::NoticeOver);
             }
             if self.takes_leave() {
                 self.shut_down();

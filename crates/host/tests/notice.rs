@@ -86,6 +86,20 @@ fn a_host_ends_at_the_end_of_its_notice_whatever_is_lent() {
     assert_eq!(host.thread.join().unwrap(), End::Stopped);
 }
 
+/// Its caller would look for slabs to leave behind, and there are none.
+#[test]
+fn the_end_of_a_notice_is_told_from_a_stop_also_on_a_host_that_keeps_its_memory() {
+    let lab = Lab::new(Fabric::Tcp);
+    let mut daemon = Daemon::start(lab.config("h", 4)).unwrap();
+    daemon.keep_memory_at_stop(true);
+    let address = daemon.addresses()[0].clone();
+    let thread = std::thread::spawn(move || daemon.run(&AtomicBool::new(false)).unwrap());
+    let mut client = Client::connect(&lab.key, &address, 1).unwrap();
+    client.map(7, 0);
+    client.send(&Request::Notice { within_ms: 1 });
+    assert_eq!(thread.join().unwrap(), End::NoticeOver);
+}
+
 #[test]
 fn a_notice_by_request_is_withdrawn_and_the_host_lends_again() {
     for withdraws in [

@@ -25,7 +25,7 @@ pub struct Counters {
     pub write_failures: u64,
     /// Pages that went.
     pub drops: u64,
-    /// Pages whose bytes were lost.
+    /// Pages that could not be read when they were touched: their bytes were lost, or out of reach.
     pub lost: u64,
 }
 

@@ -318,9 +318,8 @@ impl Handler {
             }
         }
         self.looked_at = self.now();
-        if self.pages.deadline(self.looked_at).is_none() {
-            self.pages.tick(self.looked_at);
-        }
+        self.pages.look(self.looked_at);
+        self.pages.retry_lost(self.looked_at);
         self.act();
         is_busy
     }
@@ -375,7 +374,7 @@ impl Handler {
                 }
                 Action::Protect(page) => self.memory.protect(page, true),
                 Action::Unprotect(page) => self.memory.protect(page, false),
-                Action::Drop(page) => {
+                Action::Drop(page) | Action::Unpoison(page) => {
                     self.gone.push(page);
                     if self.gone.len() >= BATCH_MAX as usize {
                         self.drop_gone();

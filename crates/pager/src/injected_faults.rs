@@ -22,6 +22,8 @@ cenote_pool::injected_faults! {
         FailedWriteCounted = "failed-write-counted",
         /// A page that cannot be read becomes zeros.
         LostAsZeros = "lost-as-zeros",
+        /// A lost page that can be read again stays poisoned.
+        PoisonKept = "poison-kept",
         /// A page that is to get zeros may be chosen to go before it has them.
         ZerosUnawaited = "zeros-unawaited",
         /// A page that is all zeros is not written, although other bytes of it are stored.

@@ -39,13 +39,15 @@ use descriptors::{is_memory, is_userfaultfd};
 use layout::Layout;
 use slots::Slots;
 use socket::Packet;
-use space::Space;
+use space::{LEAVING_MAX, Space};
 use store::{Store, untag};
 use strangers::Strangers;
 
-/// Address spaces at once. More programs stay in this machine's memory; more children are ended,
-/// since what they have of their parents is served.
+/// Address spaces at once, or fewer where there are descriptors for fewer. More programs stay in
+/// this machine's memory; more children are ended, since what they have of their parents is served.
 const SPACES_MAX: usize = 1024;
+/// Address spaces that there have to be descriptors for. Arbitrary: a program with some children.
+const SPACES_MIN: usize = 16;
 /// Connections that are accepted before others are served again.
 const ACCEPTS_MAX: usize = 16;
 /// How often those are let in who come, and those listened to who were silent when they came, while
@@ -54,10 +56,6 @@ const ACCEPTS_MAX: usize = 16;
 const HEARING_PERIOD: Duration = Duration::from_millis(1);
 /// How often pages are divided again, and ends looked for, while there is a reason.
 const PERIOD: Duration = SETTLE_PERIOD;
-/// Pages of each address space that may be on their way out, beyond its room.
-const LEAVING_MAX: u32 = 2 * wire::RANGES_MAX as u32;
-/// Slots that are free again before pages go out again, after there was none.
-const SLACK: u32 = 1024;
 /// Least that may be resident of a handler's: room for pages on their way, and for some that are not.
 pub const SERVED_RESIDENT_MIN_BYTES: u64 = 4 << 20;
 
@@ -83,6 +81,14 @@ pub struct Keeper {
 }
 
 impl Keeper {
+    /// Open files that this process has to be allowed to serve programs. With fewer a fork may wait
+    /// for the end of another process.
+    #[must_use]
+    pub fn open_files_min(resident_max_bytes: u64, handlers: Handlers) -> u64 {
+        let handlers = handlers.within(resident_max_bytes, SERVED_RESIDENT_MIN_BYTES);
+        descriptors::needed(SPACES_MIN, handlers)
+    }
+
     /// Listens at `socket`, of which each handler adds its number, and begins to serve, with at most
     /// so many bytes resident. There are fewer handlers where there is less than
     /// [`SERVED_RESIDENT_MIN_BYTES`] for each.
@@ -113,6 +119,7 @@ impl Keeper {
             socket: socket.to_owned(),
             threads: Vec::new(),
         };
+        let all_spaces_max = SPACES_MAX.min(descriptors::spaces_max(count)).max(1);
         let mut works = Vec::new();
         for index in 0..count {
             let mut path = socket.as_os_str().to_owned();
@@ -121,8 +128,8 @@ impl Keeper {
             // The first handler is asked first. What it lets in is there for all, though another may
             // know later that others are gone.
             let spaces_max = match index {
-                0 => SPACES_MAX,
-                _ => 2 * SPACES_MAX,
+                0 => all_spaces_max,
+                _ => 2 * all_spaces_max,
             };
             works.push(Work {
                 index,
@@ -312,6 +319,11 @@ impl Work {
                         Err(error) => self.refuse(&stranger, hello[1], &error),
                     }
                 }
+                // It connects again, when there may be descriptors.
+                Packet::Cut => {
+                    answer(&stranger, libc::ETIMEDOUT);
+                    self.next_accept = now + PERIOD;
+                }
                 // It has ended, or is no program of ours.
                 Packet::Nothing | Packet::End | Packet::Words(..) => {}
             }
@@ -412,10 +424,7 @@ impl Work {
         // Of those that are over as well: a short program had pages, too.
         let all = self.spaces.values().map(Space::resident);
         let resident = all.fold(0, u32::saturating_add);
-        let (used, count) = {
-            let slots = self.store.slots();
-            (slots.used(), slots.count())
-        };
+        let used = self.store.slots().used();
         let stored_bytes = u64::from(used) * PAGE_BYTES as u64;
         self.served.stored_bytes = self.served.stored_bytes.max(stored_bytes);
         for id in over {
@@ -424,7 +433,8 @@ impl Work {
                 self.served.counters += space.counters();
             }
         }
-        self.store.is_full &= used + SLACK > count;
+        // What is over has left its slots.
+        self.store.is_full = self.store.is_full && self.store.slots().are_scarce();
         let bounded: Vec<u32> = (self.spaces.values())
             .filter(|space| space.is_bounded())
             .map(Space::resident)
@@ -484,7 +494,7 @@ impl Work {
                 return;
             }
             // What the others say may be said for long. They are looked at now and then.
-            if !space.is_given_up() {
+            if !(space.is_given_up() || space.is_short()) {
                 fds.push(wait(space.uffd()));
             }
             if space.is_bounded() {

@@ -8,6 +8,8 @@
 //! Clean  --chosen--> Stored                     dropped without a write
 //! Dirty  --chosen--> Cleaning --written--> Stored
 //! Cleaning --write fault--> Redirtied --written--> Dirty
+//! Fetching --failed--> Lost                     poisoned
+//! Lost   --again--> Retried --read--> Stored    not poisoned any more; or Lost, when it fails
 //! ```
 //! Clean and Cleaning pages are write-protected, so that the first write is a fault; reads of them
 //! go on. A page is dropped only when it is protected and the store has its bytes.
@@ -28,6 +30,7 @@ use crate::queues::Queues;
 use crate::rooms::ROOM_MIN;
 use crate::stream::{RUN_MAX, Streams};
 pub use action::{Action, Arrival, WrittenAs};
+use lost::LostPages;
 
 /// Writes under way at once. Arbitrary: enough to fill a network, and few beside a volume's queue.
 pub const WRITES_MAX: u32 = 64;
@@ -66,8 +69,10 @@ enum State {
     Redirtied,
     /// Discarded, and being erased.
     Erasing,
-    /// Nobody has its bytes.
+    /// Nobody has its bytes, or nobody who has them answers: poisoned.
     Lost,
+    /// Lost, and being read again.
+    Retried,
 }
 
 #[derive(Clone, Copy)]
@@ -103,6 +108,7 @@ pub struct Pages {
     retry_at: Duration,
     /// Pages that came back and are likely to be written, modulo [`LEARN_EVERY`].
     likely: u32,
+    lost: LostPages,
     counters: Counters,
 }
 
@@ -133,6 +139,7 @@ impl Pages {
             arrived_at: Duration::ZERO,
             retry_at: Duration::ZERO,
             likely: 0,
+            lost: LostPages::default(),
             counters: Counters::default(),
         }
     }
@@ -223,7 +230,12 @@ impl Pages {
                 self.wait(page, to_write);
             }
             // It came after what it asks for; or it finds out that the page is lost.
-            State::Clean | State::Cleaning | State::Dirty | State::Redirtied | State::Lost => {
+            State::Clean
+            | State::Cleaning
+            | State::Dirty
+            | State::Redirtied
+            | State::Lost
+            | State::Retried => {
                 self.actions.push_back(Action::Wake(page));
             }
         }
@@ -308,7 +320,13 @@ impl Pages {
                 }
                 self.leave();
                 self.set(page, State::Lost);
+                self.lost.enter(page, now);
                 Arrival::Poison
+            }
+            State::Retried => {
+                self.leave();
+                self.retried(page, is_read, now);
+                Arrival::Ignore
             }
             State::FetchingToWrite => {
                 self.settle(page, State::Dirty);
@@ -425,8 +443,14 @@ impl Pages {
             }
             State::Stored | State::Lost => {
                 // A lost page is out of the memory only when its poison is.
+                self.lost.leave(page);
                 self.actions.push_back(Action::Drop(page));
                 self.erase(page);
+            }
+            State::Retried => {
+                self.lost.end();
+                self.actions.push_back(Action::Drop(page));
+                self.set(page, State::Void);
             }
             State::Clean | State::Dirty => {
                 self.leave();
@@ -558,6 +582,7 @@ impl Pages {
 
 mod action;
 mod copy;
+mod lost;
 mod room;
 #[cfg(test)]
 mod tests;

@@ -4,10 +4,15 @@
 //! for the other. Without this, two overlapping writes leave a stripe whose splits come from both,
 //! and a later loss decodes to bytes that nobody wrote.
 //!
+//! A holder whose write waits for slabs that are out of reach says so (**stranded**): nobody knows when it
+//! ends, and requests that meet its claim are errors meanwhile.
+//!
 //! Concurrency: lock-free, any thread. A holder never waits for another claim, so there is
 //! no cycle.
 
 mod word;
+
+use std::sync::atomic::{AtomicU64, Ordering};
 
 pub use word::Word;
 
@@ -15,16 +20,21 @@ pub use word::Word;
 #[derive(Debug)]
 pub struct Claims {
     words: Box<[Word]>,
+    // A bit for each word.
+    stranded: Box<[AtomicU64]>,
 }
 
 /// Words per volume: 128 KiB stays in the second-level cache, and with 256 requests in
 /// flight two of them meet by chance in 1.6% of cases.
 pub const WORD_COUNT: usize = 1 << 14;
 
+const BITS: usize = u64::BITS as usize;
+
 impl Claims {
     pub fn new() -> Self {
         Self {
             words: (0..WORD_COUNT).map(|_| Word::new()).collect(),
+            stranded: (0..WORD_COUNT / BITS).map(|_| AtomicU64::new(0)).collect(),
         }
     }
 
@@ -65,6 +75,23 @@ impl Claims {
         self.word(page).unchanged_in_flight(version)
     }
 
+    /// Says whether the write that has the page's claim waits for slabs that are out of reach. Under the
+    /// claim, which goes only when none does.
+    pub fn set_stranded(&self, page: u64, is_stranded: bool) {
+        let index = Self::index(page);
+        let (bits, bit) = (&self.stranded[index / BITS], 1 << (index % BITS));
+        match is_stranded {
+            true => bits.fetch_or(bit, Ordering::AcqRel),
+            false => bits.fetch_and(!bit, Ordering::AcqRel),
+        };
+    }
+
+    /// Whether who has the page's claim waits for slabs that are out of reach.
+    pub fn is_stranded(&self, page: u64) -> bool {
+        let index = Self::index(page);
+        self.stranded[index / BITS].load(Ordering::Acquire) >> (index % BITS) & 1 == 1
+    }
+
     /// See [`Word::unchanged`].
     pub fn unchanged(&self, page: u64, version: u64) -> bool {
         self.word(page).unchanged(version)
@@ -89,6 +116,16 @@ mod tests {
         );
         assert!(claims.try_claim(7));
         claims.release(7);
+    }
+
+    #[test]
+    fn a_page_is_stranded_as_long_as_its_writer_says_so_and_its_neighbours_are_not() {
+        let claims = Claims::new();
+        claims.set_stranded(7, true);
+        assert!(claims.is_stranded(7) && !claims.is_stranded(6) && !claims.is_stranded(8));
+        claims.set_stranded(8, true);
+        claims.set_stranded(7, false);
+        assert!(!claims.is_stranded(7) && claims.is_stranded(8));
     }
 
     #[test]

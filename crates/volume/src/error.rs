@@ -2,11 +2,11 @@
 
 use std::io::ErrorKind;
 
-use crate::Scheme;
 use crate::integrity::TagsError;
 use crate::journal::JournalError;
 use crate::limits::WORKERS_MAX;
 use crate::marks::MarksError;
+use crate::{IoError, Scheme};
 
 /// Why a volume cannot be opened or changed.
 #[derive(Debug, thiserror::Error)]
@@ -58,6 +58,19 @@ pub enum VolumeError {
         /// The scheme asked for.
         scheme: Scheme,
     },
+    /// The slabs that hold its data are too small for the size that it is to have.
+    #[error(
+        "size {size_bytes}: the volume has data in slabs of {slab_bytes} bytes, and can have at most \
+         {size_bytes_max} bytes with these"
+    )]
+    Outgrown {
+        /// The size asked for.
+        size_bytes: u64,
+        /// The most that is possible.
+        size_bytes_max: u64,
+        /// Size of its slabs.
+        slab_bytes: u64,
+    },
     /// Pages cannot be cut so while the volume is open.
     #[error(
         "{to} has another K than {from}: K cannot change while another change of K is in progress, \
@@ -89,6 +102,17 @@ pub enum VolumeError {
     Unreachable {
         /// Their names.
         hosts: String,
+    },
+    /// Writes that an earlier owner did not end cannot be completed now, and pages hold data that only they have.
+    #[error(
+        "{left} writes that were under way when the volume was last in use cannot be completed yet \
+         ({source}); start the hosts that are missing, or add memory, and try again"
+    )]
+    Unfinished {
+        /// Pages that they are of.
+        left: usize,
+        /// Why the first of them cannot be completed.
+        source: IoError,
     },
     /// Hosts that an earlier owner's slabs are on are none of those given, and without them data is lost.
     #[error("hosts {hosts} are not listed and have slabs that the volume needs")]

@@ -18,6 +18,8 @@ pub(crate) mod fuzz;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
+use crate::layout::Layout;
+use crate::scheme::Cut;
 use format::{Record, batch};
 
 pub use cenote_durable::journal::{JournalError, JournalFile, Log};
@@ -63,6 +65,18 @@ pub struct Image {
     /// Owners so far.
     pub epoch: u64,
     pub held: BTreeMap<At, Held>,
+}
+
+impl Image {
+    /// Most bytes that the volume may have in each of its layouts.
+    pub fn size_bytes_max(&self) -> u64 {
+        let layouts = self.layouts.iter().flatten();
+        let most = layouts.map(|shape| {
+            let cut = Cut::of_log2(u8::try_from(shape.k.ilog2()).expect("below 8"));
+            Layout::new(cut, self.identity.slab_bytes).size_bytes_max()
+        });
+        most.min().unwrap_or(u64::MAX)
+    }
 }
 
 /// An open journal: what its log is to say, and what is known of what it says.

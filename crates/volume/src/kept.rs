@@ -47,6 +47,8 @@ pub struct Left {
     pub hosts: Vec<String>,
     /// Data splits of its pages: two numbers when it ended while they changed.
     pub cuts: Vec<usize>,
+    /// Most bytes that the volume may have, as long as it has these slabs.
+    pub size_bytes_max: u64,
 }
 
 /// A slab, as a journal names it to the next owner.
@@ -122,6 +124,7 @@ impl Kept {
                     .flatten()
                     .map(|layout_id| layout_id.k.into())
                     .collect(),
+                size_bytes_max: image.size_bytes_max(),
             }
         }))
     }

@@ -5,6 +5,8 @@
 
 use std::ops::Range;
 
+use crate::PAGE_BYTES;
+use crate::extents::EXTENTS_MAX;
 use crate::scheme::Cut;
 
 /// How a volume's pages lie in extents.
@@ -49,6 +51,13 @@ impl Layout {
     /// Extents that so many pages are in.
     pub fn extents_of(&self, page_count: u64) -> u64 {
         page_count.div_ceil(self.extent_pages)
+    }
+
+    /// Most bytes of a volume whose pages lie so.
+    pub fn size_bytes_max(&self) -> u64 {
+        EXTENTS_MAX
+            .saturating_mul(self.extent_pages)
+            .saturating_mul(PAGE_BYTES as u64)
     }
 
     pub fn locate(&self, page: u64) -> PageLocation {

@@ -71,6 +71,6 @@ pub use status::{
 };
 pub use stepped::{Seat, Stepped, Whole};
 pub use timings::{HistogramValues, Latency, TimingValues};
-pub use volume::Volume;
+pub use volume::{SIZE_BYTES_MAX, Volume};
 pub use worker::{Switches, Work, Worker};
 pub use workers::{WorkerGuard, Workers};

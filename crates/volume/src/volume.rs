@@ -17,7 +17,7 @@ use crate::config::VolumeConfig;
 use crate::control::{Control, Dialer, Link, Parts, Threads};
 use crate::core::{Core, Shape, pages_of};
 use crate::directory::WorkerEpoch;
-use crate::extents::{EXTENTS_MAX, LayoutId};
+use crate::extents::LayoutId;
 use crate::flights::Flights;
 use crate::integrity::Tags;
 use crate::journal::Image;
@@ -30,7 +30,7 @@ use crate::scheme::Cut;
 use crate::status::VolumeStatus;
 use crate::wake::Wake;
 use crate::worker::Worker;
-use crate::{PAGE_BYTES, Scheme, VolumeError};
+use crate::{IoError, PAGE_BYTES, Scheme, VolumeError};
 use dialer::Dialled;
 
 /// Most bytes of a volume.
@@ -93,7 +93,8 @@ impl Volume {
     ///
     /// # Errors
     /// As [`Volume::open`]; `Journal`, `Marks`, `Foreign`, `Superseded`; `Unlisted`, where hosts are not
-    /// given without which it cannot be read; `Unreachable`, after which trying again is sensible. What was left is then as it was.
+    /// given without which it cannot be read; `Unreachable` and `Unfinished`, after which trying again is
+    /// sensible. What was left is then as it was, but for writes that were completed.
     pub fn open_kept(
         config: VolumeConfig,
         kept: Kept,
@@ -170,6 +171,9 @@ impl Volume {
     }
 
     /// Does again the writes that the last owner did not end.
+    ///
+    /// # Errors
+    /// `Unfinished`: some cannot be done now, and nothing may be written before they are.
     fn redo(&self) -> Result<(), VolumeError> {
         let unfinished = self.unfinished();
         if unfinished.is_empty() {
@@ -178,7 +182,16 @@ impl Volume {
         let mut worker = self.worker()?;
         let mut redone = 0;
         for write in &unfinished {
-            redone += usize::from(worker.redo(*write).is_ok());
+            match worker.redo(*write) {
+                Ok(()) => redone += 1,
+                Err(IoError::Closed) => return Err(VolumeError::Closed),
+                Err(source @ (IoError::Lost | IoError::NoSpace)) => {
+                    let left = self.unfinished().len();
+                    return Err(VolumeError::Unfinished { left, source });
+                }
+                // Marked: it will never be.
+                Err(_) => {}
+            }
         }
         tracing::info!(
             listed = unfinished.len(),
@@ -222,18 +235,29 @@ impl Volume {
     /// A volume and what its control thread runs.
     pub(crate) fn assemble(config: VolumeConfig, with: Assembly) -> Result<Assembled, VolumeError> {
         let (scheme, slab_bytes) = (config.resilience.scheme(), with.slab_bytes);
-        let size_bytes_max = config.size_bytes_max();
-        check_size(config.size_bytes, size_bytes_max.min(SIZE_BYTES_MAX))?;
-        let extent_bytes = slab_bytes.saturating_mul(scheme.k() as u64);
-        let is_too_small = slab_bytes < scheme.split_bytes() as u64;
-        if is_too_small || size_bytes_max.div_ceil(extent_bytes) > EXTENTS_MAX {
-            return Err(VolumeError::Slab { slab_bytes, scheme });
+        check_size(config.size_bytes, SIZE_BYTES_MAX)?;
+        let left = with.kept.as_ref().and_then(|(_, left)| left.as_ref());
+        let left = left.filter(|image| !image.held.is_empty());
+        let layout = Layout::new(Cut::of(scheme), slab_bytes);
+        let most = layout.size_bytes_max();
+        let most = left.map_or(most, |image| most.min(image.size_bytes_max()));
+        // Nothing at all, where a slab holds no split.
+        if config.size_bytes > most {
+            return Err(match left {
+                Some(_) => VolumeError::Outgrown {
+                    size_bytes: config.size_bytes,
+                    size_bytes_max: most,
+                    slab_bytes,
+                },
+                None => VolumeError::Slab { slab_bytes, scheme },
+            });
         }
+        // Room to grow, as far as there is any.
+        let size_bytes_max = config.size_bytes_max().min(most);
         let wake = Wake::new().map_err(|source| VolumeError::Os {
             what: "making an eventfd",
             source,
         })?;
-        let layout = Layout::new(Cut::of(scheme), slab_bytes);
         let pages = pages_of(layout, size_bytes_max);
         let mut may_restripe = true;
         let (marks, tags, layouts, journal) = match with.kept {

@@ -115,12 +115,16 @@ impl Worker {
         /// Short beside any network, long beside a spin.
         const PARKED: Duration = Duration::from_millis(1);
         const OUTSTANDING: Duration = Duration::from_millis(100);
+        /// Of what no request waits for.
+        const STRANDED: Duration = Duration::from_millis(100);
         if !self.requests.done.is_empty() {
             Some(Duration::ZERO)
         } else if self.engine.has_parked() || self.requests.has_waiting() {
             Some(PARKED)
         } else if self.engine.is_owed() {
             Some(OUTSTANDING)
+        } else if self.engine.has_stranded() {
+            Some(STRANDED)
         } else {
             None
         }

@@ -2,7 +2,9 @@
 
 mod support;
 
-use cenote_volume::{Health, IoError, Op, PAGE_BYTES, Request, Volume, VolumeError, Worker};
+use cenote_volume::{
+    Health, IoError, Op, PAGE_BYTES, Request, Volume, VolumeConfig, VolumeError, Worker,
+};
 use support::{Cluster, Random, Transport, wait_for, wait_for_health};
 
 const SLAB: u64 = 1 << 20;
@@ -254,6 +256,56 @@ fn what_another_volume_left_is_refused() {
     );
     let volume = cluster.kept_volume("rs:2+1", SIZE).unwrap();
     assert_eq!(read_all(&volume), model);
+}
+
+/// The least slabs there are: a volume has at most 2^20 of them in a row, which is 4 GiB.
+#[test]
+fn a_volume_that_has_grown_is_opened_again() {
+    const SLAB: u64 = 4096;
+    const MOST: u64 = SLAB << 20;
+    let cluster = Cluster::start(2, Transport::Shm, 64 * SLAB, SLAB);
+    let open = |size_bytes| {
+        let config = VolumeConfig {
+            size_bytes_max: 8 * size_bytes,
+            ..cluster.config("plain", size_bytes)
+        };
+        Volume::open_kept(config, cluster.kept(), cluster.connector())
+    };
+    let first = MOST / 8;
+    let volume = open(first).unwrap();
+    volume.worker().unwrap().write(0, &page_of(1)).unwrap();
+    for size_bytes in [2 * first, MOST] {
+        volume.resize(size_bytes).unwrap();
+    }
+    volume.detach();
+    let volume = open(MOST).unwrap();
+    assert_eq!(read(&mut volume.worker().unwrap(), 0), Ok(page_of(1)));
+    let refused = volume.resize(MOST + SLAB);
+    assert!(
+        matches!(
+            refused,
+            Err(VolumeError::Size {
+                size_bytes_max: MOST,
+                ..
+            })
+        ),
+        "{refused:?}"
+    );
+    volume.detach();
+    // It says what the slabs allow, and nothing of it is lost.
+    let refused = open(MOST + SLAB).map(|_| ());
+    assert!(
+        matches!(
+            refused,
+            Err(VolumeError::Outgrown {
+                size_bytes_max: MOST,
+                ..
+            })
+        ),
+        "{refused:?}"
+    );
+    let volume = open(MOST).unwrap();
+    assert_eq!(read(&mut volume.worker().unwrap(), 0), Ok(page_of(1)));
 }
 
 #[test]

@@ -437,7 +437,7 @@ fn is_counted(one: &Held, summary: &dyn Fn(HostIndex) -> HostSummary) -> bool {
             ..
         } => {
             let there = summary(host);
-            !(is_surplus || there.is_leaving || was_up && there.has_ended)
+            !(is_surplus || there.is_leaving || was_up && there.is_missing)
         }
         Phase::Releasing { .. } => false,
     }

@@ -12,6 +12,12 @@ use crate::links::HostConfig;
 /// Pause between attempts to reach a host that is down.
 const RECONNECT: Duration = Duration::from_millis(500);
 
+/// The same, of one whose place another process is taking: that is a matter of a moment.
+const RECONNECT_RETURNING: Duration = Duration::from_millis(25);
+
+/// Longest that one is waited for whose place another process takes, whatever it says.
+const RETURN_MAX: Duration = Duration::from_secs(10);
+
 /// Between two signs of life.
 const PING: Duration = Duration::from_millis(250);
 
@@ -62,6 +68,8 @@ pub struct HostLink {
     ping_sent: Option<Time>,
     ping_at: Time,
     sequence: u64,
+    /// Another process takes its place by then, with all that it lends.
+    returns_until: Time,
 }
 
 impl HostLink {
@@ -74,6 +82,7 @@ impl HostLink {
             ping_sent: None,
             ping_at: Time(0),
             sequence: 0,
+            returns_until: Time(0),
         }
     }
 
@@ -171,9 +180,33 @@ impl HostLink {
         }
     }
 
+    /// Another process is about to take its place, with all that it lends: that is waited for.
+    pub fn await_return(&mut self, now: Time, back_within: Duration) {
+        self.returns_until = now.after(back_within.min(RETURN_MAX));
+        // Where that is lost with the session the host waits a second for it, and goes then.
+        self.send(&Request::Awaits);
+    }
+
+    /// Whether nobody at its address means that its next process is not there yet.
+    pub fn is_returning(&self, now: Time) -> bool {
+        now < self.returns_until
+    }
+
+    /// When it is to be dialled, where that is sooner than the next tick.
+    pub fn due(&self, now: Time) -> Option<Time> {
+        match self.state {
+            State::Down { retry_at } if self.is_returning(now) => Some(retry_at),
+            _ => None,
+        }
+    }
+
     pub fn go_down(&mut self, now: Time) {
+        let pause = match self.is_returning(now) {
+            true => RECONNECT_RETURNING,
+            false => RECONNECT,
+        };
         self.state = State::Down {
-            retry_at: now.after(RECONNECT),
+            retry_at: now.after(pause),
         };
         self.ping_sent = None;
         self.listing = Listing::Idle;
@@ -191,6 +224,7 @@ impl HostLink {
 
     /// It is of no use to this cache; asked again much later.
     pub fn leave_out(&mut self, now: Time) {
+        self.go_down(now);
         self.state = State::Down {
             retry_at: now.after(RECONNECT * 60),
         };

@@ -11,6 +11,9 @@ use cenote_fabric::{Address, Opener, Result, Session};
 use cenote_fabric::WindowDescriptor;
 
 use super::*;
+
+mod hosts;
+
 const SLAB_BYTES: u64 = 1 << 21;
 
 /// One host: what it was asked for, and its answers.
@@ -22,7 +25,13 @@ struct Host {
     has_another: Arc<AtomicBool>,
     listings: Arc<AtomicU32>,
     answers: Arc<Mutex<VecDeque<Reply>>>,
-    dialled: bool,
+    is_dialled: bool,
+    dials: Arc<AtomicU32>,
+    /// It has no slab to lend.
+    is_full: bool,
+    awaited: Arc<AtomicU32>,
+    /// Its process is there no more.
+    is_ended: Arc<AtomicBool>,
     /// It heard from an earlier owner not long ago.
     is_kept: Arc<AtomicBool>,
     /// Nothing reaches it.
@@ -32,6 +41,10 @@ struct Host {
 impl Host {
     fn maps(&self) -> u32 {
         *self.maps.lock().unwrap()
+    }
+
+    fn slabs_free(&self) -> u32 {
+        if self.is_full { 0 } else { 100 }
     }
 
     fn renew(&self, request: u64, window: Window) -> Reply {
@@ -54,13 +67,17 @@ impl Host {
             Request::Query => Reply::Free {
                 slab_bytes: SLAB_BYTES,
                 slabs_total: 100,
-                slabs_free: 100,
+                slabs_free: self.slabs_free(),
                 domain: "d".to_owned(),
             },
             Request::Ping { sequence } => Reply::Pong {
                 sequence,
-                slabs_free: 100,
+                slabs_free: self.slabs_free(),
             },
+            Request::Awaits => {
+                self.awaited.fetch_add(1, Ordering::Relaxed);
+                return None;
+            }
             Request::Renew { request, window } => self.renew(request, window),
             Request::Own { request, .. } if self.has_another.load(Ordering::Relaxed) => {
                 let reason = Refusal::Superseded;
@@ -103,26 +120,36 @@ impl Host {
     }
 }
 
-impl Dial for Host {
-    fn dial(&mut self, _: HostIndex, _: &Address) {
-        self.dialled = true;
+/// What reaches the hosts of a test, in the order of [`configs`].
+struct Hosts(Vec<Host>);
+
+impl Dial for Hosts {
+    fn dial(&mut self, host: HostIndex, _: &Address) {
+        self.0[host].dials.fetch_add(1, Ordering::Relaxed);
+        self.0[host].is_dialled = true;
     }
 
     fn poll(&mut self) -> Option<Arrival> {
-        let session: Box<dyn Session> = Box::new(self.clone());
+        let index = self.0.iter().position(|host| host.is_dialled)?;
+        let host = &mut self.0[index];
+        host.is_dialled = false;
+        let session: Box<dyn Session> = Box::new(host.clone());
         let linked = Linked {
             session,
             endpoint: None,
             calls: None,
         };
-        let is_cut_off = self.is_cut_off.load(Ordering::Relaxed);
-        std::mem::take(&mut self.dialled).then(|| Arrival {
-            host: 0,
-            address: config().address,
-            linked: match is_cut_off {
-                true => Err(refused(std::io::ErrorKind::TimedOut)),
-                false => Ok(linked),
-            },
+        let failure = match () {
+            () if host.is_cut_off.load(Ordering::Relaxed) => Some(std::io::ErrorKind::TimedOut),
+            () if host.is_ended.load(Ordering::Relaxed) => {
+                Some(std::io::ErrorKind::ConnectionRefused)
+            }
+            () => None,
+        };
+        Some(Arrival {
+            host: index,
+            address: configs(self.0.len()).swap_remove(index).address,
+            linked: failure.map_or(Ok(linked), |kind| Err(refused(kind))),
         })
     }
 }
@@ -147,6 +174,9 @@ impl Session for Host {
     }
 
     fn receive(&mut self) -> Result<Option<Incoming>> {
+        if self.is_ended.load(Ordering::Relaxed) {
+            return Err(refused(std::io::ErrorKind::ConnectionReset));
+        }
         let answer = self.answers.lock().unwrap().pop_front();
         Ok(answer.map(|reply| {
             let mut bytes = Vec::new();
@@ -182,19 +212,45 @@ fn settings() -> Settings {
     }
 }
 
+fn configs(count: usize) -> Vec<HostConfig> {
+    let config = |number: usize| HostConfig {
+        name: format!("h{number}"),
+        address: format!("tcp:127.0.0.1:{}", number + 1).parse().unwrap(),
+        domain: format!("d{number}"),
+    };
+    (0..count).map(config).collect()
+}
+
 fn config() -> HostConfig {
-    HostConfig {
-        name: "h".to_owned(),
-        address: "tcp:127.0.0.1:1".parse().unwrap(),
-        domain: "d".to_owned(),
-    }
+    configs(1).remove(0)
+}
+
+fn only(host: &Host) -> Box<dyn Dial> {
+    Box::new(Hosts(vec![host.clone()]))
+}
+
+/// A host, and one beside it that has no room.
+fn beside_a_full_one(host: &Host) -> Box<dyn Dial> {
+    let full = Host {
+        is_full: true,
+        ..Host::default()
+    };
+    Box::new(Hosts(vec![host.clone(), full]))
 }
 
 /// A manager of one region on one host, once it is open.
 fn running(host: &Host) -> Manager {
     let owner = Owner::new(settings(), 1, &[0], Time(1));
-    let dial = Box::new(host.clone());
-    let mut manager = Manager::new(owner, settings(), 1, vec![config()], dial);
+    let mut manager = Manager::new(owner, settings(), 1, vec![config()], only(host));
+    go_on(&mut manager);
+    manager
+}
+
+/// The same, beside a host that has no room: one that is silent is given up while another is there.
+fn running_beside_a_full_one(host: &Host) -> Manager {
+    let owner = Owner::new(settings(), 1, &[0, 1], Time(1));
+    let dial = beside_a_full_one(host);
+    let mut manager = Manager::new(owner, settings(), 1, configs(2), dial);
     go_on(&mut manager);
     manager
 }
@@ -325,7 +381,7 @@ fn drive(manager: &mut Manager, from: Time, time: Duration, keeps: bool) -> Time
 #[test]
 fn a_record_that_the_disk_refuses_for_long_loses_nothing_and_no_host_is_blamed() {
     let host = Host::default();
-    let mut manager = running(&host);
+    let mut manager = running_beside_a_full_one(&host);
     assert!(manager.owner.handle_client_joined(Time(1), 1));
     let renewal = manager.owner.handle_client_alive(Time(1), 1);
     assert_eq!(renewal, crate::owner::Renewal::Granted);
@@ -352,10 +408,10 @@ fn a_record_that_the_disk_refuses_for_long_loses_nothing_and_no_host_is_blamed()
 #[test]
 fn a_manager_that_stood_still_looks_for_a_silent_host_before_it_gives_it_up() {
     let host = Host::default();
-    let mut manager = running(&host);
+    let mut manager = running_beside_a_full_one(&host);
     host.is_cut_off.store(true, Ordering::Relaxed);
     let now = drive(&mut manager, Time(1), Duration::from_secs(5), true);
-    assert!(manager.hosts().all(|(_, is_up)| !is_up));
+    assert!(manager.hosts().any(|(_, is_up)| !is_up));
     host.is_cut_off.store(false, Ordering::Relaxed);
     // A client's message is the first that it takes.
     let now = now.after(Duration::from_secs(15));
@@ -368,10 +424,10 @@ fn a_manager_that_stood_still_looks_for_a_silent_host_before_it_gives_it_up() {
 #[test]
 fn a_host_that_still_keeps_to_an_earlier_owner_is_waited_for() {
     let host = Host::default();
-    let record = running(&host).record();
+    let record = running_beside_a_full_one(&host).record();
     host.is_kept.store(true, Ordering::Relaxed);
-    let dial = Box::new(host.clone());
-    let recovered = Manager::recover(record, settings(), 2, vec![config()], dial, Time(1));
+    let dial = beside_a_full_one(&host);
+    let recovered = Manager::recover(record, settings(), 2, configs(2), dial, Time(1));
     let mut manager = recovered.unwrap();
     let now = drive(&mut manager, Time(1), Duration::from_secs(25), true);
     assert_eq!(manager.owner.entries()[0].losses, 0);
@@ -405,8 +461,7 @@ fn nothing_that_follows_a_record_is_sent_or_told_before_it_is_kept() {
     let mut owner = Owner::new(settings, 1, &[0], now);
     assert!(owner.handle_client_joined(now, 1));
     let host = Host::default();
-    let dial = Box::new(host.clone());
-    let mut manager = Manager::new(owner, settings, 1, vec![config()], dial);
+    let mut manager = Manager::new(owner, settings, 1, vec![config()], only(&host));
     for _ in 0..5 {
         manager.step(now);
     }
@@ -432,63 +487,4 @@ fn nothing_that_follows_a_record_is_sent_or_told_before_it_is_kept() {
         manager.step(now);
     }
     assert_eq!(host.maps(), 2);
-}
-
-/// Attempts to connect that end when a test says so.
-#[derive(Clone, Default)]
-struct Attempts {
-    begun: Arc<Mutex<Vec<Address>>>,
-    ended: Arc<Mutex<VecDeque<Arrival>>>,
-}
-
-impl Dial for Attempts {
-    fn dial(&mut self, _: HostIndex, address: &Address) {
-        self.begun.lock().unwrap().push(address.clone());
-    }
-
-    fn poll(&mut self) -> Option<Arrival> {
-        self.ended.lock().unwrap().pop_front()
-    }
-}
-
-#[test]
-fn nobody_at_the_address_that_a_host_had_says_nothing_of_the_host_where_it_is_now() {
-    let (attempts, host) = (Attempts::default(), Host::default());
-    let owner = Owner::new(settings(), 1, &[0], Time(1));
-    let dial = Box::new(attempts.clone());
-    let mut manager = Manager::new(owner, settings(), 1, vec![config()], dial);
-    go_on(&mut manager);
-    let moved = HostConfig {
-        address: "tcp:127.0.0.1:2".parse().unwrap(),
-        ..config()
-    };
-    assert_eq!(manager.add_host(Time(1), moved.clone()), Some(0));
-    go_on(&mut manager);
-    let begun = attempts.begun.lock().unwrap().clone();
-    assert_eq!(begun, [config().address, moved.address.clone()]);
-    let end = |address: &Address, linked| {
-        let mut ended = attempts.ended.lock().unwrap();
-        ended.push_back(Arrival {
-            host: 0,
-            address: address.clone(),
-            linked,
-        });
-    };
-    end(
-        &moved.address,
-        Ok(Linked {
-            session: Box::new(host.clone()),
-            endpoint: None,
-            calls: None,
-        }),
-    );
-    go_on(&mut manager);
-    assert!(manager.owner.is_settled());
-    // Only now the first attempt ends, at a machine that was started again meanwhile.
-    let nobody = refused(std::io::ErrorKind::ConnectionRefused);
-    end(&config().address, Err(nobody));
-    go_on(&mut manager);
-    assert_eq!(manager.owner.entries()[0].losses, 0);
-    assert!(manager.owner.is_settled());
-    assert!(manager.hosts().all(|(_, is_up)| is_up));
 }

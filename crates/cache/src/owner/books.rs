@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use cenote_fabric::Time;
 use cenote_pool::control::{HeldSlab, Window};
 
-use super::host::HostIndex;
+use super::host::{Host, HostIndex};
 use super::region::{Access, Copy, CopyState, Switching, Task};
 use super::{Action, Owner};
 use crate::injected_faults::{InjectedFault, is_injected};
@@ -17,10 +17,18 @@ impl Owner {
         self.hosts[host].is_kept_out = is_kept_out;
     }
 
-    /// Takes hosts for dead that were out of reach for too long.
+    /// Takes hosts for dead that were out of reach for too long. Where none is up it is rather this
+    /// owner that is cut off, and a region could go nowhere: silence counts from when one is up again.
     pub(super) fn give_hosts_up(&mut self, now: Time) {
+        if !self.hosts.iter().any(Host::is_up) {
+            self.cut_off_until = now;
+        }
+        let patience = self.settings.give_up_after;
+        if now.since(self.cut_off_until) < patience {
+            return;
+        }
         for host in 0..self.hosts.len() {
-            if self.hosts[host].is_silent_for(now, self.settings.give_up_after) {
+            if self.hosts[host].is_silent_for(now, patience) {
                 self.end_host(host);
                 self.lose_host(host, now);
             }

@@ -11,6 +11,8 @@ pub struct HostSummary {
     pub is_up: bool,
     /// Its process has ended, or it was out of reach for too long: nothing of the cache is there.
     pub has_ended: bool,
+    /// The same, or it is out of reach for so long and not given up, as no other host is up.
+    pub is_missing: bool,
     /// It is to go.
     pub is_leaving: bool,
     /// Slabs of the cache there, and those that it could lend besides; 0 of one that is not connected.
@@ -53,6 +55,9 @@ impl Owner {
             .regions
             .iter()
             .any(|region| region.holds(is_there) || region.target_host() == Some(host));
+        // While nothing is concluded no silence counts.
+        let patience = self.settings.give_up_after;
+        let is_silent = self.recording.is_none() && known.is_silent_for(self.looked_at, patience);
         let per_region = self.settings.slabs_per_region;
         let regions = self.regions.iter();
         let there = regions.map(|region| region.copies_on(host)).sum::<u32>() * per_region;
@@ -63,6 +68,7 @@ impl Owner {
             },
             is_up: known.is_up(),
             has_ended: known.has_ended(),
+            is_missing: known.has_ended() || is_silent,
             is_leaving: known.is_leaving(),
             is_empty: !is_used,
         }

@@ -13,7 +13,7 @@ use cenote_fabric::Time;
 use super::clients::{ClientNumber, Role};
 use super::host::HostIndex;
 use super::region::Task;
-use super::{Action, Entry, Owner, Recording};
+use super::{Action, Entry, Life, Owner, Recording};
 
 /// An owner that was not driven for longer stood still. Ten times its tick.
 const STANDSTILL: Duration = Duration::from_secs(1);
@@ -106,15 +106,21 @@ impl Owner {
     }
 
     /// Nobody is late by what passed of `pause`. Leases that end later than their clients believe are
-    /// only waited for longer.
+    /// only waited for longer. Nobody could renew the cache either: it has as long left as before.
     fn shift(&mut self, now: Time, pause: Duration) {
         if pause.is_zero() {
             return;
+        }
+        if let Life::Leased { duration, until } = &mut self.life {
+            // Who renewed it meanwhile has it for no longer than from now on, and one that is being
+            // deleted, which has no time left, ends at once.
+            *until = until.after(pause).min(now.after(*duration)).max(*until);
         }
         let shift = |at: &mut Time| *at = at.after(pause).min(now).max(*at);
         for host in &mut self.hosts {
             host.shift_silence(shift);
         }
+        shift(&mut self.cut_off_until);
         self.clients.shift(shift);
         for renewing in self.renewing.values_mut() {
             shift(&mut renewing.asked_at);

@@ -13,6 +13,7 @@ use cenote_fabric::{
 };
 
 use super::message::{ANSWER_BYTES_MAX, KNOWN_MAX, Refusal, ToClient, ToManager, VERSION};
+use super::server::SIGN_AFTER;
 use crate::links::{Caller, Dial, Threads};
 
 /// What came of the manager, for the handle.
@@ -51,6 +52,10 @@ pub struct Correspondent {
     answers: BTreeMap<u32, Vec<u8>>,
     /// How messages about slabs are read.
     slab_bytes: u64,
+    /// The cache, and the last of its managers that this heard of.
+    followed: Option<(u128, u64)>,
+    /// Since when it has asked for a lease and heard nothing, on this connection.
+    unheard_since: Option<Time>,
 }
 
 enum State {
@@ -69,6 +74,13 @@ const RETRY: Duration = Duration::from_millis(100);
 /// Between two wishes for a lease, while there is one and while there is none.
 const ALIVE: Duration = Duration::from_millis(500);
 const UNLEASED: Duration = Duration::from_millis(100);
+/// A manager that says nothing for so long to who asks for a lease is stopped, or hangs: the next one may be at
+/// another address.
+const SILENCE: Duration = Duration::from_secs(10);
+const _: () = assert!(
+    SILENCE.as_secs() > 2 * SIGN_AFTER.as_secs(),
+    "one that grants no lease and goes on says something before"
+);
 /// Most troubles that wait to be told: the manager compares books of a host once.
 const TROUBLED_MAX: usize = 64;
 
@@ -95,6 +107,8 @@ impl Correspondent {
             unanswered: Vec::new(),
             answers: BTreeMap::new(),
             slab_bytes: 0,
+            followed: None,
+            unheard_since: None,
         }
     }
 
@@ -204,6 +218,7 @@ impl Correspondent {
             };
             match session.receive() {
                 Ok(Some(Incoming::Message(bytes))) => {
+                    self.unheard_since = None;
                     match ToClient::decode(&bytes, self.slab_bytes) {
                         Ok(message) => self.take(now, message, told),
                         Err(error) => {
@@ -213,15 +228,31 @@ impl Correspondent {
                     }
                 }
                 Ok(Some(_)) => {}
+                Ok(None) if self.is_unheard(now) => {
+                    tracing::warn!("the manager says nothing");
+                    return self.lose(now);
+                }
                 Ok(None) => return,
                 Err(_) => return self.lose(now),
             }
         }
     }
 
+    fn is_unheard(&self, now: Time) -> bool {
+        self.unheard_since
+            .is_some_and(|since| now.since(since) >= SILENCE)
+    }
+
     fn take(&mut self, now: Time, message: ToClient, told: &mut Vec<Told>) {
         match message {
             ToClient::Welcome(welcome) => {
+                let followed = self.followed.filter(|(cache, _)| *cache == welcome.cache);
+                if followed.is_some_and(|(_, epoch)| welcome.epoch < epoch) {
+                    // Its table may be out of date: it does not know of the next one.
+                    tracing::debug!(welcome.epoch, "an earlier manager");
+                    return self.lose(now);
+                }
+                self.followed = Some((welcome.cache, welcome.epoch));
                 self.slab_bytes = welcome.slab_bytes;
                 told.push(Told::Message(message));
             }
@@ -262,6 +293,7 @@ impl Correspondent {
         self.state = State::Down {
             retry_at: now.after(RETRY),
         };
+        self.unheard_since = None;
         self.answers.clear();
         self.unanswered.extend(std::mem::take(&mut self.asked));
     }
@@ -312,6 +344,7 @@ impl Correspondent {
         let alive = ToManager::Alive { asked_at: now.0 };
         if now.since(self.asked_at) >= pause && say(&alive) {
             self.asked_at = now;
+            self.unheard_since.get_or_insert(now);
         }
     }
 
@@ -328,6 +361,7 @@ impl Correspondent {
         match session.send(&join).and_then(|()| session.send(&alive)) {
             Ok(()) => {
                 self.asked_at = now;
+                self.unheard_since.get_or_insert(now);
                 self.state = State::Joined(session);
             }
             Err(_) => self.lose(now),
@@ -354,18 +388,41 @@ mod tests {
     use cenote_fabric::{Error, Opener, Result, WindowDescriptor};
 
     use super::*;
+    use crate::configuration::Configuration;
+    use crate::service::message::Welcome;
 
-    /// Keeps what is said; takes no more than so many messages.
+    /// Keeps what is said, and takes no more than so many messages; says what comes.
+    #[derive(Default)]
+    struct Line {
+        said: Vec<ToManager>,
+        most: usize,
+        comes: VecDeque<ToClient>,
+    }
+
     #[derive(Clone, Default)]
-    struct Said(Arc<Mutex<(Vec<ToManager>, usize)>>);
+    struct Said(Arc<Mutex<Line>>);
+
+    impl Said {
+        fn with_room(most: usize) -> Self {
+            let said = Self::default();
+            said.0.lock().unwrap().most = most;
+            said
+        }
+
+        fn says(comes: impl Into<VecDeque<ToClient>>) -> Self {
+            let said = Self::with_room(usize::MAX);
+            said.0.lock().unwrap().comes = comes.into();
+            said
+        }
+    }
 
     impl Session for Said {
         fn send(&mut self, message: &[u8]) -> Result<()> {
-            let (said, most) = &mut *self.0.lock().unwrap();
-            if said.len() >= *most {
+            let line = &mut *self.0.lock().unwrap();
+            if line.said.len() >= line.most {
                 return Err(Error::Bound("a full socket"));
             }
-            said.push(ToManager::decode(message).unwrap());
+            line.said.push(ToManager::decode(message).unwrap());
             Ok(())
         }
 
@@ -374,7 +431,8 @@ mod tests {
         }
 
         fn receive(&mut self) -> Result<Option<Incoming>> {
-            Ok(None)
+            let comes = self.0.lock().unwrap().comes.pop_front();
+            Ok(comes.map(|message| Incoming::Message(message.encode())))
         }
 
         fn opener(&self) -> Opener {
@@ -394,17 +452,21 @@ mod tests {
         }
     }
 
-    fn said_at_the_end(most: usize) -> Vec<ToManager> {
-        let said = Said::default();
-        said.0.lock().unwrap().1 = most;
+    /// One that finds no manager by itself.
+    fn correspondent() -> Correspondent {
         let hello = Correspondent::hello("it", 1);
         let key = ClusterKey::generate().unwrap();
-        let mut manager = Correspondent::new(Vec::new(), &key, hello, Waker::new().unwrap());
+        Correspondent::new(Vec::new(), &key, hello, Waker::new().unwrap())
+    }
+
+    fn said_at_the_end(most: usize) -> Vec<ToManager> {
+        let said = Said::with_room(most);
+        let mut manager = correspondent();
         manager.state = State::Joined(Box::new(said.clone()));
         manager.say_doubt(3, 7);
         manager.send(Time(1), true);
         manager.leave();
-        std::mem::take(&mut said.0.lock().unwrap().0)
+        std::mem::take(&mut said.0.lock().unwrap().said)
     }
 
     #[test]
@@ -419,14 +481,69 @@ mod tests {
         assert_eq!(said_at_the_end(0), []);
         // No room for the doubt, and some again when it leaves.
         let said = Said::default();
-        let hello = Correspondent::hello("it", 1);
-        let key = ClusterKey::generate().unwrap();
-        let mut manager = Correspondent::new(Vec::new(), &key, hello, Waker::new().unwrap());
+        let mut manager = correspondent();
         manager.state = State::Joined(Box::new(said.clone()));
         manager.say_doubt(3, 7);
         manager.send(Time(1), true);
-        said.0.lock().unwrap().1 = 10;
+        said.0.lock().unwrap().most = 10;
         manager.leave();
-        assert_eq!(said.0.lock().unwrap().0, []);
+        assert_eq!(said.0.lock().unwrap().said, []);
+    }
+
+    #[test]
+    fn a_manager_that_says_nothing_to_who_asks_for_a_lease_is_left() {
+        let said = Said::says([]);
+        let mut manager = correspondent();
+        manager.state = State::Strange(Box::new(said.clone()));
+        let mut is_there_after = |seconds: u64| {
+            let now = Time(1).after(Duration::from_secs(seconds));
+            manager.receive(now, &mut Vec::new());
+            manager.send(now, true);
+            manager.is_connected()
+        };
+        assert!((0..10).all(&mut is_there_after));
+        // Whatever it says, it is there; what counts is since when it was asked next.
+        let lease = ToClient::Lease { asked_at: 0 };
+        said.0.lock().unwrap().comes.push_back(lease.clone());
+        assert!((10..20).all(&mut is_there_after));
+        said.0.lock().unwrap().comes.push_back(lease.clone());
+        assert!(is_there_after(20));
+        // Nobody polled it for long: its answer has waited.
+        said.0.lock().unwrap().comes.push_back(lease);
+        assert!((1000..1010).all(&mut is_there_after));
+        assert!(!is_there_after(1010));
+    }
+
+    #[test]
+    fn a_client_does_not_go_back_to_an_earlier_manager() {
+        let welcome = |cache, epoch| {
+            ToClient::Welcome(Welcome {
+                version: VERSION,
+                cache,
+                epoch,
+                slab_bytes: 1 << 20,
+                slabs_per_region: 1,
+                hosts: 0,
+                configuration: Configuration {
+                    c: 1,
+                    s: 0,
+                    b: 1,
+                    q: 1,
+                },
+            })
+        };
+        let mut manager = correspondent();
+        let mut told_by = |comes: [ToClient; 2]| {
+            manager.state = State::Joined(Box::new(Said::says(comes)));
+            let mut told = Vec::new();
+            manager.receive(Time(1), &mut told);
+            (told.len(), manager.is_connected())
+        };
+        let lease = ToClient::Lease { asked_at: 0 };
+        assert_eq!(told_by([welcome(7, 2), lease.clone()]), (2, true));
+        assert_eq!(told_by([welcome(7, 1), lease.clone()]), (0, false));
+        assert_eq!(told_by([welcome(7, 2), lease.clone()]), (2, true));
+        // The handle is to hear of another cache, whose managers are counted anew.
+        assert_eq!(told_by([welcome(8, 1), lease]), (2, true));
     }
 }

@@ -81,9 +81,16 @@ pub(super) fn greeted(
         for one in told.drain(..) {
             match one {
                 Told::Message(ToClient::Welcome(one)) => {
-                    welcome = Some(one);
-                    hosts.clear();
-                    rest.clear();
+                    let is_said_again =
+                        |before: Welcome| (before.cache, before.epoch) == (one.cache, one.epoch);
+                    if welcome.is_some_and(is_said_again) {
+                        // A sign of life, behind which hosts are not told again: these keep their numbers.
+                        rest.push(Told::Message(ToClient::Welcome(one)));
+                    } else {
+                        hosts.clear();
+                        rest.clear();
+                        welcome = Some(one);
+                    }
                 }
                 Told::Message(ToClient::Host {
                     number,

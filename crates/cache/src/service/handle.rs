@@ -443,6 +443,10 @@ impl Cache {
     }
 
     fn take(&mut self, now: Time, message: ToClient) {
+        if self.state == State::Gone {
+            // What comes behind the first word of another cache is about that one's memory.
+            return;
+        }
         match message {
             ToClient::Welcome(welcome) => {
                 let is_same = welcome.cache == self.welcome.cache

@@ -54,6 +54,13 @@ impl Outbox {
         self.is_forgotten = false;
     }
 
+    /// It asks for a lease that it cannot have now: what the cache is, once more, so that it hears something.
+    pub fn greet_again(&mut self, welcome: &ToClient) {
+        if self.greeting.is_empty() {
+            self.greeting.push_back(welcome.clone());
+        }
+    }
+
     /// A host that is new, or is reached elsewhere: said before any entry that names it.
     pub fn tell_host(&mut self, number: u16, host: ToClient) {
         self.hosts.insert(number, host);

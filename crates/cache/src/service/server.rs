@@ -10,6 +10,7 @@
 
 mod checkpoints;
 mod clients;
+mod flow;
 mod herald;
 mod leadership;
 mod questions;
@@ -34,6 +35,7 @@ use clients::Connected;
 use herald::Herald;
 use leadership::{Leadership, Stand};
 
+pub(super) use flow::SIGN_AFTER;
 #[cfg(test)]
 pub(super) use leadership::Proof;
 pub use leadership::{Agreement, Claim, Claimed, PROOF_LEASE};
@@ -167,7 +169,7 @@ impl Server {
             fds.push(fd);
             is_short |= wants_write;
         }
-        let patience = self.manager.owner.due(now).since(now);
+        let patience = self.manager.due(now).since(now);
         let patience = if is_short { SHORT } else { patience };
         wait(&fds, Some(patience))?;
         self.waker.clear();

@@ -207,7 +207,8 @@ fn lend(settings: &Settings) -> Result<u8> {
                 service::tell("READY=1");
             }
             End::Stopped if settings.keep_slabs => return Ok(leave(daemon)),
-            End::Stopped | End::Drained => return Ok(DONE),
+            // A machine that goes away is no failure: the next process would lend on it again.
+            End::Stopped | End::Drained | End::NoticeOver => return Ok(DONE),
         }
     }
 }

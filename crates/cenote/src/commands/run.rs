@@ -16,8 +16,8 @@ use cenote_pager::{Handlers, Keeper, SERVED_RESIDENT_MIN_BYTES, Served};
 use cenote_preload::LIBRARY;
 
 use crate::place::Which;
-use crate::seccomp;
 use crate::volume_server::{End, Serving, WhichVolume};
+use crate::{limits, seccomp};
 
 /// `run` and what follows it.
 #[derive(clap::Args, Debug)]
@@ -116,6 +116,9 @@ fn check(args: &Args) -> Result<()> {
         let what = format!("--local {}: must be at least {least}", args.local);
         return Err(Failure::usage(what, format!("--local {least}")).into());
     }
+    let handlers = args.handlers.unwrap_or_default();
+    let open_files = Keeper::open_files_min(args.local.bytes(), handlers);
+    limits::check_open_files("cenote run", open_files)?;
     cenote_pager::works()
         .map_err(|error| Failure::new(error.to_string(), "use cenote swap in its place"))?;
     Ok(())

@@ -8,7 +8,7 @@ use anyhow::Result;
 use cenote_cli::failure::{DONE, Failure};
 use cenote_cli::size::Size;
 use cenote_cli::span;
-use cenote_volume::{Placement, Scheme};
+use cenote_volume::{Placement, SIZE_BYTES_MAX, Scheme};
 
 use super::attach::{attach, delete, reset};
 use super::scrub::scrub;
@@ -325,14 +325,16 @@ pub fn run(args: &Args) -> Result<u8> {
 
 /// A size that a volume can have.
 pub fn check_size(size: Size) -> Result<Size> {
-    if size.bytes() != 0 && size.bytes().is_multiple_of(4096) {
-        return Ok(size);
+    if size.bytes() == 0 || !size.bytes().is_multiple_of(4096) {
+        let what = format!("--size {size}: must be a positive multiple of 4096 bytes");
+        return Err(Failure::usage(what, "--size 2G").into());
     }
-    Err(Failure::usage(
-        format!("--size {size}: must be a positive multiple of 4096 bytes"),
-        "--size 2G",
-    )
-    .into())
+    if size.bytes() > SIZE_BYTES_MAX {
+        let most = Size(SIZE_BYTES_MAX);
+        let what = format!("--size {size}: a volume can have at most {most}");
+        return Err(Failure::usage(what, format!("--size {most}")).into());
+    }
+    Ok(size)
 }
 
 /// A scheme that a volume can have.
@@ -358,12 +360,25 @@ fn set_size(volumes: &Volumes, name: &str, size: Size) -> Result<()> {
     }
     // Held while the file changes, so that nobody opens the volume in between.
     let _owner = volumes.own(name)?;
-    if volumes.left(name)?.is_some() && size.bytes() < volumes.load(name)?.size()?.bytes() {
-        return Err(Failure::new(
-            format!("volume {name} has data and can only grow"),
-            format!("cenote volume reset {name} discards its content"),
-        )
-        .into());
+    if let Some(left) = volumes.left(name)? {
+        let before = volumes.load(name)?.size()?.bytes();
+        let most = left.size_bytes_max.min(SIZE_BYTES_MAX);
+        // With more than that it cannot have been opened: nothing is there.
+        if size.bytes() < before && before <= most {
+            return Err(Failure::new(
+                format!("volume {name} has data and can only grow"),
+                format!("cenote volume reset {name} discards its content"),
+            )
+            .into());
+        }
+        if size.bytes() > most {
+            let most = Size(most);
+            return Err(Failure::new(
+                format!("volume {name} has data, and its slabs allow at most {most}"),
+                format!("cenote volume resize {name} --size {most}"),
+            )
+            .into());
+        }
     }
     volumes.set_size(name, size)
 }

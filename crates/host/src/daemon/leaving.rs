@@ -15,6 +15,8 @@ pub enum End {
     Stopped,
     /// It was drained, and was to end then.
     Drained,
+    /// The time of a notice is up: its machine goes, and nothing is left of what it lent.
+    NoticeOver,
     /// Another process is to take its place; everything is as it was.
     Upgrade,
 }

@@ -1,4 +1,5 @@
-//! Whether descriptors that a program sends are what it says.
+//! Whether descriptors that a program sends are what it says, and how many address spaces there are
+//! descriptors for.
 //!
 //! A handler asks the kernel at them whenever a page moves. A file of another kind may be served by
 //! a process that answers when it likes, and all programs of the handler would wait for that.
@@ -30,6 +31,37 @@ fn is_of_proc(fd: &OwnedFd) -> bool {
     told == 0 && system.f_type == libc::PROC_SUPER_MAGIC
 }
 
+/// Descriptors of an address space at each handler: its userfaultfd, its memory, and its agent.
+const OF_SPACE: u64 = 3;
+
+/// Of those that this process may have, address spaces take one in so many. The others are for
+/// hosts, and for children that are not served: what these have is kept until they are dead.
+const PART: u64 = 2;
+
+/// Descriptors that this process has to be allowed for so many address spaces.
+pub fn needed(spaces: usize, handlers: usize) -> u64 {
+    PART * OF_SPACE * handlers as u64 * spaces as u64
+}
+
+/// Address spaces that there are descriptors for.
+pub fn spaces_max(handlers: usize) -> usize {
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: the structure is valid for the call.
+    let told = unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
+    match told {
+        0 => spaces_within(limit.rlim_cur, handlers),
+        _ => usize::MAX,
+    }
+}
+
+fn spaces_within(descriptors: u64, handlers: usize) -> usize {
+    let spaces = descriptors / needed(1, handlers);
+    usize::try_from(spaces).unwrap_or(usize::MAX)
+}
+
 #[cfg(test)]
 mod tests {
     use std::fs::File;
@@ -49,6 +81,17 @@ mod tests {
         assert!(is_memory(&open("/proc/self/mem".as_ref())));
         for other in [&file, folder.path(), "/proc/self/maps".as_ref()] {
             assert!(!is_memory(&open(other)), "{}", other.display());
+        }
+    }
+
+    #[test]
+    fn address_spaces_leave_half_of_the_descriptors() {
+        assert_eq!(spaces_within(1024, 1), 170);
+        assert_eq!(spaces_within(1024, 4), 42);
+        for (spaces, handlers) in [(1, 1), (16, 8), (1024, 4)] {
+            let needed = needed(spaces, handlers);
+            assert_eq!(spaces_within(needed, handlers), spaces);
+            assert_eq!(spaces_within(needed - 1, handlers), spaces - 1);
         }
     }
 

@@ -3,7 +3,8 @@
 //!
 //! While the process forks the kernel refuses changes (EAGAIN) until the fork's event is read and
 //! the thread that forks has gone on. What is done between that and the making of the child's books
-//! is done in both address spaces, so that they stay equal.
+//! is done in both address spaces, so that they stay equal. The child may fork as well before it
+//! has books: then it refuses changes, and its own child gets them, too.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -41,7 +42,12 @@ pub struct Kernel {
     /// Faults that nobody took so far.
     pub faults: Vec<Fault>,
     /// Children whose books are not made so far.
-    pub forked: Vec<OwnedFd>,
+    pub forked: Vec<Kernel>,
+    /// Whether a change was refused for good, of a child whose books are not made: its pages are
+    /// not what its books will say.
+    pub has_missed: bool,
+    /// Whether the last read found a fork for which there is no descriptor, or no memory.
+    is_short: bool,
     /// Whether a thread of the process forks for as long as a test wants.
     #[cfg(test)]
     pub forks: std::sync::Arc<std::sync::atomic::AtomicBool>,
@@ -81,6 +87,8 @@ impl Kernel {
             uffd,
             faults: Vec::new(),
             forked: Vec::new(),
+            has_missed: false,
+            is_short: false,
             #[cfg(test)]
             forks: std::sync::Arc::default(),
         }
@@ -90,9 +98,16 @@ impl Kernel {
         self.uffd.as_raw_fd()
     }
 
+    /// Whether a fork waits, for want of a descriptor: its event makes the descriptor readable, and
+    /// cannot be read.
+    pub fn is_short(&self) -> bool {
+        self.is_short
+    }
+
     /// Reads what has happened. Never blocks.
     pub fn read(&mut self) -> io::Result<()> {
         const MESSAGE: usize = size_of::<sys::uffd_msg>();
+        self.is_short = false;
         loop {
             let mut messages = [const { [0_u8; MESSAGE] }; EVENTS];
             let (at, len) = (messages.as_mut_ptr().cast(), size_of_val(&messages));
@@ -100,8 +115,13 @@ impl Kernel {
             let read = unsafe { libc::read(self.fd(), at, len) };
             if read < 0 {
                 let error = io::Error::last_os_error();
-                return match error.kind() {
-                    io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Ok(()),
+                return match error.raw_os_error() {
+                    Some(libc::EAGAIN | libc::EINTR) => Ok(()),
+                    // The event of the fork stays where it is.
+                    Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM) => {
+                        self.is_short = true;
+                        Ok(())
+                    }
                     _ => Err(error),
                 };
             }
@@ -136,7 +156,7 @@ impl Kernel {
             sys::UFFD_EVENT_FORK => {
                 // SAFETY: the kernel made the descriptor for whoever reads the message.
                 let child = unsafe { OwnedFd::from_raw_fd(word(8) as u32 as RawFd) };
-                self.forked.push(child);
+                self.forked.push(Self::of_child(child));
             }
             _ => {}
         }
@@ -145,7 +165,7 @@ impl Kernel {
     /// Installs a page of zeros, writable, and wakes who waits. Whether it was missing: one that is
     /// there keeps its bytes, and is `protected` or writable from now on.
     pub fn zero(&mut self, address: u64, protected: bool) -> io::Result<bool> {
-        self.each(|fd| match zero(fd, address) {
+        self.each(&|fd| match zero(fd, address) {
             Err(error) if error.raw_os_error() == Some(libc::EEXIST) => {
                 Self::let_be(fd, address, protected).map(|()| false)
             }
@@ -157,7 +177,7 @@ impl Kernel {
     /// protected when it was to be dropped, and a fork came before.
     pub fn install(&mut self, address: u64, bytes: &[u8], protected: bool) -> io::Result<()> {
         assert_eq!(bytes.len(), PAGE_BYTES);
-        self.each(|fd| match copy(fd, address, bytes, protected) {
+        self.each(&|fd| match copy(fd, address, bytes, protected) {
             Err(error) if error.raw_os_error() == Some(libc::EEXIST) => {
                 Self::let_be(fd, address, protected)
             }
@@ -172,47 +192,57 @@ impl Kernel {
 
     /// Makes writes to a page faults, or lets them through and wakes who waits.
     pub fn protect(&mut self, address: u64, protected: bool) -> io::Result<()> {
-        self.each(|fd| protect(fd, address, PAGE_BYTES as u64, protected))
+        self.each(&|fd| protect(fd, address, PAGE_BYTES as u64, protected))
     }
 
     /// Succeeds if a range of protected pages is still what was registered.
     pub fn is_there(&mut self, address: u64, len: u64) -> io::Result<()> {
-        self.each(|fd| protect(fd, address, len, true))
+        self.each(&|fd| protect(fd, address, len, true))
     }
 
     /// Whoever touches the page gets SIGBUS.
     pub fn poison(&mut self, address: u64) -> io::Result<()> {
-        self.each(|fd| poison(fd, address))?;
+        self.each(&|fd| poison(fd, address))?;
         self.wake(address)
     }
 
     /// Wakes who waits for a page.
     pub fn wake(&mut self, address: u64) -> io::Result<()> {
-        self.each(|fd| wake(fd, address))
+        self.each(&|fd| wake(fd, address))
     }
 
     /// Whether nobody has the address space any more.
-    pub fn is_dead(&mut self, address: u64) -> bool {
-        let probed = self.each(|fd| protect(fd, address, PAGE_BYTES as u64, false));
+    pub fn is_dead(&self, address: u64) -> bool {
+        let probed = self.ask(&|fd| protect(fd, address, PAGE_BYTES as u64, false));
         probed.is_err_and(|error| error.raw_os_error() == Some(libc::ESRCH))
     }
 
-    /// Does the same in the address space and in those of children whose books are not made. In
-    /// none while the process forks: EAGAIN. To yield meanwhile would cost the programs of this
-    /// handler a time slice of every other process.
-    fn each<T>(&mut self, call: impl Fn(RawFd) -> io::Result<T>) -> io::Result<T> {
-        let result = match self.ask(&call) {
-            Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => {
+    /// Does the same in those children whose books are not made, and then in the address space. In
+    /// the latter not before all others have it: EAGAIN while one of these processes forks. To
+    /// yield meanwhile would cost the programs of this handler a time slice of every other process.
+    ///
+    /// What is tried again after that is done again in children. It changes nothing there a second
+    /// time: nobody has answered their faults meanwhile.
+    fn each<T>(&mut self, call: &impl Fn(RawFd) -> io::Result<T>) -> io::Result<T> {
+        let mut refused = None;
+        for child in &mut self.forked {
+            match child.each(call) {
+                Err(error) if is_again(&error) => refused = Some(error),
+                Err(error) if !is_gone(&error) => child.has_missed = true,
+                // One that is gone by then needs nothing.
+                Ok(_) | Err(_) => {}
+            }
+        }
+        if let Some(error) = refused {
+            return Err(error);
+        }
+        match self.ask(call) {
+            Err(error) if is_again(&error) => {
                 self.read()?;
-                return Err(error);
+                Err(error)
             }
             result => result,
-        };
-        for child in &self.forked {
-            // A child that is gone by then needs nothing.
-            call(child.as_raw_fd()).ok();
         }
-        result
     }
 
     fn ask<T>(&self, call: &impl Fn(RawFd) -> io::Result<T>) -> io::Result<T> {
@@ -222,6 +252,19 @@ impl Kernel {
         }
         call(self.fd())
     }
+}
+
+/// Whether the kernel refuses a change for now.
+pub fn is_again(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(libc::EAGAIN)
+}
+
+/// Whether the kernel says that a mapping or a process is gone, or a page poisoned already.
+pub fn is_gone(error: &io::Error) -> bool {
+    const GONE: [i32; 4] = [libc::ENOENT, libc::ESRCH, libc::EINVAL, libc::EEXIST];
+    error
+        .raw_os_error()
+        .is_some_and(|code| GONE.contains(&code))
 }
 
 fn range(address: u64, len: u64) -> sys::uffdio_range {

@@ -5,6 +5,11 @@ use cenote_volume::PAGE_BYTES;
 /// No slot.
 pub const NONE: u32 = u32::MAX;
 
+/// Slots that are free again before pages go out again, after there was none: at most so many, and
+/// at most this part of a small volume's.
+const SLACK: u32 = 1024;
+const SLACK_PART: u32 = 16;
+
 /// The slots of a volume.
 pub struct Slots {
     counts: Vec<u32>,
@@ -71,6 +76,12 @@ impl Slots {
         self.count
     }
 
+    /// Whether fewer are free than are to be, before pages go out again after there was none.
+    pub fn are_scarce(&self) -> bool {
+        let slack = SLACK.min(self.count / SLACK_PART).max(1);
+        self.count - self.used() < slack
+    }
+
     /// Slots in use.
     pub fn used(&self) -> u32 {
         (self.counts.len() - self.free.len()) as u32
@@ -93,5 +104,30 @@ mod tests {
         assert_eq!(slots.used(), 2);
         slots.release(first);
         assert_eq!(slots.renew(NONE), Some(first));
+    }
+
+    #[test]
+    fn a_small_volume_that_has_slots_again_takes_pages_again() {
+        for (count, enough) in [
+            (1, 1),
+            (64, 4),
+            (1024, 64),
+            (16 * 1024, 1024),
+            (65_536, 1024),
+        ] {
+            let mut slots = Slots::new(count);
+            let taken: Vec<u32> = std::iter::from_fn(|| slots.renew(NONE)).collect();
+            assert_eq!(taken.len() as u32, count);
+            for free in 0..enough {
+                assert!(slots.are_scarce(), "{free} of {count} are free");
+                slots.release(taken[free as usize]);
+            }
+            assert!(!slots.are_scarce(), "{enough} of {count} are free");
+        }
+    }
+
+    #[test]
+    fn the_largest_volume_has_slots_for_pages() {
+        assert!(!Slots::of_volume(u64::MAX).are_scarce());
     }
 }

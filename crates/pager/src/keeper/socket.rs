@@ -60,6 +60,8 @@ pub enum Packet {
     End,
     /// So many words, and descriptors.
     Words(usize, Vec<OwnedFd>),
+    /// Words, whose descriptors this process has no room for.
+    Cut,
 }
 
 /// Receives a packet of words. Never blocks.
@@ -111,6 +113,9 @@ pub fn receive(socket: &OwnedFd, words: &mut [u64]) -> Packet {
     }
     if len == 0 {
         return Packet::End;
+    }
+    if message.msg_flags & libc::MSG_CTRUNC != 0 {
+        return Packet::Cut;
     }
     Packet::Words(len as usize / 8, fds)
 }

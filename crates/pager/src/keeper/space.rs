@@ -6,7 +6,6 @@
 //! the agent has said that it is gone. A fork makes another address space with the same pages, in
 //! the same slots, which whoever writes first leaves.
 
-use std::collections::HashSet;
 use std::fs::File;
 use std::io;
 use std::ops::Range;
@@ -14,54 +13,25 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
-use cenote_preload::wire;
-use cenote_volume::{Done, Op, PAGE_BYTES};
+use cenote_volume::{Done, Op};
 
-use super::kernel::{Cause, Fault, Kernel};
+use super::kernel::{Cause, Fault, Kernel, is_gone};
 use super::layout::Layout;
 use super::slots::NONE;
-use super::socket::{self, Packet};
 use super::store::{Purpose, Store};
 use crate::counters::Counters;
 use crate::pages::{Action, Arrival, Pages, WrittenAs};
 use crate::reports;
-use change::{Change, is_again};
+use change::Change;
+pub use leaving::LEAVING_MAX;
+use leaving::Leaving;
 
-/// The page that programs ask by.
-const DOORBELL: u32 = 0;
-
-/// Pause after a change that the kernel refused for now: as short as a wait can be.
+/// Pause after a change that the kernel refused for now, or a fork that there was no descriptor
+/// for: as short as a wait can be.
 const AGAIN_AFTER: Duration = Duration::from_millis(1);
-
-/// Pages that are forgotten before others are served again: some hundred microseconds.
-const FORGET_MAX: u32 = 4096;
 
 /// Room of an address space whose pages nobody can drop.
 const UNBOUNDED: u32 = u32::MAX;
-
-/// Pages on their way out.
-#[derive(Default)]
-struct Leaving {
-    /// The agent is not told.
-    pending: Vec<u32>,
-    /// It is.
-    sent: HashSet<u32>,
-}
-
-impl Leaving {
-    fn has(&self, page: u32) -> bool {
-        self.sent.contains(&page) || self.pending.contains(&page)
-    }
-
-    fn is_empty(&self) -> bool {
-        self.pending.is_empty() && self.sent.is_empty()
-    }
-
-    /// Whether the agent can be told something.
-    fn is_unsent(&self) -> bool {
-        !self.pending.is_empty() && self.sent.is_empty()
-    }
-}
 
 /// An address space.
 pub struct Space {
@@ -75,9 +45,10 @@ pub struct Space {
     /// Which page is in which slot.
     slots: Vec<u32>,
     leaving: Leaving,
-    /// Faults at pages on their way out, to be looked at when they are gone.
+    /// Faults at pages on their way out, to be looked at when they are gone; and at others, while
+    /// too many are on their way out.
     held_faults: Vec<Fault>,
-    /// Reads of such pages that have ended, and all that ends while a change is put off. Until then
+    /// Reads of such pages that have ended; and all that ends while a change is put off. Until then
     /// they count as under way: a page whose books were ahead of it could be chosen to go before it
     /// came.
     held_ends: Vec<(u32, Purpose, Done)>,
@@ -193,8 +164,15 @@ impl Space {
         is_held || self.put_off.is_some() || self.pages.is_awaited()
     }
 
+    /// Whether a fork waits for a descriptor. Until there is one the program's own says that there
+    /// is something to be read.
+    pub fn is_short(&self) -> bool {
+        self.kernel.is_short()
+    }
+
     pub fn deadline(&self) -> Option<Duration> {
-        let is_refused = self.put_off.is_some() || self.is_bounded() && self.leaving.is_unsent();
+        let is_unsent = self.is_bounded() && self.leaving.is_unsent();
+        let is_refused = self.put_off.is_some() || self.is_short() || is_unsent;
         match is_refused && !self.is_given_up {
             // Nothing tells when the thread that forks has gone on.
             true => Some(AGAIN_AFTER),
@@ -245,8 +223,15 @@ impl Space {
         if self.is_given_up {
             return self.turn_away(store);
         }
+        let was_short = self.is_short();
         let read = self.kernel.read();
         self.done("read faults", read);
+        if self.is_short() && !was_short {
+            let space = self.id;
+            reports::say(move || {
+                tracing::warn!(space, "a program's fork waits: no descriptors are left");
+            });
+        }
         if !self.catch_up(store) {
             return false;
         }
@@ -263,75 +248,19 @@ impl Space {
             return is_busy;
         }
         self.looked_at = store.now();
-        if self.pages.deadline(self.looked_at).is_none() {
-            self.pages.tick(self.looked_at);
+        self.pages.look(self.looked_at);
+        if self.is_bounded() {
+            self.pages.retry_lost(self.looked_at);
         }
         self.act(store);
         is_busy | self.go_on_forgetting(store)
-    }
-
-    /// Sends what is left to be dropped.
-    pub fn flush(&mut self) {
-        if !self.leaving.is_unsent() || self.put_off.is_some() {
-            return;
-        }
-        let Some(agent) = &self.agent else { return };
-        let mut pages = std::mem::take(&mut self.leaving.pending);
-        let rest = pages.split_off(pages.len().min(wire::RANGES_MAX));
-        self.leaving.pending = rest;
-        pages.sort_unstable();
-        let mut list = vec![0];
-        for page in &pages {
-            let (address, bytes) = (self.layout.address(*page), PAGE_BYTES as u64);
-            // Of what the program took away, nothing is dropped: it may have something else there.
-            match self.kernel.is_there(address, bytes) {
-                Ok(()) => {}
-                Err(error) if is_again(&error) => return self.leaving.pending.append(&mut pages),
-                Err(_) => continue,
-            }
-            match list.len().checked_sub(2) {
-                Some(last) if last > 0 && list[last] + list[last + 1] == address => {
-                    list[last + 1] += bytes;
-                }
-                _ => list.extend([address, bytes]),
-            }
-        }
-        list[0] = (list.len() as u64 - 1) / 2;
-        self.leaving.sent.extend(pages);
-        if !socket::send(agent, &list, None) {
-            // Nobody drops them. If the agent is there still, it ends the program now.
-            self.agent = None;
-        }
-    }
-
-    /// Hears the agent: pages that left are gone.
-    fn hear(&mut self, store: &mut Store) -> bool {
-        let mut word = [0; 1];
-        let packet = match &self.agent {
-            _ if self.is_ending => return false,
-            Some(agent) => socket::receive(agent, &mut word),
-            // A list could not be sent.
-            None if !self.leaving.is_empty() => Packet::End,
-            None => return false,
-        };
-        match packet {
-            Packet::Nothing => return false,
-            Packet::End => {
-                self.is_ending = true;
-                self.leaving = Leaving::default();
-                self.pages.set_room(UNBOUNDED, store.now());
-            }
-            Packet::Words(..) => self.leaving.sent.clear(),
-        }
-        self.release(store);
-        true
     }
 
     /// Installs zeros at a page. One on its way out gets them when it is gone: the agent would drop
     /// them, and what was written to them meanwhile. Nobody waits for that here, since a stopped
     /// program has no agent that answers, and others are served by this handler.
     fn zero(&mut self, page: u32, store: &mut Store) {
-        if self.leaving.has(page) || self.put_off.is_some() {
+        if self.leaving.holds(page) || self.put_off.is_some() {
             self.held_zeros.push(page);
             return self.flush();
         }
@@ -348,7 +277,13 @@ impl Space {
         if page == 0 && !is_put_off {
             return self.doorbell(store);
         }
-        if is_put_off || self.leaving.has(page) {
+        let is_missing = matches!(fault.cause, Cause::Missing { .. });
+        let may_come = is_missing && !self.pages.is_resident(page);
+        let is_held = match may_come {
+            true => self.leaving.holds(page),
+            false => self.leaving.has(page),
+        };
+        if is_put_off || is_held {
             // A thread that takes signals faults again while it waits.
             if !self.held_faults.contains(&fault) {
                 self.held_faults.push(fault);
@@ -377,8 +312,8 @@ impl Space {
             Ok(done) => return Some(done),
             Err(error) => error,
         };
-        let (space, is_gone) = (self.id, GONE.contains(&error.raw_os_error().unwrap_or(0)));
-        if is_gone {
+        let space = self.id;
+        if is_gone(&error) {
             reports::say(move || tracing::debug!(space, %error, what, "a mapping is gone"));
             return None;
         }
@@ -411,9 +346,10 @@ impl Space {
                 Action::Protect(page) => self.change(Change::Protect(page, true), store),
                 Action::Unprotect(page) => self.change(Change::Protect(page, false), store),
                 Action::Drop(page) if self.forgetting == Some(page) => {}
+                Action::Unpoison(page) => self.leaving.enter_poisoned(page),
                 Action::Drop(page) => {
-                    self.leaving.pending.push(page);
-                    if self.leaving.pending.len() >= wire::RANGES_MAX {
+                    self.leaving.enter(page);
+                    if self.leaving.is_batch() {
                         self.flush();
                     }
                 }
@@ -475,7 +411,7 @@ impl Space {
 
     /// A read or a write has ended.
     pub fn end(&mut self, page: u32, purpose: Purpose, end: Done, store: &mut Store) {
-        let is_early = purpose == Purpose::Read && self.leaving.has(page);
+        let is_early = purpose == Purpose::Read && self.leaving.holds(page);
         if (is_early || self.put_off.is_some()) && !self.is_dead {
             self.held_ends.push((page, purpose, end));
             return self.flush();
@@ -511,81 +447,12 @@ impl Space {
         self.act(store);
         self.go_on_forgetting(store);
     }
-
-    /// The program asks something: its mailbox says what.
-    fn doorbell(&mut self, store: &mut Store) {
-        let mailbox = self.layout.mailbox();
-        let mut bytes = [0; 8 * wire::MAILBOX_WORDS];
-        let memory = self.memory.as_ref();
-        if memory.is_none_or(|memory| memory.read_exact_at(&mut bytes, mailbox).is_err()) {
-            // A child that has not introduced itself asks who it is.
-            return self.answer(0, store);
-        }
-        let mut words = [0; wire::MAILBOX_WORDS];
-        for (word, bytes) in words.iter_mut().zip(bytes.chunks_exact(8)) {
-            *word = u64::from_ne_bytes(bytes.try_into().expect("8 bytes"));
-        }
-        let sequence = words[wire::AT_SEQUENCE];
-        if self.request.is_some() {
-            // A signal made it ask again.
-            return;
-        }
-        if sequence == self.answered {
-            return self.answer(sequence, store);
-        }
-        self.request = Some((self.layout.clip(&words), sequence));
-    }
-
-    fn answer(&mut self, sequence: u64, store: &mut Store) {
-        let mut page = store.buffer();
-        page.fill(0);
-        let mut set = |at: usize, word: u64| {
-            page[8 * at..8 * at + 8].copy_from_slice(&word.to_ne_bytes());
-        };
-        set(wire::AT_SPACE, u64::from(self.id));
-        set(wire::AT_ANSWERED, sequence);
-        self.change(Change::Install(DOORBELL, page, false), store);
-    }
-
-    /// Forgets some pages of a request, up to one that is not quiet; and answers when nothing else
-    /// will touch any. Whether others can be forgotten at once.
-    fn go_on_forgetting(&mut self, store: &mut Store) -> bool {
-        if self.put_off.is_some() {
-            return false;
-        }
-        let Some((mut range, sequence)) = self.request.take() else {
-            return false;
-        };
-        let some = range.start..range.end.min(range.start.saturating_add(FORGET_MAX));
-        for page in some.clone() {
-            self.forgetting = Some(page);
-            let is_done = self.pages.discard(page, store.now());
-            self.act(store);
-            self.forgetting = None;
-            if !is_done || self.put_off.is_some() {
-                let page = page + u32::from(is_done);
-                self.request = Some((page..range.end, sequence));
-                return false;
-            }
-        }
-        range.start = some.end;
-        if !range.is_empty() || !self.leaving.is_empty() {
-            let has_more = !range.is_empty();
-            self.request = Some((range, sequence));
-            self.flush();
-            return has_more;
-        }
-        self.answered = sequence;
-        self.answer(sequence, store);
-        false
-    }
 }
-
-/// What the kernel says of a mapping or a process that is gone, or of a page that is poisoned already.
-const GONE: [i32; 4] = [libc::ENOENT, libc::ESRCH, libc::EINVAL, libc::EEXIST];
 
 mod change;
 mod forks;
+mod leaving;
 mod refused;
+mod requests;
 #[cfg(test)]
 mod tests;

@@ -18,6 +18,8 @@ pub enum Action {
     Unprotect(u32),
     /// Take it out of the memory, before another page comes at the latest.
     Drop(u32),
+    /// Take its poison out of the memory, before another page comes at the latest.
+    Unpoison(u32),
     /// Make the store forget it; then [`Pages::erase_done`].
     Erase(u32),
     /// Wake who waits for it: what was waited for has happened.

@@ -25,6 +25,7 @@ impl Pages {
             arrived_at: self.arrived_at,
             retry_at: self.retry_at,
             likely: 0,
+            lost: self.lost.copied(self.pages.iter().map(|page| page.state)),
             counters: Counters::default(),
         };
         let mut writable = Vec::new();
@@ -32,6 +33,7 @@ impl Pages {
             let next = match self.pages[page as usize].state {
                 State::Empty | State::Stored | State::Lost => continue,
                 State::Fetching | State::FetchingToWrite | State::Ahead => State::Stored,
+                State::Retried => State::Lost,
                 State::Zeroing => State::Empty,
                 State::Void | State::Erasing => {
                     copy.pages[page as usize].is_stored = false;

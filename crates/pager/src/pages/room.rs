@@ -16,9 +16,24 @@ pub(super) const RETRY_AFTER: Duration = Duration::from_millis(100);
 const TOUCHED_WITHIN: Duration = Duration::from_millis(10);
 
 impl Pages {
-    /// [`Pages::tick`] is due within this time: something waits for another try.
+    /// [`Pages::look`] or [`Pages::retry_lost`] is due within this time: something waits for
+    /// another try.
     #[must_use]
     pub fn deadline(&self, now: Duration) -> Option<Duration> {
+        let lost = self.lost.deadline().filter(|at| *at > now);
+        let due = [self.room_deadline(now), lost.map(|at| at - now)];
+        due.into_iter().flatten().min()
+    }
+
+    /// [`Pages::tick`], unless what it would try waits for a while. To be called at each turn of a
+    /// handler.
+    pub fn look(&mut self, now: Duration) {
+        if self.room_deadline(now).is_none() {
+            self.tick(now);
+        }
+    }
+
+    fn room_deadline(&self, now: Duration) -> Option<Duration> {
         let is_behind = self.free() < self.spare() && !self.queues.is_empty();
         let retry = is_behind.then_some(self.retry_at);
         let is_held_up = self.free() == 0 && self.is_awaited() && self.clean > 0;

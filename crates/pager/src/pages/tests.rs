@@ -134,6 +134,7 @@ impl World {
     fn tick(&mut self) {
         for shard in &mut self.shards {
             shard.tick(self.now);
+            shard.retry_lost(self.now);
         }
     }
 
@@ -150,6 +151,7 @@ impl World {
         self.faults[shard] = faults;
         let room = self.rooms.settle(shard, held);
         self.shards[shard].set_room(room.pages, self.now);
+        self.shards[shard].retry_lost(self.now);
         self.act()
     }
 
@@ -177,7 +179,8 @@ impl World {
             for thread in 0..THREADS {
                 self.touch(thread)?;
             }
-            if self.threads.iter().all(Option::is_none) && self.under_way.is_empty() {
+            let is_quiet = self.threads.iter().all(Option::is_none) && self.under_way.is_empty();
+            if is_quiet && self.poisoned.is_empty() {
                 break;
             }
         }
@@ -186,28 +189,29 @@ impl World {
                 return Err(format!("thread {thread} waits at page {page} for ever"));
             }
         }
+        if !self.poisoned.is_empty() {
+            return Err(format!("{:?} can be read, and are poisoned", self.poisoned));
+        }
         for page in 0..PAGES {
-            if !self.poisoned.contains(&page) {
-                self.threads[0] = Some((page, false, false));
-                for _ in 0..200 {
-                    self.now += Duration::from_millis(1);
-                    self.tick();
-                    self.act()?;
-                    self.touch(0)?;
-                    self.deliver()?;
-                    self.finish(false)?;
-                }
-                if self.threads[0].is_some() {
-                    let (state, free) = self.on(page, |pages, page, _| {
-                        (pages.pages[page as usize].state, pages.free())
-                    });
-                    return Err(format!(
-                        "page {page} cannot be read at the end: {state:?}, {} under way, {} faults \
-                         unread, {free} free",
-                        self.under_way.len(),
-                        self.events.len(),
-                    ));
-                }
+            self.threads[0] = Some((page, false, false));
+            for _ in 0..200 {
+                self.now += Duration::from_millis(1);
+                self.tick();
+                self.act()?;
+                self.touch(0)?;
+                self.deliver()?;
+                self.finish(false)?;
+            }
+            if self.threads[0].is_some() {
+                let (state, free) = self.on(page, |pages, page, _| {
+                    (pages.pages[page as usize].state, pages.free())
+                });
+                return Err(format!(
+                    "page {page} cannot be read at the end: {state:?}, {} under way, {} faults \
+                     unread, {free} free",
+                    self.under_way.len(),
+                    self.events.len(),
+                ));
             }
         }
         Ok(())
@@ -413,7 +417,6 @@ impl World {
         for page in std::mem::take(&mut self.discards) {
             if self.on(page, |pages, page, now| pages.discard(page, now)) {
                 self.truth.insert(page, 0);
-                self.poisoned.remove(&page);
             } else {
                 self.discards.push(page);
             }
@@ -427,6 +430,7 @@ impl World {
     fn drop_gone(&mut self) {
         for page in self.gone.drain(..) {
             self.mapped.remove(&page);
+            self.poisoned.remove(&page);
         }
     }
 
@@ -478,7 +482,7 @@ impl World {
                     let how = self.shards[shard].written_as(local, value == 0);
                     self.under_way.push(Io::Write(page, value, how));
                 }
-                Action::Drop(local) => {
+                Action::Drop(local) | Action::Unpoison(local) => {
                     self.gone.push(page(local));
                 }
                 Action::Erase(local) => self.under_way.push(Io::Erase(page(local))),

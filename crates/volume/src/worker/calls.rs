@@ -45,7 +45,9 @@ impl Worker {
     /// Writes `bytes` at `offset`, to the acknowledgement of every member.
     ///
     /// # Errors
-    /// Why not every byte could be written; pages of the range then hold old or new bytes, or are lost.
+    /// Why not every byte could be written; pages of the range then hold old or new bytes, or are lost. After
+    /// [`IoError::Lost`] the worker may still have some of them to write: it does so in later calls, once
+    /// hosts answer again.
     pub fn write(&mut self, offset: u64, bytes: &[u8]) -> Result<(), IoError> {
         // The pointer is only read through for a write.
         self.run(Slot::new(
@@ -93,8 +95,9 @@ impl Worker {
     /// Does again what the last owner did not end. Before anything else of the volume is written.
     ///
     /// # Errors
-    /// As [`Worker::write`]; `Corrupt`: what the page was to be is not what its tag says. The page is then as
-    /// any whose write ended unknown.
+    /// `Lost`, `NoSpace`, `Closed`: not now; it stays what is to be done, by the next owner if not by this one.
+    /// `Corrupt`: what the page was to be is not what its tag says. The page is then as any whose write ended
+    /// unknown.
     pub(crate) fn redo(&mut self, unfinished: Unfinished) -> Result<(), IoError> {
         let result = self.run(Slot::redoing(unfinished));
         self.settle_redo(unfinished, result)
@@ -113,21 +116,22 @@ impl Worker {
         index
     }
 
-    /// How a write that is redone ended, once it has.
+    /// How a write that is redone ended, once it has. After `Lost` or `NoSpace` it is to be redone again before
+    /// anything else is written, by the next owner if not by this one.
     pub fn redone(&mut self, request: u16, unfinished: Unfinished) -> Option<Result<(), IoError>> {
         let result = self.requests.end_of(request)?;
         Some(self.settle_redo(unfinished, result))
     }
 
-    /// What cannot be redone is marked, so that its place is free; unless the volume has ended, and the next
-    /// owner tries.
+    /// What can never be redone is marked, so that its place is free. What cannot be redone now stays: hosts
+    /// may be back, or have memory, when the next owner tries.
     fn settle_redo(
         &mut self,
         unfinished: Unfinished,
         result: Result<(), IoError>,
     ) -> Result<(), IoError> {
         if let Err(error) = result
-            && error != IoError::Closed
+            && !matches!(error, IoError::Lost | IoError::NoSpace | IoError::Closed)
         {
             tracing::warn!(page = unfinished.page, %error, "a write that the last owner did not end cannot be redone");
             give_up(&self.engine.path.core, unfinished);
@@ -184,7 +188,7 @@ impl Worker {
         self.start(number, slot);
         let mut turns = 0;
         // Nobody polls when a write has returned: what was acknowledged early lands first.
-        while !self.requests.is_over(number) || (!self.engine.path.landing.is_empty() && !is_read) {
+        while !self.requests.is_over(number) || (self.engine.is_landing() && !is_read) {
             turns += 1;
             self.turn(self.wait_of(turns));
         }

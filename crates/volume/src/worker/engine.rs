@@ -11,6 +11,7 @@ mod verbs;
 
 use std::ops::{Index, IndexMut};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use cenote_codec::{DATA_MAX, PARITY_MAX};
@@ -19,7 +20,7 @@ use cenote_fabric::CompletionQueue;
 use super::data_path::DataPath;
 use super::endpoints::Endpoints;
 use super::order::{Kind, Order};
-use super::page::{Next, PageOp};
+use super::page::{Heard, Next, PageOp};
 use crate::IoError;
 use crate::backing::{Store, Told};
 use crate::core::Core;
@@ -160,9 +161,27 @@ impl Engine {
         self.ops.free.len()
     }
 
-    /// Whether operations wait for something other than a completion.
+    /// Whether operations wait for something other than a completion that some request waits for, too.
     pub fn has_parked(&self) -> bool {
-        !self.agenda.parked.is_empty()
+        let mut parked = self.agenda.parked.iter();
+        parked.any(|&op| !self.ops[op].is_stranded())
+    }
+
+    /// Whether writes wait for slabs that are out of reach.
+    pub fn has_stranded(&self) -> bool {
+        let mut parked = self.agenda.parked.iter();
+        parked.any(|&op| self.ops[op].is_stranded())
+    }
+
+    /// Whether every operation that writes may use waits for slabs that are out of reach.
+    pub fn is_stranded(&self) -> bool {
+        self.ops.free.is_empty() && self.ops.all[READ_OPS..].iter().all(PageOp::is_stranded)
+    }
+
+    /// Whether writes were acknowledged that have not landed everywhere, and will if they are waited for.
+    pub fn is_landing(&self) -> bool {
+        let mut landing = self.path.landing.iter();
+        landing.any(|write| !self.ops[write.op].is_stranded())
     }
 
     /// Whether some answer or the disk's is waited for, or may yet come.
@@ -277,6 +296,10 @@ impl Engine {
                     return self.agenda.parked.push(op);
                 }
                 Next::Pause => return self.agenda.parked.push(op),
+                Next::Refuse(error) => {
+                    self.tell(op, Err(error));
+                    return self.agenda.parked.push(op);
+                }
                 Next::End(result) => return self.end(op, result),
                 Next::Apart(then) => then,
             };
@@ -305,14 +328,30 @@ impl Engine {
 
     /// Ends an operation of which nothing that is out can land.
     fn end(&mut self, op: u16, result: Result<(), IoError>) {
-        let is_told = self.ops[op].is_told();
+        let heard = self.ops[op].page.heard;
         if self.ops[op].end(&mut self.path, result.is_ok()) {
             self.ops.give_back(op);
         }
-        if is_told {
-            self.path.landing.retain(|write| write.op != op);
-        } else {
-            self.tell(op, result);
+        match heard {
+            Heard::Nothing => self.tell(op, result),
+            Heard::Failed => {}
+            Heard::Written => {
+                self.path.landing.retain(|write| write.op != op);
+                self.note_unlanded(op, result);
+            }
+        }
+    }
+
+    /// A write has ended that was acknowledged before: nobody else hears that it has failed after all.
+    fn note_unlanded(&self, op: u16, result: Result<(), IoError>) {
+        // Of a volume that ends, the next owner does it again.
+        if let Err(error) = result
+            && error != IoError::Closed
+        {
+            let page = self.ops[op].page.number;
+            tracing::error!(page, %error, "a write that was acknowledged before all of it had landed cannot be completed: its page is lost");
+            let counters = &self.path.core.measures.counters;
+            counters.requests_failed.fetch_add(1, Ordering::Relaxed);
         }
     }
 

@@ -53,7 +53,7 @@ use migration::Move;
 use read::Read;
 pub(super) use redo::give_up;
 use state::Page;
-pub(super) use state::{Next, Then};
+pub(super) use state::{Heard, Next, Then};
 use write::Write;
 
 /// A page operation: its page, and what is done with it.
@@ -164,7 +164,7 @@ impl PageOp {
     /// end.
     pub fn on_verb(&mut self, path: &mut DataPath) -> bool {
         let Self { page, machine } = self;
-        if page.is_told {
+        if page.heard != Heard::Nothing {
             page.publish_landed(path);
             return false;
         }
@@ -269,9 +269,9 @@ impl PageOp {
         matches!(self.machine, Machine::Lingering)
     }
 
-    /// Whether its request has been told of its end.
-    pub fn is_told(&self) -> bool {
-        self.page.is_told
+    /// Whether it waits for slabs that are out of reach, and its request for nothing any more.
+    pub fn is_stranded(&self) -> bool {
+        self.page.is_stranded()
     }
 
     /// Whether it waits for a rebuilder, a slab, or the journal, and for nothing that is on its way.

@@ -191,6 +191,12 @@ impl Requests {
             };
             match progress {
                 Progress::NoOperations if kind == Kind::Read => break,
+                // None will be free before hosts are back: requests are errors till then.
+                Progress::NoOperations if engine.is_stranded() => {
+                    self.queue_of(number).pop_front();
+                    self.slots[at].refuse(IoError::Lost);
+                    self.finish_if_over(&engine.path.core, at);
+                }
                 Progress::NoOperations => only_reads = true,
                 Progress::AllStarted => {
                     self.queue_of(number).pop_front();
@@ -259,7 +265,12 @@ impl Requests {
                 continue;
             };
             // A writer may have the claim for as long as it takes to give a silent host up.
-            if dropped == DROPPED_AT_ONCE || !core.pages.claims.try_claim(page) {
+            let claims = &core.pages.claims;
+            if dropped == DROPPED_AT_ONCE || !claims.try_claim(page) {
+                if claims.is_stranded(page) {
+                    slot.refuse(IoError::Lost);
+                    break;
+                }
                 return Progress::Deferred;
             }
             dropped += 1;

@@ -1,4 +1,5 @@
-//! While a record is kept back, and while the owner is not driven, nobody is late and nothing piles up.
+//! While a record is kept back, and while the owner is not driven or reaches nobody, nobody is late and
+//! nothing piles up.
 
 use super::*;
 
@@ -214,4 +215,78 @@ fn no_writes_are_stopped_before_nothing_is_decided_for_a_while() {
         let copies = &world.owner.entries()[0].copies;
         assert!(copies.iter().all(|copy| copy.host != from));
     }
+}
+
+#[test]
+fn a_cache_that_nobody_could_renew_does_not_end() {
+    let seconds = Duration::from_secs;
+    for is_suspended in [false, true] {
+        let mut world = World::settled(1, 1, 2);
+        world
+            .owner
+            .handle_life_renewed(world.now, Some(seconds(10)));
+        world.run();
+        world.pass(seconds(4));
+        if is_suspended {
+            world.owner.handle_suspended(world.now);
+            world.pass(seconds(20));
+            world.owner.handle_recorded(world.now);
+        } else {
+            world.now = world.now.after(seconds(20));
+            world.owner.handle_tick(world.now);
+        }
+        world.run();
+        assert!(!world.owner.has_ended());
+        assert_eq!(world.owner.entries()[0].losses, 0);
+        let left = world
+            .owner
+            .ends_at()
+            .expect("it is leased")
+            .since(world.now);
+        assert_eq!(left, seconds(6), "as much as before");
+        world.pass(seconds(6));
+        world.run();
+        assert!(world.owner.has_ended(), "now it could be renewed");
+    }
+}
+
+#[test]
+fn a_cache_that_is_deleted_while_a_record_is_kept_back_ends_when_it_is_kept() {
+    let mut world = World::settled(1, 1, 2);
+    world
+        .owner
+        .handle_life_renewed(world.now, Some(Duration::from_secs(3600)));
+    begin_recording(&mut world);
+    world
+        .owner
+        .handle_life_renewed(world.now, Some(Duration::ZERO));
+    world.pass(Duration::from_secs(30));
+    world.owner.handle_recorded(world.now);
+    world.run();
+    assert!(world.owner.has_ended());
+}
+
+#[test]
+fn an_owner_that_reaches_no_host_gives_none_up() {
+    let mut world = World::settled(2, 4, 2);
+    let is_missing = |world: &World| world.owner.summary(1).is_missing;
+    for host in 0..2 {
+        world.owner.handle_host_silent(world.now, host);
+    }
+    world.pass(Duration::from_secs(20));
+    assert!(is_missing(&world), "whoever gets machines may replace it");
+    world.start(0);
+    world.run();
+    world.pass(Duration::from_secs(9));
+    world.run();
+    world.start(1);
+    world.run();
+    assert!(!is_missing(&world) && world.owner.is_settled());
+    assert!(world.owner.entries().iter().all(|entry| entry.losses == 0));
+    // One that is silent beside another is given up.
+    world.owner.handle_host_silent(world.now, 1);
+    world.pass(Duration::from_secs(10));
+    world.run();
+    let copies = |entry: &Entry| entry.copies.iter().all(|copy| copy.host == 0);
+    assert!(world.owner.entries().iter().all(copies));
 }

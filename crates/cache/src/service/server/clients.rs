@@ -1,14 +1,13 @@
 //! The connections of clients: what each may say, and what it is still to be told.
 
-use std::time::Duration;
-
 use cenote_fabric::{Error, Event, Listen, PeerId, Time};
 
+use super::flow::Flow;
 use super::{Life, Server};
 use crate::owner::{CLIENTS_MAX, ClientNumber, Renewal};
 use crate::service::allowance::Allowance;
 use crate::service::message::{Refusal, ToClient, ToManager, VERSION};
-use crate::service::outbox::{Outbox, Sent};
+use crate::service::outbox::Outbox;
 
 /// A connection.
 pub struct Connected {
@@ -20,17 +19,8 @@ pub struct Connected {
     flow: Flow,
 }
 
-/// Whether it reads what it is told.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Flow {
-    Free,
-    Blocked { since: Time },
-}
-
 /// Connections besides those of clients that joined: for questions.
 const OTHERS_MAX: usize = 256;
-/// One that reads nothing for so long is cut off.
-const UNREAD_MAX: Duration = Duration::from_secs(10);
 /// What messages cost of an allowance at least; others cost 1.
 const JOIN_COST: u32 = 200;
 const QUESTION_COST: u32 = 100;
@@ -44,7 +34,7 @@ impl Connected {
     }
 
     pub fn is_blocked(&self) -> bool {
-        matches!(self.flow, Flow::Blocked { .. })
+        self.flow.is_blocked()
     }
 }
 
@@ -57,7 +47,7 @@ impl Server {
                     outbox: Outbox::default(),
                     allowance: Allowance::new(now),
                     number: None,
-                    flow: Flow::Free,
+                    flow: Flow::default(),
                 };
                 self.connected.insert(peer, connected);
                 if self.connected.len() > CLIENTS_MAX + OTHERS_MAX {
@@ -158,6 +148,9 @@ impl Server {
     }
 
     fn handle_alive(&mut self, now: Time, peer: PeerId, number: ClientNumber, asked_at: u64) {
+        if let Some(connected) = self.connected.get_mut(&peer) {
+            connected.flow.note_asked(now);
+        }
         if matches!(self.life, Life::Founding { .. }) {
             // It asks again: who has a lease was told of every region.
             return;
@@ -188,22 +181,22 @@ impl Server {
     /// Sends what waits, to whoever takes it.
     pub(super) fn send_all(&mut self, now: Time) {
         let may_lease = self.may_lease();
+        let sign = ToClient::Welcome(self.welcome());
         let mut lost = Vec::new();
         for (&peer, connected) in &mut self.connected {
             let listener = &mut self.listener;
-            let mut is_lost = false;
+            let (mut is_lost, mut has_said) = (false, false);
+            if connected.flow.wants_sign(now) {
+                connected.outbox.greet_again(&sign);
+            }
             let sent = connected.outbox.send(may_lease, |message| {
                 let sent = listener.send(peer, message);
                 is_lost |= !matches!(sent, Ok(()) | Err(Error::Bound(_)));
+                has_said |= sent.is_ok();
                 sent.is_ok()
             });
-            connected.flow = match (sent, connected.flow) {
-                (Sent::Blocked, Flow::Blocked { since }) => Flow::Blocked { since },
-                (Sent::Blocked, Flow::Free) => Flow::Blocked { since: now },
-                (Sent::All | Sent::Held, _) => Flow::Free,
-            };
-            let is_stuck =
-                matches!(connected.flow, Flow::Blocked { since } if now.since(since) > UNREAD_MAX);
+            connected.flow.note_sent(now, sent, has_said);
+            let is_stuck = connected.flow.is_stuck(now);
             if is_stuck {
                 tracing::warn!(client = connected.name, "cut off: it reads nothing");
             }
@@ -254,6 +247,8 @@ fn cost(message: &ToManager, regions: usize) -> u32 {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use crate::owner::REGIONS_MAX;
 

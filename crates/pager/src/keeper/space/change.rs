@@ -9,6 +9,7 @@ use std::io;
 
 use cenote_volume::PAGE_BYTES;
 
+use super::super::kernel::is_again;
 use super::super::store::Store;
 use super::{Space, WrittenAs};
 
@@ -124,9 +125,4 @@ impl Space {
             self.flush();
         }
     }
-}
-
-/// Whether the kernel refuses a change for now.
-pub(super) fn is_again(error: &io::Error) -> bool {
-    error.raw_os_error() == Some(libc::EAGAIN)
 }

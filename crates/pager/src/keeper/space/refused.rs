@@ -21,8 +21,8 @@ impl Space {
         if let Some(change) = self.put_off.take() {
             self.change(change, store);
         }
-        for uffd in forked {
-            self.refuse_child(uffd, store);
+        for kernel in forked {
+            self.refuse_child(kernel, store);
         }
         let asks = |fault: &Fault| self.layout.page(fault.address) == Some(0);
         if faults.iter().any(asks) {

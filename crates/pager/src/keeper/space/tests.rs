@@ -6,10 +6,13 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGua
 use std::thread;
 use std::time::{Duration, Instant};
 
-use cenote_volume::Volume;
+use cenote_preload::wire;
+use cenote_volume::{PAGE_BYTES, Volume};
 
 use super::super::slots::Slots;
+use super::super::socket::{self, Packet};
 use super::super::store::untag;
+use super::requests::FORGET_MAX;
 use super::*;
 use cenote_test_kit::cluster::{Cluster, Transport};
 
@@ -215,7 +218,7 @@ fn a_page_that_comes_before_its_fault_is_heard_loses_no_write() {
     }
     // The first page goes; its agent has not said so when it is read again.
     program.space.set_room(8, &mut program.store);
-    program.until(|space| space.leaving.sent.contains(&1));
+    program.until(|space| space.leaving.is_sent(1));
     program.fault(&[1]);
     program.until(|space| space.held_ends.iter().any(|(page, ..)| *page == 1));
     // It is gone, and a thread is there before the agent has said so.
@@ -250,7 +253,7 @@ fn a_stopped_agent_holds_up_who_waits_for_its_pages_alone() {
         program.touch(page, (page > 4).then_some(1));
     }
     program.space.set_room(8, &mut program.store);
-    program.until(|space| [1, 2].iter().all(|page| space.leaving.sent.contains(page)));
+    program.until(|space| [1, 2].iter().all(|page| space.leaving.is_sent(*page)));
     program.space.set_room(UNBOUNDED, &mut program.store);
     let (first, second) = (program.word(1), program.word(2));
     // The agent is stopped while zeros are wanted of a page on its way out. It goes on in the end,
@@ -309,71 +312,6 @@ fn a_program_whose_memory_the_kernel_does_not_serve_is_ended_and_gets_nothing_wr
     program.space.bound_by(keeper);
     assert!(matches!(socket::receive(&agent, &mut word), Packet::End));
     assert!(!program.space.turn(&mut program.store));
-}
-
-/// Forks this process, and has the child ask at its doorbell who it is: its exit code.
-fn fork_and_ask(doorbell: usize) -> thread::JoinHandle<i32> {
-    thread::spawn(move || {
-        let flags = libc::c_long::from(libc::SIGCHLD);
-        // SAFETY: the child reads a word and ends. Not by libc's own call, which holds the locks of
-        // `malloc` meanwhile: whoever is to read of the fork allocates.
-        let child = unsafe { libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0) } as libc::pid_t;
-        assert!(child >= 0);
-        if child == 0 {
-            let id = access(doorbell, None);
-            // SAFETY: it takes a number alone.
-            unsafe { libc::_exit(id as i32) };
-        }
-        let mut status = 0;
-        // SAFETY: the status is valid for the call.
-        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
-        libc::WEXITSTATUS(status)
-    })
-}
-
-#[test]
-fn a_child_beyond_the_bound_is_told_its_number_and_not_served() {
-    let Some(mut program) = Program::of_pages(PAGES, Turn::alone()) else {
-        return;
-    };
-    program.touch(1, Some(5));
-    for _ in 1..SPACES_MAX {
-        program.store.ids.take();
-    }
-    let doorbell = program.space.layout.doorbell() as usize;
-    let mut children = Vec::new();
-    for is_served in [true, false] {
-        let forked = fork_and_ask(doorbell);
-        while !forked.is_finished() {
-            program.turn();
-            children.append(&mut program.space.children);
-            for child in &mut children {
-                child.turn(&mut program.store);
-            }
-        }
-        let child = children.pop().expect("a child was forked");
-        let code = forked.join().expect("the thread ends");
-        assert_eq!(code, child.id as i32);
-        assert_eq!(child.is_given_up(), !is_served);
-    }
-    assert!(!program.space.is_given_up());
-    assert_eq!(program.touch(1, None), 5);
-}
-
-#[test]
-fn children_of_a_program_that_is_given_up_are_as_well() {
-    let Some(mut program) = Program::begin() else {
-        return;
-    };
-    // The kernel refuses the first of several changes, and a fork is not settled.
-    let forked = program.cut_off();
-    program.space.kernel.forked.push(forked.into());
-    program.fault(&[2, 3]);
-    assert!(program.space.is_given_up());
-    assert!(program.space.turn(&mut program.store));
-    assert_eq!(program.space.children.len(), 1);
-    assert!(program.space.children[0].is_given_up());
-    assert!(!program.space.is_told());
 }
 
 #[test]
@@ -508,3 +446,6 @@ fn a_program_that_forks_for_long_holds_up_nobody_and_loses_nothing() {
     }
     assert!(program.space.put_off.is_none());
 }
+
+mod forks;
+mod leaving;

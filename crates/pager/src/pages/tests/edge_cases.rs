@@ -154,3 +154,104 @@ fn a_page_that_is_read_and_then_written_comes_back_writable_mostly() {
     // What is only read is never writable.
     assert!((0..32).all(|_| !visit(&mut pages, 4, false)));
 }
+
+/// Pages of which so many are lost.
+fn lost(count: u32) -> Pages {
+    let mut pages = Pages::new(256, 64);
+    for page in 0..count {
+        (
+            pages.pages[page as usize].is_stored,
+            pages.pages[page as usize].state,
+        ) = (true, State::Stored);
+    }
+    for page in 0..count {
+        pages.fault(page, false, Duration::ZERO);
+        while let Some(action) = pages.next_action() {
+            if let Action::Read(page) = action {
+                pages.read_done(page, false, Duration::ZERO);
+            }
+        }
+    }
+    assert_eq!(pages.counters().lost, u64::from(count));
+    pages
+}
+
+/// The pages that are read next, and what else is to be done.
+fn reads(pages: &mut Pages) -> (Vec<u32>, Vec<Action>) {
+    let (mut reads, mut others) = (Vec::new(), Vec::new());
+    while let Some(action) = pages.next_action() {
+        match action {
+            Action::Read(page) => reads.push(page),
+            action => others.push(action),
+        }
+    }
+    (reads, others)
+}
+
+#[test]
+fn a_page_that_was_out_of_reach_is_there_again() {
+    const COUNT: u32 = 100;
+    let mut pages = lost(COUNT);
+    let mut now = Duration::ZERO;
+    pages.retry_lost(now);
+    assert_eq!(pages.next_action(), None, "a host needs time to come back");
+    // Each has its turn while none can be read, and they begin again.
+    let mut seen = Vec::new();
+    while seen.len() < COUNT as usize + 20 {
+        now += pages.deadline(now).expect("they are to be read again");
+        pages.retry_lost(now);
+        let (read, others) = reads(&mut pages);
+        assert!((1..=BATCH_MAX as usize).contains(&read.len()) && others.is_empty());
+        for page in &read {
+            assert_eq!(pages.read_done(*page, false, now), Arrival::Ignore);
+        }
+        seen.extend(read);
+    }
+    assert!(seen.iter().copied().eq((0..COUNT).cycle().take(seen.len())));
+    // Once one can be read, all are tried without a pause.
+    now += pages.deadline(now).expect("they are to be read again");
+    let mut unpoisoned = Vec::new();
+    loop {
+        pages.retry_lost(now);
+        let (read, others) = reads(&mut pages);
+        unpoisoned.extend(others);
+        if read.is_empty() {
+            break;
+        }
+        for page in read {
+            assert_eq!(pages.read_done(page, true, now), Arrival::Ignore);
+        }
+    }
+    assert_eq!(unpoisoned.len(), COUNT as usize);
+    assert!(
+        unpoisoned
+            .iter()
+            .all(|action| matches!(action, Action::Unpoison(_)))
+    );
+    assert_eq!((pages.deadline(now), pages.resident()), (None, 0));
+    // A fault reads it as any other.
+    pages.fault(7, false, now);
+    assert_eq!(pages.next_action(), Some(Action::Read(7)));
+}
+
+#[test]
+fn a_lost_page_that_is_discarded_is_not_read_again() {
+    let mut pages = lost(2);
+    let now = pages
+        .deadline(Duration::ZERO)
+        .expect("they are to be read again");
+    pages.retry_lost(now);
+    assert_eq!(reads(&mut pages).0, [0, 1]);
+    assert_eq!(pages.read_done(0, false, now), Arrival::Ignore);
+    for page in [0, 1] {
+        assert!(pages.discard(page, now));
+    }
+    // One that is being read is erased when that has ended.
+    assert_eq!(pages.next_action(), Some(Action::Drop(0)));
+    assert_eq!(pages.next_action(), Some(Action::Erase(0)));
+    assert_eq!(pages.next_action(), Some(Action::Drop(1)));
+    assert_eq!(pages.next_action(), None);
+    assert_eq!(pages.read_done(1, true, now), Arrival::Ignore);
+    assert_eq!(pages.next_action(), Some(Action::Erase(1)));
+    assert_eq!((pages.deadline(now), pages.resident()), (None, 0));
+}

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use cenote_fabric::{ClientId, Connector, sim};
 use cenote_volume::{
-    Op, PAGE_BYTES, RETURN_MAX, Resilience, Stepped, Unfinished, VolumeConfig, VolumeError,
+    IoError, Op, PAGE_BYTES, RETURN_MAX, Resilience, Stepped, Unfinished, VolumeConfig, VolumeError,
 };
 
 use super::super::dialer::Dialing;
@@ -248,6 +248,11 @@ impl Client {
         let Some(result) = client_worker.worker.redone(request, write) else {
             return;
         };
+        if matches!(result, Err(IoError::Lost | IoError::NoSpace)) {
+            // Not now: the next try, as the next owner's, finds what is left of it.
+            redo.request = None;
+            return;
+        }
         self.redoing.pop();
         self.tally.writes_redone += u64::from(result.is_ok());
         if let Err(error) = result {

@@ -16,7 +16,8 @@
 
 use cenote_pool::injected_faults::{InjectedFault, is_injected};
 
-use super::state::Page;
+use super::state::{Next, Page};
+use crate::IoError;
 use crate::core::Core;
 use crate::directory::Stripe;
 use crate::flights::Flight;
@@ -32,6 +33,8 @@ pub(super) struct Claim {
     pub version: u64,
     /// What it may read of a page in flight.
     pub landed: Landed,
+    // Whether it has said that it waits for slabs that are out of reach.
+    is_stranded: bool,
 }
 
 /// What a read may use of a page in flight; of any other page: everything.
@@ -64,6 +67,7 @@ impl Claim {
                 changed_in: flight.changed_in,
                 version: flight.version,
             },
+            is_stranded: false,
         }
     }
 }
@@ -117,7 +121,7 @@ impl Page {
     /// Tells readers which splits of the page have landed, once it is acknowledged.
     pub(super) fn publish_landed(&self, path: &DataPath) {
         let stripe = self.stripe(&path.views);
-        if let Some(stripe) = stripe.filter(|_| self.is_told && self.claim.held) {
+        if let Some(stripe) = stripe.filter(|_| self.is_acknowledged() && self.claim.held) {
             let splits = self.verbs.acked & stripe.readable();
             let flights = &path.core.pages.flights;
             let writer = self.listing.slot();
@@ -128,8 +132,30 @@ impl Page {
     /// Readers wait for the page from here on. Before its claim goes.
     #[inline]
     pub(super) fn withdraw_landed(&self, core: &Core) {
-        if self.is_told && self.claim.held {
+        if self.is_acknowledged() && self.claim.held {
             core.pages.flights.withdraw(self.number);
+        }
+    }
+
+    /// Says whether the write waits for slabs that are out of reach. Under its claim.
+    pub(super) fn set_stranded(&mut self, core: &Core, is_stranded: bool) {
+        let was_stranded = std::mem::replace(&mut self.claim.is_stranded, is_stranded);
+        if was_stranded != is_stranded {
+            core.pages.claims.set_stranded(self.number, is_stranded);
+        }
+    }
+
+    /// Whether it waits for slabs that are out of reach.
+    pub(in crate::worker) fn is_stranded(&self) -> bool {
+        self.claim.is_stranded
+    }
+
+    /// What becomes of an operation whose page another has claimed: it waits, but for nobody who waits for
+    /// slabs that are out of reach.
+    pub(super) fn meet_claim(&self, core: &Core) -> Next {
+        match core.pages.claims.is_stranded(self.number) {
+            true => Next::End(Err(IoError::Lost)),
+            false => Next::Park,
         }
     }
 
@@ -138,6 +164,7 @@ impl Page {
     pub(super) fn unclaim(&mut self, core: &Core) {
         self.withdraw_landed(core);
         if std::mem::take(&mut self.claim.held) {
+            self.set_stranded(core, false);
             core.pages.claims.release(self.number);
         }
     }

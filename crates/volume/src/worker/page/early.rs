@@ -7,9 +7,10 @@
 //! what has landed (`claim`). Without that 2663 of 4000 modelled runs were bad, with it none.
 //!
 //! While its owner lives, such a write survives what any other does: its page is in scratch, and
-//! goes to whoever takes a lost member's place. Should the owner end before that, the next one redoes it from
-//! the list of pages in flight. Should fewer than k members be left, or the owner leave nothing, some of its
-//! splits may be old: the page is torn, an error and never other bytes.
+//! goes to whoever takes a lost member's place. While fewer than k members are in reach it waits for them, for
+//! as long as they may come back. Should the owner end before that, the next one redoes it from
+//! the list of pages in flight. Should fewer than k members be left for good, or the owner leave nothing, some
+//! of its splits may be old: the page is torn, an error and never other bytes.
 //!
 //! Not where verbs complete when they are posted (nothing is out by then), not with a backing
 //! store, whose order of writes counts on hosts that have all of a page, and not where a write is redone.
@@ -20,7 +21,7 @@ use std::sync::atomic::Ordering;
 
 use cenote_pool::injected_faults::{InjectedFault, is_injected};
 
-use super::state::Page;
+use super::state::{Heard, Page};
 use super::write::Write;
 use crate::worker::data_path::{DataPath, Landing};
 use crate::worker::switches::Work;
@@ -67,7 +68,7 @@ impl Write {
         if !is_injected(InjectedFault::ForgetEarly) {
             page.commit_listing(path);
         }
-        page.is_told = true;
+        page.heard = Heard::Written;
         path.landing.push(Landing {
             op: page.op,
             page: page.number,

@@ -77,6 +77,10 @@ impl Page {
         if !std::mem::take(&mut self.listing.listed) {
             return;
         }
+        if !is_whole && self.is_redo() {
+            // What its place says is done again, or given up by whoever asked (`redo`).
+            return;
+        }
         let marks = &path.core.pages.marks;
         let is_over = is_over || path.is_closed();
         if !is_whole && is_over && marks.has_images() {

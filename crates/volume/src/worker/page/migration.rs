@@ -55,7 +55,7 @@ impl Move {
         if !is_injected(InjectedFault::MoveOverNewer) {
             page.claim.held = self.claim_known(page, path);
             if !page.claim.held {
-                return Next::Park;
+                return page.meet_claim(&path.core);
             }
         }
         let marks = &path.core.pages.marks;

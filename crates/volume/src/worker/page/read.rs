@@ -1,6 +1,6 @@
 //! Reading a page for a request, or scrubbing one for nobody.
 //!
-//! `Parked -> Gathering [-> Healing] -> (done)`; from a disk `Parked -> Fetching [-> Promoting] -> (done)`.
+//! `Parked -> Gathering [-> Healing | Mending] -> (done)`; from a disk `Parked -> Fetching [-> Promoting] -> (done)`.
 //!
 //! A read takes no claim: it notes the claim's version, and is taken again if a writer was there
 //! meanwhile. It moves on as soon as enough splits are there (`late`), and hands over what they
@@ -33,6 +33,8 @@ enum Phase {
     Gathering,
     /// Its page was read, and splits of it that were wrong are written again.
     Healing,
+    /// Its page was read, of which the last write ended unknown, and is written again.
+    Mending,
     /// The disk reads its page.
     Fetching,
     /// Its page was read from the disk, and goes to hosts as well.
@@ -78,7 +80,7 @@ impl Read {
         let (flights, claims) = (&path.core.pages.flights, &path.core.pages.claims);
         let flight = flights.find(claims, page.number);
         let Some(flight) = flight.filter(|_| !page.is_scrub()) else {
-            return Next::Park;
+            return page.meet_claim(&path.core);
         };
         // Under its writer's claim nobody moves it.
         page.locate(&path.core);
@@ -121,6 +123,12 @@ impl Read {
                 // The splits are right again, or their hosts are gone: the read has succeeded either way.
                 Next::End(Ok(()))
             }
+            Phase::Mending => {
+                // Before the marks, which readers look at.
+                order_stores();
+                heal::end_mending(page, path);
+                Next::End(Ok(()))
+            }
             Phase::Promoting => {
                 // Before the bit, which readers look at.
                 order_stores();
@@ -148,6 +156,9 @@ impl Read {
             // SAFETY: the scratch page is whole, and nothing lands in it any more.
             unsafe { page.memory.hand_over(page.memory.scratch()) };
             path.spend(Work::Copy);
+        }
+        if let Some(members) = heal::claim_doubtful(page, path) {
+            return self.write(page, Phase::Mending, members);
         }
         match heal::claim_wrong(page, path) {
             Some(members) => self.write(page, Phase::Healing, members),
@@ -189,6 +200,9 @@ impl Read {
 
     /// Whether verbs of it are out that write.
     pub fn is_writing(&self) -> bool {
-        matches!(self.phase, Phase::Healing | Phase::Promoting)
+        matches!(
+            self.phase,
+            Phase::Healing | Phase::Mending | Phase::Promoting
+        )
     }
 }

@@ -41,8 +41,19 @@ pub(in crate::worker) struct Page {
     pub(super) tag: Tag,
     /// Splits that were read and found wrong.
     pub(super) wrong: u64,
-    /// Whether its request has been told of its end, before that.
-    pub(super) is_told: bool,
+    /// What its request has heard of its end, before that.
+    pub(in crate::worker) heard: Heard,
+}
+
+/// What the request of an operation that goes on has heard of its end.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub(in crate::worker) enum Heard {
+    #[default]
+    Nothing,
+    /// That it is written, though not all of it has landed.
+    Written,
+    /// That it has failed, though its page is still to be written.
+    Failed,
 }
 
 /// What an operation wants done, beyond what it did itself.
@@ -59,6 +70,8 @@ pub(in crate::worker) enum Next {
     Park,
     /// It is tried again in a later turn, as it is.
     Pause,
+    /// As [`Next::Pause`], and its request ends with this error.
+    Refuse(IoError),
     /// It goes on with no verb out: as another operation, while verbs of this one are.
     Apart(Then),
     /// It has ended, and nothing that is out can land.
@@ -156,6 +169,12 @@ impl Page {
         }
         self.splits(path).encode();
         path.spend(Work::Encode);
+    }
+
+    /// Whether its write is acknowledged, and not all of it has landed.
+    #[inline]
+    pub(super) fn is_acknowledged(&self) -> bool {
+        self.heard == Heard::Written
     }
 
     #[inline]

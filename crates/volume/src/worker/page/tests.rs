@@ -1,3 +1,4 @@
+mod out_of_reach;
 mod rig;
 
 use std::sync::atomic::Ordering;
@@ -267,6 +268,26 @@ fn a_scrub_writes_a_wrong_split_again() {
     let guard = &rig.path.guard;
     assert_eq!((guard.wrong_count, guard.healed_count), (1, 1));
     assert!(world.split_of(2, 3, cut).iter().all(|&byte| byte == 7));
+}
+
+#[test]
+fn a_scrub_writes_a_page_again_whose_last_write_ended_unknown() {
+    let mut world = World::new("rs:4+2");
+    world.write(3, 7);
+    let cut = self::cut("rs:4+2");
+    // That write changed no data split of this page.
+    world.core.pages.marks.doubt(3);
+    let parity = world.split_of(4, 3, cut).to_vec();
+    world.split_of(4, 3, cut).fill(0xee);
+    let (mut rig, mut nobodys) = (world.worker(), [0; PAGE_BYTES]);
+    let next = rig.start(Kind::Scrub, 3, &mut nobodys);
+    assert_eq!(next, Next::Read { splits: DATA });
+    assert_eq!(rig.end_all(&mut world), Next::Write { members: ALL });
+    let next = rig.end_all(&mut world);
+    assert_eq!(next, OK);
+    assert!(rig.finish(next));
+    assert_eq!(world.core.pages.marks.soundness(3), Soundness::Sound);
+    assert_eq!(world.split_of(4, 3, cut), parity);
 }
 
 #[test]

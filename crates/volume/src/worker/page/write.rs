@@ -17,7 +17,7 @@ use cenote_fabric::{Time, order_stores};
 use cenote_pool::injected_faults::{InjectedFault, is_injected};
 
 use super::gather::{Gather, obstacle};
-use super::state::{Next, Page};
+use super::state::{Heard, Next, Page};
 use super::{disk, heal, protection};
 use crate::IoError;
 use crate::backing::{DiskPart, Route};
@@ -61,7 +61,7 @@ impl Write {
         }
         page.claim.held = page.claim.held || path.core.pages.claims.try_claim(page.number);
         if !page.claim.held && !is_injected(InjectedFault::TwoWriters) {
-            return Next::Park;
+            return page.meet_claim(&path.core);
         }
         page.locate(&path.core);
         if page.memory.is_whole() {
@@ -257,6 +257,11 @@ impl Write {
         page.enter(path);
         page.verbs.failed = false;
         page.disk.is_parted = true;
+        let is_out_of_reach = page.is_out_of_reach(path);
+        page.set_stranded(&path.core, is_out_of_reach);
+        if is_out_of_reach {
+            return Some(self.strand(page, path));
+        }
         let stripe = page.stripe(&path.views);
         // The disk needs no slab to come back.
         let is_backed = path.is_backed();
@@ -269,6 +274,10 @@ impl Write {
             }
             if is_backed || stripe.is_some_and(Stripe::is_awaited) {
                 return Some(self.hold(page, path));
+            }
+            if page.is_redo() {
+                // Its extent is given up, and mapped again: the page is whole there.
+                return Some(Next::Park);
             }
             return Some(Next::End(Err(IoError::Lost)));
         };
@@ -298,6 +307,24 @@ impl Write {
         (page.verbs.acked, page.verbs.failed) = (0, true);
         self.phase = Phase::Holding;
         Next::Pause
+    }
+
+    /// Its slabs are out of reach, and nobody knows for how long: its request is an error by now, as any other
+    /// of its extent. The page is not given up with it: some hosts may have its old splits and others its new
+    /// ones, and nobody but this write has all of it. It is written once its slabs are back, or lost for good.
+    fn strand(&mut self, page: &mut Page, path: &mut DataPath) -> Next {
+        if page.is_redo() {
+            // Its place in the list has the page.
+            return Next::End(Err(IoError::Lost));
+        }
+        let next = self.hold(page, path);
+        if next != Next::Pause || page.heard != Heard::Nothing {
+            return next;
+        }
+        // The request's buffer goes back to its owner.
+        page.memory.copy_to_scratch();
+        page.heard = Heard::Failed;
+        Next::Refuse(IoError::Lost)
     }
 
     /// Writes the page to the disk alone: no slab is there to take it, or one that is to be back misses it.
@@ -398,6 +425,17 @@ impl Page {
             return members & ((1 << scheme.members()) - 1);
         }
         members
+    }
+}
+
+impl Page {
+    /// Whether too few slabs of its stripe are in reach, and requests do not wait for those that may come back.
+    /// In an epoch. The disk of a volume that has one needs no slab.
+    fn is_out_of_reach(&self, path: &DataPath) -> bool {
+        let stripe = self.stripe(&path.views).filter(|_| !path.is_backed());
+        stripe.is_some_and(|stripe| {
+            !stripe.is_there() && !stripe.is_awaited() && !stripe.is_past_hope()
+        })
     }
 }
 

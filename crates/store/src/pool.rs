@@ -45,6 +45,8 @@ use lookup::Object;
 
 pub use cleaner::{Batch, Cleaned};
 pub use group::{Group, Settled, Taking};
+#[cfg(test)]
+pub(crate) use lookup::OBJECTS_READ;
 pub use lookup::{Located, VersionLocation};
 pub use recovery::{Recovered, check_head};
 pub use version::{Allocation, Condition, Landing, PoolConfig, Source, StoreError, Version};

@@ -126,6 +126,8 @@ impl<M: Medium> Pool<M> {
         if !at.is_multiple_of(GRAIN_BYTES) {
             return None;
         }
+        #[cfg(test)]
+        OBJECTS_READ.with(|count| count.set(count.get() + 1));
         let half = self.head.half_of(at)?;
         let epoch = self.space.epoch_of(half)?;
         let end = self.head.half(half).end;
@@ -183,6 +185,12 @@ impl<M: Medium> Pool<M> {
         let epoch = half.and_then(|half| self.space.epoch_of(half));
         epoch.unwrap_or(self.space.epoch)
     }
+}
+
+#[cfg(test)]
+thread_local! {
+    /// Objects that were read by this thread.
+    pub(crate) static OBJECTS_READ: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! Requests that wait for the medium, and so for the persister.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
 use cenote_fabric::ClientId;
@@ -9,7 +10,7 @@ use super::books::Waiter;
 use crate::injected_faults::{InjectedFault, is_injected};
 use crate::landing::Area;
 use crate::medium::Medium;
-use crate::pool::{Condition, Located, Pool, VersionLocation};
+use crate::pool::{Condition, Located, Pool, StoreError, VersionLocation};
 use crate::protocol::Request;
 
 /// What the persister does for a request, since it waits for the medium.
@@ -26,6 +27,30 @@ pub(super) struct Job {
     pub came_before: u64,
     /// How often the persister had looked at values when it came.
     pub looks: u64,
+}
+
+/// What walks of keys' versions came to while a shard is locked and nothing is changed: of one key, whose
+/// client chooses how many versions are walked, many may ask.
+#[derive(Debug, Default)]
+pub(super) struct Walks {
+    located: HashMap<(Vec<u8>, u64), Located>,
+    /// Below which version a read goes on after a look.
+    passed: HashMap<(Vec<u8>, u64), u64>,
+}
+
+impl Walks {
+    /// As [`Pool::locate`].
+    pub fn locate<M: Medium>(
+        &mut self,
+        pool: &Pool<M>,
+        key: &[u8],
+        below: u64,
+    ) -> Result<Located, StoreError> {
+        Ok(match self.located.entry((key.to_vec(), below)) {
+            Entry::Occupied(known) => *known.get(),
+            Entry::Vacant(new) => *new.insert(pool.locate(key, below)?),
+        })
+    }
 }
 
 /// What waits for the persister, and what it has in hand: of all clients and of each, so that one that
@@ -132,17 +157,17 @@ impl Job {
     /// A read takes the one below a version that is not whole, and awaits none that came after it: of a key
     /// that is put all the time there is always another. A change that is made of one version goes by the
     /// newest, named or not: two of them would be made of one otherwise.
-    pub fn awaits<M: Medium>(&self, pool: &Pool<M>) -> Option<u64> {
+    pub fn awaits<M: Medium>(&self, pool: &Pool<M>, walks: &mut Walks) -> Option<u64> {
         if !self.is_conditional() {
-            return match pool.locate(&self.key, self.below) {
+            return match walks.locate(pool, &self.key, self.below) {
                 Ok(Located::Waiting(sequence)) => Some(sequence),
                 _ => None,
             };
         }
-        if self.refused_by(pool).is_some() {
+        if self.refused_by(pool, walks).is_some() {
             return None;
         }
-        let is_older = |sequence: &u64| match pool.locate(&self.key, u64::MAX) {
+        let mut is_older = |sequence: &u64| match walks.locate(pool, &self.key, u64::MAX) {
             Ok(Located::Durable(place)) => *sequence < place.sequence,
             Ok(_) => false,
             // The medium failed: nothing is waited for.
@@ -154,10 +179,14 @@ impl Job {
 
     /// The durable version for which a change is refused whatever becomes of those that wait: the one that it
     /// is made of is not the newest any more, or the key has had a value since it came.
-    pub fn refused_by<M: Medium>(&self, pool: &Pool<M>) -> Option<VersionLocation> {
+    pub fn refused_by<M: Medium>(
+        &self,
+        pool: &Pool<M>,
+        walks: &mut Walks,
+    ) -> Option<VersionLocation> {
         let condition = self.condition().filter(|_| self.is_conditional())?;
         // Past all that wait.
-        let Ok(Located::Durable(newest)) = pool.locate(&self.key, 0) else {
+        let Ok(Located::Durable(newest)) = walks.locate(pool, &self.key, 0) else {
             return None;
         };
         let is_refused = match condition {
@@ -170,21 +199,25 @@ impl Job {
 
     /// Awaits no more what a look found not to be whole; `waiting` is ascending. A read goes past all of
     /// these, a change that is made of one version asks again after the first.
-    pub fn pass_over<M: Medium>(&mut self, pool: &Pool<M>, waiting: &[u64]) {
+    pub fn pass_over<M: Medium>(&mut self, pool: &Pool<M>, waiting: &[u64], walks: &mut Walks) {
         let is_waiting = |sequence: &u64| waiting.binary_search(sequence).is_ok();
         if self.is_conditional() {
-            if let Some(sequence) = self.awaits(pool).filter(is_waiting) {
+            if let Some(sequence) = self.awaits(pool, walks).filter(is_waiting) {
                 self.below = sequence;
             }
             return;
         }
-        // In one walk: clients choose how many there are.
-        let below = &mut self.below;
-        _ = pool.locate_where(&self.key, |sequence| {
-            if sequence < *below && is_waiting(&sequence) {
-                *below = sequence;
-            }
-            sequence < *below
+        let question = (self.key.clone(), self.below);
+        self.below = *walks.passed.entry(question).or_insert_with(|| {
+            // In one walk: clients choose how many there are.
+            let mut below = self.below;
+            _ = pool.locate_where(&self.key, |sequence| {
+                if sequence < below && is_waiting(&sequence) {
+                    below = sequence;
+                }
+                sequence < below
+            });
+            below
         });
     }
 
@@ -217,16 +250,18 @@ impl Job {
     }
 }
 
-/// Of a request that waits: a locate, or a change. `next_sequence` is the pool's.
+/// Of a request that waits: a locate, or a change. `next_sequence` is the pool's, `newest` the key's newest
+/// version that waits: reads that come between two of them ask for the same.
 pub(super) fn job_of(
     request: Request<'_>,
     client: ClientId,
     area: Option<&Arc<Area>>,
     waiter: Waiter,
     next_sequence: u64,
+    newest: Option<u64>,
 ) -> Job {
     let below = match request {
-        Request::Locate { .. } => next_sequence,
+        Request::Locate { .. } => newest.map_or(next_sequence, |newest| newest + 1),
         _ => u64::MAX,
     };
     let (kind, key) = match request {

@@ -16,7 +16,7 @@ use parking_lot::MutexGuard;
 
 use super::books::CLIENT_VERSIONS_MAX;
 use super::fence::Fencer;
-use super::job::{Job, JobKind};
+use super::job::{Job, JobKind, Walks};
 use super::shard::{Shard, State, place_answer};
 use crate::medium::Medium;
 use crate::pool::{Cleaned, Condition, Located, StoreError};
@@ -178,7 +178,8 @@ impl<M: Medium> Persister<M> {
         self.do_jobs(&mut state, now);
         let wanted = std::mem::take(&mut state.wanted).into_iter();
         let wanted = wanted.map(|sequence| (sequence, looks));
-        let awaits = |job: &Job| Some((job.awaits(&state.pool)?, job.looks));
+        let mut walks = Walks::default();
+        let awaits = |job: &Job| Some((job.awaits(&state.pool, &mut walks)?, job.looks));
         for (sequence, since) in self.jobs.iter().filter_map(awaits).chain(wanted) {
             let newest = self.awaited.entry(sequence).or_insert(since);
             *newest = since.max(*newest);
@@ -279,8 +280,9 @@ impl<M: Medium> Persister<M> {
         decided: &BTreeSet<u64>,
         look: u64,
     ) {
+        let mut walks = Walks::default();
         for job in self.jobs.iter_mut().filter(|job| job.looks < look) {
-            job.pass_over(&state.pool, waiting);
+            job.pass_over(&state.pool, waiting, &mut walks);
         }
         for sequence in waiting {
             if self
@@ -297,10 +299,15 @@ impl<M: Medium> Persister<M> {
     }
 
     /// Does those jobs that wait for nothing any more.
-    fn do_jobs(&mut self, state: &mut State<M>, now: Time) {
+    fn do_jobs(&mut self, state: &mut Guard<'_, M>, now: Time) {
         let mut left = Vec::new();
-        for job in std::mem::take(&mut self.jobs) {
-            let awaited = job.awaits(&state.pool);
+        let mut walks = Walks::default();
+        for (number, job) in std::mem::take(&mut self.jobs).into_iter().enumerate() {
+            if number % BOOKED_AT_ONCE == BOOKED_AT_ONCE - 1 {
+                MutexGuard::bump(state);
+                walks = Walks::default();
+            }
+            let awaited = job.awaits(&state.pool, &mut walks);
             if awaited.is_some() && !job.is_tried() {
                 left.push(job);
                 continue;
@@ -313,9 +320,10 @@ impl<M: Medium> Persister<M> {
                 self.shard.outboxes.answer(job.waiter, &busy, 0);
                 continue;
             }
-            let located = match job.refused_by(&state.pool) {
+            let next = state.pool.next_sequence();
+            let located = match job.refused_by(&state.pool, &mut walks) {
                 Some(newest) => Ok(Located::Durable(newest)),
-                None => state.pool.locate(&job.key, job.below),
+                None => walks.locate(&state.pool, &job.key, job.below),
             };
             let answer = match located {
                 // None that is named is awaited no more.
@@ -324,6 +332,9 @@ impl<M: Medium> Persister<M> {
                 Ok(Located::Absent) => self.do_job(state, &job, None, now),
                 Err(error) => Some(Answer::Refused(state.refuse(&error))),
             };
+            if state.pool.next_sequence() != next {
+                walks = Walks::default();
+            }
             if let Some(answer) = answer {
                 self.shard.outboxes.answer(job.waiter, &answer, 0);
             }

@@ -238,7 +238,12 @@ impl<M: Medium> State<M> {
         waiter: Waiter,
     ) -> Option<Answer> {
         let next_sequence = self.pool.next_sequence();
-        let is_taken = (self.jobs).add(job_of(request, client, area, waiter, next_sequence));
+        let newest = match request {
+            Request::Locate { key } => self.pool.newest_waiting(key),
+            _ => None,
+        };
+        let is_taken =
+            (self.jobs).add(job_of(request, client, area, waiter, next_sequence, newest));
         (!is_taken).then_some(Answer::Refused(Refusal::Busy))
     }
 

@@ -1,7 +1,7 @@
 //! What reads, conditions and lists find while others write.
 
 use super::*;
-use crate::pool::hash;
+use crate::pool::{OBJECTS_READ, hash};
 use crate::protocol::LIST_BYTES;
 
 /// Of a key that is put all the time the newest version always waits.
@@ -43,6 +43,40 @@ fn reads_and_conditions_end_though_newer_versions_keep_coming() {
     }
     told.sort_unstable();
     assert_eq!(told, [7, 8, 9]);
+}
+
+/// Its versions were given up, each once the next one led to it.
+#[test]
+fn requests_for_one_key_share_walks_of_its_versions() {
+    let mut bench = Bench::new(new_pool(1 << 20, DISK, 64), EFactory);
+    assert!(is_stored(bench.put(ONE, b"key", b"value")));
+    bench.turn();
+    let mut before = None;
+    for _ in 0..1000 {
+        let (taken, _) = bench.space(ONE, b"key", b"never");
+        if let Some(before) = before.replace(taken) {
+            let mut state = bench.shard.lock();
+            state.give_up(&bench.shard.outboxes, before);
+        }
+    }
+    let condition = Condition::Sequence(1);
+    for peer in 0..1000 {
+        let locate = Request::Locate { key: b"key" };
+        let delete = Request::Delete {
+            condition,
+            key: b"key",
+        };
+        let request = if peer % 2 == 0 { locate } else { delete };
+        assert_eq!(bench.ask(OTHER, peer, request), None);
+        // Others put other keys meanwhile.
+        assert!(is_stored(bench.put(ONE, b"other", b"")));
+    }
+    let read = OBJECTS_READ.get();
+    bench.turn();
+    let read = OBJECTS_READ.get() - read;
+    assert_eq!(bench.told().len(), 1000);
+    // A request for each walk would be a million for each look.
+    assert!(read < 500_000, "{read} versions were read");
 }
 
 /// Keys whose entries are in a row, from one place on.

@@ -27,10 +27,20 @@ const GROWTH_MAX: u64 = 8;
 
 /// Which volume is served: one that was created, or a new one.
 #[derive(Clone, Debug, clap::Args)]
+#[command(group = clap::ArgGroup::new("which volume").args(["volume", "size"]).required(true).multiple(true))]
 pub struct WhichVolume {
     /// Name of an existing volume; with --size, the name of a new one
-    #[arg(long, value_name = "NAME", required_unless_present = "size")]
+    #[arg(long, value_name = "NAME")]
     pub volume: Option<String>,
+    /// Name for a volume without one, from the command that started this server in the background
+    #[arg(
+        long,
+        value_name = "NAME",
+        hide = true,
+        requires = "size",
+        conflicts_with = "volume"
+    )]
+    unnamed: Option<String>,
     /// Size of a new volume; without --volume it is deleted when this command ends
     #[arg(long, value_name = "SIZE")]
     pub size: Option<Size>,
@@ -64,6 +74,14 @@ pub struct WhichVolume {
 }
 
 impl WhichVolume {
+    /// The volume's name; one that nobody named is called after the process that makes it, or that
+    /// started the server which does.
+    pub fn name(&self) -> String {
+        let named = self.volume.as_ref().or(self.unnamed.as_ref());
+        let made = || format!("{UNNAMED}{}", std::process::id());
+        named.cloned().unwrap_or_else(made)
+    }
+
     /// The flags that say the same to another process.
     ///
     /// # Errors
@@ -101,7 +119,8 @@ impl WhichVolume {
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct Backed {
     /// File or block device that also gets every page, after the hosts have acknowledged it; then
-    /// all hosts may take their memory back. Created if missing; one with other content is refused
+    /// all hosts may take their memory back. Created if missing; one with other content is refused.
+    /// Only for a volume without a name, which ends with this command
     #[arg(
         long,
         value_name = "FILE",
@@ -195,10 +214,11 @@ impl Serving {
     /// owner left cannot be taken over. With [`End::GiveBack`] also that it left anything.
     pub fn open(loaded: &Loaded, which: &WhichVolume, end: End) -> Result<Self> {
         let volumes = Volumes::new(&loaded.dir);
-        volumes.forget_unnamed()?;
-        let (name, end) = match &which.volume {
-            Some(name) => (name.clone(), end),
-            None => (format!("{UNNAMED}{}", std::process::id()), End::Forget),
+        let name = which.name();
+        volumes.forget_unnamed(&name)?;
+        let end = match which.volume {
+            Some(_) => end,
+            None => End::Forget,
         };
         if let Some(size) = which.size {
             let usual = which.backed.backing.as_ref().map_or("rs:8+2", |_| "plain");

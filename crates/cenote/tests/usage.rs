@@ -42,10 +42,87 @@ fn wrong_usage_ends_with_2_and_says_what_to_do() {
         &words("host --name x --memory 1M --key k --listen nowhere"),
         &["completions", "tcsh"],
         &["bench", "everything"],
+        // An object that is to be deleted is there.
+        &words("store delete /nowhere greeting --if-absent"),
     ] {
         let ended = run(arguments).expect(2);
         assert!(!ended.stderr.is_empty(), "{arguments:?}");
         assert_eq!(ended.stdout, "", "{arguments:?}");
+    }
+}
+
+#[test]
+fn a_volume_that_is_to_be_served_has_a_name_or_a_size() {
+    for command in [
+        "nbd --socket s --dir /nowhere",
+        "mount /nowhere --dir /nowhere",
+        "run --local 16M --dir /nowhere -- true",
+    ] {
+        let ended = run(&words(command)).expect(2);
+        for flag in ["--volume <NAME>", "--size <SIZE>"] {
+            assert!(ended.stderr.contains(flag), "{flag}: {ended:#?}");
+        }
+    }
+    // Either is enough: what is missing then is the cluster.
+    for which in ["--volume v0", "--size 1M"] {
+        run(&words(&format!("nbd --socket s --dir /nowhere {which}"))).expect(1);
+    }
+}
+
+#[test]
+fn too_little_memory_for_a_key_value_node_is_answered_with_the_least() {
+    let folder = Folder::new();
+    let up = |memory: &str| {
+        let more = [
+            "--memory",
+            memory,
+            "--etcd",
+            "http://127.0.0.1:1",
+            "--plan-only",
+        ];
+        folder.run(&[&["kv", "up"], &more[..]].concat())
+    };
+    let refused = up("4M").expect(2);
+    let (_, rest) = refused.stderr.split_once("use --memory ").expect("a hint");
+    let (least, _) = rest.split_once(' ').expect("more words");
+    let mib: u64 = least.trim_end_matches('M').parse().expect("whole MiB");
+    let less = up(&format!("{}M", mib - 1)).expect(2);
+    assert!(
+        less.stderr.contains(&format!("--memory {least} ")),
+        "{less:#?}"
+    );
+    // It is enough: what is wrong then is the key.
+    std::fs::write(folder.path().join("cluster.key"), "no key\n").unwrap();
+    up(least).expect(1);
+}
+
+#[test]
+fn what_help_shows_under_etcd_is_about_etcd() {
+    for command in [
+        "kv up",
+        "kv node",
+        "kv join",
+        "kv status",
+        "kv down",
+        "cache create",
+        "dashboard",
+    ] {
+        let help = run(&words(&format!("{command} --help"))).expect(0).stdout;
+        let (_, rest) = help.split_once("\netcd:\n").expect("etcd's flags");
+        let lines = rest
+            .lines()
+            .take_while(|line| line.is_empty() || line.starts_with(' '));
+        let flags: Vec<&str> = lines
+            .filter_map(|line| line.strip_prefix("      --")?.split(' ').next())
+            .collect();
+        let all = [
+            "etcd-user",
+            "etcd-password-file",
+            "etcd-ca",
+            "etcd-cert",
+            "etcd-key",
+        ];
+        assert_eq!(flags, all, "{command}");
     }
 }
 

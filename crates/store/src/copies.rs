@@ -20,7 +20,6 @@ mod copy;
 #[cfg(test)]
 mod tests;
 
-use std::collections::HashSet;
 use std::time::Duration;
 
 use crate::client::{Client, ClientError, Command, Outcome};
@@ -224,12 +223,12 @@ fn found(store: usize, said: Outcome) -> Result<Option<(u64, Copy)>, CopiesError
 /// The store that a row may not name again. Each is named once, but the first may be the last as well, with
 /// others between: one that comes in where one is left.
 #[must_use]
-pub fn named_twice<T: AsRef<str>>(addresses: &[T]) -> Option<&str> {
-    let names = || addresses.iter().map(AsRef::as_ref);
-    let is_between = addresses.len() > 2 && names().next() == names().next_back();
-    let once = names().take(addresses.len() - usize::from(is_between));
-    let mut before = HashSet::new();
-    once.into_iter().find(|name| !before.insert(*name))
+pub fn named_twice<T: PartialEq>(addresses: &[T]) -> Option<&T> {
+    let is_between = addresses.len() > 2 && addresses.first() == addresses.last();
+    let once = &addresses[..addresses.len() - usize::from(is_between)];
+    let mut numbered = once.iter().enumerate();
+    let (_, twice) = numbered.find(|(at, address)| once[..*at].contains(address))?;
+    Some(twice)
 }
 
 /// What a store of a row says of an object: its value and number, `None` if it was deleted.

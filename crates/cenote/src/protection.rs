@@ -12,6 +12,7 @@ use cenote_cli::failure::Failure;
 use cenote_volume::{Protection, SealKey};
 
 use crate::ask::random_u128;
+use crate::shell::quoted;
 use crate::volumes::Spec;
 
 /// `--checksum` and `--seal`; chosen once, for the volume's life.
@@ -53,7 +54,7 @@ impl Protected {
             spec.protection = Some("checksum".to_owned());
         }
         if let Some(path) = &self.seal {
-            load_key(path)?;
+            load_key(path, "cenote key seal --out FILE makes one")?;
             let path = std::path::absolute(path).context("--seal")?;
             spec.protection = Some("sealed".to_owned());
             spec.key = Some(path.display().to_string());
@@ -88,7 +89,8 @@ impl Protected {
             "sealed" => {
                 let kept = spec.key.as_ref().map(PathBuf::from);
                 let path = self.seal.clone().or(kept).context("volume file: no key")?;
-                Ok(Protection::Sealed(load_key(&path)?))
+                let remedy = "give the volume's key with --seal FILE; no other key opens it";
+                Ok(Protection::Sealed(load_key(&path, remedy)?))
             }
             other => Err(Failure::new(
                 format!("volume {name}: protection {other:?} is not known"),
@@ -111,14 +113,11 @@ pub fn make_key(path: &Path) -> Result<()> {
 /// Longest file with a key that is read: a key has 64 bytes and a line's end.
 const KEY_FILE_BYTES_MAX: u64 = 128;
 
-/// The key in a file that nobody else may read.
-fn load_key(path: &Path) -> Result<SealKey> {
-    let refused = |why: String| {
-        Failure::new(
-            format!("key {}: {why}", path.display()),
-            "cenote key seal --out FILE makes one",
-        )
-    };
+/// The key in a file that nobody else may read. `remedy` is what helps where there is none.
+fn load_key(path: &Path, remedy: &str) -> Result<SealKey> {
+    let with_remedy =
+        |why: &str, remedy: String| Failure::new(format!("key {}: {why}", path.display()), remedy);
+    let refused = |why: String| with_remedy(&why, remedy.to_owned());
     let file = File::open(path).map_err(|error| refused(error.to_string()))?;
     let found = file
         .metadata()
@@ -128,9 +127,8 @@ fn load_key(path: &Path) -> Result<SealKey> {
         return Err(refused(format!("it belongs to uid {owner}")).into());
     }
     if found.mode() & 0o077 != 0 {
-        let why = "it is readable by others; chmod 600 it, or make a new one if they have read it"
-            .to_owned();
-        return Err(refused(why).into());
+        let chmod = format!("chmod 600 {}", quoted(path));
+        return Err(with_remedy("it is readable by others", chmod).into());
     }
     let mut text = String::new();
     file.take(KEY_FILE_BYTES_MAX)

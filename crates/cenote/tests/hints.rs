@@ -62,6 +62,31 @@ fn a_key_that_is_none_is_not_mended_by_its_mode() {
 }
 
 #[test]
+fn a_volume_that_was_sealed_with_a_key_is_opened_by_no_new_one() {
+    let folder = Folder::new();
+    up(&folder);
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let (key, moved) = (path("v0.key"), path("moved.key"));
+    let create = [
+        "volume", "create", "v0", "--size", "4M", "--scheme", "plain",
+    ];
+    let create = || folder.run(&[&create[..], &["--seal", &key]].concat());
+    let none = create();
+    assert!(hint(&none).contains("cenote key seal"), "{none:#?}");
+    run(&["key", "seal", "--out", &key]).expect(0);
+    create().expect(0);
+
+    let serve = ["nbd", "--volume", "v0", "--listen", "127.0.0.1:0"];
+    fs::set_permissions(&key, fs::Permissions::from_mode(0o644)).unwrap();
+    let shared = folder.run(&serve);
+    assert_eq!(hint(&shared), format!("chmod 600 {key}"), "{shared:#?}");
+    fs::rename(&key, &moved).unwrap();
+    let gone = folder.run(&serve);
+    assert!(hint(&gone).contains("--seal FILE"), "{gone:#?}");
+    assert!(!gone.stderr.contains("key seal"), "{gone:#?}");
+}
+
+#[test]
 fn a_folder_that_may_not_be_read_is_not_made_by_starting_a_cluster() {
     use std::os::unix::process::CommandExt;
     if !rustix::process::geteuid().is_root() {

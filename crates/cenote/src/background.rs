@@ -2,7 +2,8 @@
 //! leaves once it serves.
 //!
 //! ```text
-//! DIR/servers/NAME/{pid,started}  which process serves volume NAME in the background
+//! DIR/servers/NAME/{pid,started}  which process serves volume NAME in the background; `pid` goes
+//!                                 when that process ends in good order
 //! DIR/servers/NAME/log            what it says
 //! ```
 
@@ -16,6 +17,7 @@ use cenote_cli::span::Span;
 use crate::folder::Folder;
 use crate::place::ClusterDir;
 use crate::process::{self, Identity, Process};
+use crate::volume_server::WhichVolume;
 use crate::volumes::{UNNAMED, check_name_of};
 
 /// The folder with one for each server in the background.
@@ -25,16 +27,27 @@ const LOG: &str = "log";
 /// How long a server may take to end before another one takes its place.
 const ENDING: Duration = Duration::from_secs(3);
 
-/// The folder of the server of a volume in the background.
+/// Starts the server of a volume; the command lacks the volume's flags. As [`start`].
 ///
 /// # Errors
-/// Others may change it, or the system refuses.
-pub fn folder_of(dir: &ClusterDir, volume: Option<&str>) -> Result<Folder> {
-    let servers = dir.folder().make(SERVERS)?;
-    if let Some(name) = volume {
-        check_name_of("volume", name)?;
-        return Ok(servers.make(name)?);
+/// As [`start`]; others may change the folder.
+pub fn start_volume(command: &mut Command, dir: &ClusterDir, which: &WhichVolume) -> Result<u8> {
+    command.args(which.arguments()?);
+    let name = which.name();
+    if which.volume.is_none() {
+        // `volume stop` is told the volume's name, and looks for its server by that.
+        command.args(["--unnamed", &name]);
     }
+    let folder = folder_of(dir, &name)?;
+    // Of two at the same time, the second finds the server of the first.
+    let _lock = folder.lock()?;
+    start(command, &folder)
+}
+
+/// The folder of the server of a volume in the background.
+fn folder_of(dir: &ClusterDir, volume: &str) -> Result<Folder> {
+    check_name_of("volume", volume)?;
+    let servers = dir.folder().make(SERVERS)?;
     for (name, folder) in dir.folder().subs(SERVERS)? {
         if name.starts_with(UNNAMED) && running(&folder)?.is_none() {
             for file in ["pid", "started", LOG] {
@@ -43,7 +56,7 @@ pub fn folder_of(dir: &ClusterDir, volume: Option<&str>) -> Result<Folder> {
             servers.remove_folder(&name)?;
         }
     }
-    Ok(servers.make(&format!("{UNNAMED}{}", std::process::id()))?)
+    Ok(servers.make(volume)?)
 }
 
 /// The program itself, to be started again.
@@ -72,11 +85,16 @@ pub fn start(command: &mut Command, folder: &Folder) -> Result<u8> {
     let mut child = process::in_background(command, log)
         .spawn()
         .context("start the process that serves")?;
+    // Before it serves: it may end at once then, and forgets this note.
+    if let Err(error) = Identity::of(child.id()).and_then(|identity| identity.save(folder)) {
+        child.kill().context("end the process that serves")?;
+        child.wait().context("wait for the process to exit")?;
+        return Err(error.context("note which process serves"));
+    }
     let line = process::first_line(&mut child)?;
     if !line.starts_with("ready ") {
         return not_started(&mut child, folder);
     }
-    Identity::of(child.id())?.save(folder)?;
     println!(
         "{}, log {}, pid {}",
         line.trim_end(),
@@ -109,8 +127,25 @@ pub fn stop(dir: &ClusterDir, volume: &str, timeout: Duration) -> Result<u32> {
         );
         return Err(Failure::new(what, "wait: it is still exiting").into());
     }
-    Identity::forget(&folder)?;
+    Identity::forget_ended(&folder)?;
     Ok(identity.pid)
+}
+
+/// Forgets that this process serves a volume in the background, if it does: it ends in good order, so
+/// that nobody has to look why.
+pub fn ends(dir: &ClusterDir, volume: &str) {
+    let forget = || -> Result<()> {
+        let servers = dir.folder().sub(SERVERS)?;
+        let folder = servers.map(|servers| servers.sub(volume)).transpose()?;
+        match folder.flatten() {
+            Some(folder) => Identity::forget_own(&folder),
+            None => Ok(()),
+        }
+    };
+    if let Err(error) = forget() {
+        let error = format!("{error:#}");
+        tracing::warn!(volume, error, "forget the server, which has ended");
+    }
 }
 
 /// The process that was started here, if it still runs.
@@ -126,6 +161,7 @@ fn not_started(child: &mut Child, folder: &Folder) -> Result<u8> {
     let status = child.wait().context("wait for the process to exit")?;
     let said = folder.read(LOG)?.unwrap_or_default();
     eprint!("{said}");
+    Identity::forget_ended(folder)?;
     if said.is_empty() {
         let what = format!("the server exited without a message: {status}");
         return Err(Failure::new(what, "run it without --background").into());

@@ -86,6 +86,16 @@ impl Identity {
         Ok(is_forgotten.then_some(identity.pid))
     }
 
+    /// Forgets this process, if it is the one that is noted.
+    ///
+    /// # Errors
+    /// The system refuses.
+    pub fn forget_own(folder: &Folder) -> Result<()> {
+        // As above, of `started`.
+        folder.remove_if("pid", &format!("{}\n", std::process::id()))?;
+        Ok(())
+    }
+
     /// What `pid` has.
     fn number(&self) -> String {
         format!("{}\n", self.pid)

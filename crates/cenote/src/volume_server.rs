@@ -31,6 +31,15 @@ pub struct WhichVolume {
     /// Name of an existing volume; with --size, the name of a new one
     #[arg(long, value_name = "NAME", required_unless_present = "size")]
     pub volume: Option<String>,
+    /// Name for a volume without one, from the command that started this server in the background
+    #[arg(
+        long,
+        value_name = "NAME",
+        hide = true,
+        requires = "size",
+        conflicts_with = "volume"
+    )]
+    unnamed: Option<String>,
     /// Size of a new volume; without --volume it is deleted when this command ends
     #[arg(long, value_name = "SIZE")]
     pub size: Option<Size>,
@@ -64,6 +73,14 @@ pub struct WhichVolume {
 }
 
 impl WhichVolume {
+    /// The volume's name; one that nobody named is called after the process that makes it, or that
+    /// started the server which does.
+    pub fn name(&self) -> String {
+        let named = self.volume.as_ref().or(self.unnamed.as_ref());
+        let made = || format!("{UNNAMED}{}", std::process::id());
+        named.cloned().unwrap_or_else(made)
+    }
+
     /// The flags that say the same to another process.
     ///
     /// # Errors
@@ -195,10 +212,11 @@ impl Serving {
     /// owner left cannot be taken over. With [`End::GiveBack`] also that it left anything.
     pub fn open(loaded: &Loaded, which: &WhichVolume, end: End) -> Result<Self> {
         let volumes = Volumes::new(&loaded.dir);
-        volumes.forget_unnamed()?;
-        let (name, end) = match &which.volume {
-            Some(name) => (name.clone(), end),
-            None => (format!("{UNNAMED}{}", std::process::id()), End::Forget),
+        let name = which.name();
+        volumes.forget_unnamed(&name)?;
+        let end = match which.volume {
+            Some(_) => end,
+            None => End::Forget,
         };
         if let Some(size) = which.size {
             let usual = which.backed.backing.as_ref().map_or("rs:8+2", |_| "plain");

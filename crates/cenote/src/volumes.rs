@@ -447,16 +447,16 @@ impl Volumes {
     }
 
     /// Forgets volumes without a name whose process was killed: nobody can ask for them. To be called before this
-    /// process makes one: what has its number by then is of an earlier process, as in a container, where the first
-    /// process has the same number each time.
+    /// process makes one that is called `ours`: what has that name by then is of an earlier process of the same
+    /// number, as in a container, where the first process has the same one each time.
     ///
     /// # Errors
     /// As [`Volumes::names`], or one of them cannot be removed.
-    pub fn forget_unnamed(&self) -> Result<()> {
+    pub fn forget_unnamed(&self, ours: &str) -> Result<()> {
         for name in self.names()? {
             let process = name.strip_prefix(UNNAMED).and_then(|pid| pid.parse().ok());
             // One that is just being made is not owned yet.
-            let is_past = |pid: &u32| *pid == std::process::id() || Identity::of(*pid).is_err();
+            let is_past = |pid: &u32| name == ours || Identity::of(*pid).is_err();
             let Some(pid) = process.filter(is_past) else {
                 continue;
             };

@@ -95,6 +95,57 @@ fn a_server_in_the_background_serves_when_the_command_returns() {
 }
 
 #[test]
+fn a_server_of_a_volume_without_a_name_is_stopped_by_the_name_that_it_says() {
+    let folder = Folder::new();
+    up(&folder);
+    let started = serve(&folder, &["--size", "8M", "--scheme", "rs:2+1"]).expect(0);
+    let name = started.stdout.split(' ').nth(1).expect("a name");
+    let log = folder.path().join("servers").join(name).join("log");
+    let log = format!(", log {}, pid ", log.display());
+    assert!(started.stdout.contains(&log), "{started:?}");
+    let mut client = Client::connect(&folder.path().join("nbd"), name);
+    client.write(4096, &[7; 4096]).expect("written");
+    drop(client);
+    let stopped = folder.run(&["volume", "stop", name]).expect(0);
+    assert!(
+        stopped
+            .stdout
+            .ends_with("; the volume's content was deleted\n"),
+        "{stopped:?}"
+    );
+    let left = folder.run(&["volume", "list", "--json"]).expect(0);
+    assert_eq!(left.json(), serde_json::json!([]));
+}
+
+#[test]
+fn a_server_that_ended_when_it_was_told_to_has_not_died() {
+    let folder = Folder::new();
+    up(&folder);
+    let processes = || {
+        let look = ["doctor", "--json", "--only", "processes"];
+        let report = folder.run(&look).expect(0).json();
+        report["findings"][0].clone()
+    };
+    serve(&folder, &NEW).expect(0);
+    let ended = pid(&folder);
+    assert_eq!(processes()["found"], "1 in the background");
+    signal(ended, "TERM");
+    wait_ended(ended);
+    assert_eq!(processes()["found"], "0 in the background");
+    assert_eq!(processes()["state"], "ok");
+    // Nor has one that could not start: its command said so.
+    let unknown = serve(&folder, &["--volume", "nobody"]).expect(1);
+    assert!(unknown.stderr.contains("nobody"), "{unknown:?}");
+    assert_eq!(processes()["state"], "ok");
+
+    serve(&folder, &["--volume", "v0"]).expect(0);
+    let killed = pid(&folder);
+    signal(killed, "KILL");
+    wait_ended(killed);
+    assert_eq!(processes()["found"], "died: servers/v0");
+}
+
+#[test]
 fn what_keeps_a_server_from_starting_is_said_by_the_command() {
     let folder = Folder::new();
     up(&folder);

@@ -169,7 +169,7 @@ fn serve(args: &Args, loaded: &Loaded, point: &MountPoint) -> Result<u8> {
     // Before its workers go.
     serving.volume.announce_end();
     drop(mounted);
-    let name = args.volume.volume.is_some().then(|| serving.name.clone());
+    let (name, is_named) = (serving.name.clone(), args.volume.volume.is_some());
     drop(serving);
     drop(span);
     outcome.map_err(|error| {
@@ -178,7 +178,8 @@ fn serve(args: &Args, loaded: &Loaded, point: &MountPoint) -> Result<u8> {
             "mount the volume again: fsynced data is safe",
         )
     })?;
-    match name {
+    background::ends(&loaded.dir, &name);
+    match is_named.then_some(name) {
         Some(name) => eprintln!(
             "unmounted; hosts keep the files of volume {name}: mount it again, or run cenote \
              volume delete {name}"
@@ -208,7 +209,6 @@ fn in_background(args: &Args, loaded: &Loaded, point: &MountPoint) -> Result<u8>
     let mut command = background::this_program()?;
     command.arg("mount").arg(point.path());
     command.args(args.which.absolute()?);
-    command.args(args.volume.arguments()?);
     command.args(["--threads", &args.threads.to_string()]);
     if args.allow_other {
         command.arg("--allow-other");
@@ -219,8 +219,7 @@ fn in_background(args: &Args, loaded: &Loaded, point: &MountPoint) -> Result<u8>
     if args.allow_remote {
         command.arg("--allow-remote");
     }
-    let folder = background::folder_of(&loaded.dir, args.volume.volume.as_deref())?;
-    background::start(&mut command, &folder)
+    background::start_volume(&mut command, &loaded.dir, &args.volume)
 }
 
 fn refused(error: &PointError) -> Failure {

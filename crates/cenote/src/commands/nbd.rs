@@ -208,11 +208,12 @@ pub fn run(args: &Args) -> Result<u8> {
     // Before its workers go.
     serving.volume.announce_end();
     drop(server);
-    let name = args.volume.volume.is_some().then(|| serving.name.clone());
+    let (name, is_named) = (serving.name.clone(), args.volume.volume.is_some());
     let status = serving.volume.status();
     let lost_bytes = status.map_or(0, |status| status.lost_bytes());
     drop(serving);
-    match name {
+    background::ends(&loaded.dir, &name);
+    match is_named.then_some(name) {
         Some(name) if lost_bytes > 0 => eprintln!(
             "stopped; {lost_bytes} bytes of volume {name} are lost unless missing hosts return \
              with their memory: more are missing than its scheme tolerates; hosts keep the rest"
@@ -231,7 +232,6 @@ fn in_background(args: &Args) -> Result<u8> {
     let loaded = args.which.load()?;
     let mut command = background::this_program()?;
     command.arg("nbd").args(args.which.absolute()?);
-    command.args(args.volume.arguments()?);
     let tls = &args.tls;
     let files = [
         ("--socket", &args.socket),
@@ -262,8 +262,7 @@ fn in_background(args: &Args) -> Result<u8> {
     if args.allow_remote {
         command.arg("--allow-remote");
     }
-    let folder = background::folder_of(&loaded.dir, args.volume.volume.as_deref())?;
-    background::start(&mut command, &folder)
+    background::start_volume(&mut command, &loaded.dir, &args.volume)
 }
 
 /// Sockets that whoever started this process listens on for it.

@@ -66,7 +66,6 @@ impl Args {
 fn in_background(args: &Args, loaded: &Loaded) -> Result<u8> {
     let mut command = background::this_program()?;
     command.arg("ublk").args(args.which.absolute()?);
-    command.args(args.volume.arguments()?);
     command.args(["--depth", &args.depth.to_string()]);
     if let Some(count) = args.threads {
         command.args(["--threads", &count.to_string()]);
@@ -77,8 +76,7 @@ fn in_background(args: &Args, loaded: &Loaded) -> Result<u8> {
     if args.allow_remote {
         command.arg("--allow-remote");
     }
-    let folder = background::folder_of(&loaded.dir, args.volume.volume.as_deref())?;
-    background::start(&mut command, &folder)
+    background::start_volume(&mut command, &loaded.dir, &args.volume)
 }
 
 pub fn run(args: &Args) -> Result<u8> {
@@ -106,7 +104,7 @@ pub fn run(args: &Args) -> Result<u8> {
     let (tell, told) = mpsc::channel::<()>();
     signals::on_stop(move || drop(tell))?;
     let serving = Serving::open(&loaded, &args.volume, End::Keep)?;
-    let name = args.volume.volume.is_some().then(|| serving.name.clone());
+    let (name, is_named) = (serving.name.clone(), args.volume.volume.is_some());
     let disk: Arc<dyn Disk> = Arc::new(VolumeDisk::new(Arc::clone(&serving.volume)));
     let mut options = Options::new(identity(serving.spec.id()?));
     options.queue_depth = args.depth;
@@ -133,7 +131,8 @@ pub fn run(args: &Args) -> Result<u8> {
     serving.volume.announce_end();
     device.stop().map_err(explain)?;
     drop(serving);
-    match name {
+    background::ends(&loaded.dir, &name);
+    match is_named.then_some(name) {
         Some(name) => eprintln!(
             "stopped; hosts keep the content of volume {name}: serve it again, or run cenote \
              volume delete {name}"

@@ -17,7 +17,7 @@ use crate::background;
 use crate::expectations::Expected;
 use crate::place::Which;
 use crate::protection::Protected;
-use crate::volumes::{Question, Spec, Volumes};
+use crate::volumes::{Question, Spec, UNNAMED, Volumes};
 use crate::watch::Watch;
 pub use state::{health, is_whole};
 
@@ -317,7 +317,11 @@ pub fn run(args: &Args) -> Result<u8> {
             let dir = which.directory()?;
             Volumes::new(&dir).load(name)?;
             let pid = background::stop(&dir, name, *timeout)?;
-            println!("{name}: process {pid} has ended; hosts keep the volume's content");
+            let content = match name.starts_with(UNNAMED) {
+                true => "the volume's content was deleted",
+                false => "hosts keep the volume's content",
+            };
+            println!("{name}: process {pid} has ended; {content}");
         }
     }
     Ok(DONE)

@@ -221,13 +221,13 @@ fn a_volume_without_a_name_of_an_earlier_process_of_this_number_is_forgotten() {
     volumes.create(&ours, &spec).unwrap();
     // In a container that shares the folder a process of the same number may run.
     let owner = volumes.own(&ours).unwrap();
-    volumes.forget_unnamed().unwrap();
+    volumes.forget_unnamed(&ours).unwrap();
     assert_eq!(volumes.names().unwrap(), [&*ours]);
     drop(owner);
     // One that runs may be about to own it.
     let other = format!("{UNNAMED}{}", std::os::unix::process::parent_id());
     volumes.create(&other, &spec).unwrap();
-    volumes.forget_unnamed().unwrap();
+    volumes.forget_unnamed(&ours).unwrap();
     assert_eq!(volumes.names().unwrap(), [other]);
     volumes.create(&ours, &spec).unwrap();
 }
@@ -242,7 +242,7 @@ fn a_volume_whose_file_makes_no_sense_stands_in_the_way_of_no_other() {
     std::fs::write(ours("x.toml"), "id = 1").unwrap();
     std::fs::write(ours(&format!("{ended}.toml")), "").unwrap();
 
-    volumes.forget_unnamed().unwrap();
+    volumes.forget_unnamed(&ended).unwrap();
     assert_eq!(volumes.names().unwrap(), ["v", "x"]);
     let seen = volumes.statuses(OWNER_LIMIT).unwrap();
     let [v, x] = &seen[..] else {

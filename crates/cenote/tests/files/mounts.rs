@@ -40,6 +40,9 @@ fn files_stay_from_mount_to_mount_and_a_signal_unmounts() {
         .and_then(|pid| pid.parse().ok());
     place.unmount();
     wait_ended(pid.expect("its number"));
+    // It ended as it should: doctor has no reason to look why.
+    let note = place.folder.path().join("servers/v/pid");
+    assert!(!note.exists());
 }
 
 #[test]

@@ -27,9 +27,10 @@ const GROWTH_MAX: u64 = 8;
 
 /// Which volume is served: one that was created, or a new one.
 #[derive(Clone, Debug, clap::Args)]
+#[command(group = clap::ArgGroup::new("which volume").args(["volume", "size"]).required(true).multiple(true))]
 pub struct WhichVolume {
     /// Name of an existing volume; with --size, the name of a new one
-    #[arg(long, value_name = "NAME", required_unless_present = "size")]
+    #[arg(long, value_name = "NAME")]
     pub volume: Option<String>,
     /// Name for a volume without one, from the command that started this server in the background
     #[arg(
@@ -118,7 +119,8 @@ impl WhichVolume {
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct Backed {
     /// File or block device that also gets every page, after the hosts have acknowledged it; then
-    /// all hosts may take their memory back. Created if missing; one with other content is refused
+    /// all hosts may take their memory back. Created if missing; one with other content is refused.
+    /// Only for a volume without a name, which ends with this command
     #[arg(
         long,
         value_name = "FILE",

@@ -50,6 +50,24 @@ fn wrong_usage_ends_with_2_and_says_what_to_do() {
 }
 
 #[test]
+fn a_volume_that_is_to_be_served_has_a_name_or_a_size() {
+    for command in [
+        "nbd --socket s --dir /nowhere",
+        "mount /nowhere --dir /nowhere",
+        "run --local 16M --dir /nowhere -- true",
+    ] {
+        let ended = run(&words(command)).expect(2);
+        for flag in ["--volume <NAME>", "--size <SIZE>"] {
+            assert!(ended.stderr.contains(flag), "{flag}: {ended:#?}");
+        }
+    }
+    // Either is enough: what is missing then is the cluster.
+    for which in ["--volume v0", "--size 1M"] {
+        run(&words(&format!("nbd --socket s --dir /nowhere {which}"))).expect(1);
+    }
+}
+
+#[test]
 fn failure_ends_with_1_and_names_the_way_out() {
     let ended = run(&["status", "--dir", "/nowhere"]).expect(1);
     assert!(

@@ -11,31 +11,34 @@ use cenote_cli::failure::Failure;
 use cenote_kv_cluster::etcd::{Credentials, Etcd, Tls};
 use serde::{Deserialize, Serialize};
 
+/// Where help shows the flags: on each of them, as a heading of the struct would go on to the flags
+/// that follow it in a command.
+const HEADING: &str = "etcd";
+
 /// Who we are at etcd, where it asks, and who it is.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize, clap::Args)]
 #[serde(default, deny_unknown_fields)]
-#[command(next_help_heading = "etcd")]
 pub struct AtEtcd {
     /// etcd user; the password is taken from the variable CENOTE_ETCD_PASSWORD, or from
     /// --etcd-password-file
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, help_heading = HEADING, value_name = "NAME")]
     etcd_user: Option<String>,
     /// File with the etcd user's password; others must not be able to read it
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[arg(long, value_name = "FILE", requires = "etcd_user")]
+    #[arg(long, help_heading = HEADING, value_name = "FILE", requires = "etcd_user")]
     etcd_password_file: Option<PathBuf>,
     /// PEM file of CAs for etcd's certificate; the addresses must be https://
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, help_heading = HEADING, value_name = "FILE")]
     etcd_ca: Option<PathBuf>,
     /// PEM file with the client certificate for etcd
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[arg(long, value_name = "FILE", requires = "etcd_ca")]
+    #[arg(long, help_heading = HEADING, value_name = "FILE", requires = "etcd_ca")]
     etcd_cert: Option<PathBuf>,
     /// PEM file with the certificate's private key [default: the certificate file]
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[arg(long, value_name = "FILE", requires = "etcd_cert")]
+    #[arg(long, help_heading = HEADING, value_name = "FILE", requires = "etcd_cert")]
     etcd_key: Option<PathBuf>,
 }
 

@@ -68,6 +68,36 @@ fn a_volume_that_is_to_be_served_has_a_name_or_a_size() {
 }
 
 #[test]
+fn what_help_shows_under_etcd_is_about_etcd() {
+    for command in [
+        "kv up",
+        "kv node",
+        "kv join",
+        "kv status",
+        "kv down",
+        "cache create",
+        "dashboard",
+    ] {
+        let help = run(&words(&format!("{command} --help"))).expect(0).stdout;
+        let (_, rest) = help.split_once("\netcd:\n").expect("etcd's flags");
+        let lines = rest
+            .lines()
+            .take_while(|line| line.is_empty() || line.starts_with(' '));
+        let flags: Vec<&str> = lines
+            .filter_map(|line| line.strip_prefix("      --")?.split(' ').next())
+            .collect();
+        let all = [
+            "etcd-user",
+            "etcd-password-file",
+            "etcd-ca",
+            "etcd-cert",
+            "etcd-key",
+        ];
+        assert_eq!(flags, all, "{command}");
+    }
+}
+
+#[test]
 fn failure_ends_with_1_and_names_the_way_out() {
     let ended = run(&["status", "--dir", "/nowhere"]).expect(1);
     assert!(

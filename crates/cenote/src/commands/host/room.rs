@@ -13,7 +13,7 @@ use crate::share::Share;
 #[derive(clap::Args, Clone, Debug, Default)]
 pub struct Lending {
     /// Policy when other programs of the machine need memory [default: headroom with --headroom,
-    /// --floor or --evict-extra, else fixed]
+    /// --floor, --evict-extra, --reclaim or a host's --meminfo, else fixed]
     #[arg(long = "yield", value_enum, value_name = "HOW")]
     pub giving: Option<Yield>,
     /// Memory to leave free, as 25% or 8G; slabs are asked back to keep it free [default: 12.5%]

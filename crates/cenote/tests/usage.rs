@@ -68,6 +68,33 @@ fn a_volume_that_is_to_be_served_has_a_name_or_a_size() {
 }
 
 #[test]
+fn too_little_memory_for_a_key_value_node_is_answered_with_the_least() {
+    let folder = Folder::new();
+    let up = |memory: &str| {
+        let more = [
+            "--memory",
+            memory,
+            "--etcd",
+            "http://127.0.0.1:1",
+            "--plan-only",
+        ];
+        folder.run(&[&["kv", "up"], &more[..]].concat())
+    };
+    let refused = up("4M").expect(2);
+    let (_, rest) = refused.stderr.split_once("use --memory ").expect("a hint");
+    let (least, _) = rest.split_once(' ').expect("more words");
+    let mib: u64 = least.trim_end_matches('M').parse().expect("whole MiB");
+    let less = up(&format!("{}M", mib - 1)).expect(2);
+    assert!(
+        less.stderr.contains(&format!("--memory {least} ")),
+        "{less:#?}"
+    );
+    // It is enough: what is wrong then is the key.
+    std::fs::write(folder.path().join("cluster.key"), "no key\n").unwrap();
+    up(least).expect(1);
+}
+
+#[test]
 fn what_help_shows_under_etcd_is_about_etcd() {
     for command in [
         "kv up",

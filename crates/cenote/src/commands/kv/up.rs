@@ -16,6 +16,7 @@ use cenote_cli::signals;
 use cenote_cli::size::Size;
 use cenote_fabric::WireProtection;
 use cenote_kv::group::member::Service;
+use cenote_kv::memory::footprint::{Footprint, Others, Roles};
 use cenote_kv_cluster::config::{
     ClusterConfig, DocumentKeys, KeyFingerprint, REGION_BYTES, Scheme,
 };
@@ -34,6 +35,8 @@ use crate::process::{self, Identity};
 
 /// How long nodes may take to see each other, and groups to begin.
 const SERVE_LIMIT: Duration = Duration::from_secs(60);
+/// 1 TiB: more than a node needs at least that plays a slot in as many groups as there may be.
+const MEMORY_MIB_MAX: u64 = 1 << 20;
 /// Between two looks whether they do.
 const STEP: Duration = Duration::from_millis(50);
 
@@ -232,12 +235,29 @@ fn config(args: &Args) -> Result<ClusterConfig> {
         service: args.recovery,
         nodes: (0..nodes).map(|index| format!("n{index:02}")).collect(),
     };
+    // Of a shape that cannot be there is neither; that is said below.
     if let Some(footprint) = config.memory().1 {
         config.region_bytes = footprint.region_cap(0).max(config.region_bytes);
+    } else if let Some(least) = least_memory(config.roles()) {
+        let what = format!("--memory {}: too little for a node's slots", args.memory);
+        let remedy = format!("use --memory {least} or more, or fewer --groups");
+        return Err(Failure::usage(what, remedy).into());
     }
     // What the document may not say is the arguments' fault.
     ClusterConfig::parse("the cluster", &config.to_bytes())
         .map_err(|error| Failure::usage(error.to_string(), "cenote kv up --help").into())
+}
+
+/// The least memory of a node that has room for these roles, in whole MiB; `None`: it plays none.
+fn least_memory(roles: Roles) -> Option<Size> {
+    let is_enough = |bytes: &u64| {
+        let others = Others::new(*bytes, roles);
+        Footprint::new(*bytes, others.all, roles).is_some()
+    };
+    (1..=MEMORY_MIB_MAX)
+        .map(|mib| mib << 20)
+        .find(is_enough)
+        .map(Size)
 }
 
 /// All nodes run on this machine.

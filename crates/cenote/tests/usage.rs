@@ -42,6 +42,8 @@ fn wrong_usage_ends_with_2_and_says_what_to_do() {
         &words("host --name x --memory 1M --key k --listen nowhere"),
         &["completions", "tcsh"],
         &["bench", "everything"],
+        // An object that is to be deleted is there.
+        &words("store delete /nowhere greeting --if-absent"),
     ] {
         let ended = run(arguments).expect(2);
         assert!(!ended.stderr.is_empty(), "{arguments:?}");

@@ -126,8 +126,9 @@ struct Put {
 struct Delete {
     #[command(flatten)]
     named: Named,
-    #[command(flatten)]
-    only: Only,
+    /// Only if this is the object's version, as printed by put and get --json
+    #[arg(long, value_name = "N")]
+    if_version: Option<u64>,
 }
 
 #[derive(clap::Args, Debug)]
@@ -306,7 +307,10 @@ fn put(args: &Put) -> Result<u8> {
 }
 
 fn delete(args: &Delete) -> Result<u8> {
-    let (named, condition) = (&args.named, args.only.condition());
+    let condition = args
+        .if_version
+        .map_or(Condition::Always, Condition::Sequence);
+    let named = &args.named;
     let version = match named.store.served()? {
         Some(mut store) => store.delete(&named.key, condition)?,
         None => {

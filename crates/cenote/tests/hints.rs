@@ -6,7 +6,7 @@ use std::fs;
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 
-use support::{Ended, Folder, cenote, run};
+use support::{Ended, Folder, cenote, run, signal, wait_ended};
 
 /// The line that says what to try.
 #[track_caller]
@@ -84,6 +84,36 @@ fn a_volume_that_was_sealed_with_a_key_is_opened_by_no_new_one() {
     let gone = folder.run(&serve);
     assert!(hint(&gone).contains("--seal FILE"), "{gone:#?}");
     assert!(!gone.stderr.contains("key seal"), "{gone:#?}");
+}
+
+#[test]
+fn a_volume_that_nobody_serves_may_have_files() {
+    let folder = Folder::new();
+    folder.create_volume("files", "4M", "plain");
+    let status = folder.run(&["volume", "status", "files"]);
+    for command in ["nbd --volume files", "mount DIR --volume files"] {
+        assert!(hint(&status).contains(command), "{status:#?}");
+    }
+}
+
+#[test]
+fn a_cache_without_a_manager_gets_one_and_a_dead_host_is_named_once() {
+    let folder = Folder::new();
+    up(&folder);
+    folder
+        .run(&["cache", "create", "c0", "--size", "4M", "--region", "1M"])
+        .expect(0);
+    folder.run(&["cache", "stop", "c0"]).expect(0);
+    let bench = folder.run(&["cache", "bench", "c0", "--duration", "1s"]);
+    assert_eq!(hint(&bench), "cenote cache start c0", "{bench:#?}");
+
+    let host = folder.pid("h02");
+    signal(host, "KILL");
+    wait_ended(host);
+    let list = folder.run(&["cache", "proc", "list"]).expect(3);
+    assert!(list.stderr.contains("skipped: host h02: "), "{list:#?}");
+    let refused = list.stderr.matches("Connection refused").count();
+    assert_eq!(refused, 1, "{list:#?}");
 }
 
 #[test]

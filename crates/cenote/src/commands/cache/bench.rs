@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use cenote_cache::service::bench::{Figures, Plan, run as measure};
-use cenote_cache::service::{Cache, Options};
-use cenote_cli::failure::{DONE, FAILED};
+use cenote_cache::service::{Cache, OpenError, Options};
+use cenote_cli::failure::{DONE, FAILED, Failure};
 use cenote_cli::size::Size;
 use cenote_cli::span;
 use cenote_fabric::Address;
@@ -76,7 +76,7 @@ pub fn run(args: &Args) -> Result<u8> {
     };
     let open = || {
         let opened = Cache::open(managers.clone(), &loaded.key, &options);
-        opened.with_context(|| format!("cache {}", args.name))
+        opened.map_err(|error| not_opened(error, &args.name))
     };
     let first = open()?;
     let configuration = first.configuration();
@@ -133,4 +133,15 @@ pub fn run(args: &Args) -> Result<u8> {
         )?;
     }
     Ok(if figures.failed == 0 { DONE } else { FAILED })
+}
+
+fn not_opened(error: OpenError, name: &str) -> anyhow::Error {
+    match error {
+        OpenError::NoManager(_) => Failure::new(
+            format!("cache {name}: {error}"),
+            format!("cenote cache start {name}"),
+        )
+        .into(),
+        _ => anyhow::Error::new(error).context(format!("cache {name}")),
+    }
 }

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
-use cenote_cli::failure::{DONE, Failure, NOT_WHOLE};
+use cenote_cli::failure::{DONE, Failure, NOT_WHOLE, chain};
 use cenote_fabric::calls::Caller;
 use cenote_fabric::{ClientId, Connector, Hello, Session, connector_with};
 use cenote_proc::service::{Label, Row};
@@ -179,7 +179,7 @@ fn sites(loaded: &Loaded) -> Result<Sites> {
         return Err(down.remove(0));
     }
     for error in &down {
-        eprintln!("skipped: {error:#}");
+        eprintln!("skipped: {}", chain(error));
     }
     let down = down.len();
     Ok(Sites { up, down })

@@ -122,7 +122,10 @@ pub fn status(
         let held = held(volumes.left(name)?.as_ref());
         return Err(Failure::new(
             format!("volume {name} is not in use: {held}"),
-            format!("cenote nbd --volume {name} serves it"),
+            format!(
+                "cenote nbd --volume {name} serves it, or cenote mount DIR --volume {name} if it \
+                 has files"
+            ),
         )
         .into());
     }

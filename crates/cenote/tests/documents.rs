@@ -12,6 +12,7 @@
 
 mod support;
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -281,6 +282,28 @@ fn check(page: &str) {
     let home = Home::new();
     let (is_well, said) = home.run(page, &script);
     assert!(is_well, "{page}:\n{said}");
+}
+
+/// Names in `~/.cenote` that a page uses.
+fn folders(text: &str) -> BTreeSet<&str> {
+    let after = text.split("/.cenote/").skip(1);
+    let ends = |c: char| !c.is_ascii_alphanumeric() && c != '-';
+    after.filter_map(|rest| rest.split(ends).next()).collect()
+}
+
+/// Whoever reads one page after the other has one home for all of them, where volumes, caches and
+/// clusters of the page before may be left.
+#[test]
+fn no_page_uses_a_folder_of_another_one() {
+    let mut pages = BTreeMap::new();
+    for page in PAGES {
+        let text = fs::read_to_string(root().join(page)).expect("a page");
+        for folder in folders(&text) {
+            let other = pages.insert(folder.to_owned(), page);
+            assert_eq!(other, None, "{page}: ~/.cenote/{folder}");
+        }
+    }
+    assert_eq!(pages.get("well"), Some(&"README.md"));
 }
 
 /// The pages, each of which a test below runs.

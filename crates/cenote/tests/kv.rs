@@ -260,7 +260,7 @@ fn what_cannot_be_is_refused_before_anything_starts() {
             &["--replicated", "--code", "3+2"],
             "replicated groups are 1+M",
         ),
-        (&["--memory", "1M"], "1048576 bytes of memory"),
+        (&["--memory", "1M"], "--memory 1M: too little"),
         (&["--lanes", "0"], "0 lanes"),
     ] {
         let ended = run(&[&["kv", "up", "--dir", dir], arguments].concat()).expect(2);

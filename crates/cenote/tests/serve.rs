@@ -95,11 +95,11 @@ fn a_size_that_no_volume_can_have_is_refused_before_it_is_noted() {
         assert_eq!(server.end(), Some(0));
     };
     served(&|client| client.write(4096, &[7; 4096]).expect("written"));
-    // Hosts lend slabs of 256 KiB here: a volume has 2^20 times 512 KiB at most.
+    // Hosts lend slabs of 1 MiB here: a volume has 2^20 times 2 MiB at most.
     let beyond = resize("3T").expect(1);
-    let says = "its slabs allow at most 512G";
+    let says = "its slabs allow at most 2T";
     assert!(beyond.stderr.contains(says), "{beyond:#?}");
-    resize("512G").expect(0);
+    resize("2T").expect(0);
     served(&|client| assert_eq!(client.read(4096, 4096), Ok(vec![7; 4096])));
 }
 

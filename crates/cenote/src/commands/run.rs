@@ -21,6 +21,7 @@ use crate::{limits, seccomp};
 
 /// `run` and what follows it.
 #[derive(clap::Args, Debug)]
+#[command(override_usage = "cenote run [OPTIONS] --local <SIZE> --size <SIZE> -- <PROGRAM>...")]
 #[command(after_help = "Examples:
   cenote run --dir ~/.cenote/well --local 256M --size 4G --scheme rs:8+2 -- python3 big.py
   cenote run --dir ~/.cenote/well --local 1G --size 16G --verbose -- redis-server --save 60 1

@@ -245,9 +245,7 @@ impl World {
             if self.discards.contains(&page) {
                 return Ok(());
             }
-            // Who walks writes seldom, so that pages are fetched ahead of it that are not written.
-            let one_in = if thread == 0 { 12 } else { 3 };
-            self.threads[thread] = Some((page, self.random.index(one_in) == 0, false));
+            self.threads[thread] = Some((page, self.random.index(3) == 0, false));
         }
         self.touch(thread)
     }

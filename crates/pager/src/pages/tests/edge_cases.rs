@@ -120,7 +120,7 @@ fn a_page_that_is_read_and_then_written_comes_back_writable_mostly() {
     let now = Duration::ZERO;
     // Does what the pages want, until `page` is gone.
     let push_out = |pages: &mut Pages, page: u32| {
-        for other in (0..76).cycle().map(|index| 100 + index * index % 151) {
+        for other in (0..45).cycle().map(|index| 100 + index * index % 151) {
             while let Some(action) = pages.next_action() {
                 match action {
                     Action::Read(page) => _ = pages.read_done(page, true, now),

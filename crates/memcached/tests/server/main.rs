@@ -491,3 +491,15 @@ fn who_may_read_and_change_everything_is_said_when_it_starts() {
     );
     assert_eq!(server.stop(), Some(0));
 }
+
+#[test]
+fn who_knows_its_ports_can_end_it() {
+    let (server, free) = Server::start_held(&["-p", "-1", "-l", "127.0.0.1"]);
+    until("it minds SIGTERM, and waits to tell", || {
+        server.minds_the_end()
+    });
+    server.signal("TERM");
+    // It reads on: a pipe that nobody reads ends who writes.
+    let _pipe = free();
+    assert_eq!(server.wait().0, Some(0));
+}

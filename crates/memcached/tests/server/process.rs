@@ -4,12 +4,16 @@ use std::collections::HashMap;
 use std::fs;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddrV4, TcpStream};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// A peer that takes longer has failed.
 pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Of open(2).
+const O_NONBLOCK: i32 = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
 
 pub struct Server {
     child: Option<Child>,
@@ -86,18 +90,7 @@ impl Server {
 
     fn try_start_with(arguments: &[&str], variables: &[(&str, &str)]) -> Option<Self> {
         let folder = tempfile::tempdir().expect("a folder");
-        let log = fs::File::create(folder.path().join("log")).expect("a file");
-        let child = command(arguments)
-            .args(["-u", "root"])
-            .envs(variables.iter().copied())
-            .env("MEMCACHED_PORT_FILENAME", folder.path().join("ports"))
-            .stderr(log)
-            .spawn()
-            .expect("it is built");
-        let mut server = Self {
-            child: Some(child),
-            folder,
-        };
+        let mut server = Self::spawn(folder, arguments, variables);
         let ports = server.folder.path().join("ports");
         let mut has_ended = false;
         until("its ports are known", || {
@@ -106,6 +99,58 @@ impl Server {
             has_ended || ports.exists()
         });
         (!has_ended).then_some(server)
+    }
+
+    /// Starts it with its folder, and does not wait.
+    fn spawn(folder: tempfile::TempDir, arguments: &[&str], variables: &[(&str, &str)]) -> Self {
+        let log = fs::File::create(folder.path().join("log")).expect("a file");
+        let child = command(arguments)
+            .args(["-u", "root"])
+            .envs(variables.iter().copied())
+            .env("MEMCACHED_PORT_FILENAME", folder.path().join("ports"))
+            .stderr(log)
+            .spawn()
+            .expect("it is built");
+        Self {
+            child: Some(child),
+            folder,
+        }
+    }
+
+    /// Starts one that cannot tell its ports until what it is returned with is called.
+    pub fn start_held(arguments: &[&str]) -> (Self, impl FnOnce() -> fs::File) {
+        let folder = tempfile::tempdir().expect("a folder");
+        // Where it writes them first; a pipe that is full makes it wait.
+        let path = folder.path().join("ports.lck");
+        let made = Command::new("mkfifo").arg(&path).status();
+        assert!(made.expect("there is a mkfifo").success());
+        let mut pipe = fs::File::options();
+        let pipe = pipe.read(true).write(true).custom_flags(O_NONBLOCK);
+        let mut pipe = pipe.open(&path).expect("is there");
+        let mut bytes = 0;
+        let full = loop {
+            match pipe.write(&[b'x'; 4096]) {
+                Ok(length) => bytes += length,
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(full.kind(), ErrorKind::WouldBlock);
+        let free = move || {
+            pipe.read_exact(&mut vec![0; bytes])
+                .expect("they are there");
+            pipe
+        };
+        (Self::spawn(folder, arguments, &[]), free)
+    }
+
+    /// Whether it has said what is to be done at SIGTERM.
+    pub fn minds_the_end(&self) -> bool {
+        let path = format!("/proc/{}/status", self.number());
+        let text = fs::read_to_string(path).expect("it runs");
+        let caught = text.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+        let caught = u64::from_str_radix(caught.expect("a line").trim(), 16);
+        let sigterm = 15;
+        caught.expect("a number") >> (sigterm - 1) & 1 == 1
     }
 
     fn port(&self, kind: &str) -> u16 {

@@ -95,11 +95,12 @@ fn run(options: &Options) -> Result<(), Refused> {
     let (memory_bytes, evicts) = (settings.memory_bytes, settings.evicts);
     let server =
         Server::bind(settings).map_err(|error| Refused::new(OS_ERROR, error.to_string()))?;
+    // Before the ports and its number are known: who knows them may end it.
+    watch_signals(server.handle(), files, verbosity)?;
     write_ports(&server)?;
     if let Some(path) = &pidfile {
         save_pid(path);
     }
-    watch_signals(server.handle(), files, verbosity)?;
     let hasher = KeyHasher::random()
         .map_err(|error| Refused::new(OS_ERROR, format!("failed to get random bytes: {error}")))?;
     let stopped = server.run(|worker| Alone::new(worker, workers, memory_bytes, evicts, hasher));

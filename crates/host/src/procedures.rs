@@ -92,16 +92,19 @@ pub(crate) fn start(
     };
     let library = Arc::new(Library::new());
     let depot = modules.map(Depot::new);
-    if let Some(depot) = &depot {
-        depot.load_all(&library);
-    }
+    let expected = depot.as_ref().map(|depot| depot.expect_all(&library));
     let executors: Vec<_> = (0..posts.len())
         .map(|_| Executor::new(ME, running.limits))
         .collect();
     let shared = Arc::new(Shared {
         directory: Directory::new(windows.clone(), owners.clone()),
         peers: Peers::start(name, connector, Box::new(called), Box::new(gone))?,
-        compiler: uploads::start(Arc::clone(&library), depot.clone(), Box::new(told))?,
+        compiler: uploads::start(
+            Arc::clone(&library),
+            depot.clone(),
+            expected.unwrap_or_default(),
+            Box::new(told),
+        )?,
         library,
         depot,
         shelves: executors.iter().map(Executor::shelf).collect(),

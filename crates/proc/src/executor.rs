@@ -390,13 +390,26 @@ impl Executor {
             (None, Some(_)) => return self.queue(Ready::from(request)),
             (None, None) => return self.answer(request, Status::OutOfBounds),
         };
-        let is_over = matches!(outcome, Outcome::Done | Outcome::Stop | Outcome::Trap(_));
+        let is_over = matches!(
+            outcome,
+            Outcome::Done | Outcome::Stop | Outcome::Trap(_) | Outcome::Coming
+        );
         if !is_over && request.steps >= self.limits.steps {
             return self.answer(request, Status::TooManySteps);
         }
         match outcome {
             Outcome::Done => self.answer(request, Status::Done),
             Outcome::Stop => self.answer(request, Status::Stopped),
+            // This step did not run. What it would have begun with is not kept.
+            Outcome::Coming => {
+                let has_run = request.steps > 1;
+                let status = if has_run {
+                    Status::TimedOut
+                } else {
+                    Status::Busy
+                };
+                self.answer(request, status);
+            }
             // This step did not run; others did.
             Outcome::Trap(Trap::Unknown | Trap::Denied) if request.steps > 1 => {
                 self.answer(request, Status::Trapped(Trap::Gone));

@@ -134,6 +134,12 @@ impl Library {
         Ok(entered?)
     }
 
+    /// Puts in a module whose place is [held](Registry::expect); whether it is, still.
+    #[cfg(feature = "wasm")]
+    pub fn arrive(&self, id: ProcedureId, module: Compiled) -> bool {
+        self.registry.arrive(id, module.0)
+    }
+
     /// Refuses: this program has no WebAssembly.
     ///
     /// # Errors
@@ -141,6 +147,12 @@ impl Library {
     #[cfg(not(feature = "wasm"))]
     pub fn compile(&self, _module: &[u8]) -> Result<Compiled, LoadError> {
         Err(LoadError::NoWebAssembly)
+    }
+
+    /// Never called: nothing was compiled.
+    #[cfg(not(feature = "wasm"))]
+    pub fn arrive(&self, _id: ProcedureId, module: Compiled) -> bool {
+        match module.0 {}
     }
 
     /// Never called: nothing was compiled.

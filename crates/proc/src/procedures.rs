@@ -8,7 +8,7 @@ use cenote_wire::{List, messages};
 
 use crate::executor::Run;
 use crate::native::{Linked, Native};
-use crate::service::{GRANTS_MAX, Row};
+use crate::service::{GRANTS_MAX, Label, Row};
 #[cfg(feature = "wasm")]
 use crate::wasm::{Guest, Instance, Runtime};
 use crate::{CacheId, Outcome, ProcedureId, Request, Table, Trap};
@@ -76,6 +76,8 @@ impl Grants {
 #[derive(Clone)]
 enum Code {
     Native(Arc<dyn Native>),
+    /// It is being compiled; the checksum of its module.
+    Coming(u64),
     #[cfg(feature = "wasm")]
     Guest(Arc<Guest>),
 }
@@ -139,6 +141,44 @@ impl Registry {
         self.put(id, entry)
     }
 
+    /// Holds a place for a module that is yet to be compiled: requests for it are to come again.
+    ///
+    /// # Errors
+    /// [`RegistryError`].
+    pub fn expect(&self, label: &Label, checksum: u64) -> Result<(), RegistryError> {
+        let entry = Entry {
+            name: label.name.clone(),
+            version: label.version,
+            grants: label.grants.clone(),
+            code: Code::Coming(checksum),
+        };
+        self.put(label.id, entry)
+    }
+
+    /// Gives a module to the place that was held for it; whether there is one still.
+    #[cfg(feature = "wasm")]
+    pub fn arrive(&self, id: ProcedureId, guest: Guest) -> bool {
+        let mut inner = self.inner.write().unwrap_or_else(PoisonError::into_inner);
+        let entry = inner.by_id.get_mut(&id);
+        let Some(entry) = entry.filter(|entry| matches!(entry.code, Code::Coming(_))) else {
+            return false;
+        };
+        entry.code = Code::Guest(Arc::new(guest));
+        inner.changes += 1;
+        true
+    }
+
+    /// Gives up a place that was held: its module cannot be compiled. The number may be used.
+    pub fn give_up(&self, id: ProcedureId) {
+        let mut inner = self.inner.write().unwrap_or_else(PoisonError::into_inner);
+        let is_held = |entry: &Entry| matches!(entry.code, Code::Coming(_));
+        if inner.by_id.get(&id).is_some_and(is_held) {
+            inner.by_id.remove(&id);
+            inner.used.remove(&id);
+            inner.changes += 1;
+        }
+    }
+
     fn put(&self, id: ProcedureId, entry: Entry) -> Result<(), RegistryError> {
         let (name, version) = (&entry.name, entry.version);
         let is_fine = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
@@ -189,6 +229,7 @@ impl Registry {
             grants: entry.grants.clone(),
             checksum: match &entry.code {
                 Code::Native(_) => 0,
+                Code::Coming(checksum) => *checksum,
                 #[cfg(feature = "wasm")]
                 Code::Guest(guest) => guest.checksum(),
             },
@@ -246,20 +287,23 @@ impl Procedures {
     }
 
     /// Where the code of a request is in `ready`, loaded if need be.
-    fn find(&mut self, request: &Request) -> Result<usize, Trap> {
+    fn find(&mut self, request: &Request) -> Result<usize, Outcome> {
         let is_it =
             |ready: &Ready| ready.procedure == request.procedure && ready.cache == request.cache;
         if let Some(at) = self.ready.iter().position(is_it) {
             return Ok(at);
         }
         let entry = self.registry.entry(request.procedure);
-        let entry = entry.ok_or(Trap::Unknown)?;
-        let access = entry.grants.of(request.cache).ok_or(Trap::Denied)?;
+        let entry = entry.ok_or(Outcome::Trap(Trap::Unknown))?;
+        let access = entry.grants.of(request.cache);
+        let access = access.ok_or(Outcome::Trap(Trap::Denied))?;
         let code = match entry.code {
             Code::Native(native) => Loaded::Native(native),
+            Code::Coming(_) => return Err(Outcome::Coming),
             #[cfg(feature = "wasm")]
             Code::Guest(guest) => {
-                let instance = guest.instance().map_err(|_| Trap::Crashed)?;
+                let instance = guest.instance();
+                let instance = instance.map_err(|_| Outcome::Trap(Trap::Crashed))?;
                 Loaded::Guest(Box::new(instance), Arc::clone(guest.runtime()))
             }
         };
@@ -296,7 +340,7 @@ impl Run for Procedures {
     ) -> Outcome {
         let at = match self.find(request) {
             Ok(at) => at,
-            Err(trap) => return Outcome::Trap(trap),
+            Err(outcome) => return outcome,
         };
         let ready = &mut self.ready[at];
         table.begin_step(ready.access == Access::ReadWrite);

@@ -59,6 +59,8 @@ pub enum Outcome {
     Again,
     /// The client goes on from the state.
     Stop,
+    /// It was not taken: the procedure is being compiled.
+    Coming,
     /// It made a mistake, and is over.
     Trap(Trap),
 }
@@ -90,7 +92,7 @@ pub enum Status {
     Done,
     /// The client may go on from the answer.
     Stopped,
-    /// The client has too much under way; try again when answers have come.
+    /// The client has too much under way, or the procedure is being compiled; try again in a while.
     Busy,
     /// The procedure was ended.
     Trapped(Trap),

@@ -64,32 +64,55 @@ impl Depot {
         self.path(id).exists()
     }
 
-    /// Puts all modules into a library. One that is damaged, or that this program does not take, is told of
-    /// and left where it is.
-    pub fn load_all(&self, library: &Library) {
+    /// Holds places in a library for all modules, which are to be [loaded](Self::load). One that is
+    /// damaged, or that this program does not take, is told of and left where it is.
+    pub fn expect_all(&self, library: &Library) -> Vec<ProcedureId> {
         let files = match fs::read_dir(&self.folder) {
             Ok(files) => files,
             Err(error) => {
                 let folder = self.folder.display();
-                return tracing::error!(%folder, %error, "modules cannot be read");
+                tracing::error!(%folder, %error, "modules cannot be read");
+                return Vec::new();
             }
         };
         let paths = files.filter_map(|file| file.ok().map(|file| file.path()));
         let is_module = |path: &PathBuf| path.to_str().is_some_and(|path| path.ends_with(SUFFIX));
         let mut paths: Vec<PathBuf> = paths.filter(is_module).collect();
         paths.sort();
-        for path in paths {
-            let loaded = self.read(&path).and_then(|(label, module)| {
-                let loaded = library.load(&label, &module);
-                loaded.map(|()| label).map_err(|error| error.to_string())
+        let expect = |path: PathBuf| {
+            let expected = self.read(&path).and_then(|(label, module)| {
+                let expected = library.registry().expect(&label, checksum(&module));
+                expected
+                    .map(|()| label.id)
+                    .map_err(|error| error.to_string())
             });
             let path = path.display();
-            match loaded {
-                Ok(label) => {
-                    let (name, version) = (label.name, label.version);
+            expected
+                .inspect_err(|error| tracing::error!(%path, error, "no procedure"))
+                .ok()
+        };
+        paths.into_iter().filter_map(expect).collect()
+    }
+
+    /// Compiles a module for the place that is held for it. One that was removed meanwhile stays away.
+    pub fn load(&self, library: &Library, id: ProcedureId) {
+        let path = self.path(id);
+        let compiled = self.read(&path).and_then(|(label, module)| {
+            let compiled = library.compile(&module);
+            compiled
+                .map(|compiled| (label, compiled))
+                .map_err(|error| error.to_string())
+        });
+        match compiled {
+            Ok((Label { name, version, .. }, compiled)) => {
+                if library.arrive(id, compiled) {
                     tracing::info!(name, version, "a procedure from the disk");
                 }
-                Err(error) => tracing::error!(%path, error, "no procedure"),
+            }
+            Err(error) => {
+                let path = path.display();
+                tracing::error!(%path, error, "no procedure");
+                library.registry().give_up(id);
             }
         }
     }
@@ -189,6 +212,41 @@ mod tests {
         let mut bytes = Vec::new();
         Order::Begin(longest).write(&mut bytes);
         assert!(bytes.len() <= LABEL_BYTES_MAX, "{}", bytes.len());
+    }
+
+    #[test]
+    fn modules_are_listed_at_once_and_those_that_are_removed_or_wrong_do_not_come() {
+        let (library, folder) = (Library::new(), tempfile::tempdir().unwrap());
+        let depot = Depot::new(folder.path().to_owned());
+        // The smallest module that is one, and no procedure.
+        let wrong = b"\0asm\x01\0\0\0";
+        for id in 1000..1002 {
+            let mut label = label(id, 8);
+            label.version = id;
+            depot.keep(&label, wrong).unwrap();
+        }
+        let expected = depot.expect_all(&library);
+        assert_eq!(expected, [ProcedureId(1000), ProcedureId(1001)]);
+        let listed = || {
+            library
+                .registry()
+                .list()
+                .into_iter()
+                .filter(|row| !row.native)
+        };
+        let sums = listed().map(|row| (row.id.0, row.checksum));
+        assert_eq!(
+            sums.collect::<Vec<_>>(),
+            [1000, 1001].map(|id| (id, checksum(wrong)))
+        );
+        library.registry().remove(ProcedureId(1001));
+        for id in expected {
+            depot.load(&library, id);
+        }
+        assert_eq!(listed().count(), 0);
+        // Mended, it may come again; what somebody took away may not.
+        let was_used = |id| library.registry().was_used(ProcedureId(id));
+        assert!(!was_used(1000) && was_used(1001));
     }
 
     proptest! {

@@ -7,6 +7,7 @@
 use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
+use std::sync::mpsc::TryRecvError;
 use std::time::Duration;
 
 use cenote_fabric::Time;
@@ -28,23 +29,32 @@ pub(super) struct Job {
 /// What takes the ends: thread, connection, and what the client is told.
 pub(super) type Deliver = Box<dyn Fn(usize, u64, Told) + Send>;
 
-/// Starts the thread that compiles.
+/// Starts the thread that compiles. What is `expected` from the depot comes when nobody waits for another
+/// module: the host serves meanwhile, and there may be a thousand.
 pub(super) fn start(
     library: Arc<Library>,
     depot: Option<Depot>,
+    expected: Vec<ProcedureId>,
     deliver: Deliver,
 ) -> Result<SideThread<Job>> {
     SideThread::start("proc-compile", move |jobs| {
-        for job in jobs {
-            let Job {
-                thread,
-                connection,
-                label,
-                module,
-            } = job;
-            let told = put(&library, depot.as_ref(), &label, &module);
-            deliver(thread, connection, told);
+        let compile = |job: Job| {
+            let told = put(&library, depot.as_ref(), &job.label, &job.module);
+            deliver(job.thread, job.connection, told);
+        };
+        let mut expected = expected.into_iter();
+        loop {
+            match (jobs.try_recv(), &depot) {
+                (Ok(job), _) => compile(job),
+                (Err(TryRecvError::Disconnected), _) => return,
+                (Err(TryRecvError::Empty), Some(depot)) => match expected.next() {
+                    Some(id) => depot.load(&library, id),
+                    None => break,
+                },
+                (Err(TryRecvError::Empty), None) => break,
+            }
         }
+        jobs.into_iter().for_each(compile);
     })
 }
 

@@ -1,6 +1,8 @@
 //! How requests end that did run, or that others ran for a thread.
 
 use super::*;
+use crate::RegistryError;
+use crate::service::Label;
 
 fn slot(generation: u64, place: RegionLocation) -> Slot {
     Slot { generation, place }
@@ -78,6 +80,37 @@ fn requests_of_a_cache_that_is_closed_and_of_a_procedure_that_is_gone_may_have_r
         [Status::Trapped(Trap::Gone), Status::Trapped(Trap::Unknown)]
     );
     assert!(closed[0].may_have_run() && gone[0].may_have_run() && !gone[1].may_have_run());
+}
+
+#[test]
+fn requests_for_a_procedure_that_is_being_compiled_are_to_come_again() {
+    let registry = Arc::new(Registry::default());
+    let label = Label {
+        id: ProcedureId(1),
+        name: "late".to_owned(),
+        version: 1,
+        grants: Grants::All(Access::Read),
+        len_bytes: 8,
+    };
+    registry.expect(&label, 7).unwrap();
+    assert_eq!(registry.expect(&label, 7), Err(RegistryError::Taken));
+    let (mut executor, _) = echo_executor(Limits::default());
+    let mut runner = Procedures::new(Arc::clone(&registry));
+    executor.handle_requests([echo(1, 1)]);
+    executor.handle_moved(came(0, 3));
+    executor.run(&mut runner, 16);
+    let early = ends(&mut executor);
+    assert_eq!(early, [Status::TimedOut, Status::Busy]);
+    assert!(early.iter().all(|status| status.is_retryable()));
+    assert!(early[0].may_have_run() && !early[1].may_have_run());
+
+    registry.give_up(label.id);
+    let echoes = registry.link::<Echo>(label.id, "echo", Grants::All(Access::Read));
+    echoes.unwrap();
+    registry.give_up(label.id);
+    executor.handle_requests([echo(1, 2)]);
+    executor.run(&mut runner, 16);
+    assert_eq!(ends(&mut executor), [Status::Done]);
 }
 
 /// Stores where it is told; where it may not, it wants to be there.

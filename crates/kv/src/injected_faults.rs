@@ -40,5 +40,7 @@ cenote_pool::injected_faults! {
         LostAsZero = "lost-as-zero",
         /// An owner that changes places with a parity does not add its values to what it has of that.
         UnfoldedExchange = "unfolded-exchange",
+        /// The same of what is written while it adds them.
+        FoldOutdated = "fold-outdated",
     }
 }

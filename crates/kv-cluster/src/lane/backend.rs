@@ -251,8 +251,8 @@ impl Backend for Lane {
         self.forwarding.send(&mut self.links);
         self.say_goodbye(clock);
         self.links.flush(now, &mut self.events);
-        if !self.events.is_empty() {
-            // Links that broke just now.
+        if !self.events.is_empty() || self.seats.iter().any(|seat| seat.member.is_folding()) {
+            // Links that broke just now, or more to do than one turn has time for.
             return Some(Duration::ZERO);
         }
         let deadlines = [

@@ -75,13 +75,8 @@ impl Arrival {
             if let (Some(region), Effect::Put(entry)) = (&self.region, operation.effect())
                 && !is_injected(InjectedFault::HandoffOutdated)
             {
-                // Values behind what was told come with it.
-                let missing = self.stream.missing_bytes(region.bytes());
-                let told = (region.bytes() - missing).saturating_sub(entry.address);
-                let change = operation.change();
-                let here =
-                    usize::try_from(told).map_or(change.len(), |told| told.min(change.len()));
-                region.xor(entry.address, &change[..here]);
+                let (address, change) = (entry.address, operation.change());
+                region.xor(address, told_part(self.stream.units_from, address, change));
             }
             if let Some(replica) = &mut self.stream.replica {
                 replica.apply(xid, &operation, false)?;

@@ -3,7 +3,7 @@
 //!
 //! While it goes on the parity stays one, and is sent the partition's values besides ([`Taking`]); the owner stays
 //! one, and is told as a parity that joins what all other partitions have. Once each has all of that and nothing is
-//! under way one view swaps them. The owner adds its own values to its parity then. Where a process is lost
+//! under way one view swaps them. The owner adds its own values to what it is told, a few at a time. Where a process is lost
 //! meanwhile both drop what they were told, and nothing has changed.
 //!
 //! Invariant: until the view that swaps them the group bears as many losses as without the exchange.
@@ -11,14 +11,23 @@
 
 use std::sync::Arc;
 
+use cenote_codec::Code;
+
 use super::arrival::Arrival;
 use super::member::{Member, Owned};
-use super::message::{Lacks, RUN_UNITS_MAX, Run, UNIT_BYTES};
+use super::message::{Lacks, RUN_UNITS_MAX, Run, UNIT_BYTES, told_part};
 use super::parity::{Parity, Stream};
 use super::sender::bytes_of;
 use super::view::{self, Partition, Scheme, View};
 use crate::injected_faults::{InjectedFault, is_injected};
 use crate::memory::region::Region;
+
+/// Units that an owner adds to its parity in one turn at most, 4 MiB: a millisecond's.
+const UNITS_A_TURN: u64 = 1024;
+/// Turns that a full region takes at least, so that small ones are as large ones.
+const TURNS_MIN: u64 = 64;
+/// Runs that one turn looks at, where they are all zero for sure.
+const RUNS_A_TURN: usize = 4096;
 
 /// What a parity is sent of the partition that it is to own. Its operations come by the parity's stream.
 pub(super) struct Taking {
@@ -35,13 +44,8 @@ impl Taking {
     /// Adds a change of the partition's bytes, as far as these are here: the others come with it.
     pub(super) fn add(&self, address: u64, change: &[u8]) {
         let Some(region) = &self.region else { return };
-        let end = self
-            .units_from
-            .map_or(region.bytes(), |unit| unit * UNIT_BYTES);
-        let here = end.saturating_sub(address);
-        let here = usize::try_from(here).map_or(change.len(), |here| here.min(change.len()));
         if !is_injected(InjectedFault::HandoffOutdated) {
-            region.xor(address, &change[..here]);
+            region.xor(address, told_part(self.units_from, address, change));
         }
     }
 
@@ -95,23 +99,68 @@ impl Parity {
         self.taking.as_ref().map_or(0, Taking::missing_bytes)
     }
 
-    /// Adds the values of the partition that its process owned.
-    fn fold(&mut self, partition: usize, values: &Arc<Region>) {
-        match self.scheme {
-            _ if is_injected(InjectedFault::UnfoldedExchange) => {}
-            Scheme::Replicated => self.regions[partition] = Arc::clone(values),
-            Scheme::Coded => {
-                let total = values.bytes().div_ceil(UNIT_BYTES);
-                for first in (0..total).step_by(RUN_UNITS_MAX as usize) {
-                    let units = (total - first).min(u64::from(RUN_UNITS_MAX));
-                    let units = u32::try_from(units).expect("a run");
-                    let run = Run { first, units };
-                    let bytes = bytes_of(values, run);
-                    if !bytes.is_empty() {
-                        self.add(partition, run.address(), &bytes);
-                    }
-                }
+    /// Begins to add the values of its process's own partition, where values are added and not copied.
+    fn begin_folding(&mut self, partition: usize) -> Option<Folding> {
+        let is_coded = self.scheme == Scheme::Coded;
+        let stream = &mut self.streams[partition];
+        // Its own operations come to it by no stream.
+        (stream.replica, stream.units_from) = (None, is_coded.then_some(0));
+        is_coded.then(|| Folding {
+            parity: Arc::clone(&self.regions[0]),
+            code: Arc::clone(&self.code),
+            slot: self.slot,
+            partition,
+            units_from: Some(0),
+        })
+    }
+}
+
+/// An owner's values on their way into the parity that its process is to have: a few in each turn, for a region
+/// takes seconds.
+pub(super) struct Folding {
+    parity: Arc<Region>,
+    code: Arc<Code>,
+    slot: usize,
+    partition: usize,
+    /// Units from this one on are not in the parity yet.
+    units_from: Option<u64>,
+}
+
+impl Folding {
+    /// Adds a change that was committed, as far as what it changes is in the parity: the rest comes with the values.
+    pub(super) fn add(&self, address: u64, change: &[u8]) {
+        if !is_injected(InjectedFault::FoldOutdated) {
+            self.add_to_parity(address, told_part(self.units_from, address, change));
+        }
+    }
+
+    fn add_to_parity(&self, address: u64, bytes: &[u8]) {
+        if !is_injected(InjectedFault::UnfoldedExchange) {
+            let (slot, partition) = (self.slot, self.partition);
+            self.parity
+                .add_scaled(&self.code, slot, partition, address, bytes);
+        }
+    }
+
+    /// Adds values, as many as a turn has time for.
+    fn step(&mut self, values: &Region) {
+        let total = values.bytes().div_ceil(UNIT_BYTES);
+        let mut left = (total / TURNS_MIN).clamp(1, UNITS_A_TURN);
+        for _ in 0..RUNS_A_TURN {
+            let Some(first) = self.units_from.filter(|_| left > 0) else {
+                return;
+            };
+            let units = (total - first).min(left).min(u64::from(RUN_UNITS_MAX));
+            let run = Run {
+                first,
+                units: u32::try_from(units).expect("a run"),
+            };
+            let bytes = bytes_of(values, run);
+            if !bytes.is_empty() {
+                self.add_to_parity(run.address(), &bytes);
+                left -= units;
             }
+            self.units_from = Some(first + units).filter(|end| *end < total);
         }
     }
 }
@@ -136,13 +185,36 @@ impl Member {
                     units_from: is_coded.then_some(0),
                 });
             }
-            // Its own operations come to it by no stream.
             Some(exchange) if exchange.owner == me && parity.own.is_none() => {
                 parity.own = Some(exchange.partition);
-                let stream = &mut parity.streams[exchange.partition];
-                (stream.replica, stream.units_from) = (None, None);
+                if let Some(owned) = self.owners.get_mut(&exchange.partition) {
+                    owned.owner.folding = parity.begin_folding(exchange.partition);
+                }
             }
             _ => {}
+        }
+    }
+
+    /// Whether it adds its values to the parity that it is to have, and has more to add.
+    pub fn is_folding(&self) -> bool {
+        let parity = self.parity.as_ref();
+        let own = parity.and_then(|parity| Some(&parity.streams[parity.own?]));
+        own.is_some_and(|stream| stream.units_from.is_some())
+    }
+
+    /// Goes on adding its values to the parity that it is to have.
+    pub(super) fn fold_on(&mut self) {
+        let Some(parity) = &mut self.parity else {
+            return;
+        };
+        let Some(partition) = parity.own else { return };
+        let stream = &mut parity.streams[partition];
+        if stream.units_from.is_some()
+            && let Some(Owned { owner, .. }) = self.owners.get_mut(&partition)
+            && let Some(folding) = &mut owner.folding
+        {
+            folding.step(&owner.region);
+            stream.units_from = folding.units_from;
         }
     }
 
@@ -187,8 +259,12 @@ impl Member {
             return Some(owned);
         };
         parity.own = None;
-        let values = Arc::clone(&owned.owner.region);
-        parity.fold(index, &values);
+        match parity.scheme {
+            _ if is_injected(InjectedFault::UnfoldedExchange) => {}
+            Scheme::Replicated => parity.regions[index] = Arc::clone(&owned.owner.region),
+            // The view came when all were.
+            Scheme::Coded => debug_assert_eq!(parity.streams[index].units_from, None),
+        }
         let stream = &mut parity.streams[index];
         let replica = owned.owner.into_replica();
         stream.discard(0);

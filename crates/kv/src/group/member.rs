@@ -445,6 +445,7 @@ impl Member {
         for (to, message) in due {
             self.send(to, message);
         }
+        self.fold_on();
         self.pump_recovery(now);
         self.note_takeovers(now);
     }

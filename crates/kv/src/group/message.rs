@@ -46,6 +46,13 @@ impl Run {
     }
 }
 
+/// The part of a change that concerns units which are there: the others, from `units_from` on, come with it.
+pub(super) fn told_part(units_from: Option<u64>, address: u64, change: &[u8]) -> &[u8] {
+    let told = units_from.map(|unit| (unit * UNIT_BYTES).saturating_sub(address));
+    let told = told.and_then(|told| usize::try_from(told).ok());
+    &change[..told.map_or(change.len(), |told| told.min(change.len()))]
+}
+
 /// An item, as it is sent to who is told what there is.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Item {

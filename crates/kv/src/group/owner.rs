@@ -17,6 +17,7 @@ use bytes::BytesMut;
 use super::backlog::{Backlog, Pending};
 use super::backup::Backup;
 use super::counts::Went;
+use super::exchange::Folding;
 use super::horizon::Horizon;
 use super::marks::Marks;
 use super::message::Run;
@@ -133,6 +134,8 @@ pub struct Owner {
     pub(super) evicted: Option<Vec<(Vec<u8>, Entry)>>,
     pub(super) room: Room,
     pub(super) sweep: Sweep,
+    /// Its values go into a parity of this process, too.
+    pub(super) folding: Option<Folding>,
     pace: Pace,
     /// When somebody last asked for leave to read, in nanoseconds.
     pub(super) wanted_at: Cell<Option<u64>>,
@@ -176,6 +179,7 @@ impl Owner {
             evicted: None,
             room: Room::default(),
             sweep: Sweep::default(),
+            folding: None,
             pace: Pace::default(),
             wanted_at: Cell::new(None),
             #[cfg(feature = "injected-faults")]
@@ -462,7 +466,11 @@ impl Owner {
                 self.horizon = None;
             }
             if let Effect::Put(entry) = done.operation.effect() {
-                self.region.xor(entry.address, done.operation.change());
+                let (address, change) = (entry.address, done.operation.change());
+                self.region.xor(address, change);
+                if let Some(folding) = &self.folding {
+                    folding.add(address, change);
+                }
             }
             if is_injected(InjectedFault::OldAtIssue) {
                 self.replica.apply_freeing(xid, &done.operation, done.old)?;

@@ -112,7 +112,7 @@ impl Options {
                 focus: Some(Focus::Leaving),
                 ..any
             },
-            InjectedFault::UnfoldedExchange => Self {
+            InjectedFault::UnfoldedExchange | InjectedFault::FoldOutdated => Self {
                 focus: Some(Focus::Spreading),
                 ..any
             },

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use super::member::{Member, Shape};
-use super::message::Run;
+use super::message::{Run, told_part};
 use super::operation::Effect;
 use super::parity::{Parity, Stream};
 use super::process::Process;

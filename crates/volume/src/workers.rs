@@ -1,32 +1,57 @@
 //! Workers for threads that come and go.
 
 mod shared;
+mod tender;
 
 use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
 
 use crate::{Volume, VolumeError, Worker};
 use shared::{Shared, Taken};
+use tender::Tender;
 
 /// Workers for as many threads as use a volume at a time; more wait for one another. It goes before its
 /// volume does.
-pub struct Workers(Shared<Worker>);
+///
+/// A thread of its own turns those that nobody is using and that have something left to do.
+pub struct Workers {
+    // First: its thread has the workers, too.
+    tender: Tender,
+    shared: Arc<Shared<Worker>>,
+}
 
 /// A worker that a thread has, until this is dropped.
-pub struct WorkerGuard<'a>(Taken<'a, Worker>);
+pub struct WorkerGuard<'a> {
+    worker: Taken<'a, Worker>,
+    tender: &'a Tender,
+}
 
 impl Workers {
     /// `count` workers of a volume, at least 1.
     ///
     /// # Errors
-    /// The volume has no more workers.
+    /// The volume has no more workers, or the system no more threads.
     pub fn new(volume: &Volume, count: usize) -> Result<Self, VolumeError> {
         let workers = (0..count.max(1)).map(|_| volume.worker());
-        Ok(Self(Shared::new(workers.collect::<Result<_, _>>()?)))
+        let shared = Arc::new(Shared::new(workers.collect::<Result<_, _>>()?));
+        let tender = Tender::start(Arc::clone(&shared))?;
+        Ok(Self { tender, shared })
     }
 
     /// A worker for this thread, for as long as it is held; the first that gets free where none is.
     pub fn get(&self) -> WorkerGuard<'_> {
-        WorkerGuard(self.0.get())
+        WorkerGuard {
+            worker: self.shared.get(),
+            tender: &self.tender,
+        }
+    }
+}
+
+impl Drop for WorkerGuard<'_> {
+    fn drop(&mut self) {
+        if self.worker.deadline().is_some() {
+            self.tender.ask();
+        }
     }
 }
 
@@ -34,13 +59,13 @@ impl Deref for WorkerGuard<'_> {
     type Target = Worker;
 
     fn deref(&self) -> &Worker {
-        &self.0
+        &self.worker
     }
 }
 
 impl DerefMut for WorkerGuard<'_> {
     fn deref_mut(&mut self) -> &mut Worker {
-        &mut self.0
+        &mut self.worker
     }
 }
 

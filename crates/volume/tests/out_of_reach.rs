@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use cenote_fabric::{Address, Error, Incoming};
 use cenote_volume::{
     Done, Health, IoError, Mode, Op, PAGE_BYTES, REQUESTS_MAX, Request, Resilience, Volume,
-    VolumeConfig, VolumeError, Worker,
+    VolumeConfig, VolumeError, Worker, Workers,
 };
 use support::guard::{Guard, Guarded};
 use support::tardy::Tardy;
@@ -20,6 +20,8 @@ const SLAB: u64 = 1 << 20;
 const PAGE: u64 = PAGE_BYTES as u64;
 const SECTOR: usize = 512;
 const HOSTS: usize = 3;
+/// The first page that has the claim of page 0.
+const SHARES_CLAIM: u64 = (16 << 10) + 1;
 /// A page that nobody writes to while the link is cut.
 const OTHER: u64 = 300 * PAGE;
 
@@ -63,7 +65,7 @@ impl Link {
     fn config(&self) -> VolumeConfig {
         VolumeConfig {
             resilience: self.resilience,
-            ..self.cluster.config("rs:2+1", 2 * SLAB)
+            ..self.cluster.config("rs:2+1", 66 * SLAB)
         }
     }
 
@@ -221,6 +223,43 @@ fn writes_behind_writes_that_hosts_keep_waiting_are_errors_too() {
     }
     worker.write(0, &page(0, 3)).unwrap();
     assert!(read(&mut worker, 0) == page(0, 3));
+}
+
+/// The thread whose write failed never asks for anything again, and nobody else uses its worker.
+#[test]
+fn a_write_of_a_pool_that_failed_ends_though_its_thread_is_gone() {
+    let link = Link::new(usual("rs:2+1"), HOSTS);
+    let volume = link.open();
+    let workers = Workers::new(&volume, 2).unwrap();
+    workers.get().write(OTHER, &page(300, 1)).unwrap();
+    for index in [0, SHARES_CLAIM] {
+        workers.get().write(index * PAGE, &page(index, 1)).unwrap();
+    }
+    link.tardy.holds_writes.store(true, Ordering::Release);
+    let (mut other, failed) = std::thread::scope(|scope| {
+        let gone = scope.spawn(|| workers.get().write(0, &page(0, 2)));
+        let held = || link.tardy.held_writes.load(Ordering::Acquire);
+        wait_until(|| held() == HOSTS, || format!("{} writes held", held()));
+        let other = workers.get();
+        link.cut.0.store(true, Ordering::SeqCst);
+        (other, gone.join().unwrap())
+    });
+    assert_eq!(failed, Err(IoError::Lost));
+    link.tardy.holds_writes.store(false, Ordering::Release);
+    let lost = other.read(SHARES_CLAIM * PAGE, &mut [0; PAGE_BYTES]);
+    assert_eq!(lost, Err(IoError::Lost), "it has the claim of the page");
+    link.reconnect(&volume, &mut other);
+    let mut bytes = vec![0; PAGE_BYTES];
+    wait_until(
+        || other.read(0, &mut bytes).is_ok(),
+        || "the page is lost for the other worker".into(),
+    );
+    assert!(bytes == page(0, 2));
+    assert!(read(&mut other, SHARES_CLAIM * PAGE) == page(SHARES_CLAIM, 1));
+    for index in [0, SHARES_CLAIM] {
+        other.write(index * PAGE, &page(index, 3)).unwrap();
+        assert!(read(&mut other, index * PAGE) == page(index, 3));
+    }
 }
 
 #[test]

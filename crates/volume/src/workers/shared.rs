@@ -49,18 +49,38 @@ impl<T> Shared<T> {
         }
     }
 
+    /// How many there are.
+    #[allow(dead_code, reason = "the model checker's copy does without")]
+    pub fn count(&self) -> usize {
+        self.all.len()
+    }
+
+    /// This one of them, if nobody has it.
+    #[allow(dead_code, reason = "the model checker's copy does without")]
+    pub fn try_get(&self, at: usize) -> Option<Taken<'_, T>> {
+        let guard = self.lock(at)?;
+        Some(Taken {
+            shared: self,
+            guard: Some(guard),
+        })
+    }
+
+    fn lock(&self, at: usize) -> Option<MutexGuard<'_, T>> {
+        match self.all[at].try_lock() {
+            Ok(guard) => Some(guard),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
     /// One that nobody has.
     fn free(&self) -> Option<MutexGuard<'_, T>> {
         let count = self.all.len();
         let usual = USUAL.get() % count;
         for at in (usual..count).chain(0..usual) {
-            match self.all[at].try_lock() {
-                Ok(guard) => {
-                    USUAL.set(at);
-                    return Some(guard);
-                }
-                Err(TryLockError::Poisoned(poisoned)) => return Some(poisoned.into_inner()),
-                Err(TryLockError::WouldBlock) => {}
+            if let Some(guard) = self.lock(at) {
+                USUAL.set(at);
+                return Some(guard);
             }
         }
         None

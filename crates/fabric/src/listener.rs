@@ -1,8 +1,8 @@
 //! The host's side: strangers become clients, clients attach windows and send messages.
 //!
 //! Driven by one thread that calls [`Listener::poll`]; verbs on `tcp` are served by the agent
-//! thread beside it, on `shm` by nobody and on `rdma` by a device. Strangers get a small buffer and a
-//! second each, and push each other out when there are too many ([`crate::strangers`]).
+//! thread beside it, on `shm` by nobody and on `rdma` by a device. Strangers get a small buffer and five
+//! seconds each, and push each other out when there are too many ([`crate::strangers`]).
 //!
 //! A data connection belongs to the control connection (the *peer*) that its client has at that
 //! moment and ends with it; without one it is turned away. So messages and immediates on data
@@ -233,6 +233,7 @@ impl Listen for Listener {
     }
 
     fn poll(&mut self, timeout: Option<Duration>, events: &mut Vec<Event>) -> Result<()> {
+        self.table.note_serving();
         let ready = self
             .epoll
             .wait(self.time_to_deadline(timeout))

@@ -95,7 +95,7 @@ impl Region {
         let len = usize::try_from(len_bytes).map_err(|_| Error::Bound("region length"))?;
         // SAFETY: no pointers.
         let seals = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GET_SEALS) };
-        let is_ours = seals == SEALS;
+        let is_ours = seals & !F_SEAL_EXEC == SEALS;
         let file_len = file_len(fd.as_fd()).map_err(|e| Error::os(what(), e))?;
         if !is_ours || len == 0 || file_len != len_bytes {
             return Err(Error::StaleWindow);
@@ -389,6 +389,8 @@ pub(crate) fn raise_descriptor_limit() {
 
 /// Of every region's memfd.
 const SEALS: libc::c_int = libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+/// Added by the kernel where `vm.memfd_noexec` forbids memory that can be executed (Linux 6.3).
+const F_SEAL_EXEC: libc::c_int = 0x20;
 
 fn set_len(fd: &OwnedFd, len: usize) -> io::Result<()> {
     let len = libc::off_t::try_from(len).map_err(|_| io::ErrorKind::FileTooLarge)?;

@@ -9,7 +9,7 @@
 mod entrance;
 mod held_window;
 
-use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -26,6 +26,8 @@ pub const WINDOW_COUNT_MAX: usize = CHUNK_SLOTS_FIRST * ((1 << CHUNK_COUNT) - 1)
 pub struct WindowTable {
     chunks: [OnceLock<Box<[Slot]>>; CHUNK_COUNT],
     control: Mutex<Control>,
+    /// Windows were restored, and nobody is served yet: whoever keeps their memory may hand it to another.
+    is_on_trial: AtomicBool,
 }
 
 /// What only registering and revoking use.
@@ -123,6 +125,7 @@ impl WindowTable {
             }
         }
         count_from(descriptor.generation);
+        self.is_on_trial.store(true, Ordering::Relaxed);
         self.open(&mut control, descriptor, region);
         Ok(())
     }
@@ -261,8 +264,12 @@ impl WindowTable {
         Some((region, descriptor))
     }
 
+    /// From now on windows that were [restored](Self::restore) are this table's alone, and end with it.
+    pub(crate) fn note_serving(&self) {
+        self.is_on_trial.store(false, Ordering::Relaxed);
+    }
+
     /// Closes all windows and leaves their memory as it is.
-    #[cfg(feature = "sim")]
     pub(crate) fn let_go(&self) {
         drop(self.close_all());
     }
@@ -306,7 +313,10 @@ impl WindowTable {
 
 impl Drop for WindowTable {
     fn drop(&mut self) {
-        self.give_back();
+        match *self.is_on_trial.get_mut() {
+            true => self.let_go(),
+            false => self.give_back(),
+        }
     }
 }
 
@@ -332,6 +342,13 @@ impl WindowGuard<'_> {
         if self.slot.entrance.generation() != self.generation {
             return true;
         }
+        self.has_lost_memory()
+    }
+
+    /// Whether the memory was lost. A window that is being revoked has its memory until the guard is gone.
+    #[inline]
+    #[must_use]
+    pub(crate) fn has_lost_memory(&self) -> bool {
         // SAFETY: the generation matched after this guard was counted in, so the region is the
         // window's; `revoke` keeps it alive until the guard is gone.
         unsafe { (*self.slot.region.load(Ordering::Relaxed)).is_dead() }

@@ -183,6 +183,7 @@ impl Net {
                 let process = state.nodes[host.0 as usize].process.as_ref();
                 let table = &process.expect("just started").table;
                 table.restore(region, window)?;
+                table.note_serving();
                 state.witness.register(host, window);
             }
         }

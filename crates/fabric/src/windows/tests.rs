@@ -1,4 +1,4 @@
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd};
 use std::sync::atomic::AtomicBool;
 use std::thread;
 
@@ -222,4 +222,46 @@ fn only_memory_that_a_host_made_is_taken_over() {
     assert!(matches!(refused, Err(Error::StaleWindow)), "no seals");
     whole.truncate().unwrap();
     assert!(matches!(inherit(copy(), 8192), Err(Error::StaleWindow)));
+}
+
+#[test]
+fn memory_on_a_machine_without_executable_memfds_is_taken_over() {
+    // What memfd_create adds there by itself.
+    let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING | libc::MFD_NOEXEC_SEAL;
+    // SAFETY: the name ends with a zero byte; a non-negative result is a new descriptor of ours.
+    let fd = unsafe {
+        let fd = libc::memfd_create(c"test".as_ptr(), flags);
+        assert!(fd >= 0, "{}", std::io::Error::last_os_error());
+        std::os::fd::OwnedFd::from_raw_fd(fd)
+    };
+    std::fs::File::from(fd.try_clone().unwrap())
+        .set_len(8192)
+        .unwrap();
+    let seals = libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+    // SAFETY: no pointers.
+    assert_eq!(
+        unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, seals) },
+        0
+    );
+    Region::inherit(fd, 8192, false).unwrap();
+}
+
+#[test]
+fn memory_that_was_taken_over_stays_if_nobody_was_served_with_it() {
+    for is_served in [false, true] {
+        let whole = region(8192);
+        let first = WindowTable::new();
+        let window = first.register(whole.clone(), Rights::ALL).unwrap();
+        let copy = whole.as_fd().try_clone_to_owned().unwrap();
+        let inherited = Region::inherit(copy, 8192, false).unwrap();
+        let table = WindowTable::new();
+        table.restore(Arc::new(inherited), window).unwrap();
+        if is_served {
+            table.note_serving();
+        }
+        drop(table);
+        let copy = whole.as_fd().try_clone_to_owned().unwrap();
+        let len_bytes = std::fs::File::from(copy).metadata().unwrap().len();
+        assert_eq!(len_bytes, if is_served { 0 } else { 8192 });
+    }
 }

@@ -30,7 +30,7 @@ pub(crate) struct Channel {
     outbox: VecDeque<Outgoing>,
     outbox_bytes: usize,
     /// Received with frames that are not read yet; `None` where no peer may send any.
-    descriptors: Option<VecDeque<OwnedFd>>,
+    descriptors: Option<VecDeque<Option<OwnedFd>>>,
 }
 
 /// A sealed frame, partly sent.
@@ -178,8 +178,20 @@ impl Channel {
     }
 
     /// The descriptor that came with the frame read last; ask once per granting frame.
-    pub(crate) fn take_descriptor(&mut self) -> Option<OwnedFd> {
-        self.descriptors.as_mut()?.pop_front()
+    ///
+    /// # Errors
+    /// `Protocol`: none came. The inner one, `Os`: this process has no place for it.
+    pub(crate) fn take_descriptor(&mut self) -> Result<Result<OwnedFd>> {
+        let descriptors = self.descriptors.as_mut();
+        let descriptor = descriptors.and_then(VecDeque::pop_front);
+        let descriptor = descriptor.ok_or(Error::Protocol("a grant without its memory"))?;
+        let no_place = || {
+            Error::os(
+                "open a window's memory",
+                io::Error::from_raw_os_error(libc::EMFILE),
+            )
+        };
+        Ok(descriptor.ok_or_else(no_place))
     }
 
     /// Whether queued frames wait for the socket.

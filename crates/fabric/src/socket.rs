@@ -13,11 +13,12 @@ use crate::wait::timeout_ms;
 
 /// Receives what is there; `None` when nothing is, 0 bytes at the end of the stream.
 ///
-/// Descriptors that ride along are appended where the caller takes any and closed where not.
+/// Descriptors that ride along are appended where the caller takes any and closed where not. `None` is
+/// one for which this process has no place.
 pub(crate) fn receive(
     socket: BorrowedFd<'_>,
     buffer: &mut [u8],
-    descriptors: Option<&mut VecDeque<OwnedFd>>,
+    descriptors: Option<&mut VecDeque<Option<OwnedFd>>>,
 ) -> io::Result<Option<usize>> {
     let mut part = libc::iovec {
         iov_base: buffer.as_mut_ptr().cast(),
@@ -39,10 +40,14 @@ pub(crate) fn receive(
         return none_if_blocked(io::Error::last_os_error());
     };
     if let Some(descriptors) = descriptors {
+        let before = descriptors.len();
         // SAFETY: `recvmsg` filled `message` and the control buffer that it points to.
         unsafe { take_descriptors(&message, descriptors) };
         if message.msg_flags & libc::MSG_CTRUNC != 0 {
-            return Err(io::Error::from(io::ErrorKind::InvalidData));
+            if descriptors.len() > before {
+                return Err(io::Error::from(io::ErrorKind::InvalidData));
+            }
+            descriptors.push_back(None);
         }
     }
     Ok(Some(received))
@@ -99,7 +104,7 @@ fn none_if_blocked(error: io::Error) -> io::Result<Option<usize>> {
 
 /// # Safety
 /// `message` was filled by a successful `recvmsg` and its control buffer still stands.
-unsafe fn take_descriptors(message: &libc::msghdr, descriptors: &mut VecDeque<OwnedFd>) {
+unsafe fn take_descriptors(message: &libc::msghdr, descriptors: &mut VecDeque<Option<OwnedFd>>) {
     // SAFETY: the CMSG functions walk inside `msg_controllen`; each descriptor in an SCM_RIGHTS
     // message is new, open and ours.
     unsafe {
@@ -109,8 +114,8 @@ unsafe fn take_descriptors(message: &libc::msghdr, descriptors: &mut VecDeque<Ow
                 let data_bytes = (*header).cmsg_len - libc::CMSG_LEN(0) as usize;
                 let data = libc::CMSG_DATA(header).cast::<RawFd>();
                 for index in 0..data_bytes / mem::size_of::<RawFd>() {
-                    descriptors
-                        .push_back(OwnedFd::from_raw_fd(ptr::read_unaligned(data.add(index))));
+                    let fd = OwnedFd::from_raw_fd(ptr::read_unaligned(data.add(index)));
+                    descriptors.push_back(Some(fd));
                 }
             }
             header = libc::CMSG_NXTHDR(message, header);

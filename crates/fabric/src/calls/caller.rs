@@ -38,9 +38,7 @@ pub(crate) fn receive_rings(channel: &mut Channel) -> Result<Option<Mapping>> {
     if descriptor.len_bytes != super::ring::MEMORY_BYTES as u64 {
         return Err(Error::Protocol("rings of another size"));
     }
-    let fd = channel
-        .take_descriptor()
-        .ok_or(Error::Protocol("a grant without its memory"))?;
+    let fd = channel.take_descriptor()??;
     Mapping::new(fd.as_fd(), descriptor).map(Some)
 }
 

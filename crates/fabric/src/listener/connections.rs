@@ -140,7 +140,14 @@ impl Peer {
             (DataPath::Tcp, Some(_)) => (answer(true), None),
             (DataPath::Shm, Some(region)) => {
                 let writable = descriptor.rights.contains(Rights::WRITE);
-                (answer(true), Some(Granting { region, writable }))
+                // Tried before it is promised: one that may only read gets a descriptor of its own.
+                match region.grant(writable) {
+                    Ok(_) => (answer(true), Some(Granting { region, writable })),
+                    Err(error) => {
+                        tracing::warn!(%error, "open a window for its client");
+                        (answer(false), None)
+                    }
+                }
             }
             #[cfg(feature = "rdma")]
             (DataPath::Rdma(device), Some(_)) => match device.grant(descriptor.id) {

@@ -153,7 +153,8 @@ impl SocketSession {
     }
 
     fn take(&mut self) -> Result<Option<Incoming>> {
-        self.channel.flush()?;
+        // A host that has gone may have said something before, which counts.
+        let flushed = self.channel.flush();
         loop {
             match self.channel.next()? {
                 Some(Frame::Message(bytes)) => return Ok(Some(Incoming::Message(bytes.to_vec()))),
@@ -190,11 +191,10 @@ impl SocketSession {
                     return Ok(Some(Incoming::Attached(descriptor, Ok(window))));
                 }
                 Some(_) => return Err(Error::Protocol("not for a client")),
-                None => {
-                    if !self.channel.fill()? {
-                        return Ok(None);
-                    }
-                }
+                None => match self.channel.fill() {
+                    Ok(true) => {}
+                    filled => return flushed.and(filled).map(|_| None),
+                },
             }
         }
     }
@@ -213,11 +213,8 @@ impl SocketSession {
             Address::Tcp(_) => return Ok(Ok(RemoteWindow::new(descriptor, None))),
             Address::Rdma(_) => return Err(Error::Protocol("a grant without its key")),
         }
-        let fd = self
-            .channel
-            .take_descriptor()
-            .ok_or(Error::Protocol("a grant without its memory"))?;
-        let mapping = Mapping::new(fd.as_fd(), descriptor);
+        let fd = self.channel.take_descriptor()?;
+        let mapping = fd.and_then(|fd| Mapping::new(fd.as_fd(), descriptor));
         Ok(mapping.map(|mapping| RemoteWindow::new(descriptor, Some(Arc::new(mapping)))))
     }
 }

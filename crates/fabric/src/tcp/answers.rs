@@ -17,9 +17,11 @@ use std::os::fd::AsRawFd;
 use super::bench::{Bench, SCRATCH_BYTES};
 use super::connection::End;
 use super::gather::Gather;
+use super::inbox::PAGE_BYTES;
 use super::outbox::{Outbox, Sent};
 use super::wire::{RESPONSE_BYTES, Request, Response, Verb};
 use crate::record::{RECORD_BODY_BYTES_MAX, RecordSealer};
+use crate::windows::WindowGuard;
 use crate::{Rights, Status};
 
 /// Most responses that wait to be sent on one connection.
@@ -226,8 +228,13 @@ impl Answers {
             bench.count_system_call();
             // SAFETY: the list holds window memory under guards, trailers and zeros.
             let sent = unsafe { bench.list.send(socket.as_raw_fd()) };
+            let is_lost = bench.guards.iter().any(WindowGuard::has_lost_memory);
             bench.guards.clear();
             match sent {
+                // Another thread found that out meanwhile, and zeros may have been sent for it as good.
+                Ok(_) if is_lost => {
+                    return Err(End::Os(io::Error::from_raw_os_error(libc::EFAULT)));
+                }
                 Ok(bytes) => {
                     self.advance_sent(bytes);
                     turn_bytes += bytes;
@@ -236,7 +243,7 @@ impl Answers {
                     }
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
-                Err(error) if is_fault(&error) && self.lose_source() => {}
+                Err(error) if is_fault(&error) && self.lose_sources(bench) => {}
                 Err(error) => return Err(End::Os(error)),
             }
         }
@@ -283,26 +290,45 @@ impl Answers {
         }
     }
 
-    /// Notes that a listed READ's memory is gone without having been revoked. Which one the
-    /// kernel does not say: the oldest that still counts as good is given up.
-    fn lose_source(&mut self) -> bool {
+    /// Notes that listed READs' memory is gone without having been revoked. Which ones the kernel does not
+    /// say, so all are touched; if none shows it, the oldest that still counts as good is given up.
+    fn lose_sources(&mut self, bench: &Bench<'_>) -> bool {
+        let mut oldest = None;
+        let mut has_lost = false;
         for position in self.first..self.next {
-            let sent = if position == self.first {
-                self.done_bytes
-            } else {
-                0
-            };
+            let is_first = position == self.first;
+            let sent = if is_first { self.done_bytes } else { 0 };
             let answer = &mut self.ring[index(position)];
-            let is_unsent = answer
-                .read
-                .is_some_and(|read| sent < read.len_bytes as usize);
-            if is_unsent && answer.status == Status::Ok {
+            let read = answer.read.filter(|read| sent < read.len_bytes as usize);
+            let Some(read) = read.filter(|_| answer.status == Status::Ok) else {
+                continue;
+            };
+            if is_whole(&read, bench) {
+                oldest = oldest.or(Some(position));
+            } else {
                 answer.status = Status::Revoked;
-                return true;
+                has_lost = true;
             }
         }
-        false
+        if let Some(position) = oldest.filter(|_| !has_lost) {
+            self.ring[index(position)].status = Status::Revoked;
+            has_lost = true;
+        }
+        has_lost
     }
+}
+
+/// Whether all pages of a READ's memory are there, as far as touching them tells.
+fn is_whole(read: &Request, bench: &Bench<'_>) -> bool {
+    let Ok(guard) = bench.enter(read, Rights::READ) else {
+        return false;
+    };
+    let len_bytes = read.len_bytes as usize;
+    for at in (0..len_bytes).step_by(PAGE_BYTES).chain([len_bytes - 1]) {
+        // SAFETY: the guard covers the request's range. Others may write it meanwhile: it is not looked at.
+        unsafe { guard.ptr().wrapping_add(at).read_volatile() };
+    }
+    !guard.is_dead()
 }
 
 impl Answer {

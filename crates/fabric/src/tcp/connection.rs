@@ -443,5 +443,8 @@ fn atomic(request: &Request, bench: &Bench<'_>) -> (Status, u64) {
             }
         }
     };
-    (Status::Ok, before)
+    match guard.is_dead() {
+        true => (Status::Revoked, 0),
+        false => (Status::Ok, before),
+    }
 }

@@ -312,7 +312,7 @@ impl TcpEndpoint {
     fn fail(&mut self, status: Status, queue: &mut CompletionQueue) {
         self.ring.fail(status, queue);
         self.blocked = false;
-        self.dead = Some(status);
+        self.dead.get_or_insert(status);
         if let Err(error) = self.stream.shutdown(std::net::Shutdown::Both) {
             // The peer was faster: what shutting down is for has happened.
             tracing::trace!(%error, "shut down a data connection");
@@ -388,7 +388,7 @@ impl Endpoint for TcpEndpoint {
     }
 
     fn flush(&mut self, queue: &mut CompletionQueue) {
-        if !self.blocked {
+        if self.dead.is_none() && !self.blocked {
             self.send(queue);
         }
     }

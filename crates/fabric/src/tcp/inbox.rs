@@ -9,7 +9,7 @@ use crate::record::{RECORD_BYTES_MAX, RECORD_LENGTH_BYTES, RecordError, RecordOp
 /// AMD's Zen 3 copies at half the speed (`rep movsb`), and large allocations start just there.
 const SKEW_BYTES: usize = 1024;
 
-const PAGE_BYTES: usize = 4096;
+pub(super) const PAGE_BYTES: usize = 4096;
 
 /// One buffer of fixed size.
 pub(super) struct Inbox {

@@ -105,3 +105,25 @@ fn an_address_is_served_once_and_again_after_its_host_died() {
         Some(Error::AddressInUse { .. })
     ));
 }
+
+#[test]
+fn what_a_host_said_last_is_heard_by_who_has_something_to_send() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut listener = Listener::bind(&[shm_address(&dir)], &key()).unwrap();
+    let address = listener.addresses()[0].clone();
+    let client = thread::spawn(move || connect(&address, 5));
+    let (mut events, mut peer) = (Vec::new(), None);
+    while peer.is_none() {
+        listener.poll(None, &mut events).unwrap();
+        peer = events.drain(..).find_map(|event| match event {
+            Event::Connected { peer, .. } => Some(peer),
+            _ => None,
+        });
+    }
+    let mut session = client.join().unwrap();
+    listener.send(peer.unwrap(), b"farewell").unwrap();
+    drop(listener);
+    assert!(matches!(session.send(b"ping"), Err(Error::Closed)));
+    assert!(matches!(receive(&mut *session), Incoming::Message(bytes) if bytes == b"farewell"));
+    assert!(matches!(until_closed(&mut *session), Error::Closed));
+}

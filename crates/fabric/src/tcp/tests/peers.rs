@@ -157,6 +157,9 @@ fn a_silent_peer_times_out_every_verb_and_later_ones_at_once() {
         .endpoint
         .poll(start.after(FAILURE_TIMEOUT), &mut client.queue);
     assert_eq!((client.queue.len(), client.endpoint.outstanding()), (2, 0));
+    let calls = client.endpoint.system_calls();
+    client.endpoint.flush(&mut client.queue);
+    assert_eq!(client.endpoint.system_calls(), calls);
     client
         .endpoint
         .post_send(b"late", 3, &mut client.queue)

@@ -1,6 +1,7 @@
 //! Windows revoked and landings gone while bytes are on their way.
 
 use std::io::{Read, Write};
+use std::os::fd::AsFd;
 
 use super::*;
 use crate::tcp::wire::{Request, Response, Verb};
@@ -115,4 +116,48 @@ fn late_bytes_miss_a_revoked_landing() {
     let part = |range: std::ops::Range<usize>, value| landings[range].iter().all(|b| *b == value);
     assert!(part(0..40_000, 1) && part(40_000..60_000, 2) && part(80_000..120_000, 4));
     assert!(part(60_000..80_000, 0), "late bytes landed");
+}
+
+/// Takes a region's memory away as another process that has its file can.
+fn cut(region: &Region) {
+    let file = region.as_fd().try_clone_to_owned().unwrap();
+    std::fs::File::from(file).set_len(0).unwrap();
+}
+
+#[test]
+fn memory_that_is_lost_is_told_for_what_was_in_it_and_for_nothing_else() {
+    for rig in Rig::all(1) {
+        let (good, there) = rig.window(1 << 16, Rights::ALL);
+        let (lost, gone) = rig.window(1 << 16, Rights::ALL);
+        good.write(0, &[7; 1 << 16]).unwrap();
+        cut(&lost);
+        let mut client = rig.client();
+        let mut landings = vec![0; 3 << 16];
+        let (before, rest) = landings.split_at_mut(1 << 16);
+        let (of_lost, after) = rest.split_at_mut(1 << 16);
+        client.read(&there, 0, before, 1);
+        client.read(&gone, 0, of_lost, 2);
+        client.read(&there, 0, after, 3);
+        let statuses = client.statuses(3);
+        assert_eq!(statuses, [Status::Ok, Status::Revoked, Status::Ok]);
+        assert!(landings[..1 << 16].iter().all(|byte| *byte == 7));
+        assert!(landings[2 << 16..].iter().all(|byte| *byte == 7));
+    }
+}
+
+#[test]
+fn an_atomic_on_memory_that_is_lost_is_refused() {
+    for rig in Rig::all(1) {
+        let (lost, gone) = rig.window(1 << 16, Rights::ALL);
+        cut(&lost);
+        let mut client = rig.client();
+        let add = crate::Verb::FetchAdd {
+            window: &gone,
+            offset: 0,
+            addend: 1,
+        };
+        // SAFETY: it names no memory of this process.
+        unsafe { client.endpoint.post(add, 1, &mut client.queue) }.unwrap();
+        assert_eq!(client.next().status, Status::Revoked);
+    }
 }

@@ -12,7 +12,6 @@
 //! Byte table of the file: `docs/formats/log.md`.
 
 use std::path::Path;
-use std::sync::atomic::Ordering;
 
 use super::error::Error;
 use super::index::BucketTag;
@@ -237,8 +236,12 @@ impl Session {
         let store = std::sync::Arc::clone(&self.store);
         store.advance();
         let tier = store.tiers.count().wrapping_sub(1);
-        let has_failed = || store.has_sync_failed.load(Ordering::Acquire);
-        if store.tiers.count() == 0 || !store.tiers.is_durable(tier) || has_failed() {
+        if store.tiers.count() == 0 || !store.tiers.is_durable(tier) {
+            return Err(Error::NotDurable);
+        }
+        let has_failed = || store.tiers.has_sync_failed(tier);
+        // Who waits for a sync is told how that one ended.
+        if has_failed() && !matches!(commit.stage, Stage::Syncing { .. }) {
             return Err(Error::NotDurable);
         }
         loop {
@@ -271,13 +274,12 @@ impl Session {
                         return Ok(None);
                     };
                     if let Err(source) = ended.result {
-                        store.has_sync_failed.store(true, Ordering::Release);
                         return Err(Error::Storage {
                             tier: store.tiers.name(tier).to_owned(),
                             source,
                         });
                     }
-                    // Of another session's sync, which began before this one.
+                    // A sync before this one, of any session: its error is not told again.
                     if has_failed() {
                         return Err(Error::NotDurable);
                     }

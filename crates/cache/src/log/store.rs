@@ -11,7 +11,7 @@
 //! Paper: FASTER sections 4 and 5, as \[redy22\] uses it.
 
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use siphasher::sip::SipHasher13;
@@ -84,9 +84,6 @@ pub struct Store {
     pub(super) tiers: Tiers,
     pub(super) flow: FlowLock,
     pub(super) addresses: Addresses,
-    /// A sync failed: what it was to make durable may be gone although the next one succeeds. Nothing is
-    /// told to be durable any more, until a recovery has looked at what there is.
-    pub(super) has_sync_failed: AtomicBool,
     /// Where checkpoints go.
     pub(super) file: Option<PathBuf>,
     /// The begin that the checkpoint file has. Held while the file is written.
@@ -217,7 +214,6 @@ impl Store {
             settings,
             secret,
             merge,
-            has_sync_failed: AtomicBool::new(false),
             file,
             file_begin: Mutex::new(begin),
         })

@@ -37,6 +37,8 @@ pub struct Disk {
     pub taken: u64,
     /// The next sync fails: what it was to cover is lost, and the one after it succeeds.
     pub fails_sync: bool,
+    /// Syncs that began.
+    pub syncs: u64,
 }
 
 impl Disk {
@@ -144,6 +146,7 @@ impl Tier for DiskTier {
             Request::Drop { address } => disk.change(Change::Drop(address)),
             Request::Cut { address } => disk.change(Change::Cut(address)),
             Request::Sync => {
+                disk.syncs += 1;
                 let covered = disk.unsynced.len();
                 self.syncs.push((self.random.below(4), token, covered));
                 return Ok(());

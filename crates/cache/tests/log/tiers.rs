@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use cenote_cache::log::tiers::memory::{Fault, MemoryTier};
 use cenote_cache::log::tiers::{Request, Tier};
-use cenote_cache::log::{Answer, Error, Session, Settings, Store};
+use cenote_cache::log::{Answer, Commit, Error, Session, Settings, Store};
 
 use crate::harness;
 use crate::medium::{Disk, DiskTier};
@@ -405,4 +405,27 @@ fn nothing_is_durable_any_more_once_a_sync_has_failed() {
         assert!(matches!(again, Err(Error::NotDurable)), "{again:?}");
     }
     check(&mut session, 0..200);
+}
+
+#[test]
+fn a_sync_that_failed_is_known_to_every_session_also_when_who_began_it_does_not_look() {
+    for (seed, is_dropped) in (0..20).zip([false, true].into_iter().cycle()) {
+        let disk = Arc::new(Mutex::new(Disk::default()));
+        let tier = DiskTier::new(Arc::clone(&disk), seed, u64::MAX);
+        let mut first = Some(open(vec![Box::new(tier)], 0));
+        let session = first.as_mut().unwrap();
+        let mut second = session.store().session().unwrap();
+        write(session, 0..100);
+        disk.lock().unwrap().fails_sync = true;
+        let mut commit = Commit::default();
+        while disk.lock().unwrap().syncs == 0 {
+            assert_eq!(session.advance_commit(&mut commit).unwrap(), None);
+        }
+        if is_dropped {
+            first = None;
+        }
+        let other = second.commit(&mut Vec::new());
+        assert!(matches!(other, Err(Error::NotDurable)), "{other:?}");
+        drop(first);
+    }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 use std::io;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
 use super::{Request, Tier};
@@ -47,11 +47,16 @@ struct Slot {
     until: AtomicU64,
     /// Reads that failed or had a wrong checksum.
     faults: AtomicU64,
+    /// What a sync was to make durable may be gone, although the next one succeeds.
+    has_sync_failed: AtomicBool,
 }
 
 struct Device {
     tier: Option<Box<dyn Tier>>,
     under_way: HashSet<u64>,
+    /// The sync among them: one at a time. The system tells an error to one of those that it ends,
+    /// and another could be taken for a success before.
+    sync: Option<u64>,
 }
 
 const LOST: u64 = u64::MAX;
@@ -67,9 +72,11 @@ impl Tiers {
             start: AtomicU64::new(from),
             until: AtomicU64::new(from),
             faults: AtomicU64::new(0),
+            has_sync_failed: AtomicBool::new(false),
             device: Mutex::new(Device {
                 tier: Some(tier),
                 under_way: HashSet::new(),
+                sync: None,
             }),
         };
         Self {
@@ -116,6 +123,11 @@ impl Tiers {
         self.slots[tier].faults.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// Whether a sync failed, whoever asked for it. Known before the next one begins.
+    pub fn has_sync_failed(&self, tier: usize) -> bool {
+        self.slots[tier].has_sync_failed.load(Ordering::Acquire)
+    }
+
     /// The fastest tier from number `from` on that has `address`.
     pub fn holder(&self, address: u64, from: usize) -> Option<usize> {
         (from..self.slots.len())
@@ -151,13 +163,18 @@ impl Tiers {
 
     pub fn start(&self, tier: usize, token: u64, request: Request) -> Started {
         let mut device = self.lock(tier);
+        let is_sync = matches!(request, Request::Sync);
+        let has_sync = device.sync.is_some();
         let Some(open) = &mut device.tier else {
             return Started::Lost;
         };
-        if open.start(token, request).is_err() {
+        if is_sync && has_sync || open.start(token, request).is_err() {
             return Started::Busy;
         }
         device.under_way.insert(token);
+        if is_sync {
+            device.sync = Some(token);
+        }
         Started::UnderWay
     }
 
@@ -174,7 +191,7 @@ impl Tiers {
             let polled = open.poll(&mut ended);
             for end in ended.drain(..) {
                 if device.under_way.remove(&end.token) {
-                    self.deliver(end.token, end.result);
+                    self.end(number, &mut device, end.token, end.result);
                 }
             }
             if polled.is_err() {
@@ -189,8 +206,9 @@ impl Tiers {
         let mut device = self.lock(tier);
         self.slots[tier].start.store(LOST, Ordering::Release);
         device.tier = None;
-        for token in device.under_way.drain() {
-            self.deliver(token, Err(io::ErrorKind::NotConnected.into()));
+        for token in std::mem::take(&mut device.under_way) {
+            let result = Err(io::ErrorKind::NotConnected.into());
+            self.end(tier, &mut device, token, result);
         }
     }
 
@@ -205,6 +223,15 @@ impl Tiers {
     /// Takes what ended for an inbox.
     pub fn take(&self, inbox: Inbox) -> Vec<End> {
         std::mem::take(&mut *self.inboxes[inbox.0].lock().expect("nobody panics with it"))
+    }
+
+    /// Notes the end of a request that is under way no more, and tells it to who started it.
+    fn end(&self, tier: usize, device: &mut Device, token: u64, result: io::Result<Vec<u8>>) {
+        if device.sync.take_if(|sync| *sync == token).is_some() && result.is_err() {
+            let slot = &self.slots[tier];
+            slot.has_sync_failed.store(true, Ordering::Release);
+        }
+        self.deliver(token, result);
     }
 
     fn deliver(&self, token: u64, result: io::Result<Vec<u8>>) {

@@ -29,16 +29,24 @@ impl Patience {
 
     /// Somebody polls.
     pub fn note_poll(&mut self, now: Time) {
-        if let Some(before) = self.polled_at {
-            self.uncounted += now.since(before).saturating_sub(COUNTED_MAX);
-        }
+        self.uncounted += self.pause(now);
         self.polled_at = self.polled_at.max(Some(now));
     }
 
     /// The time that counts: what began at such a time is compared with a later one.
     pub fn counted(&self, now: Time) -> Time {
-        let uncounted = u64::try_from(self.uncounted.as_nanos()).unwrap_or(u64::MAX);
+        // What begins in a pause, as its first request does, begins before the next poll.
+        let uncounted = self.uncounted + self.pause(now);
+        let uncounted = u64::try_from(uncounted.as_nanos()).unwrap_or(u64::MAX);
         Time(now.0.saturating_sub(uncounted))
+    }
+
+    /// What does not count of the time since the last poll.
+    fn pause(&self, now: Time) -> Duration {
+        let Some(before) = self.polled_at else {
+            return Duration::ZERO;
+        };
+        now.since(before).saturating_sub(COUNTED_MAX)
     }
 
     /// Whether what began at a time that counts has waited for too long.
@@ -65,8 +73,19 @@ mod tests {
         assert!(!patience.is_over(at(601_800), began));
         patience.note_poll(at(602_700));
         assert!(patience.is_over(at(602_700), began));
-        let later = patience.counted(at(602_700));
-        assert!(!patience.is_over(at(605_600), later));
-        assert!(patience.is_over(at(605_700), later));
+    }
+
+    #[test]
+    fn what_begins_after_time_in_which_nobody_polled_waits_as_long_as_any_other() {
+        let at = |ms: u64| Time(0).after(Duration::from_millis(ms));
+        let mut patience = Patience::new(Duration::from_secs(3));
+        patience.note_poll(at(0));
+        let began = patience.counted(at(600_000));
+        for polled in [600_001, 600_901, 601_801, 602_701] {
+            patience.note_poll(at(polled));
+            assert!(!patience.is_over(at(polled), began), "{polled}");
+        }
+        patience.note_poll(at(603_601));
+        assert!(patience.is_over(at(603_601), began));
     }
 }

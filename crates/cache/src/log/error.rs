@@ -38,9 +38,12 @@ pub enum Error {
         /// First byte of the record or page.
         address: u64,
     },
-    /// The key is empty or too long.
-    #[error("a key has 1 to {} bytes", super::record::KEY_BYTES_MAX)]
-    KeyLength,
+    /// The key is empty or too long, for a page of the store too.
+    #[error("a key has 1 to {max} bytes")]
+    KeyLength {
+        /// Most bytes that it may have.
+        max: usize,
+    },
     /// The value does not fit into a page beside its key.
     #[error("a value with this key has at most {max} bytes")]
     ValueLength {

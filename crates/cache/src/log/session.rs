@@ -80,7 +80,7 @@ impl Session {
     /// # Errors
     /// [`Error::KeyLength`]; [`Error::Busy`] when as many operations wait as may.
     pub fn read(&mut self, key: &[u8], value: &mut Vec<u8>) -> Result<Answer, Error> {
-        Store::check_key(key)?;
+        self.store.check_key(key)?;
         let store = &*self.store;
         let place = store.place(key);
         let pin = store.epochs.pin(self.slot);
@@ -151,7 +151,7 @@ impl Session {
         }
         for (at, key) in keys.iter().enumerate() {
             let key = key.as_ref();
-            if let Err(error) = Store::check_key(key) {
+            if let Err(error) = store.check_key(key) {
                 missed[at] = Some(Err(error));
                 continue;
             }
@@ -167,6 +167,7 @@ impl Session {
     /// # Errors
     /// The key's or the value's length; [`Error::Busy`] and others when there is no room.
     pub fn upsert(&mut self, key: &[u8], value: &[u8]) -> Result<(), Error> {
+        self.store.check_key(key)?;
         self.store.check_value(key, value)?;
         self.write(key, Some(value))
     }
@@ -176,11 +177,11 @@ impl Session {
     /// # Errors
     /// As [`Session::upsert`].
     pub fn delete(&mut self, key: &[u8]) -> Result<(), Error> {
+        self.store.check_key(key)?;
         self.write(key, None)
     }
 
     fn write(&mut self, key: &[u8], value: Option<&[u8]>) -> Result<(), Error> {
-        Store::check_key(key)?;
         let result = self.try_write(key, value);
         self.after_write(result.as_ref().err());
         result
@@ -235,7 +236,7 @@ impl Session {
     /// # Errors
     /// As [`Session::read`] and [`Session::upsert`]; [`Error::ValueLength`] of the merged value.
     pub fn merge(&mut self, key: &[u8], operand: &[u8]) -> Result<Answer, Error> {
-        Store::check_key(key)?;
+        self.store.check_key(key)?;
         if self.pending.len() >= self.store.settings.pending_max {
             return Err(Error::Busy);
         }

@@ -2,7 +2,7 @@
 
 use super::error::Error;
 use super::page;
-use super::record::{HEADER_BYTES, Shape, VALUE_BYTES_MAX};
+use super::record::{HEADER_BYTES, KEY_BYTES_MAX, Shape, VALUE_BYTES_MAX};
 
 /// So many bits of a tag may become bits of a bucket's number. Those that are left tell chains
 /// apart.
@@ -108,6 +108,14 @@ impl Settings {
             Some((_, what)) => Err(Error::Settings(what)),
             None => Ok(()),
         }
+    }
+
+    /// Longest key: a record of it with an empty value fits into a page.
+    #[must_use]
+    pub fn key_bytes_max(&self) -> usize {
+        // A multiple of 8, as the key is filled up to.
+        let room = self.page_bytes - page::HEADER_BYTES - HEADER_BYTES;
+        room.min(KEY_BYTES_MAX)
     }
 
     /// Longest value that a record with a key of `key_bytes` may have.

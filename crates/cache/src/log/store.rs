@@ -22,7 +22,7 @@ use super::flow::{Flow, FlowLock};
 use super::index::{BucketTag, Entry, Index};
 use super::memory::Memory;
 use super::page;
-use super::record::{ADDRESS_END, KEY_BYTES_MAX, Link, Shape};
+use super::record::{ADDRESS_END, Link, Shape};
 use super::session::Session;
 use super::settings::Settings;
 use super::tiers::{Tier, Tiers};
@@ -314,11 +314,12 @@ impl Store {
         address < self.addresses.begin.load()
     }
 
-    pub(super) fn check_key(key: &[u8]) -> Result<(), Error> {
-        match key.len() {
-            1..=KEY_BYTES_MAX => Ok(()),
-            _ => Err(Error::KeyLength),
+    pub(super) fn check_key(&self, key: &[u8]) -> Result<(), Error> {
+        let max = self.settings.key_bytes_max();
+        if !(1..=max).contains(&key.len()) {
+            return Err(Error::KeyLength { max });
         }
+        Ok(())
     }
 
     pub(super) fn check_value(&self, key: &[u8], value: &[u8]) -> Result<(), Error> {

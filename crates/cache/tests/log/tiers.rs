@@ -276,10 +276,13 @@ fn operations_that_wait_are_bounded() {
 #[test]
 fn what_is_out_of_range_is_refused() {
     let mut session = open(Vec::new(), 0);
-    assert!(matches!(session.upsert(b"", b"x"), Err(Error::KeyLength)));
+    assert!(matches!(
+        session.upsert(b"", b"x"),
+        Err(Error::KeyLength { .. })
+    ));
     assert!(matches!(
         session.read(&[0; 1024], &mut Vec::new()),
-        Err(Error::KeyLength)
+        Err(Error::KeyLength { .. })
     ));
     let max = session.store().clone();
     let max = settings(0)
@@ -370,7 +373,7 @@ fn many_keys_are_read_as_one_after_the_other() {
             Ok(Answer::Done) => assert_eq!(value, value_of(number_at(at))),
             Ok(Answer::Absent) => assert!([97].contains(&number_at(at)) || number_at(at) > 99),
             Ok(Answer::Pending(ticket)) => waiting.push((ticket, number_at(at))),
-            Err(Error::KeyLength) => assert_eq!(at, 7),
+            Err(Error::KeyLength { .. }) => assert_eq!(at, 7),
             Err(Error::Busy) => {}
             Err(error) => panic!("{error}"),
         }
@@ -427,5 +430,33 @@ fn a_sync_that_failed_is_known_to_every_session_also_when_who_began_it_does_not_
         let other = second.commit(&mut Vec::new());
         assert!(matches!(other, Err(Error::NotDurable)), "{other:?}");
         drop(first);
+    }
+}
+
+#[test]
+fn a_key_that_does_not_fit_into_a_page_is_refused_and_the_longest_that_fits_is_not() {
+    let mut session = open(Vec::new(), 0);
+    let max = settings(0).key_bytes_max();
+    let (fits, too_long) = (vec![1; max], vec![1; max + 1]);
+    for _ in 0..2 {
+        session.upsert(&fits, b"").unwrap();
+        let mut value = Vec::new();
+        assert!(matches!(session.read(&fits, &mut value), Ok(Answer::Done)));
+        for key in [&too_long, &vec![1; 300]] {
+            let refused = [
+                session.upsert(key, b"").unwrap_err(),
+                session.upsert(key, b"12345678").unwrap_err(),
+                session.delete(key).unwrap_err(),
+                session.merge(key, &[0; 8]).unwrap_err(),
+                session.read(key, &mut value).unwrap_err(),
+            ];
+            for error in refused {
+                assert!(
+                    matches!(error, Error::KeyLength { max: it } if it == max),
+                    "{error}"
+                );
+            }
+        }
+        session.delete(&fits).unwrap();
     }
 }

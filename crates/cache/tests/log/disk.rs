@@ -207,6 +207,23 @@ fn a_file_that_is_there_is_not_made_again_and_pages_have_whole_blocks() {
     assert!(matches!(store, Err(Error::Settings(_))));
 }
 
+#[test]
+fn a_file_that_another_tier_has_is_refused_until_that_one_is_closed() {
+    let folder = tempfile::tempdir().unwrap();
+    let Some(tier) = ssd(folder.path(), true) else {
+        return;
+    };
+    let path = folder.path().join("log");
+    let error = SsdTier::open(&path).err().unwrap();
+    assert!(
+        error.to_string().contains(path.to_str().unwrap())
+            && matches!(&error, Error::Io { source, .. } if source.kind() == std::io::ErrorKind::ResourceBusy),
+        "{error}"
+    );
+    drop(tier);
+    SsdTier::open(&path).unwrap();
+}
+
 /// Set for the process that gets no `io_uring`.
 const REFUSED: &str = "CENOTE_TEST_NO_RING";
 

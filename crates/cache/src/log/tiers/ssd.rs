@@ -2,23 +2,29 @@
 //! file; what is below the log's begin is a hole.
 
 use std::collections::HashMap;
-use std::fs::{File, OpenOptions};
+use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
 use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use io_uring::{IoUring, opcode, squeue, types};
 
 use super::buffer::{BLOCK_BYTES, Buffer};
 use super::{Busy, Ended, Request, Tier};
 use crate::log::error::Error;
+use crate::log::session::Pause;
 
 /// Requests under way at a time: more than any disk works on at once.
 const DEPTH: usize = 128;
 
-/// A file. Requests that are under way when it is dropped are waited for.
+/// The kernel keeps the file of a process that was killed until the disk has done what was under
+/// way: far less than this.
+const LOCK_PATIENCE: Duration = Duration::from_secs(1);
+
+/// A file that no other tier uses, in any process. Requests that are under way when it is dropped are waited for.
 pub struct SsdTier {
     ring: IoUring,
     file: File,
@@ -48,11 +54,16 @@ impl SsdTier {
     /// `io_uring`.
     pub fn create(path: &Path) -> Result<Self, Error> {
         let tier = Self::with(path, OpenOptions::new().create_new(true))?;
-        // A sync of the file does not keep its name, and a checkpoint may be in another folder.
-        if let Err(source) = cenote_durable::keep_name(path) {
+        let kept = lock(&tier.file, path).and_then(|()| {
+            // A sync of the file does not keep its name, and a checkpoint may be in another folder.
+            cenote_durable::keep_name(path).map_err(|source| Error::Io {
+                what: "sync the folder of the log's file",
+                source,
+            })
+        });
+        if let Err(error) = kept {
             drop(std::fs::remove_file(path));
-            let what = "sync the folder of the log's file";
-            return Err(Error::Io { what, source });
+            return Err(error);
         }
         Ok(tier)
     }
@@ -60,9 +71,11 @@ impl SsdTier {
     /// The file of a log that is to be recovered.
     ///
     /// # Errors
-    /// As [`SsdTier::create`].
+    /// As [`SsdTier::create`]; another tier has the file, in this process or another one.
     pub fn open(path: &Path) -> Result<Self, Error> {
-        Self::with(path, &mut OpenOptions::new())
+        let tier = Self::with(path, &mut OpenOptions::new())?;
+        lock(&tier.file, path)?;
+        Ok(tier)
     }
 
     fn with(path: &Path, options: &mut OpenOptions) -> Result<Self, Error> {
@@ -117,6 +130,26 @@ impl SsdTier {
             ended.push(Ended { token, result });
         }
     }
+}
+
+/// Keeps other tiers off the file until it is closed: two would write over each other's pages.
+fn lock(file: &File, path: &Path) -> Result<(), Error> {
+    let begun = Instant::now();
+    let mut pause = Pause::default();
+    let source = loop {
+        match file.try_lock() {
+            Ok(()) => return Ok(()),
+            Err(TryLockError::WouldBlock) if begun.elapsed() < LOCK_PATIENCE => pause.after(false),
+            Err(TryLockError::WouldBlock) => {
+                let name = path.display();
+                let text = format!("{name} is in use by another store; close that one first");
+                break io::Error::new(io::ErrorKind::ResourceBusy, text);
+            }
+            Err(TryLockError::Error(source)) => break source,
+        }
+    };
+    let what = "lock the log's file";
+    Err(Error::Io { what, source })
 }
 
 impl Flight {

@@ -195,20 +195,23 @@ impl Tiers {
                 }
             }
             if polled.is_err() {
-                drop(device);
-                self.lose(number);
+                // In the same turn: another tier may be in its place right after.
+                self.take_out(number, &mut device);
             }
         }
     }
 
     /// Takes a tier out. What was under way ends with errors.
     pub fn lose(&self, tier: usize) {
-        let mut device = self.lock(tier);
+        self.take_out(tier, &mut self.lock(tier));
+    }
+
+    fn take_out(&self, tier: usize, device: &mut Device) {
         self.slots[tier].start.store(LOST, Ordering::Release);
         device.tier = None;
         for token in std::mem::take(&mut device.under_way) {
             let result = Err(io::ErrorKind::NotConnected.into());
-            self.end(tier, &mut device, token, result);
+            self.end(tier, device, token, result);
         }
     }
 

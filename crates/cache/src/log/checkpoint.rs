@@ -275,7 +275,7 @@ impl Session {
                     };
                     if let Err(source) = ended.result {
                         return Err(Error::Storage {
-                            tier: store.tiers.name(tier).to_owned(),
+                            tier: store.tiers.name(tier),
                             source,
                         });
                     }

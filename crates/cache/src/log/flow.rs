@@ -316,7 +316,7 @@ impl Store {
     fn refusal_of(&self, flow: &Flow) -> Option<Error> {
         let error = flow.refusal.as_ref()?;
         Some(Error::Storage {
-            tier: self.tiers.name(self.tiers.count() - 1).to_owned(),
+            tier: self.tiers.name(self.tiers.count() - 1),
             source: match error.raw_os_error() {
                 Some(code) => io::Error::from_raw_os_error(code),
                 None => io::Error::new(error.kind(), error.to_string()),

@@ -246,7 +246,7 @@ impl Store {
     #[must_use]
     pub fn tiers(&self) -> Vec<TierStatus> {
         let status = |tier| TierStatus {
-            name: self.tiers.name(tier).to_owned(),
+            name: self.tiers.name(tier),
             holds: self.tiers.range(tier),
             fault_count: self.tiers.fault_count(tier),
         };

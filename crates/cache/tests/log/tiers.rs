@@ -460,3 +460,27 @@ fn a_key_that_does_not_fit_into_a_page_is_refused_and_the_longest_that_fits_is_n
         session.delete(&fits).unwrap();
     }
 }
+
+#[test]
+fn a_tier_in_the_place_of_a_lost_one_is_named_and_filled_as_its_own_size_asks() {
+    let cache = |name: &str, pages: u64| -> Box<dyn Tier> {
+        Box::new(MemoryTier::new(name, Some(pages * 256)))
+    };
+    let mut session = open(
+        vec![cache("large", 64), Box::new(MemoryTier::new("disk", None))],
+        0,
+    );
+    write(&mut session, 0..100);
+    let store = Arc::clone(session.store());
+    store.drop_tier(0);
+    store.restore_tier(0, cache("small", 16)).unwrap();
+    write(&mut session, 100..1000);
+    let status = store.tiers().swap_remove(0);
+    let held = status.holds.unwrap();
+    assert_eq!(status.name, "small");
+    assert!(
+        held.start > 0 && held.end - held.start <= 16 * 256,
+        "{held:?}"
+    );
+    check(&mut session, 0..1000);
+}

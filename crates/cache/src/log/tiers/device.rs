@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard};
 
 use super::{Request, Tier};
 
@@ -38,9 +38,7 @@ pub struct Tiers {
 
 struct Slot {
     device: Mutex<Device>,
-    name: String,
-    is_durable: bool,
-    capacity_bytes: Option<u64>,
+    traits: RwLock<Traits>,
     /// First address that the tier has; `u64::MAX` when it is lost.
     start: AtomicU64,
     /// Behind the last one.
@@ -49,6 +47,23 @@ struct Slot {
     faults: AtomicU64,
     /// What a sync was to make durable may be gone, although the next one succeeds.
     has_sync_failed: AtomicBool,
+}
+
+/// What a tier says of itself.
+struct Traits {
+    name: String,
+    is_durable: bool,
+    capacity_bytes: Option<u64>,
+}
+
+impl Traits {
+    fn of(tier: &dyn Tier) -> Self {
+        Self {
+            name: tier.name(),
+            is_durable: tier.is_durable(),
+            capacity_bytes: tier.capacity_bytes(),
+        }
+    }
 }
 
 struct Device {
@@ -66,9 +81,7 @@ impl Tiers {
     /// Tiers that hold nothing, and are written to from `from` on.
     pub fn new(tiers: Vec<Box<dyn Tier>>, inboxes: usize, from: u64) -> Self {
         let slot = |tier: Box<dyn Tier>| Slot {
-            name: tier.name(),
-            is_durable: tier.is_durable(),
-            capacity_bytes: tier.capacity_bytes(),
+            traits: RwLock::new(Traits::of(tier.as_ref())),
             start: AtomicU64::new(from),
             until: AtomicU64::new(from),
             faults: AtomicU64::new(0),
@@ -95,12 +108,12 @@ impl Tiers {
         self.slots.len()
     }
 
-    pub fn name(&self, tier: usize) -> &str {
-        &self.slots[tier].name
+    pub fn name(&self, tier: usize) -> String {
+        self.traits(tier).name.clone()
     }
 
     pub fn is_durable(&self, tier: usize) -> bool {
-        self.slots[tier].is_durable && !self.is_lost(tier)
+        self.traits(tier).is_durable && !self.is_lost(tier)
     }
 
     pub fn is_lost(&self, tier: usize) -> bool {
@@ -150,7 +163,7 @@ impl Tiers {
 
     /// Where the tier is to begin so that it holds no more than it has room for.
     pub fn start_in_capacity(&self, tier: usize) -> Option<u64> {
-        let capacity = self.slots[tier].capacity_bytes?;
+        let capacity = self.traits(tier).capacity_bytes?;
         let range = self.range(tier)?;
         let start = range.end.saturating_sub(capacity);
         (start > range.start).then_some(start)
@@ -218,6 +231,8 @@ impl Tiers {
     /// Puts a tier in the place of one that is lost. It starts empty at `from`.
     pub fn restore(&self, number: usize, tier: Box<dyn Tier>, from: u64) {
         let mut device = self.lock(number);
+        let traits = self.slots[number].traits.write();
+        *traits.expect("nobody panics with it") = Traits::of(tier.as_ref());
         device.tier = Some(tier);
         self.slots[number].until.store(from, Ordering::Release);
         self.slots[number].start.store(from, Ordering::Release);
@@ -241,6 +256,11 @@ impl Tiers {
         let inbox = &self.inboxes[(token >> INBOX_SHIFT) as usize];
         let mut inbox = inbox.lock().expect("nobody panics with it");
         inbox.push(End { token, result });
+    }
+
+    fn traits(&self, tier: usize) -> RwLockReadGuard<'_, Traits> {
+        let traits = self.slots[tier].traits.read();
+        traits.expect("nobody panics with it")
     }
 
     fn lock(&self, tier: usize) -> MutexGuard<'_, Device> {

@@ -136,12 +136,8 @@ fn scan(tier: &mut dyn Tier, image: &Image) -> Result<(Found, u64), Error> {
     };
     let mut address = image.replay_from & !(image.page_bytes - 1);
     loop {
-        let request = Request::Read {
-            address,
-            len_bytes: image.page_bytes as usize,
-        };
         // An error may hide what was committed; only bytes that are there and wrong are torn.
-        let bytes = ask(tier, request, "read the log")?;
+        let bytes = read_page(tier, address, image)?;
         if bytes.len() as u64 != image.page_bytes {
             break;
         }
@@ -180,13 +176,27 @@ fn ends_in_cut(tier: &mut dyn Tier, image: &Image) -> Result<bool, Error> {
         return Ok(true);
     }
     let address = image.end - image.page_bytes;
-    let request = Request::Read {
-        address,
-        len_bytes: image.page_bytes as usize,
-    };
-    let bytes = ask(tier, request, "read the log")?;
+    let bytes = read_page(tier, address, image)?;
     let page = Page::parse(&bytes, address, image.secret.store);
     Ok(page.is_some_and(|page| page.is_cut))
+}
+
+/// Reads a page, or what the log has of it. A read may end early: the log ends where no more comes.
+fn read_page(tier: &mut dyn Tier, address: u64, image: &Image) -> Result<Vec<u8>, Error> {
+    let page_bytes = image.page_bytes as usize;
+    let mut bytes = Vec::new();
+    while bytes.len() < page_bytes {
+        let request = Request::Read {
+            address: address + bytes.len() as u64,
+            len_bytes: page_bytes - bytes.len(),
+        };
+        let more = ask(tier, request, "read the log")?;
+        if more.is_empty() {
+            break;
+        }
+        bytes.extend_from_slice(&more);
+    }
+    Ok(bytes)
 }
 
 /// Has a tier do one thing, and waits for it.

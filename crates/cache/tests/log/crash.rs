@@ -1,13 +1,14 @@
 //! The power goes at every single write, cut, and sync; files from hostile hands.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use cenote_cache::log::tiers::memory::MemoryTier;
-use cenote_cache::log::{Error, Image, Secret, Store};
+use cenote_cache::log::{Error, Image, Secret, Session, Store};
 use proptest::prelude::*;
 
 use crate::harness::{Conditions, Harness, Op, settings};
-use crate::values::{SECRET, add};
+use crate::medium::{Disk, DiskTier};
+use crate::values::{SECRET, add, keys, value_of};
 use cenote_test_kit::Random;
 
 /// A life with everything in it but crashes and compactions, which follow by themselves.
@@ -44,6 +45,34 @@ fn a_store_comes_back_whenever_the_power_goes() {
                 "seed {seed}, after {budget} changes: {}",
                 outcome.unwrap_err()
             );
+        }
+    }
+}
+
+#[test]
+fn a_read_that_ends_early_while_a_store_recovers_is_not_taken_for_the_end_of_the_log() {
+    for has_checkpoint in [false, true] {
+        for reads in 0..6 {
+            let folder = tempfile::tempdir().unwrap();
+            let file = folder.path().join("checkpoint");
+            let disk = Arc::new(Mutex::new(Disk::default()));
+            let tier = || Box::new(DiskTier::new(Arc::clone(&disk), 1, u64::MAX));
+            let path = Some(file.clone());
+            let store = Store::create(settings(0), SECRET, Arc::new(add), vec![tier()], path);
+            let mut session = store.unwrap().session().unwrap();
+            let mut ended = Vec::new();
+            for key in keys() {
+                let upsert = |session: &mut Session| session.upsert(&key, &value_of(7));
+                session.wait(&mut ended, upsert).unwrap();
+            }
+            let end = match has_checkpoint {
+                true => session.checkpoint(&mut ended).unwrap(),
+                false => session.commit(&mut ended).unwrap(),
+            };
+            drop(session);
+            disk.lock().unwrap().halves_read = Some(reads);
+            let store = Store::recover(settings(0), Arc::new(add), vec![tier()], file).unwrap();
+            assert_eq!(store.extent().tail, end, "read {reads}");
         }
     }
 }

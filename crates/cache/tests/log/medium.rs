@@ -39,6 +39,8 @@ pub struct Disk {
     pub fails_sync: bool,
     /// Syncs that began.
     pub syncs: u64,
+    /// The read that many reads from now ends after half of what it was asked for.
+    pub halves_read: Option<u64>,
 }
 
 impl Disk {
@@ -134,6 +136,9 @@ impl Tier for DiskTier {
         let is_refused = self.random.one_in(self.refuse_one_in);
         match request {
             Request::Read { address, len_bytes } => {
+                let is_half = disk.halves_read == Some(0);
+                disk.halves_read = disk.halves_read.and_then(|reads| reads.checked_sub(1));
+                let len_bytes = if is_half { len_bytes / 2 } else { len_bytes };
                 if let Some((start, page)) = disk.live.range(..=address).next_back() {
                     let from = ((address - start) as usize).min(page.len());
                     result = Ok(page[from..page.len().min(from + len_bytes)].to_vec());

@@ -108,6 +108,15 @@ pub fn keep_name(path: &Path) -> io::Result<()> {
     sync(folder.as_fd())
 }
 
+/// As [`remove_drafts_in`], of the file at `path`.
+///
+/// # Errors
+/// As [`remove_drafts_in`].
+pub fn remove_drafts(path: &Path) -> io::Result<()> {
+    let (folder, name) = open_folder(path)?;
+    remove_drafts_in(folder, name)
+}
+
 /// Removes drafts of the file `name` that processes left in a folder when they were killed. Nobody else
 /// writes that file meanwhile.
 ///

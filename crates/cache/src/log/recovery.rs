@@ -46,6 +46,11 @@ impl Store {
         if end < image.end {
             return Err(wrong("the log ends before it, or is not whole"));
         }
+        // Of checkpoints that a kill cut short. Nobody else writes the file of this log.
+        cenote_durable::remove_drafts(&file).map_err(|source| Error::Io {
+            what: "remove unfinished checkpoint files",
+            source,
+        })?;
         if !is_injected(InjectedFault::StaleTail) {
             ask(
                 last,

@@ -77,6 +77,27 @@ fn a_read_that_ends_early_while_a_store_recovers_is_not_taken_for_the_end_of_the
     }
 }
 
+#[test]
+fn a_recovery_removes_checkpoints_that_a_kill_cut_short_and_no_other_files() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("checkpoint");
+    std::fs::write(&file, image().to_bytes()).unwrap();
+    for name in [".checkpoint.12-3.new", ".other.12-3.new", "checkpoint.old"] {
+        std::fs::write(folder.path().join(name), b"half").unwrap();
+    }
+    let recover = |bytes: &[u8]| {
+        std::fs::write(&file, bytes).unwrap();
+        let tier = Box::new(MemoryTier::new("disk", None));
+        Store::recover(settings(0), Arc::new(add), vec![tier], file.clone())
+    };
+    let count = || std::fs::read_dir(folder.path()).unwrap().count();
+    assert!(recover(b"no checkpoint").is_err());
+    assert_eq!(count(), 4, "it may be another's file");
+    recover(&image().to_bytes()).unwrap();
+    assert_eq!(count(), 3);
+    assert!(!folder.path().join(".checkpoint.12-3.new").exists());
+}
+
 /// Bytes of a checkpoint that is right.
 fn image() -> Image {
     Image {

@@ -26,13 +26,23 @@ pub enum Error {
     /// No tier that keeps what it has over a crash is left.
     #[error("no durable tier is available")]
     NotDurable,
-    /// A tier failed, and no other has the address.
+    /// No tier returned what is at the address, and this one failed to read it. It may be read later.
+    #[error("tier {tier}: read of address {address:#x}: {source}")]
+    Read {
+        /// Its name.
+        tier: String,
+        /// First byte of the record or page.
+        address: u64,
+        /// Why.
+        source: io::Error,
+    },
+    /// No tier that is left has the address: one was lost, or let go of it.
     #[error("address {address:#x} is on no available tier")]
     Lost {
         /// First byte of the record.
         address: u64,
     },
-    /// No tier that has the address returns what was written there.
+    /// A tier that has the address returns other bytes than were written there, and no other has it.
     #[error("address {address:#x}: no tier has a record with a valid checksum")]
     Corrupt {
         /// First byte of the record or page.

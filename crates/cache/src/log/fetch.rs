@@ -30,6 +30,10 @@ pub struct Fetch {
     asked: Option<(usize, u64)>,
     /// What is wanted, once it is here.
     bytes: Option<Vec<u8>>,
+    /// The last tier that failed to read, and why.
+    failed: Option<(usize, io::Error)>,
+    /// Whether bytes came that are not what was written.
+    is_refused: bool,
 }
 
 /// How far a fetch is.
@@ -62,6 +66,8 @@ impl Fetch {
             from: 0,
             asked: None,
             bytes: None,
+            failed: None,
+            is_refused: false,
         }
     }
 
@@ -80,24 +86,24 @@ impl Fetch {
         let Some((tier, _)) = self.asked.take() else {
             return;
         };
-        let is_right = match end.result {
-            Ok(bytes) => self.accept(store, bytes),
-            // The tier was lost meanwhile, or let go of it.
-            Err(error)
-                if matches!(
-                    error.kind(),
-                    io::ErrorKind::NotConnected | io::ErrorKind::NotFound
-                ) =>
-            {
-                self.from = tier + 1;
-                return;
+        match end.result {
+            Ok(bytes) => {
+                if self.accept(store, bytes) {
+                    return;
+                }
+                self.is_refused = true;
+                store.tiers.note_fault(tier);
             }
-            Err(_) => false,
-        };
-        if !is_right {
-            store.tiers.note_fault(tier);
-            self.from = tier + 1;
+            Err(error) => match error.kind() {
+                // The tier was lost meanwhile, or let go of it.
+                io::ErrorKind::NotConnected | io::ErrorKind::NotFound => {}
+                _ => {
+                    self.failed = Some((tier, error));
+                    store.tiers.note_fault(tier);
+                }
+            },
         }
+        self.from = tier + 1;
     }
 
     /// Looks at bytes that came. `false`: they are not what was written.
@@ -173,10 +179,14 @@ impl Fetch {
             return Ok(Progress::UnderWay);
         }
         let address = self.address;
-        Err(if self.from == 0 {
-            Error::Lost { address }
-        } else {
-            Error::Corrupt { address }
+        Err(match self.failed.take() {
+            Some((tier, source)) => Error::Read {
+                tier: store.tiers.name(tier),
+                address,
+                source,
+            },
+            None if self.is_refused => Error::Corrupt { address },
+            None => Error::Lost { address },
         })
     }
 

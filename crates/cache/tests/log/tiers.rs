@@ -250,6 +250,45 @@ fn what_no_tier_returns_right_is_an_error_of_that_read() {
 }
 
 #[test]
+fn a_read_that_fails_ends_with_its_cause_and_is_no_corruption() {
+    let open = |faults: [Option<Fault>; 2]| {
+        let tier = |(name, fault): (_, Option<Fault>)| -> Box<dyn Tier> {
+            let faults = move |request: &Request| match request {
+                Request::Read { .. } => fault.unwrap_or(Fault::None),
+                _ => Fault::None,
+            };
+            Box::new(MemoryTier::with_faults(name, None, Box::new(faults)))
+        };
+        let tiers = ["cache", "disk"].into_iter().zip(faults).map(tier);
+        let mut session = open(tiers.collect(), 0);
+        write(&mut session, 0..100);
+        session
+    };
+    let fails = |kind| Some(Fault::Fail(kind));
+    let (other, gone) = (std::io::ErrorKind::Other, std::io::ErrorKind::NotFound);
+    for faults in [
+        [fails(other), fails(gone)],
+        [fails(gone), fails(other)],
+        [Some(Fault::Torn(9)), fails(other)],
+        [fails(other), Some(Fault::Torn(9))],
+    ] {
+        let error = read(&mut open(faults), 0).unwrap_err();
+        let Error::Read { tier, source, .. } = &error else {
+            panic!("{faults:?}: {error}");
+        };
+        let number = usize::from(tier == "disk");
+        assert_eq!(faults[number], fails(source.kind()), "{faults:?}: {error}");
+        assert!(!error.is_corruption());
+    }
+    let error = read(&mut open([fails(gone), fails(gone)]), 0).unwrap_err();
+    assert!(matches!(error, Error::Lost { .. }), "{error}");
+    let error = read(&mut open([fails(gone), Some(Fault::Torn(9))]), 0).unwrap_err();
+    assert!(matches!(error, Error::Corrupt { .. }), "{error}");
+    let mut session = open([fails(other), None]);
+    check(&mut session, 0..100);
+}
+
+#[test]
 fn operations_that_wait_are_bounded() {
     let never = |request: &Request| match request {
         Request::Read { .. } => Fault::Delay(100),

@@ -11,8 +11,7 @@ pub enum Error {
     /// wait for tiers have ended. Poll, and try again.
     #[error("no room until writes to tiers complete; poll and retry")]
     Busy,
-    /// The slowest tier, which holds the whole log, refuses writes. Each poll tries again; reads
-    /// are served meanwhile.
+    /// The slowest tier that is left refuses writes. Each poll tries again; reads are served meanwhile.
     #[error("tier {tier} refuses writes: {source}")]
     Storage {
         /// Its name.
@@ -20,7 +19,8 @@ pub enum Error {
         /// Why.
         source: io::Error,
     },
-    /// Memory is full and there is no tier to write to: there never was one, or all are lost.
+    /// Memory is full and there is no tier to write to: there never was one, or all are lost, or all
+    /// that were to have a page of it have failed to write it or are lost.
     #[error("memory is full, and no tier is available for writes")]
     NoTier,
     /// No tier that keeps what it has over a crash is left.

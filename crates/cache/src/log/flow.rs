@@ -42,8 +42,8 @@ pub struct Flow {
     cuts: BTreeSet<u64>,
     /// The newest of them, or where the log began.
     last_cut: u64,
-    /// What the last tier said when it refused a page, until it takes one.
-    refusal: Option<io::Error>,
+    /// What the last tier that is left said when it refused a page, until it takes one or is lost.
+    refusal: Option<(usize, io::Error)>,
 }
 
 /// A page on its way.
@@ -96,13 +96,15 @@ impl Flow {
     }
 
     fn take_answers(&mut self, store: &Store) {
+        let last = store.tiers.last();
+        self.refusal.take_if(|(tier, _)| Some(*tier) != last);
         for end in store.tiers.take(INBOX) {
             let Some((address, tier)) = self.tokens.remove(&end.token) else {
                 continue;
             };
             let page = self.writes.iter_mut().find(|page| page.address == address);
             let commitment = &mut page.expect("kept until all have ended").commitment;
-            let is_last = tier + 1 == store.tiers.count();
+            let is_last = Some(tier) == last;
             match end.result {
                 Ok(_) => {
                     commitment.set(tier, Share::Done);
@@ -110,10 +112,10 @@ impl Flow {
                         self.refusal = None;
                     }
                 }
-                // The last tier has no hole: it is tried again, until it is lost.
-                Err(error) if is_last && !store.tiers.is_lost(tier) => {
+                // The last tier that is left has no hole: it is tried again, until it is lost.
+                Err(error) if is_last => {
                     commitment.set(tier, Share::Waiting);
-                    self.refusal = Some(error);
+                    self.refusal = Some((tier, error));
                 }
                 Err(_) => commitment.set(tier, Share::Failed),
             }
@@ -301,22 +303,24 @@ impl Store {
     }
 
     fn why_full_with(&self, flow: &Flow) -> Error {
-        let count = self.tiers.count();
-        if (0..count).all(|tier| self.tiers.is_lost(tier)) {
+        // What failed before a tier was lost that was to have it is in memory alone for ever.
+        let is_stuck =
+            |page: &PageWrite| page.commitment.is_over() && !page.commitment.is_acknowledged();
+        if self.tiers.last().is_none() || flow.writes.front().is_some_and(is_stuck) {
             return Error::NoTier;
         }
         self.refusal_of(flow).unwrap_or(Error::Busy)
     }
 
-    /// Why the last tier does not take a page, which it is asked to again and again.
+    /// Why the last tier that is left does not take a page, which it is asked to again and again.
     pub(super) fn refusal(&self) -> Option<Error> {
         self.refusal_of(&*self.flow.0.try_lock().ok()?)
     }
 
     fn refusal_of(&self, flow: &Flow) -> Option<Error> {
-        let error = flow.refusal.as_ref()?;
+        let (tier, error) = flow.refusal.as_ref()?;
         Some(Error::Storage {
-            tier: self.tiers.name(self.tiers.count() - 1),
+            tier: self.tiers.name(*tier),
             source: match error.raw_os_error() {
                 Some(code) => io::Error::from_raw_os_error(code),
                 None => io::Error::new(error.kind(), error.to_string()),

@@ -215,6 +215,51 @@ fn a_full_disk_is_named_reads_go_on_and_writes_when_there_is_room() {
 }
 
 #[test]
+fn a_cache_that_is_left_alone_is_asked_again_when_it_fails_a_write() {
+    let (fails, up, reads) = (Switch::default(), Switch::default(), Arc::default());
+    let fault = Fault::Fail(std::io::ErrorKind::TimedOut);
+    let cache = tier("cache", &fails, fault, &reads);
+    let mut session = open(vec![cache, tier("disk", &up, Fault::None, &reads)], 0);
+    write(&mut session, 0..100);
+    session.store().drop_tier(1);
+    fails.set(true);
+    let (written, error) = fill(&mut session, 100);
+    assert!(
+        matches!(&error, Error::Storage { tier, .. } if tier == "cache"),
+        "{error}"
+    );
+    check(&mut session, 0..written);
+    fails.set(false);
+    for _ in 0..50 {
+        session.poll(&mut Vec::new());
+    }
+    write(&mut session, written..written + 100);
+    check(&mut session, 0..written + 100);
+    // Nobody refuses any more.
+    session.store().drop_tier(0);
+    let (_, error) = fill(&mut session, written + 100);
+    assert!(matches!(error, Error::NoTier), "{error}");
+}
+
+#[test]
+fn a_page_that_a_cache_failed_to_write_before_the_disk_was_lost_ends_writes_and_no_reads() {
+    let (fails, is_down, reads) = (Switch::default(), Switch::default(), Arc::default());
+    let fault = Fault::Fail(std::io::ErrorKind::TimedOut);
+    let cache = tier("cache", &fails, fault, &reads);
+    let mut session = open(vec![cache, tier("disk", &is_down, Fault::Busy, &reads)], 0);
+    write(&mut session, 0..100);
+    fails.set(true);
+    is_down.set(true);
+    let (written, error) = fill(&mut session, 100);
+    assert!(matches!(error, Error::Busy), "{error}");
+    session.store().drop_tier(1);
+    fails.set(false);
+    let (all, error) = fill(&mut session, written);
+    assert!(matches!(error, Error::NoTier), "{error}");
+    check(&mut session, 100..all);
+}
+
+#[test]
 fn a_store_without_tiers_says_that_memory_is_full() {
     let mut session = open(Vec::new(), 0);
     let (written, error) = fill(&mut session, 0);

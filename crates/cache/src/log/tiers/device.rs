@@ -120,6 +120,11 @@ impl Tiers {
         self.slots[tier].start.load(Ordering::Acquire) == LOST
     }
 
+    /// The slowest tier that is not lost.
+    pub fn last(&self) -> Option<usize> {
+        (0..self.count()).rev().find(|&tier| !self.is_lost(tier))
+    }
+
     /// What the tier holds, or `None` when it is lost.
     pub fn range(&self, tier: usize) -> Option<std::ops::Range<u64>> {
         let slot = &self.slots[tier];

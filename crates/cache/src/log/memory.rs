@@ -114,10 +114,7 @@ impl Memory {
 
     /// Writes a record that nobody knows of yet.
     pub fn put(&self, address: u64, link: Link, key: &[u8], value: &[u8]) {
-        let shape = Shape {
-            key_bytes: key.len(),
-            value_bytes: value.len(),
-        };
+        let shape = Shape::of(key, value);
         self.word(address).store(link.0, Ordering::Relaxed);
         self.word(address + 8)
             .store(shape.word(), Ordering::Relaxed);

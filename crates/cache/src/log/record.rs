@@ -84,6 +84,15 @@ pub struct Shape {
 }
 
 impl Shape {
+    /// Of a record with this key and this value.
+    #[must_use]
+    pub fn of(key: &[u8], value: &[u8]) -> Self {
+        Self {
+            key_bytes: key.len(),
+            value_bytes: value.len(),
+        }
+    }
+
     /// From word 1.
     #[must_use]
     pub fn of_word(word: u64) -> Self {

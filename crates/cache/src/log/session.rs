@@ -9,6 +9,7 @@ use super::index::BucketTag;
 use super::injected_faults::{InjectedFault, is_injected};
 use super::memory::Locked;
 use super::operations::{Completion, Found, Kind, Operation, Pending, Ticket};
+use super::record::Shape;
 use super::store::{Store, Traced};
 use super::tiers::{End, Inbox};
 
@@ -194,10 +195,7 @@ impl Session {
             let _pin = store.epochs.pin(self.slot);
             let first = store.first();
             let entry = match value {
-                Some(_) => store
-                    .index
-                    .find_or_add(place)
-                    .map_err(|_| Error::IndexFull)?,
+                Some(value) => store.entry_for(place, Shape::of(key, value))?,
                 None => match store.index.find(place) {
                     Some(entry) if entry.address() >= first => entry,
                     // Nothing to delete.
@@ -259,11 +257,7 @@ impl Session {
         let place = store.place(key);
         let _pin = store.epochs.pin(self.slot);
         let first = store.first();
-        let entry = store
-            .index
-            .find_or_add(place)
-            .map_err(|_| Error::IndexFull)?;
-        let front = entry.address();
+        let front = store.front(place);
         let mut old: Option<Locked<'_>> = None;
         let mut has_old = false;
         match store.trace(front, key, first, 0) {
@@ -297,6 +291,10 @@ impl Session {
         let value = has_old.then_some(&self.scratch[..]);
         store.merge.merge(value, operand, &mut self.merged);
         store.check_value(key, &self.merged)?;
+        let entry = store.entry_for(place, Shape::of(key, &self.merged))?;
+        if entry.address() != front {
+            return Ok(Merged::Again);
+        }
         if !store.append(&entry, key, &self.merged, false)? {
             return Ok(Merged::Again);
         }

@@ -361,11 +361,7 @@ impl Store {
             std::thread::yield_now();
             return Ok(false);
         }
-        let shape = Shape {
-            key_bytes: key.len(),
-            value_bytes: value.len(),
-        };
-        let address = self.allocate(shape.record_bytes() as u64)?;
+        let address = self.allocate(Shape::of(key, value).record_bytes() as u64)?;
         // A chain that is all below the begin ends here.
         let previous = entry.address();
         let link = Link::new(previous, is_deleted);
@@ -377,26 +373,43 @@ impl Store {
         Ok(false)
     }
 
-    /// Room for a record, on a page that has a frame.
-    fn allocate(&self, len_bytes: u64) -> Result<u64, Error> {
+    /// The entry of a chain, for a record of this shape. One that is not there is added if there is
+    /// room for the record: keys that are refused take none of the index. The caller is pinned.
+    pub(super) fn entry_for(&self, place: BucketTag, shape: Shape) -> Result<Entry<'_>, Error> {
+        if let Some(entry) = self.index.find(place) {
+            return Ok(entry);
+        }
+        let tail = self.addresses.tail.load();
+        self.address_behind(tail, shape.record_bytes() as u64)?;
+        self.index.find_or_add(place).map_err(|_| Error::IndexFull)
+    }
+
+    /// Where a record goes while the log ends at `end`, on a page that has a frame.
+    fn address_behind(&self, end: u64, len_bytes: u64) -> Result<u64, Error> {
         let page_bytes = self.page_bytes();
+        let used = end & (page_bytes - 1);
+        let address = if used == 0 {
+            end + page::HEADER_BYTES as u64
+        } else if used + len_bytes > page_bytes {
+            self.page_start(end) + page_bytes + page::HEADER_BYTES as u64
+        } else {
+            end
+        };
+        if address + len_bytes > ADDRESS_END {
+            return Err(Error::LogEnd);
+        }
+        if !self.memory.is_ready(address / page_bytes) {
+            return Err(self.why_full());
+        }
+        Ok(address)
+    }
+
+    /// Room for a record.
+    fn allocate(&self, len_bytes: u64) -> Result<u64, Error> {
         let tail = &self.addresses.tail.0;
         let mut end = tail.load(Ordering::Acquire);
         loop {
-            let used = end & (page_bytes - 1);
-            let address = if used == 0 {
-                end + page::HEADER_BYTES as u64
-            } else if used + len_bytes > page_bytes {
-                self.page_start(end) + page_bytes + page::HEADER_BYTES as u64
-            } else {
-                end
-            };
-            if address + len_bytes > ADDRESS_END {
-                return Err(Error::LogEnd);
-            }
-            if !self.memory.is_ready(address / page_bytes) {
-                return Err(self.why_full());
-            }
+            let address = self.address_behind(end, len_bytes)?;
             match tail.compare_exchange_weak(
                 end,
                 address + len_bytes,

@@ -260,6 +260,30 @@ fn a_page_that_a_cache_failed_to_write_before_the_disk_was_lost_ends_writes_and_
 }
 
 #[test]
+fn keys_that_find_no_room_take_none_of_the_index() {
+    let settings = Settings {
+        index_buckets_max: 1,
+        overflow_buckets: 2,
+        pages: 4,
+        ..settings(0)
+    };
+    let store = Store::create(settings, SECRET, Arc::new(add), Vec::new(), None);
+    let mut session = store.unwrap().session().unwrap();
+    // Few keys of the longest values that fit.
+    let mut long = 0;
+    let value = vec![1; 180];
+    while session.upsert(&key(long), &value).is_ok() {
+        long += 1;
+    }
+    for number in 1000..3000 {
+        let upsert = session.upsert(&key(number), &value).unwrap_err();
+        assert!(matches!(upsert, Error::NoTier), "{number}: {upsert}");
+        let merge = session.merge(&key(number), &[1; 8]);
+        assert!(matches!(merge, Err(Error::NoTier)), "{number}: {merge:?}");
+    }
+}
+
+#[test]
 fn a_store_without_tiers_says_that_memory_is_full() {
     let mut session = open(Vec::new(), 0);
     let (written, error) = fill(&mut session, 0);

@@ -53,6 +53,30 @@ enum Slot {
     Holds(u64),
 }
 
+impl Slot {
+    /// Forgets its page if that is at such an address.
+    fn empty_if(&mut self, is_forgotten: impl Fn(u64) -> bool) {
+        if let Self::Holds(address) | Self::Writing(address) = *self
+            && is_forgotten(address)
+        {
+            *self = Self::Empty;
+        }
+    }
+}
+
+/// Places of a ring in which pages at these addresses may be, each once.
+fn places(
+    addresses: Range<u64>,
+    page_bytes: u64,
+    ring_pages: usize,
+) -> impl Iterator<Item = usize> {
+    let ring_pages = ring_pages as u64;
+    let first = addresses.start / page_bytes;
+    let end = addresses.end.div_ceil(page_bytes);
+    let pages = first..end.min(first + ring_pages);
+    pages.map(move |page| (page % ring_pages) as usize)
+}
+
 /// A request under way, and the address of its page.
 #[derive(Clone, Copy)]
 enum Flight {
@@ -66,6 +90,9 @@ pub struct RemoteTier {
     remote: Box<dyn Remote>,
     page_bytes: u64,
     slots: Vec<Slot>,
+    /// The pages below were forgotten. One that comes later nevertheless stays until another takes its
+    /// place; nobody reads it.
+    floor: u64,
     under_way: HashMap<u64, Flight>,
     /// Ended without the cache.
     ended: Vec<Ended>,
@@ -87,6 +114,7 @@ impl RemoteTier {
             remote,
             page_bytes,
             slots: vec![Slot::Empty; pages],
+            floor: 0,
             under_way: HashMap::new(),
             ended: Vec::new(),
             replies: Vec::new(),
@@ -149,15 +177,21 @@ impl RemoteTier {
         self.ended.push(Ended { token, result });
     }
 
-    /// Forgets the pages at addresses for which `is_kept` is false.
-    fn retain(&mut self, is_kept: impl Fn(u64) -> bool) {
-        for slot in &mut self.slots {
-            if let Slot::Holds(address) | Slot::Writing(address) = *slot
-                && !is_kept(address)
-            {
-                *slot = Slot::Empty;
-            }
+    /// Forgets the pages below `address`. It costs as much as there are pages since the last time, and
+    /// the ring at most.
+    fn forget_below(&mut self, address: u64) {
+        for place in places(self.floor..address, self.page_bytes, self.slots.len()) {
+            self.slots[place].empty_if(|page| page < address);
         }
+        self.floor = self.floor.max(address);
+    }
+
+    /// Forgets the pages from `address` on.
+    fn forget_from(&mut self, address: u64) {
+        for slot in &mut self.slots {
+            slot.empty_if(|page| page >= address);
+        }
+        self.floor = self.floor.min(address);
     }
 
     /// Forgets the pages that were in a range of the cache, those that were on their way there too.
@@ -220,8 +254,8 @@ impl Tier for RemoteTier {
             }
             Request::Read { address, len_bytes } => return self.read(token, address, len_bytes),
             Request::Sync => {}
-            Request::Drop { address } => self.retain(|page| page >= address),
-            Request::Cut { address } => self.retain(|page| page < address),
+            Request::Drop { address } => self.forget_below(address),
+            Request::Cut { address } => self.forget_from(address),
         }
         self.end(token, Ok(Vec::new()));
         Ok(())
@@ -260,4 +294,31 @@ fn refusal(error: Error) -> io::Error {
         _ => io::ErrorKind::Other,
     };
     io::Error::new(kind, error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PAGE_BYTES: u64 = 256;
+    const PAGES: usize = 64;
+
+    #[test]
+    fn pages_of_a_full_ring_are_forgotten_with_one_look_each() {
+        let ring_bytes = PAGES as u64 * PAGE_BYTES;
+        let floors = (0..10 * ring_bytes).step_by(PAGE_BYTES as usize);
+        let looks: Vec<usize> = floors
+            .flat_map(|floor| places(floor..floor + PAGE_BYTES, PAGE_BYTES, PAGES))
+            .collect();
+        assert_eq!(
+            looks,
+            (0..PAGES).cycle().take(10 * PAGES).collect::<Vec<_>>()
+        );
+    }
+
+    #[test]
+    fn no_place_is_looked_at_twice_however_much_is_forgotten() {
+        let looks: Vec<usize> = places(3 * PAGE_BYTES..1 << 40, PAGE_BYTES, PAGES).collect();
+        assert_eq!(looks, (3..PAGES).chain(0..3).collect::<Vec<_>>());
+    }
 }

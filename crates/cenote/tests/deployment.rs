@@ -233,6 +233,26 @@ fn the_units_say_what_the_program_relies_on() {
     assert!(read("host.toml").contains("keep_slabs = true"));
 }
 
+/// systemd removes the folder of a unit that stops, and the sockets in it.
+#[test]
+fn no_volume_shares_its_folder_with_another_unit_whatever_its_name() {
+    let folder_of = |unit: &str| {
+        let text = read(unit);
+        let folder = text
+            .lines()
+            .find_map(|line| line.strip_prefix("RuntimeDirectory="));
+        folder.expect("a folder").to_owned()
+    };
+    let of_volumes = folder_of("cenote-volume@.service");
+    let before_name = of_volumes.strip_suffix("%i").expect("one for each volume");
+    for unit in ["cenote-host.service", "cenote-kv.service"] {
+        let folder = folder_of(unit);
+        assert!(!folder.starts_with(before_name), "{unit}: {folder}");
+    }
+    let serves = format!("--socket /run/{of_volumes}/nbd");
+    assert!(read("cenote-volume@.service").contains(&serves), "{serves}");
+}
+
 /// A slip in one of them, such as an apostrophe in a quoted text, is seen before it is run.
 #[test]
 fn every_script_is_understood_by_the_shell() {

@@ -200,10 +200,18 @@ impl Kernel {
         self.each(&|fd| protect(fd, address, len, true))
     }
 
-    /// Whoever touches the page gets SIGBUS.
-    pub fn poison(&mut self, address: u64) -> io::Result<()> {
-        self.each(&|fd| poison(fd, address))?;
-        self.wake(address)
+    /// Whoever touches the page gets SIGBUS. `false`: it is there, with the store's bytes, since it was
+    /// on its way out when a fork copied it. It is writable from now on.
+    pub fn poison(&mut self, address: u64) -> io::Result<bool> {
+        let is_poisoned = match self.each(&|fd| poison(fd, address)) {
+            Err(error) if error.raw_os_error() == Some(libc::EEXIST) => {
+                self.protect(address, false)?;
+                false
+            }
+            result => result.map(|()| true)?,
+        };
+        self.wake(address)?;
+        Ok(is_poisoned)
     }
 
     /// Wakes who waits for a page.
@@ -259,7 +267,8 @@ pub fn is_again(error: &io::Error) -> bool {
     error.raw_os_error() == Some(libc::EAGAIN)
 }
 
-/// Whether the kernel says that a mapping or a process is gone, or a page poisoned already.
+/// Whether the kernel says that a mapping or a process is gone; or, of a page that is to be poisoned
+/// in a child, that it is there, or is poisoned already.
 pub fn is_gone(error: &io::Error) -> bool {
     const GONE: [i32; 4] = [libc::ENOENT, libc::ESRCH, libc::EINVAL, libc::EEXIST];
     error

@@ -100,6 +100,16 @@ impl Pages {
         }
     }
 
+    /// In a copy of the memory: a page that could not be read is there all the same, since it was
+    /// copied on its way out. It is writable, and has the store's bytes.
+    pub(crate) fn found(&mut self, page: u32, now: Duration) {
+        self.lost.leave(page);
+        self.counters.lost -= 1;
+        self.resident += 1;
+        self.settle(page, State::Dirty);
+        self.tick(now);
+    }
+
     /// In a copy of the memory: a page is poisoned, since it was copied before its original was not
     /// any more.
     pub(crate) fn stays_poisoned(&mut self, page: u32) {

@@ -51,6 +51,7 @@ impl Space {
         match change {
             Change::Restore(page, _) if is_done == Some(true) => self.pages.vanished(page),
             Change::Install(_, bytes, _) => store.keep(bytes),
+            Change::Poison(page) if is_done == Some(false) => self.pages.found(page, store.now()),
             _ => {}
         }
     }
@@ -70,7 +71,7 @@ impl Space {
                 let result = self.kernel.protect(address(*page), *protected);
                 result.map(|()| false)
             }
-            Change::Poison(page) => self.kernel.poison(address(*page)).map(|()| false),
+            Change::Poison(page) => self.kernel.poison(address(*page)),
         }
     }
 

@@ -4,16 +4,21 @@ use super::*;
 
 /// Forks this process, and has the child ask at its doorbell who it is: its exit code.
 pub(super) fn fork_and_ask(doorbell: usize) -> thread::JoinHandle<i32> {
+    fork_and_access(doorbell, None)
+}
+
+/// Forks this process, and has the child read a word, which it may write before: its exit code.
+pub(super) fn fork_and_access(at: usize, write: Option<u64>) -> thread::JoinHandle<i32> {
     thread::spawn(move || {
         let flags = libc::c_long::from(libc::SIGCHLD);
-        // SAFETY: the child reads a word and ends. Not by libc's own call, which holds the locks of
+        // SAFETY: the child accesses a word and ends. Not by libc's own call, which holds the locks of
         // `malloc` meanwhile: whoever is to read of the fork allocates.
         let child = unsafe { libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0) } as libc::pid_t;
         assert!(child >= 0);
         if child == 0 {
-            let id = access(doorbell, None);
+            let read = access(at, write);
             // SAFETY: it takes a number alone.
-            unsafe { libc::_exit(id as i32) };
+            unsafe { libc::_exit(read as i32) };
         }
         let mut status = 0;
         // SAFETY: the status is valid for the call.

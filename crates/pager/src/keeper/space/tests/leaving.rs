@@ -2,7 +2,7 @@
 
 use cenote_volume::IoError;
 
-use super::forks::fork_and_ask;
+use super::forks::{fork_and_access, fork_and_ask};
 use super::*;
 
 impl Program {
@@ -110,4 +110,39 @@ fn a_page_that_was_out_of_reach_is_there_again() {
     program.wait_until_gone();
     assert_eq!(program.touch(1, None), 1);
     assert!(can_be_read(at));
+}
+
+#[test]
+fn a_child_writes_to_a_page_of_its_own_that_is_out_of_reach() {
+    let Some(mut program) = Program::of_pages(PAGES, Turn::alone()) else {
+        return;
+    };
+    for page in 1..=12 {
+        program.touch(page, Some(u64::from(page)));
+    }
+    // The first page is on its way out while the program forks: the child has it.
+    program.space.set_room(8, &mut program.store);
+    program.until(|space| space.leaving.is_sent(1));
+    let forked = fork_and_access(program.word(1), Some(77));
+    program.until(|space| !space.children.is_empty());
+    let mut child = program.space.children.pop().expect("a child was forked");
+    assert!(child.pages.is_stored(1) && !child.pages.is_resident(1));
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !forked.is_finished() {
+        assert!(Instant::now() < deadline, "the child waits for ever");
+        child.turn(&mut program.store);
+        let mut done = Vec::new();
+        program.store.ends(&mut done);
+        for mut end in done {
+            let (_, page, purpose) = untag(end.tag);
+            assert_eq!((page, purpose), (1, Purpose::Read));
+            end.result = Err(IoError::Lost);
+            child.end(page, purpose, end, &mut program.store);
+        }
+    }
+    assert_eq!(forked.join().expect("the thread ends"), 77);
+    assert_eq!(child.counters().lost, 0);
+    assert!(child.pages.is_writable(1) && child.pages.resident() > 0);
+    program.wait_until_gone();
+    assert_eq!(program.touch(1, None), 1);
 }

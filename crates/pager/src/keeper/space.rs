@@ -8,7 +8,6 @@
 
 use std::fs::File;
 use std::io;
-use std::ops::Range;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::FileExt;
 use std::time::Duration;
@@ -25,6 +24,7 @@ use crate::reports;
 use change::Change;
 pub use leaving::LEAVING_MAX;
 use leaving::Leaving;
+use requests::Request;
 
 /// Pause after a change that the kernel refused for now, or a fork that there was no descriptor
 /// for: as short as a wait can be.
@@ -56,8 +56,8 @@ pub struct Space {
     held_zeros: Vec<u32>,
     /// The kernel refused this while the program forks: nothing else is done before.
     put_off: Option<Change>,
-    /// Pages that the program has forgotten, and the request's number.
-    request: Option<(Range<u32>, u64)>,
+    /// Pages that the program has forgotten.
+    request: Option<Request>,
     answered: u64,
     /// The page that is being forgotten: the program drops it.
     forgetting: Option<u32>,

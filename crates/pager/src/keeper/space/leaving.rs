@@ -5,6 +5,7 @@
 //! have more than its room.
 
 use std::collections::{HashSet, VecDeque};
+use std::ops::Range;
 
 use cenote_preload::wire;
 use cenote_volume::PAGE_BYTES;
@@ -42,6 +43,11 @@ impl Leaving {
 
     pub fn is_empty(&self) -> bool {
         self.all.is_empty()
+    }
+
+    /// Whether some page of a range is on its way out.
+    pub fn has_any(&self, pages: &Range<u32>) -> bool {
+        self.all.iter().any(|page| pages.contains(page))
     }
 
     /// Whether the agent can be told something.

@@ -1,6 +1,7 @@
 //! What a program asks by its mailbox and its doorbell: to have pages forgotten.
 
 use std::io;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
 use cenote_preload::wire;
@@ -16,6 +17,26 @@ const DOORBELL: u32 = 0;
 pub(super) const FORGET_MAX: u32 = 4096;
 
 type Words = [u64; wire::MAILBOX_WORDS];
+
+/// A program has forgotten pages, and waits for the answer.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(super) struct Request {
+    pages: Range<u32>,
+    /// The first of them that is still to be forgotten.
+    pub next: u32,
+    /// Its number.
+    sequence: u64,
+}
+
+impl Request {
+    pub fn new(pages: Range<u32>, sequence: u64) -> Self {
+        Self {
+            next: pages.start,
+            pages,
+            sequence,
+        }
+    }
+}
 
 /// Reads a mailbox, by a function that reads bytes from one of its words on.
 ///
@@ -56,7 +77,7 @@ impl Space {
         if sequence == self.answered {
             return self.answer(sequence, store);
         }
-        self.request = Some((self.layout.clip(&words), sequence));
+        self.request = Some(Request::new(self.layout.clip(&words), sequence));
     }
 
     pub(super) fn answer(&mut self, sequence: u64, store: &mut Store) {
@@ -71,33 +92,34 @@ impl Space {
     }
 
     /// Forgets some pages of a request, up to one that is not quiet; and answers when nothing else
-    /// will touch any. Whether others can be forgotten at once.
+    /// will touch any of the request's. Whether others can be forgotten at once.
     pub(super) fn go_on_forgetting(&mut self, store: &mut Store) -> bool {
         if self.put_off.is_some() {
             return false;
         }
-        let Some((mut range, sequence)) = self.request.take() else {
+        let Some(mut request) = self.request.take() else {
             return false;
         };
-        let some = range.start..range.end.min(range.start.saturating_add(FORGET_MAX));
-        for page in some.clone() {
-            self.forgetting = Some(page);
-            let is_done = self.pages.discard(page, store.now());
+        let end = request.pages.end;
+        let some = end.min(request.next.saturating_add(FORGET_MAX));
+        while request.next < some {
+            self.forgetting = Some(request.next);
+            let is_done = self.pages.discard(request.next, store.now());
             self.act(store);
             self.forgetting = None;
+            request.next += u32::from(is_done);
             if !is_done || self.put_off.is_some() {
-                let page = page + u32::from(is_done);
-                self.request = Some((page..range.end, sequence));
+                self.request = Some(request);
                 return false;
             }
         }
-        range.start = some.end;
-        if !range.is_empty() || !self.leaving.is_empty() {
-            let has_more = !range.is_empty();
-            self.request = Some((range, sequence));
+        let has_more = request.next < end;
+        if has_more || self.leaving.has_any(&request.pages) {
+            self.request = Some(request);
             self.flush();
             return has_more;
         }
+        let sequence = request.sequence;
         self.answered = sequence;
         self.answer(sequence, store);
         false

@@ -389,14 +389,40 @@ fn a_program_that_gives_much_memory_up_lets_others_have_their_turn() {
     };
     let last = 3 * FORGET_MAX;
     program.touch(last, Some(7));
-    program.space.request = Some((1..last + 1, 1));
+    program.space.request = Some(Request::new(1..last + 1, 1));
     for part in 1..3 {
         assert!(program.space.turn(&mut program.store), "there is more");
-        let left = program.space.request.clone();
-        assert_eq!(left, Some((1 + part * FORGET_MAX..last + 1, 1)));
+        let next = program.space.request.as_ref().map(|request| request.next);
+        assert_eq!(next, Some(1 + part * FORGET_MAX));
     }
     program.until(|space| space.answered == 1);
     assert!(!program.space.pages.is_resident(last));
+}
+
+#[test]
+fn a_program_that_gives_memory_up_waits_for_no_other_page() {
+    let Some(mut program) = Program::begin() else {
+        return;
+    };
+    for page in 1..=12 {
+        program.touch(page, Some(u64::from(page)));
+    }
+    // Pages are on their way out, of an agent that is stopped.
+    program.space.set_room(8, &mut program.store);
+    program.until(|space| space.leaving.is_sent(1) && space.in_flight == 0);
+    let others = 20..25;
+    assert!(!program.space.leaving.has_any(&others));
+    program.space.request = Some(Request::new(others, 1));
+    program.until(|space| space.answered == 1);
+    // Its own it waits for.
+    program.space.request = Some(Request::new(1..2, 2));
+    for _ in 0..10 {
+        program.turn();
+    }
+    assert_eq!(program.space.answered, 1);
+    assert!(program.drop_pages());
+    program.say_gone();
+    program.until(|space| space.answered == 2);
 }
 
 #[test]

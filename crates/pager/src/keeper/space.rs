@@ -346,6 +346,8 @@ impl Space {
                 Action::Protect(page) => self.change(Change::Protect(page, true), store),
                 Action::Unprotect(page) => self.change(Change::Protect(page, false), store),
                 Action::Drop(page) if self.forgetting == Some(page) => {}
+                // Nobody drops pages any more. One that stays is as the store has it.
+                Action::Drop(_) | Action::Unpoison(_) if self.is_ending => {}
                 Action::Unpoison(page) => self.leaving.enter_poisoned(page),
                 Action::Drop(page) => {
                     self.leaving.enter(page);

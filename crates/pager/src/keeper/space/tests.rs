@@ -345,6 +345,30 @@ fn an_agent_that_cannot_be_told_holds_nothing() {
 }
 
 #[test]
+fn an_agent_that_ends_while_pages_are_written_holds_nothing() {
+    let Some(mut program) = Program::begin() else {
+        return;
+    };
+    for page in 1..=12 {
+        program.touch(page, Some(u64::from(page)));
+    }
+    // No end of a write is heard before that of the agent.
+    program.space.set_room(8, &mut program.store);
+    assert!(program.space.in_flight > 0 && program.space.leaving.is_empty());
+    program.agent = pair().1;
+    while program.space.is_bounded() {
+        program.space.turn(&mut program.store);
+    }
+    program.until(|space| space.in_flight == 0);
+    assert!(program.space.leaving.is_empty());
+    for page in 1..=12 {
+        assert_eq!(program.touch(page, None), u64::from(page));
+        program.touch(page, Some(100));
+    }
+    assert!(!program.space.is_awaited());
+}
+
+#[test]
 fn a_page_that_cannot_be_read_stays_as_it_is() {
     let Some(mut program) = Program::begin() else {
         return;

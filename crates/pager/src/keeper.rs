@@ -255,10 +255,10 @@ impl Work {
         self.store.ends(&mut done);
         let is_busy = !done.is_empty();
         for end in done.drain(..) {
-            let (id, page, purpose) = untag(end.tag);
+            let (id, place, purpose) = untag(end.tag);
             let space = self.spaces.get_mut(&id);
             let space = space.expect("an address space stays while something is under way for it");
-            space.end(page, purpose, end, &mut self.store);
+            space.end(place, purpose, end, &mut self.store);
         }
         self.done = done;
         is_busy

@@ -100,6 +100,8 @@ pub struct Pages {
     clean: u32,
     /// Pages under way to the store.
     writing: u32,
+    /// Writes under way of pages that were discarded since.
+    orphans: u32,
     /// When the last of the writes ended, or the first of those under way began.
     progress_at: Duration,
     /// When the last clean page arrived.
@@ -135,6 +137,7 @@ impl Pages {
             room,
             clean: 0,
             writing: 0,
+            orphans: 0,
             progress_at: Duration::ZERO,
             arrived_at: Duration::ZERO,
             retry_at: Duration::ZERO,
@@ -397,7 +400,6 @@ impl Pages {
     /// A write has ended: how it was written, or that it failed.
     pub fn write_done(&mut self, page: u32, written: Option<WrittenAs>, now: Duration) {
         self.writing -= 1;
-        self.progress_at = now;
         let is_failed = written.is_none() && !is_injected(InjectedFault::FailedWriteCounted);
         let entry = &mut self.pages[page as usize];
         match written {
@@ -407,11 +409,10 @@ impl Pages {
             // It may be there all the same, or some of it.
             None => entry.is_stored = true,
         }
-        if is_failed {
-            self.counters.write_failures += 1;
-            self.retry_at = now + room::RETRY_AFTER;
+        if written == Some(WrittenAs::Nothing) {
+            self.progress_at = now;
         } else {
-            self.counters.writes += u64::from(written != Some(WrittenAs::Nothing));
+            self.note_write(!is_failed, now);
         }
         match self.pages[page as usize].state {
             State::Cleaning if is_failed => {
@@ -429,54 +430,6 @@ impl Pages {
             _ => {}
         }
         self.tick(now);
-    }
-
-    /// Makes `page` zeros, for good. `false`: it is being written, or erased; to be asked again
-    /// after that.
-    pub fn discard(&mut self, page: u32, now: Duration) -> bool {
-        match self.pages[page as usize].state {
-            State::Cleaning | State::Redirtied | State::Erasing => return false,
-            State::Void => {}
-            State::Empty => self.queues.forget(page),
-            State::Fetching | State::FetchingToWrite | State::Ahead | State::Zeroing => {
-                self.set(page, State::Void)
-            }
-            State::Stored | State::Lost => {
-                // A lost page is out of the memory only when its poison is.
-                self.lost.leave(page);
-                self.actions.push_back(Action::Drop(page));
-                self.erase(page);
-            }
-            State::Retried => {
-                self.lost.end();
-                self.actions.push_back(Action::Drop(page));
-                self.set(page, State::Void);
-            }
-            State::Clean | State::Dirty => {
-                self.leave();
-                self.actions.push_back(Action::Drop(page));
-                self.erase(page);
-            }
-        }
-        self.tick(now);
-        true
-    }
-
-    /// The store has forgotten `page`, or keeps what nobody will read.
-    pub fn erase_done(&mut self, page: u32, now: Duration) {
-        self.set(page, State::Empty);
-        self.tick(now);
-    }
-
-    fn erase(&mut self, page: u32) {
-        self.queues.forget(page);
-        self.pages[page as usize].is_rewritten = false;
-        if std::mem::take(&mut self.pages[page as usize].is_stored) {
-            self.set(page, State::Erasing);
-            self.actions.push_back(Action::Erase(page));
-        } else {
-            self.set(page, State::Empty);
-        }
     }
 
     /// Lets pages go until some are free, and serves who waited for that.
@@ -502,8 +455,19 @@ impl Pages {
         }
     }
 
+    /// The store has done a write, or refused it.
+    fn note_write(&mut self, is_done: bool, now: Duration) {
+        self.progress_at = now;
+        if is_done {
+            self.counters.writes += 1;
+        } else {
+            self.counters.write_failures += 1;
+            self.retry_at = now + room::RETRY_AFTER;
+        }
+    }
+
     fn clean(&mut self, page: u32, now: Duration) {
-        if self.writing == 0 {
+        if self.writes() == 0 {
             self.progress_at = now;
         }
         self.writing += 1;
@@ -573,6 +537,11 @@ impl Pages {
         self.pages[page as usize].is_stored
     }
 
+    /// Writes under way.
+    fn writes(&self) -> u32 {
+        self.writing + self.orphans
+    }
+
     fn set(&mut self, page: u32, state: State) {
         let before = std::mem::replace(&mut self.pages[page as usize].state, state);
         self.clean -= u32::from(before == State::Clean);
@@ -582,6 +551,7 @@ impl Pages {
 
 mod action;
 mod copy;
+mod discard;
 mod lost;
 mod room;
 #[cfg(test)]

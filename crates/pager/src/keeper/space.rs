@@ -6,6 +6,7 @@
 //! the agent has said that it is gone. A fork makes another address space with the same pages, in
 //! the same slots, which whoever writes first leaves.
 
+use std::collections::HashMap;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -44,12 +45,15 @@ pub struct Space {
     pages: Pages,
     /// Which page is in which slot.
     slots: Vec<u32>,
+    /// Writes under way: to which slot, of which page; or of none, if that was forgotten meanwhile.
+    /// Such a slot is nobody's until the write has ended.
+    writes: HashMap<u32, Option<u32>>,
     leaving: Leaving,
     /// Faults at pages on their way out, to be looked at when they are gone; and at others, while
     /// too many are on their way out.
     held_faults: Vec<Fault>,
-    /// Reads of such pages that have ended; and all that ends while a change is put off. Until then
-    /// they count as under way: a page whose books were ahead of it could be chosen to go before it
+    /// Reads of such pages that have ended; and all that ends while a change is put off: each with its
+    /// page, or, of a write, its slot. Until then they count as under way: a page whose books were ahead of it could be chosen to go before it
     /// came.
     held_ends: Vec<(u32, Purpose, Done)>,
     /// Such pages that are to get zeros. They count as under way, too.
@@ -94,6 +98,7 @@ impl Space {
             layout,
             pages,
             slots,
+            writes: HashMap::new(),
             leaving: Leaving::default(),
             held_faults: Vec::new(),
             held_ends: Vec::new(),
@@ -378,6 +383,27 @@ impl Space {
         store.slots().release(slot);
     }
 
+    /// A page that is being written is to be forgotten: nothing of it is needed any more.
+    fn disown_write(&mut self, page: u32, store: &Store) {
+        if self.pages.disown_write(page) {
+            let slot = std::mem::replace(&mut self.slots[page as usize], NONE);
+            match self.writes.get_mut(&slot) {
+                Some(page) => *page = None,
+                None => store.slots().release(slot),
+            }
+        }
+    }
+
+    /// The write to a slot has ended: of which page it was.
+    fn end_write(&mut self, slot: u32, store: &Store) -> Option<u32> {
+        let page = self.writes.remove(&slot);
+        let page = page.expect("what is written is noted");
+        if page.is_none() {
+            store.slots().release(slot);
+        }
+        page
+    }
+
     fn write(&mut self, page: u32, store: &mut Store) {
         let mut buffer = store.buffer();
         let address = self.layout.address(page);
@@ -396,8 +422,9 @@ impl Space {
                 let slot = store.slots().renew(self.slots[page as usize]);
                 if let Some(slot) = slot {
                     self.slots[page as usize] = slot;
+                    self.writes.insert(slot, Some(page));
                     self.in_flight += 1;
-                    return store.write(self.id, page, slot, buffer);
+                    return store.write(self.id, slot, buffer);
                 }
                 store.is_full = true;
                 self.pages.write_done(page, None, store.now());
@@ -411,14 +438,18 @@ impl Space {
         store.keep(buffer);
     }
 
-    /// A read or a write has ended.
-    pub fn end(&mut self, page: u32, purpose: Purpose, end: Done, store: &mut Store) {
-        let is_early = purpose == Purpose::Read && self.leaving.holds(page);
+    /// The read of a page has ended, or the write to a slot.
+    pub fn end(&mut self, place: u32, purpose: Purpose, end: Done, store: &mut Store) {
+        let is_early = purpose == Purpose::Read && self.leaving.holds(place);
         if (is_early || self.put_off.is_some()) && !self.is_dead {
-            self.held_ends.push((page, purpose, end));
+            self.held_ends.push((place, purpose, end));
             return self.flush();
         }
         self.in_flight -= 1;
+        let page = match purpose {
+            Purpose::Read => Some(place),
+            Purpose::Write => self.end_write(place, store),
+        };
         let (now, is_ok) = (store.now(), end.result.is_ok());
         if let Err(error) = &end.result {
             let what = "pages of programs cannot be moved";
@@ -427,8 +458,8 @@ impl Space {
         if self.is_dead || self.is_given_up {
             return;
         }
-        match (purpose, end.op) {
-            (Purpose::Read, Op::Read(bytes)) => match self.pages.read_done(page, is_ok, now) {
+        match (page, end.op) {
+            (Some(page), Op::Read(bytes)) => match self.pages.read_done(page, is_ok, now) {
                 Arrival::Install { protected } => {
                     self.change(Change::Install(page, bytes, protected), store);
                 }
@@ -438,9 +469,12 @@ impl Space {
                     store.keep(bytes);
                 }
             },
-            (_, op) => {
-                self.pages
-                    .write_done(page, is_ok.then_some(WrittenAs::Bytes), now);
+            (page, op) => {
+                let written = is_ok.then_some(WrittenAs::Bytes);
+                match page {
+                    Some(page) => self.pages.write_done(page, written, now),
+                    None => self.pages.orphan_done(is_ok, now),
+                }
                 if let Op::Write(bytes) = op {
                     store.keep(bytes);
                 }

@@ -76,8 +76,8 @@ impl Store {
         self.submit(tag(space, page, Purpose::Read), slot, op);
     }
 
-    pub fn write(&mut self, space: u32, page: u32, slot: u32, bytes: Vec<u8>) {
-        self.submit(tag(space, page, Purpose::Write), slot, Op::Write(bytes));
+    pub fn write(&mut self, space: u32, slot: u32, bytes: Vec<u8>) {
+        self.submit(tag(space, slot, Purpose::Write), slot, Op::Write(bytes));
     }
 
     fn submit(&mut self, tag: u64, slot: u32, op: Op) {
@@ -90,7 +90,7 @@ impl Store {
         }
     }
 
-    /// What has ended, and of which page of which address space it was.
+    /// What has ended: its tag says what it was.
     pub fn ends(&mut self, done: &mut Vec<Done>) {
         self.worker.poll(done);
         while let Some(request) = self.queued.pop_front() {
@@ -102,11 +102,11 @@ impl Store {
     }
 }
 
-fn tag(space: u32, page: u32, purpose: Purpose) -> u64 {
-    (purpose as u64) << 56 | u64::from(space) << 32 | u64::from(page)
+fn tag(space: u32, place: u32, purpose: Purpose) -> u64 {
+    (purpose as u64) << 56 | u64::from(space) << 32 | u64::from(place)
 }
 
-/// Address space, page and purpose.
+/// Address space, page that is read or slot that is written, and purpose.
 pub fn untag(tag: u64) -> (u32, u32, Purpose) {
     let purpose = match tag >> 56 {
         0 => Purpose::Read,

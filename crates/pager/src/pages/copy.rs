@@ -21,6 +21,7 @@ impl Pages {
             room: self.room,
             clean: self.clean,
             writing: 0,
+            orphans: 0,
             progress_at: self.progress_at,
             arrived_at: self.arrived_at,
             retry_at: self.retry_at,

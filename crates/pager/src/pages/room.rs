@@ -37,7 +37,7 @@ impl Pages {
         let is_behind = self.free() < self.spare() && !self.queues.is_empty();
         let retry = is_behind.then_some(self.retry_at);
         let is_held_up = self.free() == 0 && self.is_awaited() && self.clean > 0;
-        let clean = (is_held_up && self.writing > 0)
+        let clean = (is_held_up && self.writes() > 0)
             .then(|| self.droppable_at().max(self.progress_at + RETRY_AFTER));
         let due = [retry, clean].into_iter().flatten().filter(|at| *at > now);
         due.min().map(|at| at - now)
@@ -55,7 +55,7 @@ impl Pages {
 
     /// Whether writes are under way that do not end.
     fn is_stuck(&self, now: Duration) -> bool {
-        self.writing > 0 && now >= self.progress_at + RETRY_AFTER
+        self.writes() > 0 && now >= self.progress_at + RETRY_AFTER
     }
 
     pub(super) fn make_room(&mut self, now: Duration) {
@@ -68,7 +68,8 @@ impl Pages {
         if is_refused || self.free() + self.writing >= least + self.over() {
             return;
         }
-        while self.free() + self.writing < self.spare() + self.over() && self.writing < WRITES_MAX {
+        while self.free() + self.writing < self.spare() + self.over() && self.writes() < WRITES_MAX
+        {
             let Some(page) = self.queues.choose() else {
                 return;
             };

@@ -33,6 +33,8 @@ enum Io {
     /// Nothing of the store: the page may be on its way out.
     Zero(u32),
     Write(u32, u64, WrittenAs),
+    /// A write of a page that was discarded since, to a place that is not the page's any more.
+    Orphan(u32),
     Erase(u32),
 }
 
@@ -357,6 +359,7 @@ impl World {
                     pages.write_done(page, written, now)
                 });
             }
+            Io::Orphan(page) => self.on(page, |pages, _, now| pages.orphan_done(is_ok, now)),
             Io::Erase(page) => {
                 if is_ok {
                     self.store.insert(page, 0);
@@ -413,6 +416,7 @@ impl World {
 
     fn retry_discards(&mut self) -> Fault {
         for page in std::mem::take(&mut self.discards) {
+            self.disown(page);
             if self.on(page, |pages, page, now| pages.discard(page, now)) {
                 self.truth.insert(page, 0);
             } else {
@@ -422,6 +426,16 @@ impl World {
             self.drop_gone();
         }
         Ok(())
+    }
+
+    /// Now and then, has a write of the page go on for nobody.
+    fn disown(&mut self, page: u32) {
+        if self.random.index(2) == 0 && self.on(page, |pages, page, _| pages.disown_write(page)) {
+            let is_its = |io: &&mut Io| matches!(io, Io::Write(at, ..) if *at == page);
+            let write = self.under_way.iter_mut().find(is_its);
+            *write.expect("a write that is under way") = Io::Orphan(page);
+            self.store.remove(&page);
+        }
     }
 
     /// As a handler does before another page comes, and now and then.

@@ -103,6 +103,7 @@ impl Space {
         let end = request.pages.end;
         let some = end.min(request.next.saturating_add(FORGET_MAX));
         while request.next < some {
+            self.disown_write(request.next, store);
             self.forgetting = Some(request.next);
             let is_done = self.pages.discard(request.next, store.now());
             self.act(store);

@@ -110,8 +110,8 @@ impl Program {
         let mut done = Vec::new();
         self.store.ends(&mut done);
         for end in done {
-            let (_, page, purpose) = untag(end.tag);
-            self.space.end(page, purpose, end, &mut self.store);
+            let (_, place, purpose) = untag(end.tag);
+            self.space.end(place, purpose, end, &mut self.store);
         }
         thread::yield_now();
     }
@@ -447,6 +447,48 @@ fn a_program_that_gives_memory_up_waits_for_no_other_page() {
     assert!(program.drop_pages());
     program.say_gone();
     program.until(|space| space.answered == 2);
+}
+
+#[test]
+fn pages_are_forgotten_while_they_are_written() {
+    let Some(mut program) = Program::begin() else {
+        return;
+    };
+    for page in 1..=12 {
+        program.touch(page, Some(u64::from(page)));
+    }
+    // Nobody hears that a write has ended.
+    program.space.set_room(8, &mut program.store);
+    let in_flight = program.space.in_flight;
+    assert!(in_flight > 0 && program.space.writes.values().any(|page| *page == Some(1)));
+    program.space.request = Some(Request::new(1..13, 1));
+    program.space.turn(&mut program.store);
+    assert_eq!(
+        (program.space.answered, program.space.in_flight),
+        (1, in_flight)
+    );
+    assert_eq!(program.space.resident(), 0);
+    assert_eq!(program.store.slots().used(), in_flight);
+    // The program has them again before.
+    let (at, len) = (program.word(1) as *mut libc::c_void, 12 * PAGE_BYTES);
+    // SAFETY: the range is of the test's mapping, and nobody needs its bytes.
+    assert_eq!(unsafe { libc::madvise(at, len, libc::MADV_DONTNEED) }, 0);
+    let at = program.word(1);
+    let thread = thread::spawn(move || [access(at, None), access(at, Some(77))]);
+    while !thread.is_finished() {
+        program.space.turn(&mut program.store);
+    }
+    assert_eq!(thread.join().expect("the thread ends"), [0, 77]);
+    program.until(|space| space.in_flight == 0);
+    assert_eq!(program.store.slots().used(), 0);
+    for page in (2..=12).cycle() {
+        assert_eq!(program.touch(page, None), 0);
+        if !program.space.pages.is_resident(1) {
+            break;
+        }
+    }
+    program.wait_until_gone();
+    assert_eq!(program.touch(1, None), 77);
 }
 
 #[test]

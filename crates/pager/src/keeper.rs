@@ -33,13 +33,14 @@ use crate::counters::Counters;
 use crate::handler::{AbortOnPanic, Bell, Demand, Peers, SETTLE_PERIOD};
 use crate::handlers::Handlers;
 use crate::region::RegionError;
+use crate::reports;
 use crate::rooms::{Held, Next, Rooms};
-use crate::{reports, shares};
+use crate::shares::{self, Share};
 use descriptors::{is_memory, is_userfaultfd};
 use layout::Layout;
 use slots::Slots;
 use socket::Packet;
-use space::{LEAVING_MAX, Space};
+use space::Space;
 use store::{Store, untag};
 use strangers::Strangers;
 
@@ -435,11 +436,9 @@ impl Work {
         }
         // What is over has left its slots.
         self.store.is_full = self.store.is_full && self.store.slots().are_scarce();
-        let bounded: Vec<u32> = (self.spaces.values())
-            .filter(|space| space.is_bounded())
-            .map(Space::resident)
-            .collect();
-        let leaving = LEAVING_MAX * bounded.len() as u32;
+        let bounded = || self.spaces.values().filter(|space| space.is_bounded());
+        let leaving = bounded().map(Space::leaving_max).sum();
+        let bounded: Vec<u32> = bounded().map(Space::resident).collect();
         if is_due {
             let faults = self.spaces.values().map(|space| space.counters().faults);
             let is_awaited = self.spaces.values().any(Space::is_awaited);
@@ -452,13 +451,16 @@ impl Work {
         };
         let (room, next) = self.peers.settle(self.index, held);
         self.next = next;
-        let room = room.saturating_sub(leaving);
         let mut shares = shares::divide(room, &bounded).into_iter();
         for space in self.spaces.values_mut().filter(|space| space.is_bounded()) {
             let share = shares.next().expect("one for each");
             // Nothing can go where nothing has room: better here than nowhere.
-            let share = if self.store.is_full { u32::MAX } else { share };
-            space.set_room(share, &mut self.store);
+            let room = if self.store.is_full {
+                u32::MAX
+            } else {
+                share.room
+            };
+            space.set_share(Share { room, ..share }, &mut self.store);
         }
     }
 

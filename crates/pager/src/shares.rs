@@ -1,15 +1,51 @@
 //! How the resident pages are divided between those who want some: as much as each wants, and where
 //! that is too much, equally.
 
-/// Pages that an address space has at least.
-const LEAST: u32 = 64;
+use cenote_preload::wire;
 
-/// Room for each address space, given what is resident of it.
-pub(crate) fn divide(room: u32, resident: &[u32]) -> Vec<u32> {
-    // Room to grow, so that a growing one is noticed.
-    let wanted = resident.iter().map(|had| had + (had / 4).max(4 * LEAST));
+use crate::rooms::ROOM_MIN;
+
+/// Pages that an address space may have more of than it has, so that a growing one is noticed; and the
+/// part of an equal share that these are at most. Arbitrary: many that are idle keep little from one
+/// that is not.
+const GROWTH: u32 = 256;
+const GROWTH_PART: u32 = 8;
+
+/// Pages on their way out, of an address space with much memory and with little.
+pub(crate) const LEAVING_MAX: u32 = 2 * wire::RANGES_MAX as u32;
+const LEAVING_MIN: u32 = 4;
+/// The part of a share that they are between these. Arbitrary: of the least room for a handler it is the
+/// most.
+const LEAVING_PART: u32 = 8;
+
+/// Pages that an address space may have in memory.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Share {
+    /// Resident, or on their way in.
+    pub room: u32,
+    /// On their way out, beyond these.
+    pub leaving: u32,
+}
+
+impl Share {
+    fn of(pages: u32) -> Self {
+        let leaving = (pages / LEAVING_PART).clamp(LEAVING_MIN, LEAVING_MAX);
+        Self {
+            room: pages.saturating_sub(leaving).max(ROOM_MIN),
+            leaving,
+        }
+    }
+}
+
+/// A share for each address space, given what is resident of it. Together they exceed `room` where
+/// that is not enough for the least of each.
+pub(crate) fn divide(room: u32, resident: &[u32]) -> Vec<Share> {
+    let growth = GROWTH.min(room / (GROWTH_PART * resident.len().max(1) as u32));
+    let wanted = resident
+        .iter()
+        .map(|had| had + (had / 4).max(growth) + LEAVING_MIN);
     let shares = fill(room, &wanted.collect::<Vec<_>>());
-    shares.iter().map(|share| (*share).max(LEAST)).collect()
+    shares.into_iter().map(Share::of).collect()
 }
 
 /// Parts of `room` for those who want so much. What is left is the largest one's.
@@ -33,12 +69,18 @@ pub(crate) fn fill(room: u32, wanted: &[u32]) -> Vec<u32> {
 mod tests {
     use super::*;
 
+    /// The rooms, where each address space has pages on their way out beyond its own.
+    fn rooms(room: u32, resident: &[u32]) -> Vec<u32> {
+        let shares = divide(room, resident).into_iter();
+        shares.map(|share| share.room).collect()
+    }
+
     #[test]
     fn one_has_all_and_equals_have_the_same() {
-        assert_eq!(divide(10_000, &[5]), [10_000]);
-        assert_eq!(divide(10_000, &[9_000, 9_000]), [5_000, 5_000]);
-        assert_eq!(divide(10_000, &[0, 9_000]), [256, 9_744]);
-        assert_eq!(divide(100, &[9_000, 9_000, 1]), [64, 64, 64]);
+        assert_eq!(rooms(10_128, &[5]), [10_000]);
+        assert_eq!(rooms(10_256, &[9_000, 9_000]), [5_000, 5_000]);
+        assert_eq!(rooms(10_000, &[0, 9_000]), [228, 9_612]);
+        assert_eq!(rooms(100, &[9_000, 9_000, 1]), [40, 41, 8]);
     }
 
     #[test]
@@ -46,7 +88,23 @@ mod tests {
         for count in 1..8_u32 {
             let resident: Vec<u32> = (0..count).map(|at| at * at * 900).collect();
             let shares = divide(20_000, &resident);
-            assert_eq!(shares.iter().sum::<u32>(), 20_000, "{shares:?}");
+            let given = shares.iter().map(|share| share.room + share.leaving);
+            assert_eq!(given.sum::<u32>(), 20_000, "{shares:?}");
         }
+    }
+
+    #[test]
+    fn many_that_are_idle_leave_the_room_to_one_that_is_not() {
+        let mut resident = vec![10; 31];
+        resident.push(4_000);
+        let shares = divide(4_096, &resident);
+        let given = shares.iter().map(|share| share.room + share.leaving);
+        assert!(given.sum::<u32>() <= 4_096, "{shares:?}");
+        assert!(shares[31].room > 3_000, "{shares:?}");
+        // Each of the others keeps what it has, and can grow.
+        assert!(
+            shares[..31].iter().all(|share| share.room > 20),
+            "{shares:?}"
+        );
     }
 }

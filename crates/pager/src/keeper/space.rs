@@ -22,8 +22,8 @@ use super::store::{Purpose, Store};
 use crate::counters::Counters;
 use crate::pages::{Action, Arrival, Pages, WrittenAs};
 use crate::reports;
+use crate::shares::Share;
 use change::Change;
-pub use leaving::LEAVING_MAX;
 use leaving::Leaving;
 use requests::Request;
 
@@ -99,7 +99,7 @@ impl Space {
             pages,
             slots,
             writes: HashMap::new(),
-            leaving: Leaving::default(),
+            leaving: Leaving::new(),
             held_faults: Vec::new(),
             held_ends: Vec::new(),
             held_zeros: Vec::new(),
@@ -185,6 +185,17 @@ impl Space {
         }
     }
 
+    /// Pages that may be on their way out, beyond its room.
+    pub fn leaving_max(&self) -> u32 {
+        self.leaving.most
+    }
+
+    /// How many pages may be resident, and on their way out.
+    pub fn set_share(&mut self, share: Share, store: &mut Store) {
+        self.leaving.most = share.leaving;
+        self.set_room(share.room, store);
+    }
+
     /// How many pages may be resident.
     pub fn set_room(&mut self, room: u32, store: &mut Store) {
         if self.pages.room() != room {
@@ -197,7 +208,7 @@ impl Space {
     pub fn probe(&mut self, store: &mut Store) {
         if !self.is_dead && self.kernel.is_dead(self.layout.doorbell()) {
             self.is_dead = true;
-            self.leaving = Leaving::default();
+            self.leaving = Leaving::new();
             for (page, purpose, end) in std::mem::take(&mut self.held_ends) {
                 self.end(page, purpose, end, store);
             }

@@ -1,8 +1,8 @@
 //! Pages on their way out: the program's agent drops them in batches, and says when they are gone.
 //!
 //! The books do not count them, while they are in memory still. So no other page comes while there
-//! are [`LEAVING_MAX`]: an agent that gets no processor holds its program up, and does not let it
-//! have more than its room.
+//! are as many as the address space's share has room for: an agent that gets no processor holds its
+//! program up, and does not let it have more.
 
 use std::collections::{HashSet, VecDeque};
 use std::ops::Range;
@@ -14,14 +14,13 @@ use super::super::kernel::is_again;
 use super::super::socket::{self, Packet};
 use super::super::store::Store;
 use super::{Space, UNBOUNDED};
-
-/// Pages of an address space that may be on their way out, beyond its room.
-pub const LEAVING_MAX: u32 = 2 * wire::RANGES_MAX as u32;
+use crate::shares::LEAVING_MAX;
 
 /// Pages on their way out.
-#[derive(Default)]
 pub(super) struct Leaving {
     all: HashSet<u32>,
+    /// No other page comes while there are so many.
+    pub most: u32,
     /// Of these, those that the agent is not told of, in the order in which they came.
     pending: VecDeque<u32>,
     /// The others, which it is told of.
@@ -31,6 +30,16 @@ pub(super) struct Leaving {
 }
 
 impl Leaving {
+    pub fn new() -> Self {
+        Self {
+            all: HashSet::new(),
+            most: LEAVING_MAX,
+            pending: VecDeque::new(),
+            sent: Vec::new(),
+            poisoned: HashSet::new(),
+        }
+    }
+
     /// Whether a page is on its way out.
     pub fn has(&self, page: u32) -> bool {
         self.all.contains(&page)
@@ -38,7 +47,7 @@ impl Leaving {
 
     /// Whether a page may not come: it is on its way out, or too many are.
     pub fn holds(&self, page: u32) -> bool {
-        self.all.len() >= LEAVING_MAX as usize || self.has(page)
+        self.all.len() >= self.most as usize || self.has(page)
     }
 
     pub fn is_empty(&self) -> bool {
@@ -158,7 +167,7 @@ impl Space {
             // An agent sends no descriptors.
             Packet::End | Packet::Cut => {
                 self.is_ending = true;
-                self.leaving = Leaving::default();
+                self.leaving = Leaving::new();
                 self.pages.set_room(UNBOUNDED, store.now());
             }
             Packet::Words(..) => self.leaving.end_batch(),

@@ -4,6 +4,7 @@ use cenote_volume::IoError;
 
 use super::forks::{fork_and_access, fork_and_ask};
 use super::*;
+use crate::shares::LEAVING_MAX;
 
 impl Program {
     /// Pages that are in memory, as the kernel counts them.

@@ -35,7 +35,7 @@ fn every_promise_is_kept_by_3_and_2() {
         };
         let sum = assert_all_kept(&shape, 75);
         let spreads = focus == Focus::Spreading;
-        assert!(!spreads || sum.exchanged > 25, "few change places: {sum:?}");
+        assert!(!spreads || sum.exchanged > 15, "few change places: {sum:?}");
     }
 }
 

@@ -84,14 +84,15 @@ impl Member {
     }
 
     fn adopt_parity(&mut self, before: Option<&View>, view: &View) {
-        let Some((slot, place)) = view.parity_of(self.me) else {
-            self.parity = None;
-            return;
-        };
-        self.keep_parity(before, view, slot, place);
-        if let Some(parity) = &mut self.parity {
-            parity.lost = view.lost();
-            parity.is_stale = view.is_stale(slot);
+        match view.parity_of(self.me) {
+            Some((slot, place)) => {
+                self.keep_parity(before, view, slot, place);
+                if let Some(parity) = &mut self.parity {
+                    parity.lost = view.lost();
+                    parity.is_stale = view.is_stale(slot);
+                }
+            }
+            None => self.parity = None,
         }
         self.adopt_exchange(view);
     }

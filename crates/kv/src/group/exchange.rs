@@ -2,8 +2,8 @@
 //! no node is outside of the group.
 //!
 //! While it goes on the parity stays one, and is sent the partition's values besides ([`Taking`]); the owner stays
-//! one, and is told as a parity that joins what all other partitions have. Once each has all of that and nothing is
-//! under way one view swaps them. The owner adds its own values to what it is told, a few at a time. Where a process is lost
+//! one, and is told as a parity that joins what all other partitions have. To that it adds its own values, a few in
+//! each turn. Once each has all of that and nothing is under way one view swaps them. Where a process is lost
 //! meanwhile both drop what they were told, and nothing has changed.
 //!
 //! Invariant: until the view that swaps them the group bears as many losses as without the exchange.
@@ -168,6 +168,11 @@ impl Folding {
 impl Member {
     /// Begins, keeps or ends what a view says of an exchange, when the parity is as the view has it.
     pub(super) fn adopt_exchange(&mut self, view: &View) {
+        // What goes on into a parity that is there no more would keep all of its memory.
+        let own = self.parity.as_ref().and_then(|parity| parity.own);
+        for (index, owned) in &mut self.owners {
+            owned.owner.folding.take_if(|_| own != Some(*index));
+        }
         let exchange = view.exchange();
         let (me, region_bytes) = (self.me, self.shape.region_bytes);
         let Some(parity) = &mut self.parity else {
@@ -271,5 +276,68 @@ impl Member {
         stream.latest = replica.applied();
         stream.replica = Some(replica);
         None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::member::{Service, Shape};
+    use super::super::process::Process;
+    use super::super::room::Bound;
+    use super::*;
+    use crate::memory::key_hash::KeyHasher;
+
+    fn process(node: u32) -> Process {
+        let incarnation = 1;
+        Process { node, incarnation }
+    }
+
+    /// The owner of the first of two partitions, with so many units, as it begins to change places with the parity.
+    fn exchanging(units: u64) -> (Member, View) {
+        let shape = Shape {
+            scheme: Scheme::Coded,
+            k: 2,
+            m: 1,
+            region_bytes: units * UNIT_BYTES,
+            evicts: false,
+            service: Service::Online,
+            bound: Bound::NONE,
+            hasher: KeyHasher::new([7; 16]),
+        };
+        let mut owner = Member::new(process(0), shape);
+        let view = View::first(Scheme::Coded, &[process(0), process(1)], &[process(2)]);
+        owner.adopt(&view);
+        let view = view.with_exchange(0, process(2)).expect("all are there");
+        owner.adopt(&view);
+        (owner, view)
+    }
+
+    #[test]
+    fn values_are_added_a_few_in_each_turn() {
+        let units = 4 * TURNS_MIN;
+        let (mut owner, _) = exchanging(units);
+        owner.owners[&0].owner.region.write(
+            0,
+            &vec![1; usize::try_from(units * UNIT_BYTES).expect("few")],
+        );
+        let mut turns = 0;
+        while owner.is_folding() {
+            owner.flush(1, false);
+            turns += 1;
+            let here = owner.owners[&0].owner.folding.as_ref().expect("it goes on");
+            let told = here.units_from.unwrap_or(units);
+            assert_eq!(told, turns * units / TURNS_MIN);
+        }
+        assert_eq!(turns, TURNS_MIN);
+    }
+
+    #[test]
+    fn an_owner_whose_exchange_came_to_nothing_adds_its_values_no_more() {
+        let (mut owner, view) = exchanging(4);
+        assert!(owner.is_folding());
+        let without = view.without(|dead| dead == process(2));
+        owner.adopt(&without.expect("it is borne"));
+        assert!(!owner.is_folding());
+        assert!(owner.owners[&0].owner.folding.is_none());
     }
 }

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use cenote_fabric::strangers::Counts;
 use cenote_kv::group::progress::Leave;
 use cenote_kv::group::view::View;
+use cenote_kv::memory::reaper;
 
 use super::super::NodeId;
 use super::super::balance::HandOver;
@@ -342,6 +343,7 @@ impl Shared {
             agreed: locked(&self.agreed).iter().copied().collect(),
             seed: self.seed(),
             strangers: self.strangers().into(),
+            released_bytes: reaper::waiting_bytes(),
         }
     }
 

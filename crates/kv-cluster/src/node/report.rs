@@ -47,6 +47,9 @@ pub struct NodeReport {
     /// Connections to its lanes that had not proven the cluster's key.
     #[serde(default)]
     pub strangers: StrangersReport,
+    /// Bytes that its groups have given up, and that the system does not have back yet: they count for none of them.
+    #[serde(default)]
+    pub released_bytes: u64,
 }
 
 /// What has become of connections that had not proven the key, of all lanes since the node started.

@@ -264,7 +264,9 @@ impl Parity {
     /// The data have gone to another: what was held is no parity, and all units have to be told again.
     pub(super) fn empty(&mut self, view: &View) {
         self.held = None;
-        self.regions.iter().for_each(|region| region.clear());
+        for region in &mut self.regions {
+            *region = Arc::new(Region::new(region.bytes()));
+        }
         for (partition, stream) in self.streams.iter_mut().enumerate() {
             stream.units_from = (!view.is_lost(partition)).then_some(0);
         }
@@ -281,7 +283,7 @@ impl Parity {
             let begins = (self.hasher, region_bytes);
             self.streams[partition] = Stream::of(view, partition, begins, is_joining);
             if self.scheme == Scheme::Replicated {
-                self.region(partition).clear();
+                self.regions[partition] = Arc::new(Region::new(region_bytes));
             }
         }
     }

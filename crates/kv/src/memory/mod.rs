@@ -5,5 +5,6 @@ pub mod buffer;
 pub mod classes;
 pub mod footprint;
 pub mod key_hash;
+pub mod reaper;
 pub mod region;
 pub mod table;

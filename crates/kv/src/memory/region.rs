@@ -20,6 +20,8 @@ use std::{
 use cenote_codec::Code;
 use memmap2::MmapMut;
 
+use super::reaper;
+
 /// What memory is taken by: large enough that a value seldom spans two, small enough that a region that
 /// is mostly empty costs little.
 pub const CHUNK_BYTES: u64 = 1 << 20;
@@ -222,6 +224,15 @@ impl Region {
     fn lock(&self, chunk: usize) -> MutexGuard<'_, Chunk> {
         let chunk = self.chunks[chunk].lock();
         chunk.unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        let touched_bytes = self.touched_bytes();
+        if touched_bytes >= reaper::BYTES_MIN {
+            reaper::reap(touched_bytes, std::mem::take(&mut self.chunks));
+        }
     }
 }
 

@@ -16,6 +16,7 @@ mod slabs;
 
 use super::classes::{Gauge, Gauges, class_of, item_bytes};
 use super::key_hash::KeyHasher;
+use super::reaper;
 
 use self::{
     index::Index,
@@ -343,6 +344,17 @@ impl Table {
             next = stretch.next;
         }
         self.len() == other.len()
+    }
+}
+
+impl Drop for Table {
+    fn drop(&mut self) {
+        let bytes = self.resident_bytes();
+        if bytes >= reaper::BYTES_MIN {
+            let index = std::mem::replace(&mut self.index, Index::new());
+            let records = std::mem::replace(&mut self.records, Records::new());
+            reaper::reap(bytes, (index, records));
+        }
     }
 }
 

@@ -12,6 +12,7 @@ mod server;
 mod tls;
 mod watch;
 
+use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -35,6 +36,8 @@ const CALL_LIMIT: Duration = Duration::from_secs(3);
 const ANSWER_BYTES_MAX: u64 = 16 << 20;
 /// etcd's own numbers (of gRPC) of errors that another member, or a later time, may not give.
 const UNAVAILABLE: [i64; 2] = [4, 14];
+/// All of gRPC's: with another one, or none, it is somebody else who speaks JSON.
+const REFUSALS: RangeInclusive<i64> = 1..=16;
 /// What is to be made is there already.
 const FAILED_PRECONDITION: i64 = 9;
 /// The token is not known or no longer.
@@ -325,21 +328,23 @@ impl Etcd {
         method: &str,
         request: &Value,
     ) -> Result<T, EtcdError> {
-        let (bytes, _) = self.each_endpoint(method, request, CALL_LIMIT, |mut response| {
+        let (answer, _) = self.each_endpoint(method, request, CALL_LIMIT, |mut response| {
             let body = response.body_mut().with_config().limit(ANSWER_BYTES_MAX);
-            body.read_to_vec().map_err(|error| error.to_string())
+            let bytes = body.read_to_vec();
+            message::parse(&bytes.map_err(|error| self.unreachable(error.to_string(), false))?)
         })?;
-        message::parse(&bytes)
+        Ok(answer)
     }
 
     /// Sends a request to one endpoint after the other until one answers in a way that counts, and
-    /// has `read` take what it says within `limit`. Returns with it the token that was shown.
+    /// has `read` take what it says within `limit`. Returns with it the token that was shown. An
+    /// answer that is none of etcd's is its endpoint's alone: a proxy's before an etcd that is down.
     fn each_endpoint<T>(
         &self,
         method: &str,
         request: &Value,
         limit: Duration,
-        read: impl Fn(ureq::http::Response<ureq::Body>) -> Result<T, String>,
+        read: impl Fn(ureq::http::Response<ureq::Body>) -> Result<T, EtcdError>,
     ) -> Result<(T, Option<String>), EtcdError> {
         let count = self.shared.endpoints.len();
         let first = self.shared.preferred.load(Ordering::Relaxed);
@@ -351,8 +356,8 @@ impl Etcd {
                     self.shared.preferred.store(index, Ordering::Relaxed);
                     return Ok(answer);
                 }
-                Err(error @ EtcdError::Unreachable { .. }) => last = error,
-                Err(other) => return Err(other),
+                Err(refused @ EtcdError::Refused { .. }) => return Err(refused),
+                Err(error) => last = error,
             }
         }
         Err(last)
@@ -364,15 +369,14 @@ impl Etcd {
         method: &str,
         request: &Value,
         limit: Duration,
-        read: &impl Fn(ureq::http::Response<ureq::Body>) -> Result<T, String>,
+        read: &impl Fn(ureq::http::Response<ureq::Body>) -> Result<T, EtcdError>,
     ) -> Result<(T, Option<String>), EtcdError> {
         // A second time with a new token, since etcd forgets tokens.
         for fresh in [false, true] {
             let token = self.token(index, fresh)?;
             let response = self.post(index, method, request, token.as_deref(), limit)?;
             if response.status().is_success() {
-                let answer = read(response).map_err(|why| self.unreachable(why, false))?;
-                return Ok((answer, token));
+                return Ok((read(response)?, token));
             }
             match self.refusal(response) {
                 EtcdError::Refused { code, message } if !fresh && is_of_token(code, &message) => {}
@@ -419,8 +423,10 @@ impl Etcd {
         };
         match message::refusal(&bytes) {
             Some((code, message)) if UNAVAILABLE.contains(&code) => self.unreachable(message, true),
-            Some((code, message)) => EtcdError::Refused { code, message },
-            None => EtcdError::Http {
+            Some((code, message)) if REFUSALS.contains(&code) => {
+                EtcdError::Refused { code, message }
+            }
+            _ => EtcdError::Http {
                 status: status.to_string(),
                 said: beginning(&bytes),
             },

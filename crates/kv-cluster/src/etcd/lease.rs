@@ -35,16 +35,15 @@ impl Etcd {
     pub fn renew(&self, lease: LeaseId) -> Result<bool, EtcdError> {
         let request = json!({ "ID": lease.0.to_string() });
         // The answer is a stream of which the first line counts.
-        let (line, _) = self.insist(|| {
+        let (state, _) = self.insist(|| {
             self.each_endpoint("lease/keepalive", &request, CALL_LIMIT, |response| {
                 let mut line = Vec::new();
                 BufReader::new(response.into_body().into_reader().take(LINE_BYTES_MAX))
                     .read_until(b'\n', &mut line)
-                    .map_err(|error| error.to_string())?;
-                Ok(line)
+                    .map_err(|error| self.unreachable(error.to_string(), false))?;
+                message::parse::<Streamed<LeaseState>>(&line)
             })
         })?;
-        let state: Streamed<LeaseState> = message::parse(&line)?;
         match (state.result, state.error) {
             (Some(state), None) => Ok(state.ttl_s > 0),
             (_, error) => Err(EtcdError::Malformed(format!("a renewal: {error:?}"))),

@@ -159,6 +159,33 @@ fn silent_endpoints_are_passed_over() {
     assert!(matches!(made, Err(EtcdError::NoAuthority(_))));
 }
 
+#[test]
+fn what_stands_before_an_etcd_that_is_down_does_not_speak_for_the_others() {
+    let nothing = r#"{"header":{"cluster_id":"1","revision":"7"}}"#;
+    let answering = |answer| {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        std::thread::spawn(move || answer_each(&listener, &[answer]));
+        url
+    };
+    for proxys in [
+        (503, "<html>no server is available</html>"),
+        (404, "page not found"),
+        (200, "<html>sign in first</html>"),
+        (503, r#"{"message":"no healthy upstream","code":503}"#),
+    ] {
+        let endpoints = format!("{},{}", answering(proxys), answering((200, nothing)));
+        let etcd = Etcd::new(&endpoints, None).unwrap();
+        assert_eq!(etcd.read("/a").unwrap(), None, "{proxys:?}");
+        assert_eq!(etcd.shared.preferred.load(Ordering::Relaxed), 1);
+        // Where nobody else is, that is what there is to say.
+        let error = Etcd::new(&answering(proxys), None).unwrap();
+        let error = error.read("/a").unwrap_err();
+        let is_told = matches!(error, EtcdError::Http { .. } | EtcdError::Malformed(_));
+        assert!(is_told, "{error}");
+    }
+}
+
 /// A server that is silent on its first connection, and answers on those after it.
 fn slow(answers: Vec<(u16, &'static str)>) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();

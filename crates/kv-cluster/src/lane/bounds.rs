@@ -6,8 +6,6 @@ use super::super::config::ClusterConfig;
 use super::super::frame::PAYLOAD_BYTES_MAX;
 use super::super::link;
 
-/// The same for a group's messages, however much memory there is.
-const OUTBOX_BYTES_MAX: u64 = 256 << 20;
 /// Messages of a partition that are no operations: values on their way to who joins, units on theirs to who
 /// recovers.
 const OTHER_MESSAGES_BYTES: u64 = 512 * UNIT_BYTES;
@@ -21,7 +19,8 @@ pub(super) struct LinkBounds {
     pub(super) window_bytes: usize,
     /// Answers on their way to one node: what it asks for beyond waits as it came.
     pub(super) answer_bytes: usize,
-    /// What groups say to one node and its link has no room for. A link that takes too little is broken.
+    /// What groups say to one node and its link has no room for: as much as all partitions of the node may have
+    /// under way, for one that was away is sent all of that at once. A link that takes too little is broken.
     pub(super) outbox_bytes: usize,
 }
 
@@ -38,7 +37,38 @@ impl LinkBounds {
                 .clamp(PAYLOAD_BYTES_MAX + (64 << 10), link::OUT_BYTES_MAX),
             window_bytes: (share / 4 / peers).clamp(64 << 10, link::OUT_BYTES_MAX),
             answer_bytes: (share / 4 / peers).max(64 << 10),
-            outbox_bytes: bytes(outbox.min(OUTBOX_BYTES_MAX)),
+            outbox_bytes: bytes(outbox),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use cenote_fabric::WireProtection;
+    use cenote_kv::group::member::Service;
+
+    use super::super::super::config::{KeyFingerprint, Scheme};
+    use super::*;
+
+    #[test]
+    fn a_peer_that_was_away_may_be_sent_all_that_is_under_way() {
+        let config = ClusterConfig {
+            groups: 20,
+            code: "3+2".parse().expect("a code"),
+            scheme: Scheme::Coded,
+            region_bytes: 1 << 30,
+            memory_bytes: 64 << 30,
+            lanes: 1,
+            link_traffic: WireProtection::default(),
+            key: KeyFingerprint::UNKNOWN,
+            service: Service::Online,
+            nodes: (0..5).map(|node| format!("n{node:02}")).collect(),
+        };
+        let roles = config.roles();
+        let (others, _) = config.memory();
+        // It may own one for each of its slots.
+        let partitions = u64::from(roles.data + roles.parity);
+        let pending = partitions * (others.operations + OTHER_MESSAGES_BYTES);
+        assert!(LinkBounds::of(&config).outbox_bytes as u64 >= pending);
     }
 }

@@ -12,7 +12,7 @@ use crate::memory::region::Region;
 /// Bytes of a member, by what they are for.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Memory {
-    /// Values of partitions that it owns.
+    /// Values of partitions that it owns, or is about to.
     pub values: u64,
     /// Parity, or copies of values.
     pub parity: u64,
@@ -67,6 +67,12 @@ impl Member {
             if !is_shared {
                 memory.values += owner.region.touched_bytes();
             }
+        }
+        if let Some(arrival) = &self.arriving {
+            let region = arrival.region.as_ref();
+            memory.values += region.map_or(0, |region| region.touched_bytes());
+            let replica = arrival.stream.replica.as_ref();
+            memory.tables += replica.map_or(0, |replica| replica.table().resident_bytes());
         }
         if let Some(parity) = &self.parity {
             let regions = parity.regions.iter();

@@ -124,6 +124,19 @@ fn without_eviction_what_does_not_fit_is_refused_and_nothing_goes() {
     assert_eq!(group.fill("t", 1_000, b"0123456789"), 0);
 }
 
+#[test]
+fn what_a_handoff_target_was_told_counts() {
+    let mut group = Group::new();
+    group.propose(0, 0, b"k", b"value");
+    group.settle();
+    group.start(4);
+    let view = group.parting(0, Some(process(4)));
+    group.adopt(&view.expect("there is a spare"));
+    let [owner, target] = [0, 4].map(|node| group.members[&process(node)].memory());
+    assert_ne!(owner.values, 0);
+    assert_eq!(target, owner);
+}
+
 mod long {
     use super::*;
 

@@ -233,7 +233,9 @@ impl Lane {
     }
 
     fn seat_of(&mut self, group: usize) -> Option<&mut Seat> {
-        self.seats.iter_mut().find(|seat| seat.group == group)
+        let is_here = group % self.config.lanes == self.index;
+        let seat = self.seats.get_mut(group / self.config.lanes);
+        seat.filter(|_| is_here)
     }
 
     fn take_events(&mut self, asks: &mut Batch, answers: &mut Batch) {

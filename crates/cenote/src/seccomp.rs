@@ -1,6 +1,6 @@
 //! What a program under `cenote run` may not ask of the kernel: transfers that go to its pages by
 //! their place in this machine's memory, and not by their address. A page that went away meanwhile
-//! would miss the bytes.
+//! would miss the bytes. Who is not confined can do this to its memory all the same, as debuggers do.
 //!
 //! Such calls fail as they do on a kernel or a file system that lacks them, for which programs have
 //! another way.
@@ -53,7 +53,7 @@ const fn code(code: u32, k: u32, jt: u8, jf: u8) -> sock_filter {
     sock_filter { code, jt, jf, k }
 }
 
-const FILTER: [sock_filter; 24] = [
+const FILTER: [sock_filter; 40] = [
     load(ARCHITECTURE),
     code(BPF_JMP | BPF_JEQ | BPF_K, AUDIT_ARCH_X86_64, 1, 0),
     end(ALLOW),
@@ -74,6 +74,25 @@ const FILTER: [sock_filter; 24] = [
     load(argument(2)),
     has(DIRECT, 1),
     end(error(libc::EINVAL)),
+    end(ALLOW),
+    // The kernel takes the target's pages before it copies.
+    equals(libc::SYS_process_vm_writev as u32, 1),
+    end(error(libc::ENOSYS)),
+    // Ciphers write to a receiver's pages, and network cards to those of a ring.
+    equals(libc::SYS_socket as u32, 6),
+    load(argument(0)),
+    equals(libc::AF_ALG as u32, 1),
+    end(error(libc::EAFNOSUPPORT)),
+    equals(libc::AF_XDP as u32, 1),
+    end(error(libc::EAFNOSUPPORT)),
+    end(ALLOW),
+    // TLS in the kernel decrypts into a receiver's pages.
+    equals(libc::SYS_setsockopt as u32, 6),
+    load(argument(1)),
+    equals(libc::SOL_TCP as u32, 3),
+    load(argument(2)),
+    equals(libc::TCP_ULP as u32, 1),
+    end(error(libc::ENOENT)),
     end(ALLOW),
     equals(libc::SYS_fcntl as u32, 5),
     load(argument(1)),

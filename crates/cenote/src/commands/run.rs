@@ -39,7 +39,8 @@ bytes.
 
 The memory is given back when the command ends, so a volume of --volume that holds data is refused.
 
-O_DIRECT and io_uring are unavailable to the program. See docs/guides/heap.md.")]
+O_DIRECT, io_uring, process_vm_writev, AF_ALG, AF_XDP and TLS in the kernel are unavailable to the
+program. See docs/guides/heap.md.")]
 pub struct Args {
     #[command(flatten)]
     which: Which,

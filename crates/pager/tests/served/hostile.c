@@ -2,6 +2,11 @@
  * argument chooses one. Ends with 0 when all is right. */
 #include "memory.h"
 
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+
 static void check_zero(char *at, size_t len) {
     for (size_t i = 0; i < len; i += 8) CHECK(*(uint64_t *)(at + i) == 0);
 }
@@ -303,6 +308,16 @@ static void direct(void) {
     int file = open("/tmp", O_TMPFILE | O_RDWR, 0600);
     CHECK(file < 0 || fcntl(file, F_SETFL, O_DIRECT) < 0);
     CHECK(syscall(SYS_io_uring_setup, 8, NULL) < 0 && errno == ENOSYS);
+    uint64_t from = 1, to = 0;
+    struct iovec source = { &from, 8 }, target = { &to, 8 };
+    CHECK(process_vm_writev(getpid(), &source, 1, &target, 1, 0) < 0 && errno == ENOSYS);
+    CHECK(process_vm_readv(getpid(), &target, 1, &source, 1, 0) == 8 && to == 1);
+    CHECK(socket(AF_ALG, SOCK_SEQPACKET, 0) < 0 && errno == EAFNOSUPPORT);
+    CHECK(socket(AF_XDP, SOCK_RAW, 0) < 0 && errno == EAFNOSUPPORT);
+    int tcp = socket(AF_INET, SOCK_STREAM, 0), is_on = 1;
+    CHECK(tcp >= 0 && setsockopt(tcp, IPPROTO_TCP, TCP_ULP, "tls", 4) < 0 && errno == ENOENT);
+    CHECK(setsockopt(tcp, IPPROTO_TCP, TCP_NODELAY, &is_on, sizeof is_on) == 0);
+    CHECK(setsockopt(tcp, SOL_SOCKET, SO_REUSEADDR, &is_on, sizeof is_on) == 0);
 }
 
 static char *crowded;

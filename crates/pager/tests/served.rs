@@ -185,6 +185,11 @@ fn malloc_gives_many_blocks_of_all_sizes() {
 }
 
 #[test]
+fn the_heap_keeps_its_end() {
+    is_right("trim");
+}
+
+#[test]
 fn what_does_not_fit_is_ordinary_memory() {
     is_bounded(is_right("huge"));
 }

@@ -286,6 +286,19 @@ static void many(void) {
     CHECK(malloc_trim(0) >= 0);
 }
 
+/* The heap keeps its end, whatever is wished for. */
+static void trim(void) {
+    char *all[2048], *end;
+    for (size_t i = 0; i < 2048; i++) {
+        all[i] = malloc(8192);
+        memset(all[i], 1, 8192);
+    }
+    end = sbrk(0);
+    CHECK(mallopt(M_TRIM_THRESHOLD, 64 << 10) == 1 && mallopt(M_TOP_PAD, 0) == 1);
+    for (size_t i = 0; i < 2048; i++) free(all[i]);
+    CHECK(sbrk(0) == end);
+}
+
 /* More than the volume has: the rest is ordinary. */
 static void huge(void) {
     char *all[40];
@@ -398,7 +411,7 @@ int main(int count, char **arguments) {
         { "walk", walk }, { "remap", remap }, { "unmap", unmap }, { "advise", advise },
         { "protect", protect }, { "fixed", fixed }, { "fork", fork_ }, { "clone", clone_ },
         { "exec", exec }, { "many", many }, { "huge", huge }, { "rude", rude }, { "direct", direct },
-        { "crowd", crowd },
+        { "crowd", crowd }, { "trim", trim },
     };
     self = arguments[0];
     /* What is small at first is left alone. */

@@ -68,6 +68,7 @@ macro_rules! next {
 /// Asks the loader for what is needed under the arena's lock.
 pub fn resolve() {
     is_libc();
+    MALLOPT.at();
 }
 
 /// Whether small blocks are libc's: then big ones may be ours.
@@ -77,12 +78,22 @@ fn is_libc() -> bool {
     MALLOC.at() == LIBC.at()
 }
 
+static MALLOPT: Next = Next::new(c"mallopt");
+
+/// Sets an option of libc's malloc.
+fn set_option(what: i32, value: i32) -> i32 {
+    // SAFETY: the function of this name has this type, and changes how malloc gets memory, not what
+    // it gives.
+    unsafe {
+        core::mem::transmute::<usize, unsafe extern "C" fn(i32, i32) -> i32>(MALLOPT.at())(
+            what, value,
+        )
+    }
+}
+
 /// Makes libc's heap larger by so many bytes at once, and has all threads use it; where it can be
 /// served from.
 pub fn extend(bytes: usize) -> Range<usize> {
-    unsafe extern "C" {
-        fn mallopt(what: i32, value: i32) -> i32;
-    }
     const PROBE: usize = 1 << 20;
     // A program has that much free at the heap's end at most, when it begins.
     const PROBES: usize = 8;
@@ -90,16 +101,14 @@ pub fn extend(bytes: usize) -> Range<usize> {
         return 0..0;
     }
     let mut pad = bytes.min(i32::MAX as usize & !(PAGE - 1));
-    // SAFETY: these change how malloc gets memory, not what it gives.
-    let set = |what, value| unsafe { mallopt(what, value) };
-    set(M_ARENA_MAX, 1);
+    set_option(M_ARENA_MAX, 1);
     // Never: any threshold may be less than what is free at the end.
-    set(M_TRIM_THRESHOLD, -1);
-    set(M_MMAP_MAX, 0);
+    set_option(M_TRIM_THRESHOLD, -1);
+    set_option(M_MMAP_MAX, 0);
     let mut range = 0..0;
     // The kernel may have less to promise.
     while pad > PROBE {
-        set(M_TOP_PAD, pad as i32);
+        set_option(M_TOP_PAD, pad as i32);
         let before = sys::break_end();
         let mut blocks = [core::ptr::null_mut(); PROBES];
         for (doublings, block) in blocks.iter_mut().enumerate() {
@@ -121,9 +130,9 @@ pub fn extend(bytes: usize) -> Range<usize> {
         }
         pad = (pad / 2) & !(PAGE - 1);
     }
-    set(M_TOP_PAD, 128 << 10);
-    set(M_MMAP_MAX, 1 << 16);
-    set(M_MMAP_THRESHOLD, BIG as i32);
+    set_option(M_TOP_PAD, 128 << 10);
+    set_option(M_MMAP_MAX, 1 << 16);
+    set_option(M_MMAP_THRESHOLD, BIG as i32);
     range
 }
 
@@ -289,6 +298,15 @@ extern "C" fn malloc_trim(pad: usize) -> i32 {
         return 0;
     }
     next!(c"malloc_trim", fn(usize) -> i32, (pad))
+}
+
+/// What would make the heap shorter has no effect: memory that takes its place would not be served.
+#[unsafe(no_mangle)]
+extern "C" fn mallopt(what: i32, value: i32) -> i32 {
+    if arena::heap_end() != 0 && [M_TRIM_THRESHOLD, M_TOP_PAD].contains(&what) {
+        return 1;
+    }
+    set_option(what, value)
 }
 
 #[unsafe(no_mangle)]

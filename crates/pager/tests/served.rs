@@ -205,6 +205,11 @@ fn a_mapping_that_is_refused_takes_nothings_place() {
 }
 
 #[test]
+fn mutexes_that_the_kernel_takes_are_refused() {
+    processes_are_right("mutexes");
+}
+
+#[test]
 fn a_thread_maps_memory_under_a_lock_that_forks_take() {
     processes_are_right("handlers");
 }

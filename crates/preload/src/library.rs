@@ -3,9 +3,9 @@
 //!
 //! Everything begins with the first big allocation: small programs never notice. Only what libc's
 //! names are called for is taken; libc's own inner calls, and those of other address spaces, go to
-//! the kernel as ever. `maps` has the calls on ranges, `heap` those of `malloc`, `arena` the ranges,
-//! `settings` where the serving process is, `agent` the thread that drops pages,
-//! `forks` what libc calls around `fork`.
+//! the kernel as ever. `maps` has the calls on ranges, `heap` those of `malloc`, `mutexes` one of
+//! mutexes, `next` libc's own; `arena` the ranges, `settings` where the serving process is, `agent`
+//! the thread that drops pages, `forks` what libc calls around `fork`.
 #![no_std]
 
 #[path = "bits.rs"]
@@ -27,6 +27,10 @@ mod heap;
 mod lock;
 #[path = "library/maps.rs"]
 mod maps;
+#[path = "library/mutexes.rs"]
+mod mutexes;
+#[path = "library/next.rs"]
+mod next;
 #[path = "library/settings.rs"]
 mod settings;
 #[path = "library/sys.rs"]

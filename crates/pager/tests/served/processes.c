@@ -28,6 +28,17 @@ static void refused(void) {
     check(at, 32 * MIB, 1);
 }
 
+/* The kernel takes mutexes of this kind, and does not wait for their pages. */
+static void mutexes(void) {
+    pthread_mutexattr_t attributes;
+    CHECK(pthread_mutexattr_init(&attributes) == 0);
+    CHECK(pthread_mutexattr_setprotocol(&attributes, PTHREAD_PRIO_INHERIT) == ENOTSUP);
+    CHECK(pthread_mutexattr_setprotocol(&attributes, PTHREAD_PRIO_NONE) == 0);
+    pthread_mutex_t *in_a_block = malloc(8 * MIB);
+    CHECK(pthread_mutex_init(in_a_block, &attributes) == 0);
+    CHECK(pthread_mutex_lock(in_a_block) == 0 && pthread_mutex_unlock(in_a_block) == 0);
+}
+
 /* Waits for so long at most. */
 static int ended_soon(pid_t child) {
     int status;
@@ -227,7 +238,7 @@ int main(int count, char **arguments) {
         { "early fork", early_fork, 1 }, { "handlers", handlers, 1 }, { "loader", loader, 1 },
         { "locked", locked, 1 }, { "no root", no_root, 0 }, { "environment", environment, 0 },
         { "no agent", no_agent, 0 }, { "no agent first", no_agent_first, 0 },
-        { "refused", refused, 0 },
+        { "refused", refused, 0 }, { "mutexes", mutexes, 0 },
     };
     self = arguments[0];
     CHECK(count == 2);

@@ -5,10 +5,10 @@
 //! that one's, which gets its memory by `mmap`.
 
 use core::ops::Range;
-use core::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::arena::{self, BIG};
 use crate::maps::set_errno;
+use crate::next::{Next, next};
 use crate::wire::PAGE;
 use crate::{forks, sys};
 
@@ -19,50 +19,8 @@ const M_MMAP_MAX: i32 = -4;
 const M_ARENA_MAX: i32 = -8;
 
 unsafe extern "C" {
-    fn dlsym(handle: *mut u8, name: *const i8) -> usize;
     fn __libc_malloc(len: usize) -> *mut u8;
     fn __libc_free(at: *mut u8);
-}
-
-/// A function of the next library.
-struct Next {
-    name: &'static core::ffi::CStr,
-    at: AtomicUsize,
-}
-
-impl Next {
-    const fn new(name: &'static core::ffi::CStr) -> Self {
-        Self {
-            name,
-            at: AtomicUsize::new(0),
-        }
-    }
-
-    fn at(&self) -> usize {
-        const RTLD_NEXT: *mut u8 = usize::MAX as *mut u8;
-        let mut at = self.at.load(Ordering::Relaxed);
-        if at == 0 {
-            // SAFETY: the name ends with 0.
-            at = unsafe { dlsym(RTLD_NEXT, self.name.as_ptr()) };
-            if at == 0 {
-                sys::die();
-            }
-            self.at.store(at, Ordering::Relaxed);
-        }
-        at
-    }
-}
-
-macro_rules! next {
-    ($name:literal, fn($($kind:ty),*) -> $result:ty, ($($argument:expr),*)) => {{
-        static NEXT: Next = Next::new($name);
-        // SAFETY: the function of this name has this type.
-        unsafe {
-            core::mem::transmute::<usize, unsafe extern "C" fn($($kind),*) -> $result>(NEXT.at())(
-                $($argument),*
-            )
-        }
-    }};
 }
 
 /// Asks the loader for what is needed under the arena's lock.

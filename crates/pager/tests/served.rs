@@ -205,6 +205,11 @@ fn a_mapping_that_is_refused_takes_nothings_place() {
 }
 
 #[test]
+fn what_is_done_to_memory_does_not_stay_for_its_next_owner() {
+    processes_are_right("owners");
+}
+
+#[test]
 fn mutexes_that_the_kernel_takes_are_refused() {
     processes_are_right("mutexes");
 }

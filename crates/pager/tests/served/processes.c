@@ -28,6 +28,39 @@ static void refused(void) {
     check(at, 32 * MIB, 1);
 }
 
+/* Whether a range is left out of dumps of core. */
+static int is_hidden(char *at) {
+    char line[256];
+    unsigned long from, to;
+    int is_there = 0, is_hidden = -1;
+    FILE *maps = fopen("/proc/self/smaps", "r");
+    CHECK(maps);
+    while (fgets(line, sizeof line, maps)) {
+        if (sscanf(line, "%lx-%lx ", &from, &to) == 2)
+            is_there = from <= (unsigned long)at && (unsigned long)at < to;
+        else if (is_there && strncmp(line, "VmFlags:", 8) == 0)
+            is_hidden = strstr(line, " dd") != NULL;
+    }
+    fclose(maps);
+    return is_hidden;
+}
+
+/* What is done to memory does not stay on it for its next owner. */
+static void owners(void) {
+    char *at = map(8 * MIB);
+    CHECK(madvise(at, 8 * MIB, MADV_DONTDUMP) == 0 && is_hidden(at) == 1);
+    CHECK(munmap(at, 8 * MIB) == 0 && map(8 * MIB) == at && is_hidden(at) == 0);
+    int key = pkey_alloc(0, PKEY_DISABLE_ACCESS), access = PROT_READ | PROT_WRITE;
+    for (uint64_t round = 0; key >= 0 && round < 2; round++) {
+        CHECK(pkey_mprotect(at, 8 * MIB, access, key) == 0);
+        int flags = MAP_PRIVATE | MAP_ANONYMOUS;
+        if (round == 0) CHECK(munmap(at, 8 * MIB) == 0 && map(8 * MIB) == at);
+        else CHECK(mmap(at, 8 * MIB, access, flags | MAP_FIXED, -1, 0) == at);
+        fill(at, 8 * MIB, round);
+        check(at, 8 * MIB, round);
+    }
+}
+
 /* The kernel takes mutexes of this kind, and does not wait for their pages. */
 static void mutexes(void) {
     pthread_mutexattr_t attributes;
@@ -238,7 +271,7 @@ int main(int count, char **arguments) {
         { "early fork", early_fork, 1 }, { "handlers", handlers, 1 }, { "loader", loader, 1 },
         { "locked", locked, 1 }, { "no root", no_root, 0 }, { "environment", environment, 0 },
         { "no agent", no_agent, 0 }, { "no agent first", no_agent_first, 0 },
-        { "refused", refused, 0 }, { "mutexes", mutexes, 0 },
+        { "refused", refused, 0 }, { "mutexes", mutexes, 0 }, { "owners", owners, 0 },
     };
     self = arguments[0];
     CHECK(count == 2);

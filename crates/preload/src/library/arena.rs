@@ -259,7 +259,7 @@ impl Arena {
                 if at < end {
                     let (addr, len) = (self.address(at), (end - at) * PAGE);
                     self.clear_run(at..end);
-                    sys::mprotect(addr, len, sys::PROT_RW);
+                    sys::protect_as_new(addr, len, sys::PROT_RW);
                     self.lens[at..end].fill(0);
                     self.used.remove(at..end);
                 }

@@ -91,7 +91,7 @@ fn replace(
     let plain = sys::MAP_PRIVATE | sys::MAP_ANONYMOUS;
     let is_plain = flags & (plain | sys::MAP_SHARED_BITS) == plain;
     if is_plain && ours == range && arena.is_ours(ours.clone()) {
-        let result = sys::mprotect(ours.start, ours.len(), prot);
+        let result = sys::protect_as_new(ours.start, ours.len(), prot);
         if result < 0 {
             return told(result);
         }
@@ -304,7 +304,7 @@ fn place_at(
     }
     if target == range && arena.is_ours(target.clone()) {
         arena.clear(target);
-        sys::mprotect(to, len, sys::PROT_RW);
+        sys::protect_as_new(to, len, sys::PROT_RW);
         return Some(to);
     }
     if !target.is_empty() {
@@ -322,7 +322,7 @@ fn kernel_memory(at: usize, len: usize, flags: usize) -> Option<usize> {
 }
 
 fn move_bytes(source: Range<usize>, place: usize, len: usize, keep: bool) -> usize {
-    sys::mprotect(source.start, source.len(), sys::PROT_RW);
+    sys::protect_as_new(source.start, source.len(), sys::PROT_RW);
     let count = source.len().min(len);
     // SAFETY: the source is the program's, who gives it up; the place is new, and elsewhere.
     unsafe { core::ptr::copy_nonoverlapping(source.start as *const u8, place as *mut u8, count) };

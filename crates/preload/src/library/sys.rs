@@ -2,6 +2,7 @@
 //! a thread that libc does not know.
 
 use core::arch::{asm, global_asm};
+use core::sync::atomic::{AtomicBool, Ordering};
 
 pub const PROT_NONE: usize = 0;
 pub const PROT_RW: usize = 3;
@@ -87,7 +88,21 @@ pub fn mremap(addr: usize, old: usize, new: usize, flags: usize, to: usize) -> i
     call(SYS_MREMAP, &[addr, old, new, flags, to])
 }
 
-pub fn mprotect(addr: usize, len: usize, prot: usize) -> isize {
+/// Gives a range this protection, as a new mapping has it: without a key of the program's, and in
+/// dumps of core.
+pub fn protect_as_new(addr: usize, len: usize, prot: usize) -> isize {
+    const SYS_PKEY_MPROTECT: usize = 329;
+    const MADV_DODUMP: usize = 17;
+    static HAS_KEYS: AtomicBool = AtomicBool::new(true);
+    madvise(addr, len, MADV_DODUMP);
+    if HAS_KEYS.load(Ordering::Relaxed) {
+        let result = call(SYS_PKEY_MPROTECT, &[addr, len, prot, 0]);
+        if result >= 0 || result == -ENOMEM as isize {
+            return result;
+        }
+        // This machine has none.
+        HAS_KEYS.store(false, Ordering::Relaxed);
+    }
     call(SYS_MPROTECT, &[addr, len, prot])
 }
 

@@ -30,10 +30,8 @@ fn limit(below: u64) {
         rlim_max: below,
     };
     // SAFETY: `limit` is a valid rlimit.
-    assert_eq!(
-        unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) },
-        0
-    );
+    let limited = unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) };
+    assert_eq!(limited, 0);
 }
 
 #[test]

@@ -239,10 +239,8 @@ fn memory_on_a_machine_without_executable_memfds_is_taken_over() {
         .unwrap();
     let seals = libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
     // SAFETY: no pointers.
-    assert_eq!(
-        unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, seals) },
-        0
-    );
+    let sealed = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, seals) };
+    assert_eq!(sealed, 0);
     Region::inherit(fd, 8192, false).unwrap();
 }
 

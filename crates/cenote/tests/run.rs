@@ -152,6 +152,28 @@ fn a_volume_that_holds_data_is_not_given_to_a_program() {
     }
 }
 
+#[test]
+fn a_folder_that_the_library_cannot_be_loaded_from_is_refused() {
+    if is_skipped("a folder with a space", &[]) {
+        return;
+    }
+    // There is no cluster: this is found out before.
+    let folder = Folder::new();
+    for name in ["a b", "a:b"] {
+        let temporary = folder.path().join(name);
+        std::fs::create_dir(&temporary).expect("made");
+        let line = format!("run --dir {} --local 8M --size 64M -- true", folder.str());
+        let mut command = cenote();
+        command.args(words(&line)).env("TMPDIR", &temporary);
+        let output = command.output().expect("the binary runs");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(said.contains("set TMPDIR to a folder"), "{said}");
+        let left = std::fs::read_dir(&temporary).expect("a folder");
+        assert_eq!(left.count(), 0);
+    }
+}
+
 fn kill_two(folder: &Folder) {
     for host in ["h03", "h07"] {
         signal(folder.pid(host), "KILL");

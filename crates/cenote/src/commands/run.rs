@@ -4,9 +4,13 @@
 //! that has its memory served. See decision 122.
 
 use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
+use std::{io, ptr};
 
 use anyhow::{Context, Result};
 use cenote_cli::failure::Failure;
@@ -77,12 +81,11 @@ pub fn run(args: &Args) -> Result<u8> {
     check(args)?;
     // Before the first thread: threads inherit the mask.
     let forwarding = signals::Forwarding::begin()?;
-    let loaded = args.which.load()?;
-    let serving = Serving::open(&loaded, &args.volume, End::GiveBack)?;
     let folder = tempfile::Builder::new().prefix("cenote-run-").tempdir();
     let folder = folder.context("make a folder for the program's library")?;
-    let library = folder.path().join("libcenote_preload.so");
-    std::fs::write(&library, LIBRARY).context("write the program's library")?;
+    let library = write_library(folder.path())?;
+    let loaded = args.which.load()?;
+    let serving = Serving::open(&loaded, &args.volume, End::GiveBack)?;
     let socket = folder.path().join("socket");
     let handlers = args.handlers.unwrap_or_default();
     let keeper = Keeper::start(&serving.volume, &socket, args.local.bytes(), handlers)?;
@@ -123,6 +126,46 @@ fn check(args: &Args) -> Result<()> {
     limits::check_open_files("cenote run", open_files)?;
     cenote_pager::works()
         .map_err(|error| Failure::new(error.to_string(), "use cenote swap in its place"))?;
+    Ok(())
+}
+
+/// Writes the program's library to where the loader can load it. One that it cannot load it goes on
+/// without, and so would the program: with all of its memory on this machine.
+fn write_library(folder: &Path) -> Result<PathBuf> {
+    let refused = |why: &str, hint: &str| {
+        let what = format!(
+            "the program's library cannot be loaded from {}",
+            folder.display()
+        );
+        Failure::new(format!("{what}: {why}"), hint)
+    };
+    // The loader takes these for the end of a path.
+    if (folder.as_os_str().as_bytes().iter()).any(|byte| b" :".contains(byte)) {
+        let hint = "set TMPDIR to a folder without them";
+        return Err(refused("its path has spaces or colons", hint).into());
+    }
+    let library = folder.join("libcenote_preload.so");
+    std::fs::write(&library, LIBRARY).context("write the program's library")?;
+    let file = File::open(&library).context("open the program's library")?;
+    map_code(&file).map_err(|error| {
+        let hint = "set TMPDIR to a folder that is not mounted noexec";
+        refused(&error.to_string(), hint)
+    })?;
+    Ok(library)
+}
+
+/// Maps a library as the loader does.
+#[allow(unsafe_code, reason = "mappings have no safe wrapper in std")]
+fn map_code(library: &File) -> io::Result<()> {
+    let access = libc::PROT_READ | libc::PROT_EXEC;
+    let (len, fd) = (LIBRARY.len(), library.as_raw_fd());
+    // SAFETY: a new private mapping at an address that the kernel chooses touches nothing.
+    let at = unsafe { libc::mmap(ptr::null_mut(), len, access, libc::MAP_PRIVATE, fd, 0) };
+    if at == libc::MAP_FAILED {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the range was just mapped, and nobody else knows it.
+    unsafe { libc::munmap(at, len) };
     Ok(())
 }
 

@@ -175,8 +175,15 @@ impl Steering {
         self.owed = (view, present);
     }
 
-    /// Who is to have a place: the node of the plan if it is there, and rather one that was not tried.
-    fn pick(&self, spares: &[Process], home: Option<u32>, now: u64) -> Option<Process> {
+    /// Who is to have a place: rather one that was not tried, the node of the plan if it is there, and the one of the
+    /// least load.
+    fn pick<L: Ord>(
+        &self,
+        spares: &[Process],
+        home: Option<u32>,
+        now: u64,
+        load: impl Fn(Process) -> L,
+    ) -> Option<Process> {
         let tried = |process: &Process| {
             let mut all = self.tried.iter().enumerate();
             all.find(|(_, tried)| tried.process == *process)
@@ -186,7 +193,8 @@ impl Steering {
         let rank = |process: &&Process| {
             // Of those that were tried the one for whom that is longest ago.
             let since = tried(process).map_or(TRIED_MAX, |(at, _)| at);
-            (Reverse(since), Some(process.node) != home)
+            let is_home = Some(process.node) == home;
+            (Reverse(since), Reverse(is_home), load(**process))
         };
         spares.iter().filter(may_be).min_by_key(rank).copied()
     }
@@ -221,7 +229,8 @@ impl Steering {
                     GroupSlot::Data(index) => at.homes.get(index),
                     GroupSlot::Parity(slot) => at.homes.get(k + slot),
                 };
-                self.pick(spares, home.copied(), at.now)
+                let load = |process| at.load(process);
+                self.pick(spares, home.copied(), at.now, load)
             });
             match next {
                 None if at.leave == Leave::No => self.spread(member, view, missing, at),
@@ -266,6 +275,12 @@ impl Steering {
 
 /// What a decision rests on beside the member and its view.
 pub struct Situation<'a> {
+    /// Number of the group.
+    pub group: usize,
+    /// Nodes of the plan, whether they are there or not.
+    pub nodes: usize,
+    /// How many places a process has in all groups, as far as this node knows.
+    pub places: &'a dyn Fn(Process) -> usize,
     /// Who is there.
     pub membership: &'a Membership,
     /// Nodes of the plan, by slot of the group, data first.
@@ -278,6 +293,16 @@ pub struct Situation<'a> {
     pub now: u64,
     /// The same moment, by the detector's clock.
     pub instant: Instant,
+}
+
+impl Situation<'_> {
+    /// What speaks against one more place for a process: those that it has, and how far it is from the group in a
+    /// ring of all nodes. So groups that lack the same node at the same time take different ones.
+    fn load(&self, process: Process) -> (usize, usize) {
+        let (nodes, node) = (self.nodes.max(1), process.node as usize);
+        let distance = (node + nodes - self.group % nodes) % nodes;
+        ((self.places)(process), distance)
+    }
 }
 
 impl Steering {
@@ -327,6 +352,7 @@ impl Steering {
 
 #[cfg(test)]
 mod tests {
+    use super::super::detector::{Detector, Settings};
     use super::*;
     use cenote_kv::group::debts::Word;
     use cenote_kv::group::view::{Partition, Scheme};
@@ -391,12 +417,13 @@ mod tests {
     fn a_spare_that_came_to_no_place_is_tried_after_all_others() {
         let mut steering = Steering::default();
         let spares = [process(3), process(4), process(5)];
+        let equal = |_| 0;
         assert_eq!(
-            steering.pick(&spares, Some(4), 0),
+            steering.pick(&spares, Some(4), 0, equal),
             Some(process(4)),
             "of the plan"
         );
-        assert_eq!(steering.pick(&spares, None, 0), Some(process(3)));
+        assert_eq!(steering.pick(&spares, None, 0, equal), Some(process(3)));
         for hung in [4, 3] {
             let vacant = first()
                 .without(|dead| dead == process(2))
@@ -406,12 +433,12 @@ mod tests {
             let without = joining.without(|dead| dead == process(hung));
             steering.note_newcomers(&without.expect("it was in it"), 0);
         }
-        assert_eq!(steering.pick(&spares, Some(4), 0), Some(process(5)));
+        assert_eq!(steering.pick(&spares, Some(4), 0, equal), Some(process(5)));
         let soon = TRIED_PAUSE_NS - 1;
-        assert_eq!(steering.pick(&spares[..2], Some(3), soon), None);
+        assert_eq!(steering.pick(&spares[..2], Some(3), soon, equal), None);
         let later = TRIED_PAUSE_NS;
         assert_eq!(
-            steering.pick(&spares[..2], Some(3), later),
+            steering.pick(&spares[..2], Some(3), later, equal),
             Some(process(4)),
             "longest ago"
         );
@@ -423,9 +450,39 @@ mod tests {
         steering.note_newcomers(&joining, later);
         let without = joining.without(|dead| dead == process(4));
         steering.note_newcomers(&without.expect("it was in it"), later);
-        let at = |now| steering.pick(&spares[1..2], None, now);
+        let at = |now| steering.pick(&spares[1..2], None, now, equal);
         assert_eq!(at(3 * TRIED_PAUSE_NS - 1), None);
         assert_eq!(at(3 * TRIED_PAUSE_NS), Some(process(4)));
+    }
+
+    #[test]
+    fn places_that_one_node_had_go_to_those_that_have_the_fewest() {
+        let membership = Membership::new(process(0), Detector::new(Settings::default()));
+        let spares = [process(0), process(6), process(7)];
+        let picked = |group, places: &dyn Fn(Process) -> usize| {
+            let at = Situation {
+                group,
+                nodes: 10,
+                places,
+                membership: &membership,
+                homes: &[],
+                is_spare: true,
+                leave: Leave::No,
+                now: 0,
+                instant: Instant::now(),
+            };
+            let load = |process| at.load(process);
+            let picked = Steering::default().pick(&spares, Some(5), 0, load);
+            picked.expect("some are there").node
+        };
+        // Each group has another one next to it.
+        assert_eq!([1, 7, 8].map(|group| picked(group, &|_| 5)), [6, 7, 0]);
+        assert_eq!(picked(13, &|_| 5), 6, "more groups than nodes");
+        let but_for_the_last = |process: Process| 5 - usize::from(process.node == 7);
+        assert_eq!(
+            [1, 7, 8].map(|group| picked(group, &but_for_the_last)),
+            [7; 3]
+        );
     }
 
     #[test]

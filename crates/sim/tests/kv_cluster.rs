@@ -73,6 +73,16 @@ fn owners_are_spread_again_after_nodes_were_left_without_any() {
 }
 
 #[test]
+fn what_a_node_had_goes_to_many_nodes() {
+    for seed in 1..=SEEDS_ALONE {
+        assert_kept(&Options {
+            seed,
+            ..Options::many_nodes()
+        });
+    }
+}
+
+#[test]
 fn each_trouble_alone_is_survived() {
     let all: &'static [Trouble] = &Trouble::ALL;
     for only in all.chunks(1) {

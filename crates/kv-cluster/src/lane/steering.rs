@@ -1,6 +1,9 @@
 //! Asking for views, and refusing what must not be served, for each group of a lane.
 
+use std::cell::LazyCell;
 use std::time::Instant;
+
+use cenote_kv::group::process::Process;
 
 use super::super::NodeId;
 use super::super::config::NodeState;
@@ -73,8 +76,13 @@ impl Lane {
 
     pub(super) fn steer(&mut self, now: u64) {
         let instant = Instant::now();
+        let places = LazyCell::new(|| self.shared.places());
+        let places = |process: Process| places.get(&process.node).copied().unwrap_or(0);
         for seat in &mut self.seats {
             let situation = Situation {
+                group: seat.group,
+                nodes: self.config.nodes.len(),
+                places: &places,
                 membership: &self.membership,
                 homes: self.shared.homes(seat.group),
                 is_spare: self.shared.state() == NodeState::Up,

@@ -166,6 +166,17 @@ impl Shared {
         locked(&self.map).views[group] = Some(view);
     }
 
+    /// How many places each node has in all groups whose views are known.
+    pub(in super::super) fn places(&self) -> BTreeMap<u32, usize> {
+        let mut places = BTreeMap::new();
+        for view in locked(&self.map).views.iter().flatten() {
+            for process in view.processes() {
+                *places.entry(process.node).or_default() += 1;
+            }
+        }
+        places
+    }
+
     /// Where clients find a node; `None`: it is gone.
     pub(super) fn set_clients(&self, node: NodeId, address: Option<SocketAddr>) {
         let clients = &mut locked(&self.map).clients;

@@ -38,7 +38,7 @@ pub struct Options {
     pub k: usize,
     /// Parities.
     pub m: usize,
-    /// Groups, rotated over the nodes of the plan.
+    /// Groups, rotated over the nodes.
     pub groups: usize,
     /// Nodes beside those of the plan.
     pub spares: u32,
@@ -80,6 +80,19 @@ impl Options {
             spares: 0,
             troubles: 5,
             only: &Trouble::OF_MANY_GROUPS,
+            ..Self::default()
+        }
+    }
+
+    /// A cluster in which a node has slots of few of the groups, and nothing goes wrong but that one dies in the end.
+    #[must_use]
+    pub fn many_nodes() -> Self {
+        Self {
+            k: 3,
+            m: 2,
+            groups: 10,
+            spares: 5,
+            troubles: 0,
             ..Self::default()
         }
     }
@@ -212,6 +225,15 @@ fn settle(world: &mut World) {
     };
     if !world.until("another takes the place of who is killed", takes_over) {
         return;
+    }
+    // What one node had, many have: a node has memory for little more than its share.
+    let share = world.options.groups * (world.options.k + world.options.m);
+    let share = share.div_ceil(world.options.nodes() as usize);
+    if world.options.troubles == 0 && world.slots_max() > share + 1 {
+        let state = world.describe();
+        world.violate(format!(
+            "a node has more than {share} slots and one: {state}"
+        ));
     }
     read_all(world);
     judge(world);

@@ -57,9 +57,18 @@ pub(super) enum Fate {
     Replaced,
 }
 
+/// What a cluster is made of. Groups are rotated over its nodes.
+pub(super) struct Plan {
+    pub(super) shape: Shape,
+    pub(super) groups: usize,
+    pub(super) nodes: u32,
+}
+
 /// See the [module](self).
 pub(super) struct Node {
     pub(super) me: Process,
+    /// Of the cluster.
+    nodes: u32,
     registrar: Registrar,
     registration_lease: Arc<RegistrationLease>,
     keep_due: u64,
@@ -95,7 +104,7 @@ impl Node {
     pub(super) fn start(
         etcd: &RefCell<Etcd>,
         node: u32,
-        (shape, groups): (Shape, usize),
+        plan: &Plan,
         marks: [u64; 2],
         now: u64,
     ) -> Option<Self> {
@@ -103,7 +112,12 @@ impl Node {
             etcd,
             node: Some(node),
         };
-        let (document_keys, config) = (document_keys(), config(&shape, groups));
+        let (document_keys, config) = (document_keys(), config(plan));
+        let Plan {
+            shape,
+            groups,
+            nodes,
+        } = plan;
         let id = NodeId(node);
         store.read(&document_keys.config()).ok()??;
         // Microseconds, as a real one: two that start at once have the same.
@@ -126,27 +140,26 @@ impl Node {
             Arc::clone(&registration_lease),
         );
         registrar.turn(&store, now, true).ok()?;
-        let count = shape.k + shape.m;
-        let planned = u32::try_from(count).expect("few nodes");
-        // Groups are rotated over the nodes of the plan.
+        let slots = u32::try_from(shape.k + shape.m).expect("few slots");
         let homes = |group: usize| -> Vec<u32> {
             let first = u32::try_from(group).expect("few groups");
-            (0..planned).map(|slot| (first + slot) % planned).collect()
+            (0..slots).map(|slot| (first + slot) % nodes).collect()
         };
-        let plan = (0..groups).map(|group| homes(group).into_iter().map(NodeId).collect());
+        let plan = (0..*groups).map(|group| homes(group).into_iter().map(NodeId).collect());
         let seat = |group| Seat {
             steering: Steering::default(),
             member: Member::new(me, shape.clone()),
             refused: Refused::default(),
             homes: homes(group),
         };
-        let seats = (0..groups).map(seat).collect();
+        let seats = (0..*groups).map(seat).collect();
         let plan = plan.collect();
-        let names: Vec<(NodeId, String)> = (0..node.max(count as u32) + 1)
+        let names: Vec<(NodeId, String)> = (0..node.max(*nodes) + 1)
             .map(|node| (NodeId(node), name(node)))
             .collect();
         Some(Self {
             me,
+            nodes: *nodes,
             registrar,
             registration_lease,
             keep_due: now + RENEWAL_NS,
@@ -265,9 +278,17 @@ impl Node {
                 }
             }
         }
+        let mut places: BTreeMap<Process, usize> = BTreeMap::new();
+        let views = self.seats.iter().filter_map(|seat| seat.member.view());
+        for process in views.flat_map(View::processes) {
+            *places.entry(process).or_default() += 1;
+        }
         let seconds = u32::try_from(at.ns / 1_000_000_000).expect("a short time");
         for (group, seat) in self.seats.iter_mut().enumerate() {
             let situation = Situation {
+                group,
+                nodes: self.nodes as usize,
+                places: &|process| places.get(&process).copied().unwrap_or(0),
                 membership: &self.membership,
                 homes: &seat.homes,
                 is_spare: true,
@@ -363,10 +384,10 @@ fn name(node: u32) -> String {
     format!("n{node:02}")
 }
 
-pub(super) fn config(shape: &Shape, groups: usize) -> ClusterConfig {
-    let nodes = u32::try_from(shape.k + shape.m).expect("few nodes");
+pub(super) fn config(plan: &Plan) -> ClusterConfig {
+    let shape = &plan.shape;
     ClusterConfig {
-        groups,
+        groups: plan.groups,
         code: format!("{}+{}", shape.k, shape.m).parse().expect("a code"),
         scheme: Scheme::Coded,
         region_bytes: shape.region_bytes,
@@ -375,7 +396,7 @@ pub(super) fn config(shape: &Shape, groups: usize) -> ClusterConfig {
         link_traffic: WireProtection::default(),
         key: KeyFingerprint::UNKNOWN,
         service: shape.service,
-        nodes: (0..nodes).map(name).collect(),
+        nodes: (0..plan.nodes).map(name).collect(),
     }
 }
 

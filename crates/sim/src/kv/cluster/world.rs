@@ -17,7 +17,7 @@ use cenote_measure::random::Random;
 
 use super::client::Client;
 use super::etcd::{Etcd, Reached};
-use super::node::{Fate, Moment, Node, Packet, config, document_keys, moment};
+use super::node::{Fate, Moment, Node, Packet, Plan, config, document_keys, moment};
 use super::{Options, Report, Tally};
 
 /// Time of one step, in nanoseconds.
@@ -78,13 +78,21 @@ impl World {
             turn: 0,
             options: options.clone(),
         };
-        let config = config(&world.shape(), options.groups);
+        let config = config(&world.plan());
         world.etcd.borrow_mut().turn(START_NS);
         let founded = world
             .operator()
             .swap(&document_keys().config(), 0, &config.to_bytes(), None);
         founded.expect("it is up");
         world
+    }
+
+    fn plan(&self) -> Plan {
+        Plan {
+            shape: self.shape(),
+            groups: self.options.groups,
+            nodes: self.options.nodes(),
+        }
     }
 
     fn shape(&self) -> Shape {
@@ -147,13 +155,7 @@ impl World {
     /// Starts a process; nothing comes of it where etcd does not have it so.
     pub(super) fn start(&mut self, node: u32) -> Option<Handle> {
         let marks = [self.random.next(), self.random.next()];
-        let started = Node::start(
-            &self.etcd,
-            node,
-            (self.shape(), self.options.groups),
-            marks,
-            self.now,
-        )?;
+        let started = Node::start(&self.etcd, node, &self.plan(), marks, self.now)?;
         let me = started.me;
         self.last_handle += 1;
         self.nodes.insert(self.last_handle, started);
@@ -468,6 +470,17 @@ impl World {
             }
         }
         owned
+    }
+
+    /// The most slots that a node has.
+    pub(super) fn slots_max(&self) -> usize {
+        let mut slots: BTreeMap<u32, usize> = BTreeMap::new();
+        for view in (0..self.options.groups).filter_map(|group| self.view(group)) {
+            for process in view.processes() {
+                *slots.entry(process.node).or_default() += 1;
+            }
+        }
+        slots.values().max().copied().unwrap_or(0)
     }
 
     /// Whether no node owns two partitions more than another.

@@ -11,7 +11,7 @@ use std::time::Instant;
 use cenote_kv::group::debts::Awaited;
 use cenote_kv::group::member::Member;
 use cenote_kv::group::process::Process;
-use cenote_kv::group::progress::{GroupSlot, Leave};
+use cenote_kv::group::progress::{Decision, GroupSlot, Leave};
 use cenote_kv::group::view::View;
 
 use super::NodeId;
@@ -224,7 +224,7 @@ impl Steering {
         let next = if missing.dead.is_empty() {
             self.noticed = None;
             let k = view.partitions.len();
-            let next = member.propose(at.now, at.leave, |place| {
+            let next = member.propose(at.now, at.leave, at.decision, |place| {
                 let home = match place {
                     GroupSlot::Data(index) => at.homes.get(index),
                     GroupSlot::Parity(slot) => at.homes.get(k + slot),
@@ -289,6 +289,8 @@ pub struct Situation<'a> {
     pub is_spare: bool,
     /// Whether it gives its places up.
     pub leave: Leave,
+    /// When what it proposes is decided.
+    pub decision: Decision,
     /// Nanoseconds of the clock that leases use.
     pub now: u64,
     /// The same moment, by the detector's clock.
@@ -468,6 +470,7 @@ mod tests {
                 homes: &[],
                 is_spare: true,
                 leave: Leave::No,
+                decision: Decision::Soon,
                 now: 0,
                 instant: Instant::now(),
             };

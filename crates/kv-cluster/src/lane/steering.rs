@@ -4,6 +4,7 @@ use std::cell::LazyCell;
 use std::time::Instant;
 
 use cenote_kv::group::process::Process;
+use cenote_kv::group::progress::Decision;
 
 use super::super::NodeId;
 use super::super::config::NodeState;
@@ -76,6 +77,10 @@ impl Lane {
 
     pub(super) fn steer(&mut self, now: u64) {
         let instant = Instant::now();
+        let decision = match self.shared.registration_lease.is_fresh(now) {
+            true => Decision::Soon,
+            false => Decision::Late,
+        };
         let places = LazyCell::new(|| self.shared.places());
         let places = |process: Process| places.get(&process.node).copied().unwrap_or(0);
         for seat in &mut self.seats {
@@ -87,6 +92,7 @@ impl Lane {
                 homes: self.shared.homes(seat.group),
                 is_spare: self.shared.state() == NodeState::Up,
                 leave: self.shared.leave(),
+                decision,
                 now,
                 instant,
             };

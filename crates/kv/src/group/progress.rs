@@ -21,26 +21,43 @@ pub enum Leave {
     Soon,
 }
 
+/// When a view that is proposed is agreed on or refused.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Decision {
+    /// At once, as far as anybody knows.
+    Soon,
+    /// Nobody knows: those who agree on views were not heard of lately.
+    Late,
+}
+
 impl Member {
     /// The view that should follow, as far as this member knows. `spare` names a process outside of the
     /// group that is there for a place. Where the answer is a view, it is to be agreed on; if another one
     /// is agreed on instead, [`adopt`](Member::adopt) takes that up; if none, [`reopen`](Member::reopen).
+    ///
+    /// To be called only while nothing that was proposed waits for its decision. A view for which a partition is
+    /// closed until it is decided is proposed only where that is soon: what is to go can be served until then.
     pub fn propose(
         &mut self,
         now: u64,
         leave: Leave,
+        decision: Decision,
         spare: impl Fn(GroupSlot) -> Option<Process>,
     ) -> Option<View> {
         let view = self.view.clone()?;
-        self.propose_for_partitions(&view, now, &spare)
+        if decision == Decision::Late {
+            self.reopen();
+        }
+        self.propose_for_partitions(&view, now, decision, &spare)
             .or_else(|| self.propose_for_parities(&view, &spare))
-            .or_else(|| self.propose_to_leave(&view, now, leave, &spare))
+            .or_else(|| self.propose_to_leave(&view, now, (leave, decision), &spare))
     }
 
     fn propose_for_partitions(
         &mut self,
         view: &View,
         now: u64,
+        decision: Decision,
         spare: &impl Fn(GroupSlot) -> Option<Process>,
     ) -> Option<View> {
         for (index, owned) in &mut self.owners {
@@ -54,7 +71,7 @@ impl Member {
                 .filter(|handoff| handoff.place == GroupSlot::Data(*index));
             match view.partitions[*index] {
                 Partition::Recovering(slot)
-                    if !is_whole && view.is_stale(slot) && owned.lets_go() =>
+                    if !is_whole && view.is_stale(slot) && owned.lets_go(decision) =>
                 {
                     return view.with_given_up(*index);
                 }
@@ -64,14 +81,14 @@ impl Member {
                     }
                 }
                 Partition::Arriving { process, .. }
-                    if owned.owner.has_all(process) && owned.lets_go() =>
+                    if owned.owner.has_all(process) && owned.lets_go(decision) =>
                 {
                     return view.with_migrating(*index);
                 }
                 Partition::Home(_)
                     if handoff.is_some_and(|handoff| owned.owner.has_all(handoff.process))
                         && (view.exchange().is_none() || is_told(&self.parity))
-                        && owned.lets_go() =>
+                        && owned.lets_go(decision) =>
                 {
                     return view.with_succession();
                 }
@@ -121,7 +138,7 @@ impl Member {
         &mut self,
         view: &View,
         now: u64,
-        leave: Leave,
+        (leave, decision): (Leave, Decision),
         spare: &impl Fn(GroupSlot) -> Option<Process>,
     ) -> Option<View> {
         if leave == Leave::No || !view.has(self.me) {
@@ -144,7 +161,7 @@ impl Member {
         }
         let mut has_let_go = true;
         for owned in self.owners.values_mut() {
-            has_let_go &= owned.lets_go();
+            has_let_go &= owned.lets_go(decision);
         }
         has_let_go.then_some(released)
     }
@@ -184,7 +201,10 @@ fn is_told(parity: &Option<Parity>) -> bool {
 impl Owned {
     /// Takes no more operations, and once all are committed serves nothing at all until it is known
     /// who owns the partition next.
-    fn lets_go(&mut self) -> bool {
+    fn lets_go(&mut self, decision: Decision) -> bool {
+        if decision == Decision::Late {
+            return false;
+        }
         if is_injected(InjectedFault::HandOverUndrained) {
             return true;
         }

@@ -2,7 +2,7 @@
 //! again only where somebody says so.
 
 use cenote_kv::group::process::Process;
-use cenote_kv::group::progress::Leave;
+use cenote_kv::group::progress::{Decision, Leave};
 use cenote_kv::group::view::{Parity, Partition, View};
 
 use super::{Group, LEASE_IS_OVER_NS, UNITS_ARE_LATE_NS, process};
@@ -31,7 +31,8 @@ impl Group {
             let outside = self.members.keys().find(|process| !view.has(**process));
             let outside = outside.copied();
             let mut members = self.members.values_mut();
-            let next = members.find_map(|member| member.propose(now, Leave::No, |_| outside));
+            let next = members
+                .find_map(|member| member.propose(now, Leave::No, Decision::Soon, |_| outside));
             let Some(next) = next else { return };
             assert_eq!(next.number, view.number + 1);
             self.adopt(&next);

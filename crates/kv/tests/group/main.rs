@@ -19,7 +19,7 @@ use cenote_kv::group::member::{Member, Outgoing, Service, Shape};
 use cenote_kv::group::message::{MESSAGE_BYTES_MAX, Message, UNIT_BYTES};
 use cenote_kv::group::owner::{Change, Refusal};
 use cenote_kv::group::process::Process;
-use cenote_kv::group::progress::Leave;
+use cenote_kv::group::progress::{Decision, Leave};
 use cenote_kv::group::view::{GroupSlot, Parity, Partition, Scheme, View};
 use cenote_kv::group::wire::encode;
 use cenote_kv::memory::key_hash::{KeyHasher, place_hash};
@@ -179,14 +179,16 @@ impl Group {
     fn proposal(&mut self, node: u32) -> View {
         let now = self.now;
         let spare = |_| Some(process(4));
-        let view = self.member(node).propose(now, Leave::No, spare);
+        let member = self.member(node);
+        let view = member.propose(now, Leave::No, Decision::Soon, spare);
         view.expect("there is a next step")
     }
 
     /// What a member that leaves would have next.
     fn parting(&mut self, node: u32, spare: Option<Process>) -> Option<View> {
         let now = self.now;
-        self.member(node).propose(now, Leave::Whole, |_| spare)
+        let member = self.member(node);
+        member.propose(now, Leave::Whole, Decision::Soon, |_| spare)
     }
 
     fn audit(&mut self) {
@@ -373,6 +375,44 @@ fn an_owner_that_leaves_is_succeeded_with_all_values_and_nobody_waits() {
 }
 
 #[test]
+fn what_is_to_go_is_served_on_while_nobody_may_agree_on_it() {
+    let with_target = || {
+        let mut group = Group::new();
+        group.propose(0, 0, b"k", b"value");
+        group.settle();
+        group.start(4);
+        let view = group.parting(0, Some(process(4)));
+        group.adopt(&view.expect("there is a spare"));
+        group
+    };
+    let alone = || {
+        let mut group = Group::new();
+        group.propose(0, 0, b"k", b"value");
+        group.settle();
+        group
+    };
+    for mut group in [with_target(), alone()] {
+        let now = group.now;
+        let next = |group: &mut Group, decision| {
+            let member = group.member(0);
+            member.propose(now, Leave::Soon, decision, |_| None)
+        };
+        assert_eq!(next(&mut group, Decision::Late), None);
+        assert_eq!(group.read(0, 0, b"k").as_deref(), Some(&b"value"[..]));
+        // It has taken its last operation when those who agree are gone.
+        let xid = group.propose(0, 0, b"k", b"another");
+        assert_eq!(next(&mut group, Decision::Soon), None, "it is under way");
+        assert_eq!(next(&mut group, Decision::Late), None);
+        group.settle();
+        assert_eq!(group.propose(0, 0, b"k", b"the last"), xid + 1);
+        group.settle();
+        assert_eq!(group.read(0, 0, b"k").as_deref(), Some(&b"the last"[..]));
+        let view = next(&mut group, Decision::Soon).expect("nothing is under way");
+        assert_ne!(view.owner(0), Some(process(0)));
+    }
+}
+
+#[test]
 fn a_parity_that_leaves_stays_until_another_has_all() {
     let mut group = Group::new();
     for number in 0..20_u8 {
@@ -388,7 +428,9 @@ fn a_parity_that_leaves_stays_until_another_has_all() {
     group.propose(1, 1, b"k\x01", b"changed");
     group.settle();
     let now = group.now;
-    let view = group.member(4).propose(now, Leave::No, |_| None);
+    let view = group
+        .member(4)
+        .propose(now, Leave::No, Decision::Soon, |_| None);
     let view = view.expect("it was told all");
     assert_eq!(view.parities[1].process(), Some(process(4)));
     assert_eq!((view.is_whole(), view.has(process(3))), (true, false));
@@ -420,7 +462,9 @@ fn a_parity_that_leaves_stays_until_another_has_all() {
     );
     group.members.remove(&process(2));
     group.adopt(&view);
-    let view = group.member(6).propose(now, Leave::No, |_| None);
+    let view = group
+        .member(6)
+        .propose(now, Leave::No, Decision::Soon, |_| None);
     group.adopt(&view.expect("it was told all"));
     group.audit();
 }
@@ -455,7 +499,9 @@ fn without_a_spare_a_partition_is_served_on_at_once_by_a_parity() {
 
     // A second one waits for the first to be replaced, unless it ends soon.
     assert_eq!(group.parting(1, None), None);
-    let soon = group.member(1).propose(now, Leave::Soon, |_| None);
+    let soon = group
+        .member(1)
+        .propose(now, Leave::Soon, Decision::Soon, |_| None);
     assert_eq!(soon, None, "nobody is left who could recover both");
 }
 

@@ -6,7 +6,7 @@ use cenote_kv::group::Bound;
 use cenote_kv::group::member::{Member, Outgoing, Shape};
 use cenote_kv::group::message::{Message, UNIT_BYTES};
 use cenote_kv::group::process::Process;
-use cenote_kv::group::progress::Leave;
+use cenote_kv::group::progress::{Decision, Leave};
 use cenote_kv::group::view::View;
 use cenote_kv::injected_faults::{InjectedFault, is_injected};
 use cenote_kv::memory::key_hash::KeyHasher;
@@ -419,7 +419,7 @@ impl World {
             return self.begin_reset(spare);
         }
         let member = self.members.get_mut(&process).expect("it is one of them");
-        let mut next = member.propose(now, leave, |_| spare(()));
+        let mut next = member.propose(now, leave, Decision::Soon, |_| spare(()));
         if next.is_none()
             && !self.is_quiet
             && leave == Leave::No

@@ -12,7 +12,7 @@ use cenote_fabric::WireProtection;
 use cenote_kv::group::member::{Member, Shape};
 use cenote_kv::group::message::Message;
 use cenote_kv::group::process::Process;
-use cenote_kv::group::progress::Leave;
+use cenote_kv::group::progress::{Decision, Leave};
 use cenote_kv::group::view::View;
 use cenote_kv_cluster::NodeId;
 use cenote_kv_cluster::config::{
@@ -278,6 +278,10 @@ impl Node {
                 }
             }
         }
+        let decision = match self.registration_lease.is_fresh(at.ns) {
+            true => Decision::Soon,
+            false => Decision::Late,
+        };
         let mut places: BTreeMap<Process, usize> = BTreeMap::new();
         let views = self.seats.iter().filter_map(|seat| seat.member.view());
         for process in views.flat_map(View::processes) {
@@ -293,6 +297,7 @@ impl Node {
                 homes: &seat.homes,
                 is_spare: true,
                 leave: Leave::No,
+                decision,
                 now: at.ns,
                 instant: at.instant,
             };

@@ -238,11 +238,18 @@ impl Files {
         })
     }
 
-    /// Sets space aside, zeroes or frees a range, by the flags of `fallocate`.
+    /// Sets space aside, zeroes or frees a range, by the flags of `fallocate`; whether the file's mode
+    /// changed by it.
     ///
     /// # Errors
     /// `NoSpace` before anything is set aside or freed; `Unsupported` for flags that are not there.
-    pub fn allocate(&self, caller: &Caller, ino: Ino, range: (u64, u64), mode: i32) -> Result<()> {
+    pub fn allocate(
+        &self,
+        caller: &Caller,
+        ino: Ino,
+        range: (u64, u64),
+        mode: i32,
+    ) -> Result<bool> {
         let (keeps, punches) = (libc::FALLOC_FL_KEEP_SIZE, libc::FALLOC_FL_PUNCH_HOLE);
         let zeroes = libc::FALLOC_FL_ZERO_RANGE;
         let (offset, len) = range;
@@ -254,15 +261,20 @@ impl Files {
         let keeps_size = mode & keeps != 0;
         self.warm_inode(ino)?;
         self.warm_extents(ino, offset, end)?;
+        self.warm_attribute(ino, CAPABILITY)?;
+        let mut has_changed_mode = false;
         match mode & !keeps {
             0 => {}
             flags if flags == punches && keeps_size => {
                 return self.change(|| self.punch(caller, ino, offset, end));
             }
-            flags if flags == zeroes => self.change(|| self.punch(caller, ino, offset, end))?,
+            flags if flags == zeroes => {
+                has_changed_mode = self.change(|| self.punch(caller, ino, offset, end))?;
+            }
             _ => return Err(FsError::Unsupported),
         }
-        self.change(|| self.set_aside(caller, ino, (offset, end), keeps_size))
+        let set_aside = self.change(|| self.set_aside(caller, ino, (offset, end), keeps_size));
+        Ok(set_aside? || has_changed_mode)
     }
 
     fn set_aside(
@@ -271,7 +283,7 @@ impl Files {
         ino: Ino,
         (offset, end): (u64, u64),
         keeps_size: bool,
-    ) -> Result<()> {
+    ) -> Result<bool> {
         let (_range, size) = self.lock_to_end(ino, offset, end)?;
         let limit = self.row_bytes_max();
         let grows = end > size && !keeps_size;
@@ -293,14 +305,12 @@ impl Files {
             if grows {
                 inode.size = end;
             }
-            (inode.mtime, inode.ctime) = (caller.now, caller.now);
-            state.put_inode(ino, inode);
-            Ok(())
+            state.put_changed(caller, ino, inode)
         })
     }
 
-    /// Makes a range a hole.
-    fn punch(&self, caller: &Caller, ino: Ino, offset: u64, end: u64) -> Result<()> {
+    /// Makes a range a hole; whether the file's mode changed by it.
+    fn punch(&self, caller: &Caller, ino: Ino, offset: u64, end: u64) -> Result<bool> {
         let from = offset / BLOCK_BYTES * BLOCK_BYTES;
         let to = end.next_multiple_of(BLOCK_BYTES);
         let _range = self.ranges.lock(ino, from, to, Mode::Exclusive);
@@ -321,9 +331,7 @@ impl Files {
                 }
                 state.cut_out(ino, &mut inode, (whole_from, whole_to))?;
             }
-            (inode.mtime, inode.ctime) = (caller.now, caller.now);
-            state.put_inode(ino, inode);
-            Ok(())
+            state.put_changed(caller, ino, inode)
         })
     }
 
@@ -358,7 +366,8 @@ impl Files {
         }
     }
 
-    /// Copies bytes from one file to another, or to another place; returns how many.
+    /// Copies bytes from one file to another, or to another place; returns how many, and whether the
+    /// other's mode changed by it.
     ///
     /// # Errors
     /// As [`Files::read`] and [`Files::write`], before the first byte.
@@ -368,15 +377,18 @@ impl Files {
         (source, from): (Ino, u64),
         (target, to): (Ino, u64),
         len: u64,
-    ) -> Result<u64> {
+    ) -> Result<(u64, bool)> {
+        let how = Write {
+            drops_privileges: caller.drops_privileges(),
+            ..Write::default()
+        };
         let mut buffer = vec![0; COPY_BYTES.min(len) as usize];
-        let mut copied = 0;
+        let (mut copied, mut has_changed_mode) = (0, false);
         while copied < len {
             let wanted = (len - copied).min(COPY_BYTES) as usize;
             let part = &mut buffer[..wanted];
             let moved = self.read(source, from + copied, part).and_then(|got| {
-                let how = Write::default();
-                self.write(caller, target, to + copied, &part[..got], how)?;
+                has_changed_mode |= self.write(caller, target, to + copied, &part[..got], how)?;
                 Ok(got as u64)
             });
             match moved {
@@ -386,7 +398,7 @@ impl Files {
                 Err(_) => break,
             }
         }
-        Ok(copied)
+        Ok((copied, has_changed_mode))
     }
 }
 
@@ -450,6 +462,18 @@ impl State {
         if how.drops_privileges {
             inode.mode = without_privileges(inode.mode);
         }
+        self.drop_capabilities(ino)?;
+        self.put_inode(ino, inode);
+        Ok(inode.mode != mode)
+    }
+
+    /// Notes that the caller changed what a file has where; whether its mode changed by it.
+    fn put_changed(&mut self, caller: &Caller, ino: Ino, mut inode: Inode) -> Result<bool> {
+        let mode = inode.mode;
+        if caller.drops_privileges() {
+            inode.mode = without_privileges(mode);
+        }
+        (inode.mtime, inode.ctime) = (caller.now, caller.now);
         self.drop_capabilities(ino)?;
         self.put_inode(ino, inode);
         Ok(inode.mode != mode)

@@ -206,10 +206,8 @@ impl Kernel {
                     is_cached: flags & reply::WRITE_IS_CACHED != 0,
                     drops_privileges: flags & reply::WRITE_DROPS_PRIVILEGES != 0,
                 };
-                if files.write(&caller(request), ino, offset, data, how)? {
-                    // The kernel does not know that a write took rights away.
-                    (self.tell)(ino);
-                }
+                let has_changed_mode = files.write(&caller(request), ino, offset, data, how)?;
+                self.tell_of_mode(ino, has_changed_mode);
                 put(room, &reply::written(data.len() as u32))
             }
             Operation::Release { flags } => {
@@ -230,7 +228,12 @@ impl Kernel {
                 offset,
                 len_bytes,
                 mode,
-            } => done(files.allocate(&caller(request), ino, (offset, len_bytes), mode)),
+            } => {
+                let range = (offset, len_bytes);
+                let has_changed_mode = files.allocate(&caller(request), ino, range, mode)?;
+                self.tell_of_mode(ino, has_changed_mode);
+                Ok(0)
+            }
             Operation::Lseek { offset, whence } => {
                 let what = match whence.cast_signed() {
                     libc::SEEK_DATA => Seek::Data,
@@ -251,7 +254,8 @@ impl Kernel {
                 // So that one request does not take minutes; the caller asks for the rest.
                 let len = len_bytes.min(COPY_BYTES_MAX);
                 let (from, to) = ((ino, offset), (to_inode, to_offset));
-                let copied = files.copy(&caller(request), from, to, len)?;
+                let (copied, has_changed_mode) = files.copy(&caller(request), from, to, len)?;
+                self.tell_of_mode(to_inode, has_changed_mode);
                 put(room, &reply::written(copied as u32))
             }
             Operation::Destroy => Ok(0),
@@ -294,6 +298,13 @@ impl Kernel {
         Ok(entries.len_bytes())
     }
 
+    /// The kernel does not know that a change of bytes took rights away.
+    fn tell_of_mode(&self, ino: Ino, has_changed: bool) {
+        if has_changed {
+            (self.tell)(ino);
+        }
+    }
+
     fn statfs(&self) -> Statfs {
         let usage = self.files.usage();
         Statfs {
@@ -332,7 +343,7 @@ fn changed(set: &Setattr, caller: &Caller) -> Changed {
         mtime: set.mtime.map(|mtime| when(mtime, caller.now)),
         ctime: set.ctime.map(timestamp),
         // Whoever may set these bits keeps them when it cuts a file.
-        drops_privileges: is_chown || (set.size_bytes.is_some() && caller.uid != 0),
+        drops_privileges: is_chown || (set.size_bytes.is_some() && caller.drops_privileges()),
     }
 }
 

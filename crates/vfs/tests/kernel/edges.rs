@@ -394,6 +394,16 @@ fn permissions_owners_times_and_attributes() {
     shell(mounted.path(), "touch s; chmod 6777 s");
     shell(mounted.path(), &format!("{other} sh -c 'echo x >> s'"));
     assert_eq!(shell(mounted.path(), "stat -c %a s"), "777\n");
+    // And so does space that is set aside or freed, and a copy in here.
+    let copy = "python3 -c \"import os; os.setgroups([]); os.setgid(2000); os.setuid(2000); \
+                os.copy_file_range(os.open('s', 0), os.open('t', os.O_RDWR), 2)\"";
+    let set_aside = format!("{other} fallocate -l 4096 t");
+    let punch = format!("{other} fallocate -p -l 4096 t");
+    for change in [&*set_aside, &punch, copy] {
+        shell(mounted.path(), "echo yy > t; chmod 6777 t");
+        shell(mounted.path(), change);
+        assert_eq!(shell(mounted.path(), "stat -c %a t"), "777\n", "{change}");
+    }
     let script = "
 import os
 os.setxattr('a', 'user.k', b'v' * 1000)

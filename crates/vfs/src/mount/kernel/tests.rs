@@ -74,6 +74,36 @@ fn what_is_written_is_read_and_a_name_that_is_not_there_has_no_inode() {
 }
 
 #[test]
+fn space_and_bytes_that_a_user_changes_take_rights_away_too() {
+    const PUNCH: u32 = (libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE).cast_unsigned();
+    let (kernel, told) = kernel();
+    let source = made(&kernel, b"source\0", 0o600);
+    let write = bytes(16, source, &[0, 0, 0, 0, 5, 0, 0, 0, 0, 0], b"hello");
+    let mut room = [0; 4096];
+    assert_eq!(ask(&kernel, &write, &mut room), Answer::Bytes(8));
+    let fallocate = |ino, mode| bytes(43, ino, &[0, 0, 0, 0, 4096, 0, mode, 0], b"");
+    let copy = |ino: u64| {
+        let words = [0, 0, 0, 0, ino as u32, 0, 0, 0, 0, 0, 5, 0, 0, 0];
+        bytes(47, source, &words, b"")
+    };
+    for (name, change) in [
+        (
+            b"a\0",
+            &(|ino| fallocate(ino, 0)) as &dyn Fn(u64) -> Vec<u8>,
+        ),
+        (b"b\0", &|ino| fallocate(ino, PUNCH)),
+        (b"c\0", &copy),
+    ] {
+        let ino = made(&kernel, name, 0o6755);
+        let answer = ask(&kernel, &change(ino), &mut room);
+        assert!(matches!(answer, Answer::Bytes(_)), "{answer:?}");
+        let mode = kernel.files.inode(ino).expect("an inode").mode & 0o7777;
+        assert_eq!(mode, 0o755);
+        assert_eq!(std::mem::take(&mut *told.lock().unwrap()), [ino]);
+    }
+}
+
+#[test]
 fn a_read_that_is_longer_than_the_room_is_refused_and_not_cut() {
     let (kernel, _) = kernel();
     let ino = made(&kernel, b"f\0", 0o600);

@@ -3,6 +3,8 @@
 //! A volume is one ([`crate::volume::VolumeMedium`]); the other, [`model::ModelMedium`], keeps what
 //! was synced apart from what was not and can be cut at every step, for tests.
 
+#[cfg(test)]
+pub(crate) mod faulty;
 pub mod model;
 
 /// Bytes in a block, the unit of allocation; a page of the volume.

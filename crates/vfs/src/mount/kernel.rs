@@ -273,8 +273,7 @@ impl Kernel {
                 let found = attributes(entry.ino, &entry.inode);
                 !entries.add(&found, entry.offset, &entry.name)
             });
-        read?;
-        Ok(entries.len_bytes())
+        listed(&entries, read)
     }
 
     fn list_and_look_up(&self, ino: Ino, list: List, room: &mut [u8]) -> Reply {
@@ -294,8 +293,7 @@ impl Kernel {
                 }
                 is_full
             });
-        read?;
-        Ok(entries.len_bytes())
+        listed(&entries, read)
     }
 
     /// The kernel does not know that a change of bytes took rights away.
@@ -344,6 +342,15 @@ fn changed(set: &Setattr, caller: &Caller) -> Changed {
         ctime: set.ctime.map(timestamp),
         // Whoever may set these bits keeps them when it cuts a file.
         drops_privileges: is_chown || (set.size_bytes.is_some() && caller.drops_privileges()),
+    }
+}
+
+/// What was listed before an error, which the next request tells: the kernel hears of every entry that
+/// was looked up for it, and forgets it some day.
+fn listed(entries: &Entries<'_>, read: Result<(), FsError>) -> Reply {
+    match entries.len_bytes() {
+        0 => done(read),
+        len => Ok(len),
     }
 }
 

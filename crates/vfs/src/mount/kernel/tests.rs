@@ -1,18 +1,25 @@
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::*;
 use crate::Timestamp;
+use crate::database::cache;
+use crate::medium::faulty::{Access, Faulty};
 use crate::medium::model::ModelMedium;
+use crate::medium::{Medium, MediumError};
 use crate::records::ROOT;
 
 /// A kernel over an empty file system, and what it was told of.
 fn kernel() -> (Kernel, Arc<Mutex<Vec<Ino>>>) {
+    kernel_over(Arc::new(ModelMedium::new(16 << 20)))
+}
+
+fn kernel_over(medium: Arc<dyn Medium>) -> (Kernel, Arc<Mutex<Vec<Ino>>>) {
     let caller = Caller {
         uid: 1000,
         gid: 1000,
         now: Timestamp::default(),
     };
-    let medium = Arc::new(ModelMedium::new(16 << 20));
     let files = Files::open(medium, caller).expect("a file system");
     let told = Arc::new(Mutex::new(Vec::new()));
     let tell = Arc::clone(&told);
@@ -210,6 +217,74 @@ fn entries_that_have_no_room_come_with_the_next_request() {
         }
         assert_eq!(names, [".", "..", "a", "b", "c", "d"], "{opcode}");
     }
+}
+
+/// Inodes that a reply to READDIRPLUS tells of, but for `.` and `..`.
+fn looked_up(reply: &[u8]) -> Vec<Ino> {
+    let (mut at, mut inodes) = (0, Vec::new());
+    while at < reply.len() {
+        let name_len = word(reply, at + 128 + 16) as u32 as usize;
+        if !reply[at + 128 + 24..][..name_len].starts_with(b".") {
+            inodes.push(word(reply, at));
+        }
+        at += 128 + (24 + name_len).next_multiple_of(8);
+    }
+    inodes
+}
+
+#[test]
+fn a_listing_that_fails_half_way_leaves_no_file_that_nobody_can_forget() {
+    const FILES: usize = 200;
+    cache::turn_off();
+    let medium = Arc::new(Faulty::new(16 << 20));
+    let (kernel, _) = kernel_over(medium.clone());
+    let names: Vec<_> = (0..FILES).map(|file| format!("f{file:03}\0")).collect();
+    let mut forgets: Vec<Ino> = names
+        .iter()
+        .map(|name| made(&kernel, name.as_bytes(), 0o600))
+        .collect();
+    let inodes = forgets.clone();
+    kernel.files.commit().expect("a commit");
+    let mut room = vec![0; 64 << 10];
+    let mut list = || {
+        let request = bytes(44, ROOT, &[0, 0, 0, 0, 64 << 10, 0, 0, 0, 0, 0], b"");
+        match ask(&kernel, &request, &mut room) {
+            Answer::Bytes(len) => Ok(looked_up(&room[..len])),
+            other => Err(other),
+        }
+    };
+    let read_count = Arc::new(AtomicU64::new(0));
+    let reads = Arc::clone(&read_count);
+    medium.refuse(move |access| {
+        let is_read = access == Access::Read;
+        reads.fetch_add(u64::from(is_read), Ordering::Relaxed);
+        None
+    });
+    let all = list().expect("a listing");
+    assert_eq!(all.len(), FILES);
+    forgets.extend(all);
+    // The last of these reads is one of the second part of the names.
+    let left = read_count;
+    medium.refuse(move |access| {
+        let is_last = access == Access::Read && left.fetch_sub(1, Ordering::Relaxed) == 1;
+        is_last.then_some(MediumError::Io)
+    });
+    let half = list().expect("what was read before");
+    assert!((1..FILES).contains(&half.len()), "{}", half.len());
+    forgets.extend(half);
+
+    medium.refuse(|_| None);
+    kernel.files.commit().expect("it is opened again");
+    for name in &names {
+        let unlink = bytes(10, ROOT, &[], name.as_bytes());
+        assert_eq!(ask(&kernel, &unlink, &mut room), Answer::Bytes(0));
+    }
+    for ino in forgets {
+        let forget = bytes(2, ino, &[1, 0], b"");
+        assert_eq!(ask(&kernel, &forget, &mut room), Answer::Nothing);
+    }
+    let is_gone = |ino: &Ino| kernel.files.inode(*ino) == Err(FsError::NotFound);
+    assert!(inodes.iter().all(is_gone));
 }
 
 /// Names of a reply to READDIR, each with where the listing goes on after it.

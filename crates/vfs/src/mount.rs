@@ -123,7 +123,8 @@ impl Mount {
             return Ok(());
         };
         let unmounted = match session.is_finished() {
-            true => Ok(()),
+            // Its connection has ended; that does not unmount it.
+            true => self.place.take_away_dead(),
             false => self.unmount(),
         };
         let patience = Instant::now() + LAST_USERS;

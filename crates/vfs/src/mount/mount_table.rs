@@ -75,13 +75,17 @@ impl Mounted {
         &self.path
     }
 
-    pub(super) fn device(&self) -> &[u8] {
-        &self.device
-    }
-
-    /// Whether all of a device is shown there.
-    pub(super) fn is_whole_of(&self, device: &[u8]) -> bool {
-        self.device == device && self.root == b"/"
+    /// This mount in a later list, wherever it is then; else a view of all of it, which somebody else made.
+    pub(super) fn among<'a>(&self, all: &'a [Self]) -> Option<&'a Self> {
+        // The kernel gives the numbers of a device and of a mount again: to others' file systems, too.
+        let is_view = |mounted: &&Self| {
+            mounted.device == self.device
+                && mounted.source == self.source
+                && mounted.root == b"/"
+                && mounted.is_ours()
+        };
+        let same = all.iter().find(|m| m.id == self.id && is_view(m));
+        same.or_else(|| all.iter().find(is_view))
     }
 
     pub(super) fn is_ours(&self) -> bool {
@@ -239,6 +243,27 @@ nonsense";
             .collect();
         let expected = [(30, "/mnt/a b"), (38, "/mnt/root"), (36, "/mnt/twice")];
         assert_eq!(shown, expected.map(|(id, path)| (id, Path::new(path))));
+    }
+
+    #[test]
+    fn a_mount_is_found_where_it_is_now_and_no_other_that_has_its_numbers() {
+        let all = |lines: &str| Mounted::all_in(lines.as_bytes());
+        let known = &all("30 22 0:40 / /mnt/a rw - fuse.cenote cenote:v0 rw")[0];
+        let view = "29 22 0:40 / /mnt/view rw - fuse.cenote cenote:v0 rw";
+        let part = "28 22 0:40 /part /mnt/part rw - fuse.cenote cenote:v0 rw";
+        let moved = "30 22 0:40 / /mnt/renamed/a rw - fuse.cenote cenote:v0 rw";
+        let others = "30 22 0:40 / /mnt/a rw - ext4 /dev/vdb rw\n\
+                      30 22 0:40 / /mnt/a rw - fuse.sshfs host: rw\n\
+                      30 22 0:40 / /mnt/a rw - fuse.cenote cenote:v1 rw";
+        for (listed, path) in [
+            (format!("{part}\n{view}\n{moved}"), Some("/mnt/renamed/a")),
+            (format!("{part}\n{view}\n{others}"), Some("/mnt/view")),
+            (format!("{part}\n{others}"), None),
+        ] {
+            let all = all(&listed);
+            let found = known.among(&all).map(Mounted::path);
+            assert_eq!(found, path.map(Path::new), "{listed}");
+        }
     }
 
     #[test]

@@ -105,7 +105,7 @@ fn is_ours(path: &Path) -> bool {
 pub(super) struct MountRecord {
     path: PathBuf,
     /// `None` where the system does not tell.
-    device: Option<Vec<u8>>,
+    mounted: Option<Mounted>,
 }
 
 impl MountRecord {
@@ -113,24 +113,33 @@ impl MountRecord {
     pub(super) fn new(path: PathBuf) -> Self {
         let all = Mounted::all();
         let here = |mounted: &&Mounted| mounted.path() == path && mounted.is_ours();
-        let device = all.iter().rev().find(here);
-        Self {
-            device: device.map(|mounted| mounted.device().to_owned()),
-            path,
-        }
+        let mounted = all.iter().rev().find(here).cloned();
+        Self { path, mounted }
     }
 
     /// Where it is now; `None` when it is mounted nowhere any more.
     pub(super) fn now(&self) -> Option<PathBuf> {
         let all = Mounted::all();
-        let Some(device) = self.device.as_ref().filter(|_| !all.is_empty()) else {
+        let Some(mounted) = self.mounted.as_ref().filter(|_| !all.is_empty()) else {
             return Some(self.path.clone());
         };
-        let ours: Vec<_> = all.iter().filter(|m| m.is_whole_of(device)).collect();
-        let stayed = ours.iter().find(|mounted| mounted.path() == self.path);
-        // Others are further views of it, which somebody else made.
-        let found = stayed.or(ours.first())?;
-        Some(found.path().to_owned())
+        Some(mounted.among(&all)?.path().to_owned())
+    }
+
+    /// Takes it away where it is left though its connection has ended, as after `umount -f` of files in
+    /// use. The kernel gives its numbers to others once it is gone: what answers is another's.
+    ///
+    /// # Errors
+    /// It is there still.
+    pub(super) fn take_away_dead(&self) -> io::Result<()> {
+        let all = Mounted::all();
+        let Some(left) = self.mounted.as_ref().and_then(|known| known.among(&all)) else {
+            return Ok(());
+        };
+        match mount_table::look(left.path()) {
+            Err(error) if mount_table::is_dead(&error) => left.take_away_if_dead(),
+            _ => Ok(()),
+        }
     }
 }
 

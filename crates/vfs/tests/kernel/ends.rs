@@ -104,6 +104,23 @@ fn an_aborted_connection_ends_every_thread_that_serves_it() {
 }
 
 #[test]
+fn an_aborted_mount_that_is_in_use_is_gone_once_it_has_ended() {
+    let Some(mut mounted) = super::mounted(16 << 20) else {
+        return;
+    };
+    written(&mounted);
+    let open = File::open(mounted.at("file")).expect("a file");
+    let line = format!("umount -f {}", mounted.path().display());
+    sh(Path::new("/"), &line);
+    wait_until("end of the mount", || mounted.order("ended") == "true");
+    assert_eq!(errno(mounted.path()), Some(libc::ENOTCONN), "left there");
+    assert_eq!(mounted.order("end"), "clean");
+    let left = fs::read_dir(mounted.path()).expect("a folder");
+    assert_eq!(left.count(), 0);
+    drop(open);
+}
+
+#[test]
 fn a_server_that_is_killed_fails_who_waits() {
     let Some(mut mounted) = super::mounted(16 << 20) else {
         return;

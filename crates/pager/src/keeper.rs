@@ -15,7 +15,7 @@ mod space;
 mod store;
 mod strangers;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::fs::File;
 use std::io;
@@ -140,6 +140,7 @@ impl Keeper {
                 next_hearing: Duration::ZERO,
                 next_accept: Duration::ZERO,
                 spaces: BTreeMap::new(),
+                ready: None,
                 store: Store::new(volume.worker()?, Arc::clone(&slots), spaces_max),
                 next_look: Duration::ZERO,
                 next: Next::Nothing,
@@ -213,6 +214,8 @@ struct Work {
     /// When others are let in again, after the system refused one.
     next_accept: Duration,
     spaces: BTreeMap<u32, Space>,
+    /// Those of which it was told while it slept that there is something to be heard.
+    ready: Option<BTreeSet<u32>>,
     store: Store,
     next_look: Duration,
     /// What has to follow its last look.
@@ -240,8 +243,12 @@ impl Work {
 
     fn turn(&mut self) -> bool {
         let mut is_busy = self.welcome();
-        for space in self.spaces.values_mut() {
-            is_busy |= space.turn(&mut self.store);
+        let ready = self.ready();
+        let now = self.store.now();
+        for (id, space) in &mut self.spaces {
+            if now >= self.next_look || ready.contains(id) || space.is_due(now) {
+                is_busy |= space.turn(&mut self.store);
+            }
         }
         is_busy |= self.take_ends();
         self.adopt();
@@ -249,6 +256,40 @@ impl Work {
             self.look();
         }
         is_busy
+    }
+
+    /// The address spaces that may have something to say. Each turn of one asks the kernel for its
+    /// faults and for its agent's words: of many that are idle this is told by one call.
+    fn ready(&mut self) -> BTreeSet<u32> {
+        if let Some(ready) = self.ready.take() {
+            return ready;
+        }
+        let all = || self.spaces.keys().copied().collect();
+        if self.spaces.len() <= 1 {
+            return all();
+        }
+        let (ids, mut fds): (Vec<_>, Vec<_>) = self.waits().into_iter().unzip();
+        // SAFETY: `fds` is a live array of its length.
+        let told = unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, 0) };
+        if told < 0 {
+            return all();
+        }
+        ready_of(&ids, &fds)
+    }
+
+    /// What to wait for to hear of each address space.
+    fn waits(&self) -> Vec<(u32, libc::pollfd)> {
+        let mut waits = Vec::with_capacity(2 * self.spaces.len());
+        for (id, space) in &self.spaces {
+            // What the others say may be said for long. They are looked at now and then.
+            if !(space.is_given_up() || space.is_short()) {
+                waits.push((*id, wait(space.uffd())));
+            }
+            if space.is_bounded() {
+                waits.extend(space.agent().map(|agent| (*id, wait(agent))));
+            }
+        }
+        waits
     }
 
     fn take_ends(&mut self) -> bool {
@@ -467,11 +508,6 @@ impl Work {
     /// Sleeps until something happens.
     fn sleep(&mut self) {
         let bell = &self.peers.bells[self.index];
-        let wait = |fd: RawFd| libc::pollfd {
-            fd,
-            events: libc::POLLIN,
-            revents: 0,
-        };
         let (worker, listener) = (self.store.worker.fd(), self.listener.as_raw_fd());
         let mut fds = vec![wait(bell.fd()), wait(worker)];
         let now = self.store.now();
@@ -495,15 +531,11 @@ impl Work {
             if space.is_told() {
                 return;
             }
-            // What the others say may be said for long. They are looked at now and then.
-            if !(space.is_given_up() || space.is_short()) {
-                fds.push(wait(space.uffd()));
-            }
-            if space.is_bounded() {
-                fds.extend(space.agent().map(wait));
-            }
             deadline = deadline.into_iter().chain(space.deadline()).min();
         }
+        let first = fds.len();
+        let (ids, waits): (Vec<_>, Vec<_>) = self.waits().into_iter().unzip();
+        fds.extend(waits);
         // Rounded up, so that a deadline below a millisecond does not spin.
         let timeout_ms = deadline.map_or(-1, |left| {
             left.as_nanos().div_ceil(1_000_000).min(1 << 30) as libc::c_int
@@ -513,9 +545,25 @@ impl Work {
         if fds[0].revents != 0 {
             bell.clear();
         }
+        self.ready = Some(ready_of(&ids, &fds[first..]));
         // Whoever spoke is listened to.
         self.next_hearing = Duration::ZERO;
     }
+}
+
+fn wait(fd: RawFd) -> libc::pollfd {
+    libc::pollfd {
+        fd,
+        events: libc::POLLIN,
+        revents: 0,
+    }
+}
+
+/// Whose descriptors, in the same order, are ready.
+fn ready_of(ids: &[u32], fds: &[libc::pollfd]) -> BTreeSet<u32> {
+    let all = ids.iter().zip(fds);
+    let ready = all.filter(|(_, fd)| fd.revents != 0);
+    ready.map(|(id, _)| *id).collect()
 }
 
 /// What a connection says, if it says something: its end, or words that may be a hello.

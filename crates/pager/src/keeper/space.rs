@@ -231,6 +231,16 @@ impl Space {
         is_ready && !(self.kernel.faults.is_empty() && self.kernel.forked.is_empty())
     }
 
+    /// Whether it has something to do though its descriptors say nothing.
+    pub fn is_due(&self, now: Duration) -> bool {
+        let is_held_up = self.put_off.is_some() || self.is_given_up || self.is_short();
+        let has_lost_agent = self.agent.is_none() && !self.leaving.is_empty();
+        let is_late = self
+            .deadline()
+            .is_some_and(|left| now >= self.looked_at + left);
+        is_held_up || has_lost_agent || is_late || self.is_told() || self.request.is_some()
+    }
+
     /// Goes on. Whether anything happened.
     pub fn turn(&mut self, store: &mut Store) -> bool {
         if self.is_dead {

@@ -496,6 +496,7 @@ fn a_program_that_forks_for_long_holds_up_nobody_and_loses_nothing() {
     let Some(mut program) = Program::begin() else {
         return;
     };
+    assert!(!program.space.is_due(program.store.now()));
     for page in 1..=12 {
         program.touch(page, Some(u64::from(page)));
     }
@@ -526,6 +527,8 @@ fn a_program_that_forks_for_long_holds_up_nobody_and_loses_nothing() {
         let is_late = waiting.join().expect("the thread ends");
         assert!(!is_late, "the handler waited for the program");
         assert!(program.space.is_awaited() && !program.space.is_told());
+        // Its descriptors say nothing, and it has its turn all the same.
+        assert!(program.space.is_due(program.store.now()));
         assert_eq!(program.space.deadline(), Some(AGAIN_AFTER));
         forks.store(false, Ordering::SeqCst);
         while !threads.iter().all(thread::JoinHandle::is_finished) {

@@ -25,6 +25,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use cenote_cli::failure::Failure;
+use cenote_cli::stderr;
 use cenote_fabric::{Address, ClusterKey, HostPort, WireProtection};
 use cenote_pool::Cluster;
 
@@ -285,10 +286,10 @@ fn warn_of_names(file: &Path, places: &[(usize, HostPort)]) {
     let hosts: Vec<HostPort> = places.iter().map(|(_, host)| host.clone()).collect();
     for (index, error) in cenote_fabric::unresolved(&hosts, NAMES_LIMIT) {
         let ((line, _), host) = (&places[index], &hosts[index]);
-        eprintln!(
+        stderr::say(format_args!(
             "warning: {}: line {line}: {host} is unreachable: cannot resolve its name: {error}",
             file.display()
-        );
+        ));
     }
 }
 

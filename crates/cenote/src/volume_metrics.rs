@@ -5,6 +5,7 @@ use std::sync::{Arc, Weak};
 
 use anyhow::Result;
 use cenote_block::nbd::{Server, Stats};
+use cenote_cli::stderr;
 use cenote_fabric::HostPort;
 use cenote_volume::{
     BackingStatus, Health, HostState, JournalStatus, PAGE_BYTES, Reputation, Volume, VolumeStatus,
@@ -40,7 +41,7 @@ impl VolumeMetrics {
         registry.register_collector(Box::new(self.clone()));
         let unready = Box::new(move || self.unready());
         let bound = metrics::serve(at, allow_remote, registry, unready)?;
-        eprintln!("metrics at http://{bound}/metrics");
+        stderr::say(format_args!("metrics at http://{bound}/metrics"));
         Ok(())
     }
 

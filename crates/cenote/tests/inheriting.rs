@@ -270,6 +270,21 @@ fn a_program_that_replaces_itself_keeps_what_clients_hold() {
 }
 
 #[test]
+fn an_upgrade_of_a_host_whose_stderr_nobody_reads_keeps_what_clients_hold() {
+    let folder = Folder::new();
+    let key = key_in(&folder);
+    let mut command = host_of(&folder, "tcp:127.0.0.1:0");
+    command.args(["--metrics", "127.0.0.1:0"]);
+    let (mut host, address) = start(command.stderr(Stdio::piped()));
+    let mut client = Client::connect(&key, &address, 1);
+    let before = lend(&mut client);
+    drop(host.0.stderr.take());
+    signal(host.0.id(), "HUP");
+    wait_closed(&mut client);
+    expect_inherited(&mut Client::connect(&key, &address, 1), &before);
+}
+
+#[test]
 fn an_upgrade_on_a_changed_machine_or_file_keeps_what_clients_hold() {
     let folder = Folder::new();
     let key = key_in(&folder);

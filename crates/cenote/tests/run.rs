@@ -278,6 +278,26 @@ fn small_blocks_are_served_whatever_the_size() {
 }
 
 #[test]
+fn figures_that_nobody_reads_do_not_change_its_end() {
+    if is_skipped("a shell", &["sh"]) {
+        return;
+    }
+    let folder = cluster("16M");
+    let temporary = tempfile::tempdir().expect("a temporary folder");
+    let (reader, writer) = std::io::pipe().expect("a pipe");
+    drop(reader);
+    let line = format!("run --dir {} --local 8M --size 64M --verbose", folder.str());
+    let mut command = cenote();
+    command
+        .args(words(&line))
+        .args(["--", "sh", "-c", "exit 7"]);
+    command.env("TMPDIR", temporary.path()).stderr(writer);
+    assert_eq!(command.status().expect("the binary runs").code(), Some(7));
+    let left = std::fs::read_dir(temporary.path()).expect("a folder");
+    assert_eq!(left.count(), 0, "the program's library is removed");
+}
+
+#[test]
 fn its_end_is_the_programs_and_signals_are_too() {
     if is_skipped("a shell", &["sh"]) {
         return;

@@ -2,14 +2,14 @@
 //! more, and when one of its threads panics.
 
 use std::any::Any;
-use std::io::{self, Write as _};
+use std::io;
 use std::panic::{self, PanicHookInfo};
 use std::process::ExitCode;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::signals;
+use crate::{signals, stderr};
 
 /// What a command is to the machine.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -53,9 +53,7 @@ fn end_as_one(panic: &PanicHookInfo<'_>) -> ! {
     let name = thread.name().unwrap_or("without a name");
     let place = panic.location().map(ToString::to_string);
     let place = place.unwrap_or_default();
-    let line = format!("thread {name} panicked at {place}: exiting\n");
-    // There is nowhere left to say that nobody heard it; and `eprintln` would panic.
-    drop(io::stderr().write_all(line.as_bytes()));
+    stderr::say(format_args!("thread {name} panicked at {place}: exiting"));
     std::process::abort();
 }
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use cenote_cli::failure::{DONE, Failure, NOT_WHOLE};
-use cenote_cli::{progress, signals};
+use cenote_cli::{progress, signals, stderr};
 use cenote_volume::{Health, Left, VolumeStatus};
 
 use crate::place::Which;
@@ -55,7 +55,9 @@ pub fn attach(which: &Which, name: &str, limit: Duration, hold: bool, json: bool
     let is_whole = status.health == Health::Healthy && status.torn_pages == 0;
     print(name, left.slabs, left.owners + 1, &status, is_whole, json)?;
     if hold {
-        eprintln!("holding volume {name} until SIGTERM or SIGINT");
+        stderr::say(format_args!(
+            "holding volume {name} until SIGTERM or SIGINT"
+        ));
         // Nothing is ever sent: this ends when a signal drops the other end.
         assert!(told.recv().is_err(), "the channel carries its end only");
     }
@@ -142,10 +144,10 @@ fn give_back(which: &Which, volumes: &Volumes, owner: &Arc<Owner>) -> String {
         Err(damaged) => Err(damaged),
     };
     given_back.unwrap_or_else(|error| {
-        eprintln!(
+        stderr::say(format_args!(
             "warning: {error:#}; hosts keep their slabs of volume {name} for a day or until they \
              need the memory"
-        );
+        ));
         "some slabs could not be returned".to_owned()
     })
 }

@@ -18,7 +18,7 @@ use std::sync::{Arc, OnceLock};
 
 use anyhow::{Context, Result};
 use cenote_cli::failure::{DONE, FAILED};
-use cenote_cli::signals;
+use cenote_cli::{signals, stderr};
 use cenote_fabric::{Address, ClusterKey, Waker};
 use cenote_host::{Daemon, End, Inheritance};
 use prometheus_client::registry::Registry;
@@ -225,7 +225,7 @@ fn serve_metrics(settings: &Settings, key: ClusterKey, address: &Address) -> Res
     registry.register_collector(Box::new(host.clone()));
     let unready = Box::new(move || host.unready());
     let bound = crate::metrics::serve(at, settings.allow_remote, registry, unready)?;
-    eprintln!("metrics at http://{bound}/metrics");
+    stderr::say(format_args!("metrics at http://{bound}/metrics"));
     Ok(())
 }
 

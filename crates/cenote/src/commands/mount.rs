@@ -8,8 +8,8 @@ use std::sync::{Arc, mpsc};
 
 use anyhow::{Context, Result};
 use cenote_cli::failure::{DONE, Failure};
-use cenote_cli::signals;
 use cenote_cli::size::Size;
+use cenote_cli::{signals, stderr};
 use cenote_fabric::HostPort;
 use cenote_vfs::label::SIZE_BYTES_MIN;
 use cenote_vfs::mount::{self, Mount, MountPoint, Options, PointError, Transport};
@@ -180,11 +180,11 @@ fn serve(args: &Args, loaded: &Loaded, point: &MountPoint) -> Result<u8> {
     })?;
     background::ends(&loaded.dir, &name);
     match is_named.then_some(name) {
-        Some(name) => eprintln!(
+        Some(name) => stderr::say(format_args!(
             "unmounted; hosts keep the files of volume {name}: mount it again, or run cenote \
              volume delete {name}"
-        ),
-        None => eprintln!("unmounted; the files were deleted"),
+        )),
+        None => stderr::say("unmounted; the files were deleted"),
     }
     Ok(DONE)
 }

@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use cenote_block::nbd::{Address, Config, Export, Remote, Server};
 use cenote_block::volume::VolumeDisk;
 use cenote_cli::failure::{DONE, Failure};
-use cenote_cli::signals;
+use cenote_cli::{signals, stderr};
 use cenote_fabric::HostPort;
 use cenote_memcached::tls::{self, Verify};
 
@@ -174,7 +174,7 @@ pub fn run(args: &Args) -> Result<u8> {
     }
     for address in server.addresses() {
         if let Some(warning) = args.tls.warning(address) {
-            eprintln!("warning: {warning}");
+            stderr::say(format_args!("warning: {warning}"));
         }
     }
     let uris: Vec<String> = server
@@ -194,7 +194,7 @@ pub fn run(args: &Args) -> Result<u8> {
     );
     if is_activated {
         // Standard output is the client's, which may be writing the volume to it.
-        eprintln!("{line}");
+        stderr::say(&line);
     } else {
         let mut out = std::io::stdout();
         writeln!(out, "{line}")
@@ -214,15 +214,15 @@ pub fn run(args: &Args) -> Result<u8> {
     drop(serving);
     background::ends(&loaded.dir, &name);
     match is_named.then_some(name) {
-        Some(name) if lost_bytes > 0 => eprintln!(
+        Some(name) if lost_bytes > 0 => stderr::say(format_args!(
             "stopped; {lost_bytes} bytes of volume {name} are lost unless missing hosts return \
              with their memory: more are missing than its scheme tolerates; hosts keep the rest"
-        ),
-        Some(name) => eprintln!(
+        )),
+        Some(name) => stderr::say(format_args!(
             "stopped; hosts keep the content of volume {name}: serve it again, or run cenote \
              volume delete {name}"
-        ),
-        None => eprintln!("stopped; the volume's content was deleted"),
+        )),
+        None => stderr::say("stopped; the volume's content was deleted"),
     }
     Ok(DONE)
 }

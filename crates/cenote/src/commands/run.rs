@@ -14,8 +14,8 @@ use std::{io, ptr};
 
 use anyhow::{Context, Result};
 use cenote_cli::failure::Failure;
-use cenote_cli::signals;
 use cenote_cli::size::Size;
+use cenote_cli::{signals, stderr};
 use cenote_pager::{Handlers, Keeper, SERVED_RESIDENT_MIN_BYTES, Served};
 use cenote_preload::LIBRARY;
 
@@ -103,9 +103,9 @@ pub fn run(args: &Args) -> Result<u8> {
     let status = status.context("wait for the program")?;
     let served = keeper.finish();
     if args.json {
-        eprintln!("{}", as_json(&served));
+        stderr::say(as_json(&served));
     } else if args.verbose {
-        eprintln!("{}", as_line(&served));
+        stderr::say(as_line(&served));
     }
     let code = status.code().or(status.signal().map(|signal| 128 + signal));
     Ok(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1))

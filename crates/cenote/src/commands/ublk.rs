@@ -9,7 +9,7 @@ use cenote_block::swap::harden;
 use cenote_block::ublk::{Device, Error, Options};
 use cenote_block::volume::VolumeDisk;
 use cenote_cli::failure::{DONE, Failure};
-use cenote_cli::signals;
+use cenote_cli::{signals, stderr};
 use cenote_fabric::HostPort;
 
 use crate::background;
@@ -133,11 +133,11 @@ pub fn run(args: &Args) -> Result<u8> {
     drop(serving);
     background::ends(&loaded.dir, &name);
     match is_named.then_some(name) {
-        Some(name) => eprintln!(
+        Some(name) => stderr::say(format_args!(
             "stopped; hosts keep the content of volume {name}: serve it again, or run cenote \
              volume delete {name}"
-        ),
-        None => eprintln!("stopped; the volume's content was deleted"),
+        )),
+        None => stderr::say("stopped; the volume's content was deleted"),
     }
     Ok(DONE)
 }

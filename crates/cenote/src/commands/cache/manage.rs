@@ -13,7 +13,7 @@ use cenote_cache::owner::Settings;
 use cenote_cache::service::journal::JournalFile;
 use cenote_cache::service::{Claim, Config, End, Server, StartError, Terms};
 use cenote_cli::failure::{DONE, Failure};
-use cenote_cli::signals;
+use cenote_cli::{signals, stderr};
 use cenote_fabric::{Address, HostPort};
 
 use super::claim::AtEtcd;
@@ -69,7 +69,10 @@ pub fn run(args: &Args) -> Result<u8> {
             None => Identity::forget(cache.folder()),
         };
         begun.and(restored)?;
-        eprintln!("stopped before the manager of cache {} began", args.name);
+        stderr::say(format_args!(
+            "stopped before the manager of cache {} began",
+            args.name
+        ));
         return Ok(DONE);
     };
     drop(reach.set(server.waker()));
@@ -85,14 +88,17 @@ pub fn run(args: &Args) -> Result<u8> {
         }
         End::Stopped => {
             Identity::forget(cache.folder())?;
-            eprintln!(
+            stderr::say(format_args!(
                 "stopped; hosts keep the data of cache {} for the next manager",
                 args.name
-            );
+            ));
         }
         End::Deleted => {
             cache.forget()?;
-            eprintln!("cache {} has ended and its memory is freed", args.name);
+            stderr::say(format_args!(
+                "cache {} has ended and its memory is freed",
+                args.name
+            ));
         }
     }
     drop(lock);

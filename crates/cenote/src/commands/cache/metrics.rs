@@ -4,6 +4,7 @@ use std::fmt;
 
 use anyhow::Result;
 use cenote_cache::service::question::Status;
+use cenote_cli::stderr;
 use cenote_fabric::{ClusterKey, HostPort};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
@@ -41,7 +42,7 @@ impl CacheMetrics {
             Err(error) => Some(format!("{error:#}")),
         };
         let bound = metrics::serve(at, allow_remote, registry, Box::new(unready))?;
-        eprintln!("metrics at http://{bound}/metrics");
+        stderr::say(format_args!("metrics at http://{bound}/metrics"));
         Ok(())
     }
 }

@@ -10,8 +10,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use cenote_cli::failure::DONE;
-use cenote_cli::signals;
-use cenote_cli::span;
+use cenote_cli::{signals, span, stderr};
 use cenote_fabric::{Host, HostPort};
 use cenote_kv_cluster::detector::Settings;
 use cenote_kv_cluster::node::{self, NodeConfig, Ready, Stop};
@@ -125,7 +124,7 @@ fn serve_metrics(args: &Args, ready: &Ready) -> Result<()> {
     let (node, groups) = (ready.node, ready.groups.clone());
     let unready = Box::new(move || unready(node, groups.count(), &groups.report()));
     let bound = metrics::serve(address, args.serving.allow_remote, registry, unready)?;
-    eprintln!("metrics at http://{bound}/metrics");
+    stderr::say(format_args!("metrics at http://{bound}/metrics"));
     Ok(())
 }
 

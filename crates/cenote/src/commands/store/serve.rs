@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use cenote_cli::failure::{DONE, Failure};
-use cenote_cli::signals;
 use cenote_cli::size::Size;
 use cenote_cli::span::{self, Span};
+use cenote_cli::{signals, stderr};
 use cenote_fabric::{Address, ClusterKey, HostPort, WireProtection};
 use cenote_store::schemes::{all, by_name};
 use cenote_store::{FileMedium, Medium, PmMedium, Server, ServerConfig};
@@ -153,7 +153,7 @@ fn serve<M: Medium + 'static>(
         // Its pools are recovered by now, and with a disk that fails the process ends.
         let unready = Box::new(|| None);
         let bound = crate::metrics::serve(address, args.allow_remote, registry, unready)?;
-        eprintln!("metrics at http://{bound}/metrics");
+        stderr::say(format_args!("metrics at http://{bound}/metrics"));
     }
     let addresses = server.addresses().iter().map(ToString::to_string);
     let addresses: Vec<String> = addresses.collect();

@@ -14,7 +14,6 @@
     reason = "exec and descriptor flags have no safe wrapper in std"
 )]
 
-use std::convert::Infallible;
 use std::ffi::{CString, OsStr, OsString};
 use std::fs::File;
 use std::io::{self, Read, Seek, Write};
@@ -22,9 +21,11 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use cenote_cli::signals;
 use cenote_host::{Daemon, Inheritance};
 
 use crate::service;
@@ -95,11 +96,12 @@ pub fn probed() -> Option<Result<Vec<u8>>> {
     }))
 }
 
-/// Becomes `program`, with this process's arguments and the daemon's slabs.
+/// Becomes `program`, with this process's arguments and the daemon's slabs. It returns only when it does
+/// not: `Ok` when `stop` was set meanwhile.
 ///
 /// # Errors
 /// The program cannot be run or does not understand the state; nothing has changed then.
-pub fn exec(program: &Path, daemon: &Daemon) -> Result<Infallible> {
+pub fn exec(program: &Path, daemon: &Daemon, stop: &AtomicBool) -> Result<()> {
     let (state, memory) = daemon.handover();
     ask_first(program, &state)?;
     let mut file = File::from(memfd("cenote-handover")?);
@@ -112,6 +114,11 @@ pub fn exec(program: &Path, daemon: &Daemon) -> Result<Infallible> {
     let mut kept = memory;
     kept.push(file.as_fd());
     let open = Open::keep(kept)?;
+    // A signal that comes from now on stays pending for the next process. One before is known here alone.
+    let _held = signals::hold();
+    if stop.load(Ordering::SeqCst) {
+        return Ok(());
+    }
     let error = replace(program, &number);
     drop(open);
     Err(error).with_context(|| format!("run {}", program.display()))

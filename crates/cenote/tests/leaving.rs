@@ -365,3 +365,41 @@ fn a_program_that_does_not_take_over_leaves_the_host_as_it_was() {
         String::new,
     );
 }
+
+#[test]
+fn a_host_that_is_told_to_end_while_it_upgrades_ends() {
+    let folder = Folder::with_key();
+    let path = |name: &str| folder.path().join(name);
+    let [program, next, asked, go_on] = ["cenote", "next", "asked", "go-on"].map(path);
+    fs::copy(this_binary(), &program).expect("a copy");
+    let line = "host --name h00 --memory 16M --listen tcp:127.0.0.1:0 --key";
+    let mut child = Command::new(&program)
+        .args(words(line))
+        .arg(path("cluster.key"))
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("the host starts");
+    let stdout = child.stdout.take().expect("stdout is piped");
+    let mut host = Killed(child);
+    let mut line = String::new();
+    let read = BufReader::new(stdout).read_line(&mut line);
+    assert!(read.is_ok() && line.starts_with("ready h00 at "), "{line}");
+    // It takes its time to say whether it would start.
+    let script = format!(
+        "#!/bin/sh\nif [ -n \"$CENOTE_HANDOVER_PROBE\" ]; then\n  touch {}\n  \
+         while [ ! -e {} ]; do sleep 0.01; done\nfi\nexec {} \"$@\"\n",
+        asked.display(),
+        go_on.display(),
+        this_binary().display()
+    );
+    fs::write(&next, script).expect("a script");
+    fs::set_permissions(&next, fs::Permissions::from_mode(0o755)).expect("a script");
+    fs::rename(&next, &program).expect("on one file system");
+    signal(host.0.id(), "HUP");
+    wait_until("it asks", || asked.exists(), String::new);
+    signal(host.0.id(), "TERM");
+    fs::write(&go_on, "").expect("a file");
+    let mut ended = || host.0.try_wait().expect("a child of ours").is_some();
+    wait_until("the host has ended", &mut ended, String::new);
+    assert_eq!(host.0.wait().expect("a child of ours").code(), Some(0));
+}

@@ -7,16 +7,27 @@
 #![allow(unsafe_code, reason = "signal masks have no safe wrapper in std")]
 
 use std::io;
+use std::os::fd::{FromRawFd, OwnedFd};
 use std::process::{Child, ExitStatus};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use rustix::event::{PollFd, PollFlags, poll};
 
 /// A signal that comes so soon after the first one is the same wish: `timeout` sends each twice, to
 /// the process and to its group.
 const REPEATED: Duration = Duration::from_millis(500);
+
+/// Held while a signal is taken and acted on.
+static TAKING: Mutex<()> = Mutex::new(());
+
+/// Keeps signals from being taken by [`on_stop`] and its like until it is dropped: those that come
+/// stay pending, also for a program that this process becomes meanwhile.
+pub fn hold() -> MutexGuard<'static, ()> {
+    TAKING.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// Has a reader of standard output that goes away end this process, as it does other tools. Not for
 /// processes that have something to put in order when they end.
@@ -71,19 +82,27 @@ fn watch(
     if result != 0 {
         return Err(io::Error::from_raw_os_error(result)).context("block stop signals");
     }
+    let pending = pending(&set).context("look at pending signals")?;
     let stop = Arc::new(AtomicBool::new(false));
     let flag = Arc::clone(&stop);
     std::thread::Builder::new()
         .name("signals".to_owned())
         .spawn(move || {
             let mut wait = || loop {
-                match (wait(&set), &mut on_hangup) {
-                    (libc::SIGHUP, Some(on_hangup)) => on_hangup(),
-                    (signal, _) => return signal,
+                // It stays pending; that the wait was interrupted is seen below.
+                poll(&mut [PollFd::new(&pending, PollFlags::IN)], None).ok();
+                // Who holds signals finds each either pending or acted on.
+                let _taking = hold();
+                match (take(&set), &mut on_hangup) {
+                    (None, _) => {}
+                    (Some(libc::SIGHUP), Some(on_hangup)) => on_hangup(),
+                    (Some(signal), _) => {
+                        flag.store(true, Ordering::SeqCst);
+                        return signal;
+                    }
                 }
             };
             let first = wait();
-            flag.store(true, Ordering::SeqCst);
             tracing::info!(signal = first, "stopping");
             then(first);
             let told = Instant::now();
@@ -155,15 +174,32 @@ fn set_of(signals: &[i32]) -> libc::sigset_t {
     unsafe { set.assume_init() }
 }
 
-fn wait(set: &libc::sigset_t) -> i32 {
-    let mut signal = 0;
-    loop {
-        // SAFETY: both pointers are valid for the length of the call.
-        let result = unsafe { libc::sigwait(std::ptr::from_ref(set), &raw mut signal) };
-        if result == 0 {
-            return signal;
-        }
+/// A descriptor that is readable while one of the signals is pending.
+fn pending(set: &libc::sigset_t) -> io::Result<OwnedFd> {
+    // SAFETY: `set` is initialised; no descriptor is given.
+    let fd = unsafe { libc::signalfd(-1, std::ptr::from_ref(set), libc::SFD_CLOEXEC) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
     }
+    // SAFETY: the call above returned a new descriptor that nobody else owns.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Takes one that is pending.
+fn take(set: &libc::sigset_t) -> Option<i32> {
+    let now = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: both sets of numbers are valid for the length of the call; nothing else is wanted.
+    let signal = unsafe {
+        libc::sigtimedwait(
+            std::ptr::from_ref(set),
+            std::ptr::null_mut(),
+            &raw const now,
+        )
+    };
+    (signal > 0).then_some(signal)
 }
 
 /// Signals that a program that this process runs gets instead of it.

@@ -198,12 +198,13 @@ fn lend(settings: &Settings) -> Result<u8> {
         match end {
             End::Upgrade => {
                 service::tell("RELOADING=1");
-                // It returns only when it failed.
-                let Err(error) = succession::exec(&program, &daemon);
-                tracing::error!(
-                    error = format!("{error:#}"),
-                    "not upgraded; the host continues"
-                );
+                // Told to stop meanwhile, it does that next.
+                if let Err(error) = succession::exec(&program, &daemon, &stop) {
+                    tracing::error!(
+                        error = format!("{error:#}"),
+                        "not upgraded; the host continues"
+                    );
+                }
                 service::tell("READY=1");
             }
             End::Stopped if settings.keep_slabs => return Ok(leave(daemon)),

@@ -292,6 +292,20 @@ impl Folder {
         let mut text = String::new();
         let read = file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text);
         let len = read.map_err(|error| FolderError::os(self.join(name), error))?;
+    /// Whether a file of that name is this one, which was opened under it before.
+    ///
+    /// # Errors
+    /// The system does not say.
+    pub fn is_at(&self, file: &File, name: &str) -> Result<bool> {
+        let path = self.join(name);
+        let opened = stat(&path, file)?;
+        match rustix::fs::statat(&*self.handle, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(found) => Ok((found.st_dev, found.st_ino) == (opened.st_dev, opened.st_ino)),
+            Err(rustix::io::Errno::NOENT) => Ok(false),
+            Err(error) => Err(FolderError::os(path, error)),
+        }
+    }
+
         if len as u64 > FILE_BYTES_MAX {
             return Err(FolderError::Long {
                 path: self.join(name),

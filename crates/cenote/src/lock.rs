@@ -16,24 +16,37 @@ use crate::folder::Folder;
 use crate::process;
 
 /// Takes an exclusive lock; `None` when somebody else holds it and goes on. Who only looks
-/// ([`is_locked`]) does not count.
+/// ([`is_locked`]) does not count. Whoever holds it may remove the file: that gives the lock back for
+/// good, and whoever waits takes that of the file which is there then.
 ///
 /// # Errors
 /// The file cannot be opened.
 pub fn try_lock(folder: &Folder, name: &str) -> Result<Option<File>> {
-    let (file, path) = (folder.open_file(name)?, folder.join(name));
+    loop {
+        let file = folder.open_file(name)?;
+        if !try_lock_file(&file, &folder.join(name))? {
+            return Ok(None);
+        }
+        if folder.is_at(&file, name)? {
+            return Ok(Some(file));
+        }
+    }
+}
+
+/// Whether it is locked then; it is not when somebody else has it locked and goes on.
+fn try_lock_file(file: &File, path: &Path) -> Result<bool> {
     let deadline = Instant::now() + END_LIMIT;
     let mut unseen = 0;
     loop {
-        if taken(file.try_lock(), &path)? {
-            return Ok(Some(file));
+        if taken(file.try_lock(), path)? {
+            return Ok(true);
         }
         // A shared lock keeps company with those of lookers, and not with an owner's.
-        if taken(file.try_lock_shared(), &path)? {
+        if taken(file.try_lock_shared(), path)? {
             file.unlock()
                 .with_context(|| format!("unlock {}", path.display()))?;
-        } else if goes_on(&file, &mut unseen)? || Instant::now() >= deadline {
-            return Ok(None);
+        } else if goes_on(file, &mut unseen)? || Instant::now() >= deadline {
+            return Ok(false);
         }
         std::thread::sleep(STEP);
     }

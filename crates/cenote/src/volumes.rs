@@ -379,8 +379,9 @@ impl Volumes {
         let Some(lock) = try_lock(&folder, &file(name, "lock"))? else {
             return Ok(None);
         };
-        // Whoever had the lock may have deleted it.
+        // Whoever had the lock may have deleted it, and with it the file that is locked.
         if !self.is_there(name)? {
+            folder.remove(&file(name, "lock"))?;
             return Ok(None);
         }
         // Only owners write it: whoever began these is gone.

@@ -1,5 +1,6 @@
 //! Volumes described in a folder of their own, their owners and what is asked of these.
 
+use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 
@@ -284,4 +285,35 @@ fn a_reset_that_ends_half_way_leaves_no_volume_that_looks_empty() {
     std::fs::write(path("toml"), text).unwrap();
     volumes.forget_content(&owner).unwrap();
     assert!(!path("journal").exists());
+}
+
+/// A volume that is deleted and made again while somebody waits for its lock.
+#[test]
+fn the_lock_of_a_volume_that_is_gone_is_not_that_of_the_next_one_of_its_name() {
+    let (folder, volumes) = volumes();
+    let spec = Spec::new(Size(4096), "plain").unwrap();
+    let path = |kind: &str| folder.path().join("volumes").join(file("v", kind));
+    volumes.create("v", &spec).unwrap();
+    // Who looks at a lock has others wait for it, with the file that they have opened.
+    let looker = fs::File::create(path("lock")).unwrap();
+    looker.lock_shared().unwrap();
+    let late = volumes.clone();
+    let late = std::thread::spawn(move || late.own("v").map(drop));
+    let opened = || {
+        let open = fs::read_dir("/proc/self/fd").unwrap();
+        let links = open.filter_map(|entry| fs::read_link(entry.ok()?.path()).ok());
+        links.filter(|link| *link == path("lock")).count()
+    };
+    cenote_test_kit::wait_until(|| opened() == 2, || "the lock is not opened".to_owned());
+    for kind in ["toml", "lock"] {
+        fs::remove_file(path(kind)).unwrap();
+    }
+    volumes.create("v", &spec).unwrap();
+    let owner = volumes.own("v").unwrap();
+    drop(looker);
+    assert!(late.join().unwrap().is_err(), "there are two owners");
+    // Nothing is left of one that is gone.
+    volumes.forget(&owner).unwrap();
+    assert!(volumes.own("v").is_err());
+    assert!(!path("lock").exists());
 }

@@ -11,8 +11,11 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
+use support::gate::Gate;
 use support::lab::{Lab, Load, has_tools, wait_until};
+use support::nbd::Client;
 use support::net::Killed;
+use support::server::Server;
 use support::{Ended, Folder, cenote, runs, signal, words};
 
 /// Runs `cenote host ORDER HOST` and gives its process, so that the volume is watched meanwhile.
@@ -402,4 +405,50 @@ fn a_host_that_is_told_to_end_while_it_upgrades_ends() {
     let mut ended = || host.0.try_wait().expect("a child of ours").is_some();
     wait_until("the host has ended", &mut ended, String::new);
     assert_eq!(host.0.wait().expect("a child of ours").code(), Some(0));
+}
+
+#[test]
+fn a_host_that_drains_unseen_lends_again_and_else_that_is_said() {
+    let folder = Folder::new();
+    folder
+        .run(&words("up --hosts 1 --memory 16M --transport tcp"))
+        .expect(0);
+    folder.create_volume("v0", "4M", "plain");
+    let mut server = Server::start(&folder, &["--volume", "v0"]);
+    assert!(server.ready().starts_with("ready v0"));
+    let mut client = Client::connect(&folder.path().join("nbd"), "v0");
+    client.write(0, &[7; 4096]).expect("written");
+    let status = folder.run(&["status", "--json"]).expect(0).json();
+    let address = status["hosts"][0]["address"].as_str().expect("an address");
+    let address = address.strip_prefix("tcp:").expect("over tcp");
+    let gate = Gate::to(address.parse().expect("an address"));
+    let through = format!("tcp:{}", gate.address());
+    let key = folder.path().join("cluster.key");
+    // It gives nothing back, and declines nothing.
+    signal(server.child.id(), "STOP");
+    let is_draining = || folder.status_of("h00")["draining"] == true;
+    for is_back in [true, false] {
+        let mut command = cenote();
+        command.args(["host", "drain", &through, "--stop", "--json", "--key"]);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let drain = command.arg(&key).spawn().expect("the binary runs");
+        wait_until("it drains", is_draining, String::new);
+        gate.shut();
+        if is_back {
+            gate.open();
+        }
+        let ended = Ended::from(drain.wait_with_output().expect("a child of ours")).expect(1);
+        let report = ended.json();
+        assert_eq!(report["drained"], false, "{report}");
+        let said = match is_back {
+            true => "it lends again".to_owned(),
+            false => format!("it may still be draining: cenote host drain {through} --cancel"),
+        };
+        assert!(ended.stderr.contains(&said), "{ended:#?}");
+        let reason = report["reason"].as_str().expect("a reason");
+        assert!(reason.contains(&said), "{report}");
+        assert_ne!(is_draining(), is_back);
+    }
+    folder.run(&["host", "drain", "h00", "--cancel"]).expect(0);
+    assert!(!is_draining());
 }

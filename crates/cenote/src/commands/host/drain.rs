@@ -16,7 +16,7 @@ use cenote_pool::HostEntry;
 use cenote_pool::control::{ClientStatus, Drain, HostStatus, Request};
 use serde::Serialize;
 
-use super::target;
+use super::target::{self, Target};
 use crate::ask::{self, Asker};
 
 /// `host drain` and what follows it.
@@ -27,7 +27,8 @@ use crate::ask::{self, Asker};
   cenote host drain h03 --dir ~/.cenote/well --cancel
 
 Exit code 0: no client holds memory of the host, and it lends none until --cancel or a restart.
-Exit code 1: some slabs could not be moved in time; the host lends again.")]
+Exit code 1: some slabs could not be moved in time, or the host did not answer; it lends again. If it
+cannot be told to, the error says so.")]
 pub struct Args {
     #[command(flatten)]
     target: target::Named,
@@ -47,6 +48,8 @@ pub struct Args {
 
 /// How long an answer of the host may take.
 const ANSWER: Duration = Duration::from_secs(5);
+/// How long a host whose answer was lost is told to lend again before that is left to the operator.
+const CALL_OFF: Duration = Duration::from_secs(5);
 /// How often it is asked how far it is.
 const LOOK: Duration = Duration::from_millis(200);
 /// How long nothing may move before slabs that were declined count as stuck: the host asks
@@ -67,8 +70,7 @@ struct Report<'a> {
 
 pub fn run(args: &Args) -> Result<u8> {
     let target = args.target.target()?;
-    let mut host = Asker::connect(&target.address, &target.key, "cenote host drain", ANSWER)
-        .with_context(|| format!("host {}", target.name))?;
+    let mut host = connect(&target).with_context(|| format!("host {}", target.name))?;
     if host.version() < Request::Drain(Drain::On).since() {
         let what = format!(
             "host {} runs an older version that cannot drain",
@@ -97,7 +99,7 @@ pub fn run(args: &Args) -> Result<u8> {
     if let Some(others) = &target.others {
         check_room(&target.name, others, &target.key, lent(&before))?;
     }
-    let ended = watch(&mut host, &target.name, args, lent(&before));
+    let ended = watch(&mut host, &target, args, lent(&before));
     let (left, reason) = match &ended {
         Ok(()) => (0, None),
         Err((left, error)) => (*left, Some(format!("{error:#}"))),
@@ -125,6 +127,10 @@ pub fn run(args: &Args) -> Result<u8> {
         }
         Ok(()) => Ok(DONE),
     }
+}
+
+fn connect(target: &Target) -> Result<Asker> {
+    Asker::connect(&target.address, &target.key, "cenote host drain", ANSWER)
 }
 
 fn print_json(report: &Report<'_>) -> Result<()> {
@@ -162,18 +168,19 @@ pub fn check_room(name: &str, others: &[HostEntry], key: &ClusterKey, lent: u32)
 }
 
 /// Starts to drain and looks on to the end. An error comes with the slabs that are left, and
-/// leaves the host lending.
+/// leaves the host lending, or says that it may not.
 fn watch(
     host: &mut Asker,
-    name: &str,
+    target: &Target,
     args: &Args,
     lent_before: u32,
 ) -> Result<(), (u32, anyhow::Error)> {
+    let name = &target.name;
     let stop = signals::on_stop(|| ()).map_err(|e| (lent_before, e))?;
     let how = if args.stop { Drain::Stop } else { Drain::On };
     let deadline = Instant::now() + args.timeout;
     let bar = progress::steps(u64::from(lent_before), "slabs returned");
-    let lost = |e: anyhow::Error| (lent_before, e.context(format!("host {name}")));
+    let lost = |e: anyhow::Error| (lent_before, call_off(target, &e));
     let mut status = host.ask(&Request::Drain(how), ANSWER).map_err(lost)?;
     let (mut left, mut moved_at) = (lent(&status), Instant::now());
     let why = loop {
@@ -203,12 +210,32 @@ fn watch(
     bar.finish_and_clear();
     let status = host
         .ask(&Request::Drain(Drain::Off), ANSWER)
-        .map_err(|e| (left, e))?;
+        .map_err(|e| (left, call_off(target, &e)))?;
     let error = Failure::new(
         format!("{name}: {why}: {}; it lends again", blame(&status, left)),
         "add a host in another failure domain, or stop the clients named above",
     );
     Err((left, error.into()))
+}
+
+/// Tells a host whose answer was lost to lend again, over another connection; the error to report.
+fn call_off(target: &Target, lost: &anyhow::Error) -> anyhow::Error {
+    let name = &target.name;
+    let deadline = Instant::now() + CALL_OFF;
+    loop {
+        let told =
+            connect(target).and_then(|mut host| host.ask(&Request::Drain(Drain::Off), ANSWER));
+        if told.is_ok() {
+            return anyhow!("host {name}: {lost:#}; it lends again");
+        }
+        if Instant::now() >= deadline {
+            let what = format!(
+                "host {name}: {lost:#}; it may still be draining: cenote host drain {name} --cancel"
+            );
+            return Failure::new(what, "run that once the host can be reached").into();
+        }
+        std::thread::sleep(LOOK);
+    }
 }
 
 /// Whether every slab that is left is one that nobody will move. With none left the host is at work on

@@ -7,6 +7,7 @@
 //! DIR/servers/NAME/log            what it says
 //! ```
 
+use std::os::fd::OwnedFd;
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
@@ -38,25 +39,52 @@ pub fn start_volume(command: &mut Command, dir: &ClusterDir, which: &WhichVolume
         // `volume stop` is told the volume's name, and looks for its server by that.
         command.args(["--unnamed", &name]);
     }
-    let folder = folder_of(dir, &name)?;
     // Of two at the same time, the second finds the server of the first.
-    let _lock = folder.lock()?;
+    let (folder, _lock) = folder_of(dir, &name)?;
     start(command, &folder)
 }
 
-/// The folder of the server of a volume in the background.
-fn folder_of(dir: &ClusterDir, volume: &str) -> Result<Folder> {
+/// The folder of the server of a volume in the background, locked: until then another command may
+/// remove one of a volume without a name.
+fn folder_of(dir: &ClusterDir, volume: &str) -> Result<(Folder, OwnedFd)> {
     check_name_of("volume", volume)?;
     let servers = dir.folder().make(SERVERS)?;
+    let all = servers.lock()?;
+    remove_unnamed(dir, &servers, volume)?;
+    let folder = servers.make(volume)?;
+    if let Some(lock) = folder.try_lock()? {
+        return Ok((folder, lock));
+    }
+    // It stays, as the volume has a name. Others start meanwhile.
+    drop(all);
+    let lock = folder.lock()?;
+    Ok((folder, lock))
+}
+
+/// Removes folders of servers of volumes without a name which have ended: not one that is just being
+/// started, by the command in its name. To be called before this process makes the one that is called
+/// `ours`: what has that name by then is of an earlier process of the same number.
+fn remove_unnamed(dir: &ClusterDir, servers: &Folder, ours: &str) -> Result<()> {
     for (name, folder) in dir.folder().subs(SERVERS)? {
-        if name.starts_with(UNNAMED) && running(&folder)?.is_none() {
+        let Some(starter) = name.strip_prefix(UNNAMED) else {
+            continue;
+        };
+        let is_starting = |pid: u32| name != ours && Identity::of(pid).is_ok();
+        if starter.parse().is_ok_and(is_starting) {
+            continue;
+        }
+        // The command may run in another container, where no process is seen; it holds this lock.
+        let Some(_lock) = folder.try_lock()? else {
+            continue;
+        };
+        if running(&folder)?.is_none() {
             for file in ["pid", "started", LOG] {
                 folder.remove(file)?;
             }
             servers.remove_folder(&name)?;
         }
     }
-    Ok(servers.make(volume)?)
+    Ok(())
 }
 
 /// The program itself, to be started again.
@@ -69,7 +97,8 @@ pub fn this_program() -> Result<Command> {
 }
 
 /// Starts a server and returns once it has said `ready`: where, as which process, and where its log is.
-/// One that ends before that is quoted, and its exit code is ours.
+/// One that ends before that is quoted, and its exit code is ours. The caller keeps others from starting
+/// one in this folder meanwhile.
 ///
 /// # Errors
 /// One runs already, or the process cannot be started.

@@ -232,20 +232,31 @@ impl Folder {
         Ok(folder)
     }
 
+    /// The same; `None` where somebody else has the lock.
+    ///
+    /// # Errors
+    /// The system refuses.
+    pub fn try_lock(&self) -> Result<Option<OwnedFd>> {
+        let failed = |error| FolderError::os(&self.path, error);
+        let folder = self.listed().map_err(failed)?;
+        match rustix::fs::flock(&folder, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(Some(folder)),
+            Err(rustix::io::Errno::WOULDBLOCK) => Ok(None),
+            Err(error) => Err(failed(error)),
+        }
+    }
+
     /// The same, where the wait is not worth it any more once `unless` fails: it is asked before each try.
     ///
     /// # Errors
     /// The system refuses, or what `unless` says.
     pub fn lock_unless(&self, unless: impl Fn() -> anyhow::Result<()>) -> anyhow::Result<OwnedFd> {
-        let failed = |error| FolderError::os(&self.path, error);
-        let folder = self.listed().map_err(failed)?;
         loop {
             unless()?;
-            match rustix::fs::flock(&folder, FlockOperation::NonBlockingLockExclusive) {
-                Ok(()) => return Ok(folder),
-                Err(rustix::io::Errno::WOULDBLOCK) => std::thread::sleep(LOCK_STEP),
-                Err(error) => return Err(failed(error).into()),
+            if let Some(lock) = self.try_lock()? {
+                return Ok(lock);
             }
+            std::thread::sleep(LOCK_STEP);
         }
     }
 
@@ -281,17 +292,6 @@ impl Folder {
         }
     }
 
-    /// The text of a file that only this user and root can have written; `None`: there is none.
-    ///
-    /// # Errors
-    /// Others may write it, it is no file or too long, or the system refuses.
-    pub fn read(&self, name: &str) -> Result<Option<String>> {
-        let Some(file) = self.existing_file(name)? else {
-            return Ok(None);
-        };
-        let mut text = String::new();
-        let read = file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text);
-        let len = read.map_err(|error| FolderError::os(self.join(name), error))?;
     /// Whether a file of that name is this one, which was opened under it before.
     ///
     /// # Errors
@@ -306,6 +306,17 @@ impl Folder {
         }
     }
 
+    /// The text of a file that only this user and root can have written; `None`: there is none.
+    ///
+    /// # Errors
+    /// Others may write it, it is no file or too long, or the system refuses.
+    pub fn read(&self, name: &str) -> Result<Option<String>> {
+        let Some(file) = self.existing_file(name)? else {
+            return Ok(None);
+        };
+        let mut text = String::new();
+        let read = file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text);
+        let len = read.map_err(|error| FolderError::os(self.join(name), error))?;
         if len as u64 > FILE_BYTES_MAX {
             return Err(FolderError::Long {
                 path: self.join(name),

@@ -5,11 +5,12 @@ mod support;
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
+use std::process::Stdio;
 
 use support::nbd::Client;
 use support::prometheus::faults;
 use support::server::up;
-use support::{Ended, Folder, run, runs, signal, wait_ended, words};
+use support::{Ended, Folder, cenote, run, runs, signal, wait_ended, words};
 
 const NEW: [&str; 6] = ["--volume", "v0", "--size", "8M", "--scheme", "rs:2+1"];
 
@@ -239,4 +240,59 @@ fn a_store_is_served_in_the_background() {
         run(&["store", "get", &store, "greeting"]).expect(0).stdout,
         "hello"
     );
+}
+
+#[test]
+fn servers_without_a_name_that_start_at_once_are_all_known() {
+    let folder = Folder::new();
+    up(&folder);
+    let start = |index: u32| {
+        cenote()
+            .args(words("nbd --size 1M --scheme plain --background"))
+            .args(["--dir", folder.str(), "--socket"])
+            .arg(folder.path().join(format!("nbd{index}")))
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the binary runs")
+    };
+    let starts: Vec<_> = (0..8).map(start).collect();
+    let started: Vec<_> = starts
+        .into_iter()
+        .map(|start| Ended::from(start.wait_with_output().expect("a child of ours")))
+        .collect();
+    for started in started {
+        let started = started.expect(0);
+        let name = started.stdout.split(' ').nth(1).expect("a name");
+        folder.run(&["volume", "stop", name]).expect(0);
+    }
+}
+
+#[test]
+fn of_two_servers_of_a_store_that_start_at_once_the_one_that_serves_is_known() {
+    let folder = Folder::with_key();
+    let store = folder.path().join("store");
+    let store = store.to_str().expect("UTF-8");
+    run(&["store", "create", store, "--size", "8M"]).expect(0);
+    let start = |_| {
+        let serve = ["store", "serve", store, "--listen", "tcp:127.0.0.1:0"];
+        let key = folder.path().join("cluster.key");
+        let mut command = cenote();
+        command.args(serve).args(["--background", "--key"]).arg(key);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.spawn().expect("the binary runs")
+    };
+    let starts = [0, 1].map(start);
+    let mut ended =
+        starts.map(|start| Ended::from(start.wait_with_output().expect("a child of ours")));
+    ended.sort_by_key(|ended| ended.code);
+    assert_eq!((ended[0].code, ended[1].code), (0, 1), "{ended:#?}");
+    let serves = "already serves it in the background";
+    assert!(ended[1].stderr.contains(serves), "{ended:#?}");
+    let pid = fs::read_to_string(format!("{store}/pid")).expect("a pid file");
+    let end = format!("pid {pid}");
+    assert!(ended[0].stdout.ends_with(&end), "{ended:#?} and {pid}");
+    let pid = pid.trim().parse().expect("a number");
+    signal(pid, "TERM");
+    wait_ended(pid);
 }

@@ -23,6 +23,9 @@ use super::{folder, say};
 use crate::background;
 use crate::folder::Folder;
 
+/// Locked by a command that starts a server in the background.
+const STARTING: &str = "starting";
+
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// Folder of the store
@@ -94,7 +97,14 @@ fn in_background(args: &Args) -> Result<u8> {
     if args.allow_remote {
         command.arg("--allow-remote");
     }
-    background::start(&mut command, &Folder::open(&args.dir)?)
+    let folder = Folder::open(&args.dir)?;
+    // Of two at the same time, the second finds the server of the first. The folder itself is locked by
+    // the one that serves.
+    let starting = folder.open_file(STARTING)?;
+    starting
+        .lock()
+        .context("wait for another command that starts a server")?;
+    background::start(&mut command, &folder)
 }
 
 pub fn run(args: &Args) -> Result<u8> {

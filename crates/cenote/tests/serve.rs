@@ -357,6 +357,43 @@ fn what_cannot_be_served_leaves_no_volume_behind() {
 }
 
 #[test]
+fn a_scrub_that_is_asked_for_does_not_wait_for_a_slow_one() {
+    let folder = Folder::new();
+    up(&folder);
+    folder.create_volume("v0", "4M", "rs:2+1");
+    // A page each second.
+    let slow = ["--volume", "v0", "--scrub-rate", "4K"];
+    let mut server = Server::start(&folder, &slow[..2]);
+    assert!(server.ready().starts_with("ready v0"));
+    let mut client = Client::connect(&folder.path().join("nbd"), "v0");
+    for offset in (0..4 << 20).step_by(256 << 10) {
+        client.write(offset, &[7; 256 << 10]).expect("written");
+    }
+    drop(client);
+    assert_eq!(server.end(), Some(0));
+    let mut server = Server::start(&folder, &slow);
+    assert!(server.ready().starts_with("ready v0"));
+    let status = || folder.run(&["volume", "status", "v0", "--json"]).expect(0);
+    let scrub = || status().json()["status"]["scrub"].take();
+    wait_until(
+        "it looks at pages",
+        || scrub()["pages_total"] == 1024,
+        String::new,
+    );
+    let mut command = cenote();
+    command.args(["volume", "scrub", "v0", "--dir", folder.str()]);
+    let mut asked = command
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("the binary runs");
+    let is_over = || asked.try_wait().expect("a child of ours").is_some();
+    wait_until("it has scrubbed", is_over, || scrub().to_string());
+    assert_eq!(asked.wait().expect("a child of ours").code(), Some(0));
+    assert_eq!(scrub()["passes"], 2);
+    assert_eq!(server.end(), Some(0));
+}
+
+#[test]
 fn an_owner_answers_whatever_it_is_asked() {
     let folder = Folder::new();
     up(&folder);

@@ -142,13 +142,13 @@ impl Scrub {
         }
     }
 
-    /// Stands back for a while; false when it is to end.
-    fn pause(&self, pause: Duration) -> bool {
+    /// Stands back for a while, or until `ends_early`; false when it is to end.
+    fn pause(&self, pause: Duration, ends_early: impl Fn(&Orders) -> bool) -> bool {
         let until = Instant::now() + pause;
         let mut orders = self.orders();
         loop {
             let left = until.saturating_duration_since(Instant::now());
-            if orders.ends || left.is_zero() {
+            if orders.ends || left.is_zero() || ends_early(&orders) {
                 return !orders.ends;
             }
             let waited = self.bell.wait_timeout(orders, left);

@@ -72,12 +72,13 @@ fn pass(core: &Core, worker: &mut Worker, keeps_rate: bool) -> Option<ScrubRepor
     Some(report)
 }
 
-/// Lets others go first, and keeps to the rate; false when it is to end.
+/// Lets others go first, and keeps to the rate unless a pass at once waits for the end of this one;
+/// false when it is to end.
 fn yields(core: &Core, begun: Instant, pages: u64, keeps_rate: bool) -> bool {
     let scrub = &core.helpers.scrub;
-    let rate = scrub.orders().rate;
-    let due = match rate {
-        _ if !keeps_rate => Duration::ZERO,
+    let orders = *scrub.orders();
+    let due = match orders.rate {
+        _ if !keeps_rate || orders.at_once => Duration::ZERO,
         0 => Duration::ZERO,
         rate => Duration::from_secs_f64((pages * PAGE_BYTES as u64) as f64 / rate as f64),
     };
@@ -88,14 +89,14 @@ fn yields(core: &Core, begun: Instant, pages: u64, keeps_rate: bool) -> bool {
         reads.load(Ordering::Relaxed) + writes.load(Ordering::Relaxed)
     };
     if !ahead.is_zero() {
-        return scrub.pause(ahead);
+        return scrub.pause(ahead, |orders| orders.at_once);
     }
     let before = at_work();
     std::thread::yield_now();
     if at_work() != before {
-        return scrub.pause(STEP_BACK);
+        return scrub.pause(STEP_BACK, |_| false);
     }
-    scrub.pause(Duration::ZERO)
+    scrub.pause(Duration::ZERO, |_| false)
 }
 
 /// Gives this thread the lowest priority.

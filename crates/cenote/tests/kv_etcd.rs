@@ -4,7 +4,8 @@ mod support;
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::net::{SocketAddr, TcpListener};
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt as _;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -14,6 +15,7 @@ use cenote_kv_cluster::store::EtcdError;
 use serde_json::Value;
 use support::gate::Gate;
 use support::memcached::{Client, connect, with_value};
+use support::net::Killed;
 use support::well::{PATIENCE, Well, places, until};
 use support::{Ended, Folder, cenote, signal, words};
 
@@ -198,6 +200,44 @@ fn a_node_that_waits_for_etcd_ends_when_it_is_told_to() {
         assert_eq!(ended.stdout, "", "it has announced nothing");
         drop(asked);
     }
+}
+
+#[test]
+fn users_that_change_while_a_node_waits_for_etcd_are_those_that_it_has() {
+    let Some(gated) = Gated::found(&["--nodes", "2", "--groups", "1", "--code", "1+1"]) else {
+        return;
+    };
+    let users = gated.well.path("users");
+    fs::write(&users, "ann:first\n").expect("a file");
+    let door = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let mut command = cenote();
+    command.args(words("kv node --name n00 --etcd"));
+    command.arg(format!("http://{}", door.local_addr().expect("bound")));
+    command.arg("--key").arg(gated.well.path("cluster.key"));
+    command.arg("--users").arg(&users);
+    let mut node = Killed(command.stdout(Stdio::piped()).spawn().expect("it runs"));
+    // By then it has read them.
+    let (asked, _) = door.accept().expect("it asks etcd");
+    fs::write(&users, "ann:second\n").expect("a file");
+    signal(node.0.id(), "HUP");
+    let server = gated.url["http://".len()..].parse().expect("an address");
+    let _gate = Gate::at(door, server, Some(asked));
+    let mut line = String::new();
+    let stdout = node.0.stdout.take().expect("stdout is piped");
+    BufReader::new(stdout).read_line(&mut line).expect("a line");
+    let address = line.trim().rsplit(' ').next().expect("an address");
+    let said = |password: &str| {
+        let mut stream = TcpStream::connect(address).expect("it listens");
+        let login = format!("ann {password}");
+        write!(stream, "set who 0 0 {}\r\n{login}\r\n", login.len()).expect("it reads");
+        let mut said = String::new();
+        BufReader::new(stream)
+            .read_line(&mut said)
+            .expect("it answers");
+        said
+    };
+    assert_eq!(said("second"), "STORED\r\n");
+    assert!(said("first").starts_with("CLIENT_ERROR"));
 }
 
 #[test]

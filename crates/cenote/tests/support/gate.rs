@@ -20,11 +20,16 @@ impl Gate {
     /// An open one, on loopback.
     pub fn to(server: SocketAddr) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        Self::at(listener, server, None)
+    }
+
+    /// An open one where somebody has listened until now, and perhaps let one in.
+    pub fn at(listener: TcpListener, server: SocketAddr, first: Option<TcpStream>) -> Self {
         let address = listener.local_addr().expect("its address");
         let shared: Arc<Mutex<Shared>> = Arc::default();
         let of_thread = Arc::clone(&shared);
         std::thread::spawn(move || {
-            for near in listener.incoming().flatten() {
+            for near in first.into_iter().chain(listener.incoming().flatten()) {
                 // One that is shut lets the connection break.
                 let mut shared = of_thread.lock().expect("nobody panics with it");
                 if !shared.is_shut

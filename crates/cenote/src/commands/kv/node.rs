@@ -5,6 +5,7 @@
 use std::io::Write;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -15,6 +16,7 @@ use cenote_fabric::{Host, HostPort};
 use cenote_kv_cluster::detector::Settings;
 use cenote_kv_cluster::node::{self, NodeConfig, Ready, Stop};
 use cenote_memcached::Handle;
+use cenote_memcached::files::Files;
 use prometheus_client::registry::Registry;
 
 use super::metrics::{KvMetrics, unready};
@@ -64,24 +66,20 @@ pub struct Args {
 pub fn run(args: &Args) -> Result<u8> {
     let stop = Stop::default();
     let to_stop = stop.clone();
-    let (serving, files) = args
-        .serving
-        .settings(resolved("--clients", &args.clients)?)?;
-    let server: Arc<OnceLock<Handle>> = Arc::default();
-    let to_tell = Arc::clone(&server);
-    // Before any thread: they inherit what is blocked.
+    let reloader: Arc<Reloader> = Arc::default();
+    let at_hangup = Arc::clone(&reloader);
+    // Before any thread, as threads inherit the mask, and before anything slow: until then SIGHUP
+    // ends the process.
     signals::on_stop_or_hangup(
         move |signal| match signal {
             libc::SIGINT => to_stop.stop_at_once(),
             _ => to_stop.stop(),
         },
-        move || {
-            let errors = to_tell.get().map(|server| files.reload(server));
-            for error in errors.unwrap_or_default() {
-                tracing::warn!(%error, "reload failed; the old users and certificates stay in use");
-            }
-        },
+        move || at_hangup.hang_up(),
     )?;
+    let (serving, files) = args
+        .serving
+        .settings(resolved("--clients", &args.clients)?)?;
     let config = NodeConfig {
         cluster: args.cluster_name.clone(),
         name: args.name.clone(),
@@ -96,7 +94,7 @@ pub fn run(args: &Args) -> Result<u8> {
     };
     let mut started = Ok(());
     node::run(&config, &stop, |ready| {
-        server.get_or_init(|| ready.server.clone());
+        reloader.begin(files, ready.server.clone());
         started = serve_metrics(args, ready);
         match started {
             Ok(()) => {
@@ -109,6 +107,37 @@ pub fn run(args: &Args) -> Result<u8> {
         }
     })?;
     started.map(|()| DONE)
+}
+
+/// Reads users and certificates again on SIGHUP. One that comes before there is a server is remembered.
+#[derive(Default)]
+struct Reloader {
+    served: OnceLock<(Files, Handle)>,
+    is_wanted: AtomicBool,
+}
+
+impl Reloader {
+    fn hang_up(&self) {
+        self.is_wanted.store(true, Ordering::SeqCst);
+        self.reload();
+    }
+
+    /// There is a server from now on.
+    fn begin(&self, files: Files, server: Handle) {
+        self.served.get_or_init(|| (files, server));
+        self.reload();
+    }
+
+    fn reload(&self) {
+        let Some((files, server)) = self.served.get() else {
+            return;
+        };
+        if self.is_wanted.swap(false, Ordering::SeqCst) {
+            for error in files.reload(server) {
+                tracing::warn!(%error, "reload failed; the old users and certificates stay in use");
+            }
+        }
+    }
 }
 
 fn serve_metrics(args: &Args, ready: &Ready) -> Result<()> {

@@ -107,3 +107,36 @@ fn a_manager_that_waits_for_etcd_is_found_and_ends_when_it_is_told_to() {
     folder.run(&["down"]).expect(0);
     assert_eq!(child.wait().expect("a child of ours").code(), Some(0));
 }
+
+#[test]
+fn a_cache_whose_journal_is_damaged_does_not_keep_hosts_that_are_to_end_by_force() {
+    let (folder, cache) = stopped();
+    fs::write(cache.join("journal"), "no journal").expect("a file");
+    let refused = folder.run(&["down"]).expect(1);
+    assert!(refused.stderr.contains("cache c0"), "{refused:#?}");
+    assert!(
+        refused.stderr.contains("cenote down --force"),
+        "{refused:#?}"
+    );
+    folder.run(&["status"]).expect(0);
+    let ended = folder.run(&["down", "--force"]).expect(0);
+    let said = "left running, and not released: cache c0: ";
+    assert!(ended.stderr.contains(said), "{ended:#?}");
+    assert!(ended.stdout.contains("2 hosts ended"), "{ended:#?}");
+}
+
+#[test]
+fn a_manager_that_cannot_be_stopped_from_here_does_not_keep_hosts_that_are_to_end_by_force() {
+    let (folder, cache) = stopped();
+    let lock = File::open(cache.join("lock")).expect("a lock");
+    lock.lock().expect("nobody has it");
+    let refused = folder.run(&["down"]).expect(1);
+    assert!(
+        refused.stderr.contains("cenote down --force"),
+        "{refused:#?}"
+    );
+    let ended = folder.run(&["down", "--force"]).expect(0);
+    let said = "left running, and not released: cache c0 has a manager";
+    assert!(ended.stderr.contains(said), "{ended:#?}");
+    assert!(ended.stdout.contains("2 hosts ended"), "{ended:#?}");
+}

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use cenote_cache::service::journal::{Journal, JournalFile};
-use cenote_cli::failure::{DONE, Failure};
+use cenote_cli::failure::{DONE, Failure, chain};
 use cenote_cli::span;
 
 use super::cache::manage;
@@ -34,8 +34,9 @@ pub struct Args {
     /// Cluster folder
     #[arg(long, value_name = "DIR", env = "CENOTE_DIR")]
     dir: PathBuf,
-    /// Stop the hosts even if volumes are in use, whose pages are lost, or caches have acquired
-    /// machines, which keep running at your cost
+    /// Stop the hosts even if volumes are in use, whose pages are lost, caches have acquired
+    /// machines, which keep running at your cost, or a cache's journal is damaged or its manager runs
+    /// elsewhere
     #[arg(long)]
     force: bool,
     /// Time for hosts to exit before they are killed
@@ -49,18 +50,19 @@ pub fn run(args: &Args) -> Result<u8> {
     // Also with --force: nothing here could be started again as it was.
     let is_known = refuse_foreign(&dir)?;
     let volumes = Volumes::new(&dir);
-    let machines = machines_of_caches(&dir)?;
-    if args.force {
-        if !machines.is_empty() {
-            eprintln!("left running, and not released: {}", machines.join(", "));
-        }
-    } else {
+    let caches = CacheDir::all(&dir)?;
+    if !args.force {
         refuse_in_use(&volumes)?;
+    }
+    let machines = machines_of_caches(&caches, args)?;
+    if !args.force {
         refuse_machines(&machines)?;
+    } else if !machines.is_empty() {
+        leave(&machines.join(", "));
     }
     // First: a manager would take its hosts for dead.
-    for cache in CacheDir::all(&dir)? {
-        manage::stop(&cache, args.timeout)?;
+    for cache in &caches {
+        unless_forced(args, manage::stop(cache, args.timeout))?;
     }
     let hosts = dir.hosts()?;
     let mut running: Vec<(&str, Process)> = Vec::new();
@@ -110,12 +112,38 @@ fn refuse_in_use(volumes: &Volumes) -> Result<()> {
     .into())
 }
 
+/// Says what goes on without the cluster.
+fn leave(what: &str) {
+    eprintln!("left running, and not released: {what}");
+}
+
+/// What a step returned. With `--force` a step that failed is reported, and `down` goes on.
+fn unless_forced<T>(args: &Args, outcome: Result<T>) -> Result<Option<T>> {
+    match outcome {
+        Ok(outcome) => Ok(Some(outcome)),
+        Err(error) if args.force => {
+            leave(&chain(&error));
+            Ok(None)
+        }
+        Err(error) => {
+            let remedy = "cenote down --force ends the hosts all the same, and leaves it as it is";
+            let first = error.downcast_ref::<Failure>().map(Failure::remedy);
+            let remedy = match first.filter(|first| !first.is_empty()) {
+                Some(first) => format!("{first}; {remedy}"),
+                None => remedy.to_owned(),
+            };
+            Err(Failure::new(chain(&error), remedy).into())
+        }
+    }
+}
+
 /// Machines that were got for caches: how many, and for which.
-fn machines_of_caches(dir: &ClusterDir) -> Result<Vec<String>> {
+fn machines_of_caches(caches: &[CacheDir], args: &Args) -> Result<Vec<String>> {
     let mut machines = Vec::new();
-    for cache in CacheDir::all(dir)? {
-        let image = Journal::load(&mut JournalFile::new(&journal_path(&cache)))
-            .with_context(|| format!("read which machines the cache {} has", cache.name()))?;
+    for cache in caches {
+        let image = Journal::load(&mut JournalFile::new(&journal_path(cache)))
+            .with_context(|| format!("cache {}", cache.name()));
+        let image = unless_forced(args, image)?.flatten();
         let count = image.map_or(0, |image| image.machines.len());
         if count > 0 {
             machines.push(format!("machines of cache {}: {count}", cache.name()));

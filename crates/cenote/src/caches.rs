@@ -265,11 +265,39 @@ impl CacheDir {
         toml::from_str(&text).with_context(|| path.display().to_string())
     }
 
-    /// Notes what it is from now on.
+    /// Changes what it is, asks its manager for the same, and loses no change that another command
+    /// makes meanwhile; what it is then.
     ///
     /// # Errors
-    /// The disk refuses.
-    pub fn set_spec(&self, spec: &Spec) -> Result<()> {
+    /// As [`CacheDir::ask`], or the disk refuses. What the manager refuses changes nothing.
+    pub fn change(
+        &self,
+        key: &ClusterKey,
+        question: &Question,
+        change: impl FnOnce(&mut Spec),
+    ) -> Result<Spec> {
+        // Given back when it is dropped.
+        let _lock = self.folder.lock()?;
+        self.folder.remove_drafts(SPEC)?;
+        if !self.is_managed()? {
+            return Err(self.no_manager().into());
+        }
+        let before = self.spec()?;
+        let mut spec = before.clone();
+        change(&mut spec);
+        // First: the next manager knows what the file says and nothing else.
+        self.set_spec(&spec)?;
+        if let Err(error) = self.ask(key, question) {
+            // Of one that did not answer it is not known; then the file says what is wanted.
+            if let Some(CallError::Refused(_)) = error.downcast_ref() {
+                self.set_spec(&before)?;
+            }
+            return Err(error);
+        }
+        Ok(spec)
+    }
+
+    fn set_spec(&self, spec: &Spec) -> Result<()> {
         let text = toml::to_string(spec).context("cache file")?;
         Ok(self.folder.write(SPEC, &text)?)
     }
@@ -323,20 +351,14 @@ impl CacheDir {
 
     fn ask_within(&self, key: &ClusterKey, question: &Question, limit: Duration) -> Result<Answer> {
         let name = &self.name;
-        let no_manager = || {
-            let what = format!(
-                "cache {name} has no manager; its clients wait for the next one and lose nothing"
-            );
-            Failure::new(what, format!("cenote cache start {name}")).into()
-        };
         if !self.is_managed()? {
-            return Err(no_manager());
+            return Err(self.no_manager().into());
         }
         // One that ends has the lock for longer than it listens; one that begins has it before.
         let mut is_there = || self.is_managed().unwrap_or(true);
         match ask_while(vec![self.socket()], key, question, limit, &mut is_there) {
             Ok(answer) => Ok(answer),
-            Err(CallError::NoManager) => Err(no_manager()),
+            Err(CallError::NoManager) => Err(self.no_manager().into()),
             Err(CallError::Ended) => Err(Failure::new(
                 format!(
                     "cache {name}: its manager ended before it answered; the request may or may \
@@ -357,6 +379,14 @@ impl CacheDir {
             .into()),
             Err(error) => Err(error).with_context(|| format!("cache {name}")),
         }
+    }
+
+    fn no_manager(&self) -> Failure {
+        let name = &self.name;
+        let what = format!(
+            "cache {name} has no manager; its clients wait for the next one and lose nothing"
+        );
+        Failure::new(what, format!("cenote cache start {name}"))
     }
 
     /// How it is.

@@ -140,3 +140,35 @@ fn a_manager_that_cannot_be_stopped_from_here_does_not_keep_hosts_that_are_to_en
     assert!(ended.stderr.contains(said), "{ended:#?}");
     assert!(ended.stdout.contains("2 hosts ended"), "{ended:#?}");
 }
+
+#[test]
+fn what_a_cache_was_reshaped_to_is_what_its_next_manager_goes_by() {
+    let (folder, _cache) = stopped();
+    folder.run(&words("cache start c0")).expect(0);
+    let reshape = |arguments: &str| {
+        let mut command = cenote();
+        command.args(["cache", "reshape", "c0", "--dir", folder.str()]);
+        command.args(words(arguments)).stdout(Stdio::null());
+        command.spawn().expect("the binary runs")
+    };
+    // At the same time, again and again: none undoes the other.
+    for round in 1..=8 {
+        let configuration = format!("--configuration 2,1,8,{round}");
+        let both = [format!("--size {}M", 2 + round % 2), configuration];
+        for mut one in both.map(|arguments| reshape(&arguments)) {
+            assert_eq!(one.wait().expect("a child of ours").code(), Some(0));
+        }
+        let spec = fs::read_to_string(folder.path().join("caches/c0/cache.toml"));
+        let spec: toml::Table = spec.expect("a file").parse().expect("TOML");
+        let size = format!("{}M", 2 + round % 2);
+        assert_eq!(spec["size"].as_str(), Some(&*size));
+        assert_eq!(spec["configuration"]["q"].as_integer(), Some(round));
+    }
+    folder.run(&words("cache stop c0")).expect(0);
+    folder.run(&words("cache start c0")).expect(0);
+    let status = folder.run(&words("cache status c0 --timeout 60s --json"));
+    let status = status.expect(0);
+    let configuration = &status.json()["status"]["configuration"];
+    let asked = serde_json::json!({ "c": 2, "s": 1, "b": 8, "q": 8 });
+    assert_eq!(configuration, &asked);
+}

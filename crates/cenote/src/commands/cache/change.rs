@@ -11,7 +11,7 @@ use cenote_cli::span::{self, Span};
 
 use super::create::{Chosen, Wish, check, nothing_does, wait_whole};
 use super::{manage, state};
-use crate::caches::CacheDir;
+use crate::caches::{CacheDir, Spec};
 use crate::place::Which;
 use crate::process::Identity;
 
@@ -50,25 +50,22 @@ pub fn reshape(args: &ReshapeArgs) -> Result<u8> {
         // Before anything is asked: what is refused changes nothing.
         check(size, region, slab, spec.copies)?;
     }
-    match args.wish.choose(&loaded)? {
-        Chosen::Usual => {}
-        Chosen::Given(configuration) => {
-            cache.ask(&loaded.key, &Question::Configure(configuration))?;
-            (spec.configuration, spec.slo) = (configuration, None);
-            cache.set_spec(&spec)?;
-        }
-        Chosen::For(configuration, objective) => {
-            cache.ask(&loaded.key, &Question::Configure(configuration))?;
-            (spec.configuration, spec.slo) = (configuration, Some(objective));
-            cache.set_spec(&spec)?;
-        }
+    let wanted = match args.wish.choose(&loaded)? {
+        Chosen::Usual => None,
+        Chosen::Given(configuration) => Some((configuration, None)),
+        Chosen::For(configuration, objective) => Some((configuration, Some(objective))),
         Chosen::Nothing(said, best) => return nothing_does(&said, &best, args.json),
+    };
+    if let Some((configuration, slo)) = wanted {
+        let question = Question::Configure(configuration);
+        let note = |spec: &mut Spec| (spec.configuration, spec.slo) = (configuration, slo);
+        spec = cache.change(&loaded.key, &question, note)?;
     }
     if let Some(size) = args.size {
         let regions = u32::try_from(size.bytes() / region.bytes()).expect("checked");
-        cache.ask(&loaded.key, &Question::Resize { regions })?;
-        spec.size = size.to_string();
-        cache.set_spec(&spec)?;
+        let question = Question::Resize { regions };
+        let note = |spec: &mut Spec| spec.size = size.to_string();
+        spec = cache.change(&loaded.key, &question, note)?;
     }
     let status = wait_whole(&cache, &loaded, args.timeout)?;
     state::print(&mut stdout().lock(), &cache, &spec, &status, args.json)?;

@@ -193,6 +193,8 @@ pub struct Serving {
     owner: Arc<Owner>,
     scrubbing: Arc<Scrubbing>,
     end: End,
+    /// A new volume that nobody has been told of: it does not outlive a failure.
+    is_unannounced: bool,
 }
 
 /// What becomes of a volume's content when its server ends.
@@ -207,7 +209,8 @@ pub enum End {
 }
 
 impl Serving {
-    /// Opens the volume and answers questions about it from then on.
+    /// Opens the volume and answers questions about it from then on. A new one is forgotten with this
+    /// unless it is [announced](Self::announced): the same command is right once it can be served.
     ///
     /// # Errors
     /// There is no such volume, another process owns it, too few hosts answer, or what the last
@@ -232,7 +235,7 @@ impl Serving {
             let what = "--mode and --delta are for a new volume; this volume has its own";
             return Err(Failure::usage(what, "cenote volume set").into());
         }
-        let opened = volumes.own(&name).and_then(|owner| {
+        let mut opened = volumes.own(&name).and_then(|owner| {
             if end == End::GiveBack {
                 refuse_content(&volumes, &owner)?;
             }
@@ -252,11 +255,18 @@ impl Serving {
         if let (Ok(serving), Some(rate)) = (&opened, which.repair_rate) {
             serving.volume.pace_repairs(rate.bytes(), true);
         }
-        if opened.is_err() && which.size.is_some() {
+        match &mut opened {
+            Ok(serving) => serving.is_unannounced = which.size.is_some(),
             // What this very command described does not outlive its failure.
-            volumes.delete(&name)?;
+            Err(_) if which.size.is_some() => volumes.delete(&name)?,
+            Err(_) => {}
         }
         opened
+    }
+
+    /// Whoever wanted the volume knows that it is served: a new one stays from now on.
+    pub fn announced(&mut self) {
+        self.is_unannounced = false;
     }
 
     /// As [`Serving::open`], of a volume that there is.
@@ -392,12 +402,16 @@ impl Serving {
             owner,
             scrubbing,
             end,
+            is_unannounced: false,
         })
     }
 }
 
 impl Drop for Serving {
     fn drop(&mut self) {
+        if self.is_unannounced {
+            self.end = End::Forget;
+        }
         let _span = tracing::info_span!(
             "close volume",
             cenote.volume = self.name,

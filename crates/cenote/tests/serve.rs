@@ -352,8 +352,21 @@ fn what_cannot_be_served_leaves_no_volume_behind() {
     folder
         .run(&["nbd", "--volume", "none", "--socket", socket])
         .expect(1);
-    let list = folder.run(&["volume", "list", "--json"]).expect(0).json();
-    assert_eq!(list, serde_json::json!([]));
+    let list = || folder.run(&["volume", "list", "--json"]).expect(0).json();
+    assert_eq!(list(), serde_json::json!([]));
+    // It is opened, and then cannot be served: the same command is right once the socket is free.
+    let mut first = Server::start(&folder, &["--size", "4M", "--scheme", "plain"]);
+    assert!(first.ready().starts_with("ready unnamed-"));
+    let named = ["--volume", "v0", "--size", "4M", "--scheme", "plain"];
+    let taken = [&["nbd", "--socket", socket], &named[..]].concat();
+    let taken = folder.run(&taken).expect(1);
+    assert!(!taken.stderr.contains("already exists"), "{taken:#?}");
+    assert_eq!(first.end(), Some(0));
+    assert_eq!(list(), serde_json::json!([]));
+    let mut second = Server::start(&folder, &named);
+    assert!(second.ready().starts_with("ready v0"));
+    assert_eq!(second.end(), Some(0));
+    assert_eq!(list()[0]["name"], "v0");
 }
 
 #[test]

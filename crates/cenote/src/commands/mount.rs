@@ -131,7 +131,7 @@ fn serve(args: &Args, loaded: &Loaded, point: &MountPoint) -> Result<u8> {
         tracing::info!(%error, "memory allocations of this process may wait for its own mount");
     }
     let span = tracing::info_span!("mount", cenote.directory = %point.path().display()).entered();
-    let serving = Serving::open(loaded, &args.volume, End::Keep)?;
+    let mut serving = Serving::open(loaded, &args.volume, End::Keep)?;
     let threads = usize::from(args.threads);
     let transport = match fuse_rings::are_wanted() {
         true => Transport::Auto,
@@ -160,6 +160,7 @@ fn serve(args: &Args, loaded: &Loaded, point: &MountPoint) -> Result<u8> {
     }
     drop(span);
     announce(&serving, point.path(), mounted.has_rings())?;
+    serving.announced();
     service::tell("READY=1");
     // The end of the mount, or a signal.
     told.recv().context("wait for the end of the mount")?;

@@ -163,7 +163,7 @@ pub fn run(args: &Args) -> Result<u8> {
     let (tell, told) = mpsc::channel::<()>();
     signals::on_stop(move || drop(tell))?;
     let loaded = args.which.load()?;
-    let serving = Serving::open(&loaded, &args.volume, End::Keep)?;
+    let mut serving = Serving::open(&loaded, &args.volume, End::Keep)?;
     let is_tls = tls.is_some();
     let mut config = config(args, &serving)?;
     (config.passed, config.tls) = (passed, tls);
@@ -201,6 +201,7 @@ pub fn run(args: &Args) -> Result<u8> {
             .and_then(|()| out.flush())
             .context("announce on standard output")?;
     }
+    serving.announced();
     service::tell("READY=1");
     // Nothing is ever sent: this ends when a signal drops the other end.
     assert!(told.recv().is_err(), "the channel carries its end only");

@@ -85,7 +85,7 @@ pub fn run(args: &Args) -> Result<u8> {
     let folder = folder.context("make a folder for the program's library")?;
     let library = write_library(folder.path())?;
     let loaded = args.which.load()?;
-    let serving = Serving::open(&loaded, &args.volume, End::GiveBack)?;
+    let mut serving = Serving::open(&loaded, &args.volume, End::GiveBack)?;
     let socket = folder.path().join("socket");
     let handlers = args.handlers.unwrap_or_default();
     let keeper = Keeper::start(&serving.volume, &socket, args.local.bytes(), handlers)?;
@@ -99,6 +99,7 @@ pub fn run(args: &Args) -> Result<u8> {
             return Err(error);
         }
     };
+    serving.announced();
     let status = forwarding.wait(&mut program);
     let status = status.context("wait for the program")?;
     let served = keeper.finish();

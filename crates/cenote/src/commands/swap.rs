@@ -235,6 +235,9 @@ fn serve(on: &On) -> Result<u8> {
         held = Some(serving);
         Ok(disk)
     });
+    if let (Ok(_), Some(serving)) = (&outcome, &mut held) {
+        serving.announced();
+    }
     drop(held);
     Ok(off_code(&outcome?))
 }

@@ -103,7 +103,7 @@ pub fn run(args: &Args) -> Result<u8> {
     }
     let (tell, told) = mpsc::channel::<()>();
     signals::on_stop(move || drop(tell))?;
-    let serving = Serving::open(&loaded, &args.volume, End::Keep)?;
+    let mut serving = Serving::open(&loaded, &args.volume, End::Keep)?;
     let (name, is_named) = (serving.name.clone(), args.volume.volume.is_some());
     let disk: Arc<dyn Disk> = Arc::new(VolumeDisk::new(Arc::clone(&serving.volume)));
     let mut options = Options::new(identity(serving.spec.id()?));
@@ -125,6 +125,7 @@ pub fn run(args: &Args) -> Result<u8> {
     )
     .and_then(|()| out.flush())
     .context("announce on standard output")?;
+    serving.announced();
     // Nothing is ever sent: this ends when a signal drops the other end.
     assert!(told.recv().is_err(), "the channel carries its end only");
     // Before its workers go.

@@ -185,7 +185,9 @@ pub fn run(args: &Args) -> Result<u8> {
             store::run(chosen, rounds, (args.json, args.save.as_deref()))?;
             return Ok(DONE);
         }
-        Bench::Proc(chosen) => return proc::run(chosen, rounds, args.json),
+        Bench::Proc(chosen) => {
+            return proc::run(chosen, rounds, (args.json, args.save.as_deref()));
+        }
         Bench::AppsWorker(job) => {
             apps::work(job)?;
             return Ok(DONE);

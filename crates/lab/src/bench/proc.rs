@@ -4,10 +4,11 @@
 //! medians of the rounds.
 
 mod filter;
+mod lines;
 mod site;
 
-use std::io::Write;
-use std::path::PathBuf;
+use std::fmt;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
@@ -20,6 +21,7 @@ use cenote_proc::remote::{Ended, Remote};
 use cenote_proc::{ECHO, ProcedureId, Status, WALK, client as plain};
 use cenote_proc_sdk::Away;
 use cenote_proc_sdk::procedures::{Reached, Walk};
+use lines::Lines;
 use serde::Serialize;
 use site::{CACHE, GUESTS, Idle, Site};
 
@@ -116,8 +118,9 @@ struct Line {
     p99_us: Option<f64>,
 }
 
-pub fn run(args: &Args, rounds: Option<usize>, json: bool) -> Result<u8> {
+pub fn run(args: &Args, rounds: Option<usize>, to: (bool, Option<&Path>)) -> Result<u8> {
     let rounds = rounds.unwrap_or(ROUNDS);
+    let mut out = Lines::to(to.0, to.1)?;
     let transports: Vec<String> = match args.transport.is_empty() {
         true => vec!["shm".into(), "tcp".into()],
         false => args.transport.iter().map(ToString::to_string).collect(),
@@ -125,12 +128,13 @@ pub fn run(args: &Args, rounds: Option<usize>, json: bool) -> Result<u8> {
     for transport in &transports {
         if args.filter {
             let variants = Variant::chosen(&args.variant);
-            filter::run(&variants, transport, (rounds, json), args.out.as_deref())?;
+            let folder = args.out.as_deref();
+            filter::run(&variants, transport, rounds, &mut out, folder)?;
             continue;
         }
         let bytes = usize::try_from(args.memory)? << 10;
         if args.uneven {
-            print(&uneven(bytes, transport, rounds)?, json)?;
+            out.extend(&uneven(bytes, transport, rounds)?)?;
             continue;
         }
         let site = Site::start(transport, 1, bytes as u64, true)?;
@@ -146,31 +150,25 @@ pub fn run(args: &Args, rounds: Option<usize>, json: bool) -> Result<u8> {
             }
             lines
         };
-        print(&lines, json)?;
+        out.extend(&lines)?;
     }
     Ok(DONE)
 }
 
-fn print(lines: &[Line], json: bool) -> Result<()> {
-    let mut out = std::io::stdout().lock();
-    for line in lines {
-        if json {
-            writeln!(out, "{}", serde_json::to_string(line)?)?;
-            continue;
-        }
-        let hops = line
+impl fmt::Display for Line {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let hops = self
             .hops
             .map_or(String::new(), |hops| format!("{hops} hops"));
-        let p99 = line
+        let p99 = self
             .p99_us
             .map_or(String::new(), |us| format!(", p99 {us:.1} us"));
-        writeln!(
-            out,
+        write!(
+            f,
             "{:<12} {:<4} {hops:<8} {:>12.0} per second, p50 {:.1} us{p99}",
-            line.variant, line.transport, line.ops_per_second, line.p50_us
-        )?;
+            self.variant, self.transport, self.ops_per_second, self.p50_us
+        )
     }
-    Ok(())
 }
 
 /// Latencies of one variant in one round.

@@ -2,8 +2,7 @@
 //! procedure.
 
 use std::collections::VecDeque;
-use std::fmt::Write as _;
-use std::io::Write as _;
+use std::fmt::{self, Write as _};
 use std::path::Path as FilePath;
 use std::time::{Duration, Instant};
 
@@ -18,6 +17,7 @@ use cenote_proc_sdk::Away;
 use cenote_proc_sdk::procedures::{Aggregate, Select};
 use serde::Serialize;
 
+use super::lines::Lines;
 use super::site::{CACHE, GUESTS, Idle, Site};
 use super::{Variant, median};
 
@@ -48,7 +48,8 @@ const SHIPPED: &str = "shipped";
 pub fn run(
     variants: &[Variant],
     transport: &str,
-    (rounds, json): (usize, bool),
+    rounds: usize,
+    lines: &mut Lines,
     out: Option<&FilePath>,
 ) -> Result<()> {
     let site = Site::start(transport, 1, RANGE as u64, true)?;
@@ -108,7 +109,7 @@ pub fn run(
             };
             write!(table, ",{:.1}", line.mb_per_second)?;
             curve.points.push((percent, line.mb_per_second));
-            print(&line, json)?;
+            lines.push(&line)?;
         }
         table.push('\n');
     }
@@ -132,18 +133,14 @@ pub fn run(
     Ok(())
 }
 
-fn print(line: &Line<'_>, json: bool) -> Result<()> {
-    let mut out = std::io::stdout().lock();
-    if json {
-        writeln!(out, "{}", serde_json::to_string(line)?)?;
-    } else {
-        writeln!(
-            out,
+impl fmt::Display for Line<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
             "{:<8} {:<4} {:>5} % {:>8.1} MB/s",
-            line.variant, line.transport, line.selectivity_percent, line.mb_per_second
-        )?;
+            self.variant, self.transport, self.selectivity_percent, self.mb_per_second
+        )
     }
-    Ok(())
 }
 
 fn field(record: &[u8]) -> u64 {

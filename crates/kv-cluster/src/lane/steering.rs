@@ -81,6 +81,8 @@ impl Lane {
             true => Decision::Soon,
             false => Decision::Late,
         };
+        let is_spare = self.shared.state() == NodeState::Up;
+        let leave = self.shared.leave();
         let places = LazyCell::new(|| self.shared.places());
         let places = |process: Process| places.get(&process.node).copied().unwrap_or(0);
         for seat in &mut self.seats {
@@ -90,8 +92,8 @@ impl Lane {
                 places: &places,
                 membership: &self.membership,
                 homes: self.shared.homes(seat.group),
-                is_spare: self.shared.state() == NodeState::Up,
-                leave: self.shared.leave(),
+                is_spare,
+                leave,
                 decision,
                 now,
                 instant,

@@ -21,8 +21,8 @@ use crate::log::session::Pause;
 const DEPTH: usize = 128;
 
 /// The kernel keeps the file of a process that was killed until the disk has done what was under
-/// way: far less than this.
-const LOCK_PATIENCE: Duration = Duration::from_secs(1);
+/// way: milliseconds, or longer on a busy disk.
+const LOCK_PATIENCE: Duration = Duration::from_secs(5);
 
 /// A file that no other tier uses, in any process. Requests that are under way when it is dropped are waited for.
 pub struct SsdTier {

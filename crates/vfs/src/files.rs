@@ -80,6 +80,10 @@ struct State {
     row_bytes: [u64; 3],
     /// Rows that writes to space set aside may add.
     rows_to_come: u64,
+    /// Bytes of the metadata's area, from its beginning, that have memory.
+    room_bytes: u64,
+    /// Bytes of rows for which a request found no room; 0: none since that was looked at.
+    rows_wanted: u64,
     /// A commit that has not ended well.
     pending: Option<Pending>,
     /// Whether the database can be used.

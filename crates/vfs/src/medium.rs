@@ -34,6 +34,15 @@ pub trait Medium: Send + Sync + 'static {
     /// When some of it could not be given back.
     fn discard(&self, offset: u64, len_bytes: u64) -> Result<(), MediumError>;
 
+    /// Gets memory for later writes there, whoever takes what else there is meanwhile. What is read there
+    /// stays the same. Nobody writes there during the call.
+    ///
+    /// # Errors
+    /// `NoSpace` when there is none for some of it.
+    fn reserve(&self, _offset: u64, _len_bytes: u64) -> Result<(), MediumError> {
+        Ok(())
+    }
+
     /// Makes every write that has returned durable.
     ///
     /// # Errors

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use cenote_volume::{IoError, Volume, VolumeError, Workers};
 
-use crate::medium::{Medium, MediumError};
+use crate::medium::{BLOCK_BYTES, Medium, MediumError};
 
 /// A volume, and workers for as many threads as use it at a time.
 pub struct VolumeMedium {
@@ -45,6 +45,22 @@ impl Medium for VolumeMedium {
     fn discard(&self, offset: u64, len_bytes: u64) -> Result<(), MediumError> {
         let done = self.workers.get().discard(offset, len_bytes);
         done.map_err(|error| refused(error, "discard", offset, len_bytes))
+    }
+
+    fn reserve(&self, offset: u64, len_bytes: u64) -> Result<(), MediumError> {
+        let extent_bytes = self.volume.extent_bytes();
+        let (mut at, end) = (offset, offset + len_bytes);
+        while at < end {
+            let next = (at / extent_bytes + 1)
+                .saturating_mul(extent_bytes)
+                .min(end);
+            // An extent has memory from its first page on, and as long as it holds one.
+            if self.allocation(at, next) == (false, next) {
+                self.write(at, &[0; BLOCK_BYTES as usize])?;
+            }
+            at = next;
+        }
+        Ok(())
     }
 
     fn sync(&self) -> Result<(), MediumError> {

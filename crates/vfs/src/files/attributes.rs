@@ -120,7 +120,6 @@ impl Files {
         }
         self.warm_inode(ino)?;
         self.warm_attribute(ino, name)?;
-        let limit = self.row_bytes_max();
         self.alter(|state| {
             let mut inode = state.tables.inode(ino)?;
             let key = (ino, name.into());
@@ -130,7 +129,7 @@ impl Files {
                 (AttributeMode::Replace, false) => return Err(FsError::NoAttribute),
                 _ => {}
             }
-            state.check_room((name.len() + value.len()) as u64, limit)?;
+            state.check_room((name.len() + value.len()) as u64)?;
             let bytes = state.tables.attributes.put(key, value.into());
             state.row_bytes[2] += bytes;
             inode.ctime = caller.now;

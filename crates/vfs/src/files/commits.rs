@@ -34,7 +34,7 @@ pub(super) struct Pending {
 const CHANGED_MAX: usize = 64 << 10;
 /// How often a request that lacks space is tried again; arbitrary, others may take what came back.
 const RETRIES_MAX: usize = 3;
-/// Of the pages of the metadata's area, the part that a batch has as rows at most: each may have a page
+/// Of the pages of the metadata's area that have memory, the part that a batch has as rows at most: each may have a page
 /// copied that is free only once the commit has ended.
 const BATCH_SHARE: u64 = 16;
 /// Bytes of changed rows after which the same; arbitrary: an attribute alone may have 64 KiB.
@@ -108,7 +108,7 @@ impl Files {
 
     /// Rows of a commit that replaces so few pages that they may wait for the next one.
     fn reclaim_min(&self) -> usize {
-        (self.area_bytes / BLOCK_BYTES / RECLAIM_SHARE) as usize
+        (self.state().room_bytes / BLOCK_BYTES / RECLAIM_SHARE) as usize
     }
 
     /// Frees the pages that the last commit replaced, which redb would do at the end of the next one:
@@ -169,7 +169,7 @@ impl Files {
                     state.purge(ino)?;
                 }
                 at = ino;
-                if state.is_batch_full(self.area_bytes) {
+                if state.is_batch_full() {
                     return Ok(Some(at));
                 }
             }
@@ -253,7 +253,9 @@ impl Files {
                 break;
             }
             let (is_coming, now) = self.space_to_come();
-            if is_coming {
+            if self.make_room() {
+                // Tried again.
+            } else if is_coming {
                 self.commit()?;
             } else if now == settled {
                 break;
@@ -261,7 +263,7 @@ impl Files {
             settled = now;
             outcome = run();
         }
-        if outcome.is_ok() && self.state().is_batch_full(self.area_bytes) {
+        if outcome.is_ok() && self.state().is_batch_full() {
             // Whoever changes much waits for it.
             if let Err(error) = self.commit() {
                 tracing::debug!(%error, "told by the next request");
@@ -291,9 +293,9 @@ impl State {
     }
 
     /// Whether no more should be changed before a commit.
-    fn is_batch_full(&self, area_bytes: u64) -> bool {
-        let pages = (area_bytes / BLOCK_BYTES / BATCH_SHARE) as usize;
-        let bytes_max = CHANGED_BYTES_MAX.min(area_bytes / BATCH_BYTES_SHARE);
+    fn is_batch_full(&self) -> bool {
+        let pages = (self.room_bytes / BLOCK_BYTES / BATCH_SHARE) as usize;
+        let bytes_max = CHANGED_BYTES_MAX.min(self.room_bytes / BATCH_BYTES_SHARE);
         self.tables.changed() > CHANGED_MAX.min(pages) || self.row_bytes[2] > bytes_max
     }
 

@@ -105,9 +105,8 @@ impl Files {
         how: Write,
     ) -> Result<bool> {
         let (_range, size) = self.lock_to_end(ino, offset, end)?;
-        let limit = self.row_bytes_max();
         let blocks = (offset / BLOCK_BYTES, end.div_ceil(BLOCK_BYTES));
-        let filled = self.edit(|state| state.fill_holes(ino, blocks, limit));
+        let filled = self.edit(|state| state.fill_holes(ino, blocks));
         let (pieces, given) = filled?;
         let written = self
             .clear_tail(ino, size, offset)
@@ -285,7 +284,6 @@ impl Files {
         keeps_size: bool,
     ) -> Result<bool> {
         let (_range, size) = self.lock_to_end(ino, offset, end)?;
-        let limit = self.row_bytes_max();
         let grows = end > size && !keeps_size;
         if grows {
             self.clear_tail(ino, size, end)?;
@@ -293,14 +291,14 @@ impl Files {
         self.edit(|state| {
             let mut inode = state.file(ino)?;
             let blocks = (offset / BLOCK_BYTES, end.div_ceil(BLOCK_BYTES));
-            let (_, given) = state.fill_holes(ino, blocks, limit)?;
+            let (_, given) = state.fill_holes(ino, blocks)?;
             for given in &given {
                 state.attach(ino, given.block, given.extent(false))?;
                 inode.blocks += given.run.len;
             }
             if !given.is_empty() {
                 // Now that rows which writes may add there are counted.
-                state.check_room(0, limit)?;
+                state.check_room(0)?;
             }
             if grows {
                 inode.size = end;
@@ -315,7 +313,6 @@ impl Files {
         let to = end.next_multiple_of(BLOCK_BYTES);
         let _range = self.ranges.lock(ino, from, to, Mode::Exclusive);
         self.state().file(ino)?;
-        let limit = self.row_bytes_max();
         let (whole_from, whole_to) = (offset.div_ceil(BLOCK_BYTES), end / BLOCK_BYTES);
         if whole_from > whole_to {
             self.write_zeros(ino, offset, end)?;
@@ -327,7 +324,7 @@ impl Files {
             let mut inode = state.file(ino)?;
             if whole_from < whole_to {
                 if state.is_parted_by(ino, whole_from, whole_to)? {
-                    state.check_room(EXTENT_BYTES, limit)?;
+                    state.check_room(EXTENT_BYTES)?;
                 }
                 state.cut_out(ino, &mut inode, (whole_from, whole_to))?;
             }
@@ -481,12 +478,7 @@ impl State {
 
     /// What a file has in blocks `from .. to`, and blocks for the holes, which are its own only
     /// once they are attached.
-    fn fill_holes(
-        &mut self,
-        ino: Ino,
-        (from, to): (u64, u64),
-        limit: u64,
-    ) -> Result<(Vec<Piece>, Vec<Given>)> {
+    fn fill_holes(&mut self, ino: Ino, (from, to): (u64, u64)) -> Result<(Vec<Piece>, Vec<Given>)> {
         let mut given: Vec<Given> = Vec::new();
         let found = self.pieces(ino, from, to)?;
         let holes = found.iter().filter(|piece| piece.start.is_none());
@@ -523,7 +515,7 @@ impl State {
         }
         // Where nothing is added, rows may be more than that: bytes are overwritten all the same.
         if !given.is_empty() {
-            self.check_room(given.len() as u64 * EXTENT_BYTES, limit)?;
+            self.check_room(given.len() as u64 * EXTENT_BYTES)?;
         }
         Ok((pieces, given))
     }

@@ -73,9 +73,8 @@ impl Files {
             return Err(FsError::NotFound);
         }
         self.warm(parent, name)?;
-        let limit = self.row_bytes_max();
         self.alter(|state| {
-            state.check_room(ROW_BYTES + (name.len() + target_bytes) as u64, limit)?;
+            state.check_room(ROW_BYTES + (name.len() + target_bytes) as u64)?;
             state.make(caller, parent, name, new)
         })
     }
@@ -94,7 +93,6 @@ impl Files {
         check_name(name)?;
         self.warm(parent, name)?;
         self.warm_inode(ino)?;
-        let limit = self.row_bytes_max();
         self.alter(|state| {
             let mut inode = state.tables.inode(ino)?;
             if inode.is_directory() {
@@ -106,7 +104,7 @@ impl Files {
             if state.entry(parent, name)?.is_some() {
                 return Err(FsError::Exists);
             }
-            state.check_room(ROW_BYTES + name.len() as u64, limit)?;
+            state.check_room(ROW_BYTES + name.len() as u64)?;
             let directory = state.directory(parent)?;
             if inode.nlink == 0 {
                 // From a descriptor without a name (linkat of AT_EMPTY_PATH).
@@ -179,11 +177,10 @@ impl Files {
         self.warm(parent, name)?;
         self.warm(to_parent, to_name)?;
         let added_bytes = to_name.len().saturating_sub(name.len()) as u64;
-        let limit = self.row_bytes_max();
         let split = self.alter(|state| {
             // A name that is there already has its room.
             if added_bytes > 0 && state.entry(to_parent, to_name)?.is_none() {
-                state.check_room(added_bytes, limit)?;
+                state.check_room(added_bytes)?;
             }
             let from = (parent, name);
             state.rename(caller, from, (to_parent, to_name), mode)

@@ -93,6 +93,7 @@ impl Files {
             return Err(OpenError::Damaged);
         }
         let row_bytes = [snapshots.row_bytes, 0, 0];
+        let database_bytes = lock(&label).metadata_len;
         let opening = database.opening().clone();
         let tables = Tables::new(snapshots);
         let newest = tables
@@ -122,10 +123,13 @@ impl Files {
                 durable: 0,
                 row_bytes,
                 rows_to_come,
+                room_bytes: 0,
+                rows_wanted: 0,
                 pending: None,
                 opening,
             }),
         };
+        files.reserve(database_bytes);
         files.finish()?;
         Ok(files)
     }

@@ -1,6 +1,9 @@
 //! How much room there is, for data and for metadata.
 
+use std::sync::atomic::Ordering;
+
 use super::{Files, State};
+use crate::area::lock;
 use crate::medium::BLOCK_BYTES;
 use crate::{FsError, Result};
 
@@ -24,6 +27,11 @@ const USED: u64 = 2;
 /// Pages take so many times the bytes of their rows: after deletions trees are a third full at worst,
 /// and a batch has its pages twice until it is durable.
 const SPREAD: u64 = 4;
+/// Of the area, the part that gets memory at a time, beginning with the first; arbitrary: little beside
+/// what a volume of a few times its hosts' memory has.
+const ROOM_SHARE: u64 = 16;
+/// Least bytes of that; arbitrary: a batch may be a thousand rows then, and no volume below 1 GiB notices.
+const ROOM_BYTES_MIN: u64 = 64 << 20;
 /// Bytes of rows that a file takes, about: an inode, a name of 20 bytes, an extent.
 const FILE_BYTES: u64 = 180;
 /// What an extent's row takes.
@@ -33,7 +41,7 @@ impl Files {
     /// What there is and what is taken.
     #[must_use]
     pub fn usage(&self) -> Usage {
-        let limit = self.row_bytes_max();
+        let limit = self.row_bytes_most();
         let state = self.state();
         let used = state.row_bytes_used();
         Usage {
@@ -52,36 +60,106 @@ impl Files {
         }
     }
 
-    /// Most bytes of rows that requests which add something may lead to.
-    pub(super) fn row_bytes_max(&self) -> u64 {
-        self.area_bytes / USED / SPREAD
+    /// Most bytes of rows that there may ever be.
+    fn row_bytes_most(&self) -> u64 {
+        rows_in(self.area_bytes)
     }
+
+    /// Gets memory for more of the metadata's area where that is what requests lacked; whether there is
+    /// more room now.
+    ///
+    /// Data may take the last memory of a volume. A commit that then needs a part of the area that was
+    /// never written to would fail, and without commits nothing can be deleted. So rows stay within what
+    /// the beginning of the area bears that has memory.
+    pub(super) fn make_room(&self) -> bool {
+        let wanted = std::mem::take(&mut self.state().rows_wanted);
+        if wanted == 0 || wanted > self.row_bytes_most() {
+            return false;
+        }
+        // No commit writes to what is reserved meanwhile.
+        let _database = lock(&self.database);
+        let before = self.state().room_bytes;
+        let room_bytes = self.room_for(wanted);
+        if room_bytes > before {
+            let start = self.data_offset - self.area_bytes;
+            let reserved = self.medium.reserve(start + before, room_bytes - before);
+            if let Err(error) = reserved {
+                // Said where it was met; the request tells it.
+                tracing::debug!(%error, "get memory for more metadata");
+                return false;
+            }
+            self.state().room_bytes = room_bytes;
+        }
+        // Others may have been refused meanwhile.
+        self.settled.fetch_add(1, Ordering::Relaxed);
+        true
+    }
+
+    /// The part of the area that is to have memory before so many bytes of rows are in it.
+    fn room_for(&self, row_bytes: u64) -> u64 {
+        let step = (self.area_bytes / ROOM_SHARE).max(ROOM_BYTES_MIN);
+        let bytes = row_bytes.saturating_mul(USED * SPREAD).max(1);
+        let room_bytes = bytes.div_ceil(step).saturating_mul(step);
+        room_bytes.min(self.area_bytes)
+    }
+
+    /// Gets memory for the part of the area that a database of `database_bytes` may use, at the mount; for
+    /// less where there is less. Without any nothing can be added until there is.
+    pub(super) fn reserve(&self, database_bytes: u64) {
+        let start = self.data_offset - self.area_bytes;
+        let needed = database_bytes.min(self.area_bytes);
+        let mut room_bytes = self.room_for(self.state().row_bytes_used()).max(needed);
+        while room_bytes > 0 {
+            match self.medium.reserve(start, room_bytes) {
+                Ok(()) => break,
+                Err(error) => tracing::warn!(%error, room_bytes, "get memory for metadata"),
+            }
+            room_bytes = room_bytes / 2 / BLOCK_BYTES * BLOCK_BYTES;
+        }
+        self.state().room_bytes = room_bytes;
+    }
+}
+
+/// Most bytes of rows in so much of an area.
+fn rows_in(area_bytes: u64) -> u64 {
+    area_bytes / USED / SPREAD
 }
 
 impl State {
     /// Bytes of all rows, those of a commit under way twice, and of those that writes to space set aside
     /// may add.
-    fn row_bytes_used(&self) -> u64 {
+    pub(super) fn row_bytes_used(&self) -> u64 {
         let to_come = self.rows_to_come.saturating_mul(EXTENT_BYTES);
         let all = self.row_bytes.iter();
         all.fold(to_come, |sum, bytes| sum.saturating_add(*bytes))
     }
 
     /// Checks that there is room for another file or attribute of `bytes`.
-    pub(super) fn check_room(&self, bytes: u64, limit: u64) -> Result<()> {
-        match self.row_bytes_used().saturating_add(bytes) <= limit {
-            true => Ok(()),
-            false => Err(FsError::NoSpace),
+    pub(super) fn check_room(&mut self, bytes: u64) -> Result<()> {
+        let wanted = self.row_bytes_used().saturating_add(bytes);
+        if wanted <= self.row_bytes_max() {
+            return Ok(());
         }
+        self.rows_wanted = wanted;
+        Err(FsError::NoSpace)
+    }
+
+    /// Most bytes of rows that requests which add something may lead to.
+    fn row_bytes_max(&self) -> u64 {
+        rows_in(self.room_bytes)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
+    use std::collections::BTreeSet;
+    use std::sync::atomic::AtomicBool;
+    use std::sync::{Arc, Mutex};
 
     use super::*;
     use crate::files::{Caller, NewInode, Write};
+    use crate::medium::MediumError;
+    use crate::medium::faulty::{Access, Faulty};
     use crate::medium::model::{ModelMedium, Survival};
     use crate::records::ROOT;
 
@@ -111,7 +189,7 @@ mod tests {
     /// Commits what was let through, and looks whether its rows are within their bound.
     fn check_rows(files: &Files) {
         files.commit().expect("what was let through can be kept");
-        let (used, limit) = (files.state().row_bytes_used(), files.row_bytes_max());
+        let (used, limit) = (files.state().row_bytes_used(), files.row_bytes_most());
         assert!(used <= limit, "{used} of {limit}");
     }
 
@@ -182,5 +260,90 @@ mod tests {
         assert_eq!(files.state().rows_to_come, 2044);
         files.resize(ino, 0).expect("a cut");
         assert_eq!(files.state().rows_to_come, 0);
+    }
+
+    /// Extents of a medium that gets memory for all of one with the first write there, until there is none.
+    struct Extents {
+        mapped: Mutex<BTreeSet<u64>>,
+        is_full: AtomicBool,
+    }
+
+    impl Extents {
+        const BYTES: u64 = 64 << 10;
+
+        fn take(&self, offset: u64, len_bytes: u64) -> Option<MediumError> {
+            let mut mapped = self.mapped.lock().expect("no panic");
+            let wanted = offset / Self::BYTES..(offset + len_bytes).div_ceil(Self::BYTES);
+            let mut new = wanted.filter(|extent| !mapped.contains(extent)).peekable();
+            if self.is_full.load(Ordering::Relaxed) && new.peek().is_some() {
+                return Some(MediumError::NoSpace);
+            }
+            let new: Vec<u64> = new.collect();
+            mapped.extend(new);
+            None
+        }
+    }
+
+    #[test]
+    fn names_can_be_added_and_deleted_when_data_has_taken_the_last_memory() {
+        let caller = Caller::default();
+        let medium = Arc::new(Faulty::new(64 << 20));
+        let extents = Arc::new(Extents {
+            mapped: Mutex::default(),
+            is_full: AtomicBool::new(false),
+        });
+        let asked = Arc::clone(&extents);
+        medium.refuse(move |access| match access {
+            Access::Write(offset, len) | Access::Reserve(offset, len) => asked.take(offset, len),
+            Access::Read | Access::Discard(..) => None,
+        });
+        let files = Files::open(medium, caller).expect("a file system");
+        let ino = make(&files, b"big").expect("a file");
+        let bytes = vec![7; 1 << 20];
+        let how = Write::default();
+        let written = files.write(&caller, ino, 0, &bytes, how);
+        written.expect("a write while there is memory");
+        extents.is_full.store(true, Ordering::Relaxed);
+        let refused = files.write(&caller, ino, 32 << 20, &bytes, how);
+        assert_eq!(refused, Err(FsError::NoSpace));
+        fill_with_names(&files, 'a');
+        check_rows(&files);
+        files.unlink(&caller, ROOT, b"big").expect("a deletion");
+        files.forget(ino, 1).expect("nobody has it");
+        files.commit().expect("the deletion is kept");
+    }
+
+    #[test]
+    fn rows_that_need_more_of_the_area_get_memory_for_it_or_are_refused() {
+        const GIB: u64 = 1 << 30;
+        let caller = Caller::default();
+        const STEP: u64 = GIB / ROOM_SHARE;
+        let medium = Arc::new(Faulty::new(16 * GIB));
+        medium.refuse(|access| match access {
+            Access::Reserve(_, len) if len > STEP / 4 => Some(MediumError::NoSpace),
+            _ => None,
+        });
+        let files = Files::open(medium.clone(), caller).expect("a file system");
+        let ino = make(&files, b"f").expect("a file");
+        assert_eq!(files.state().room_bytes, STEP / 4, "what there was");
+        let is_reserve = |access: Access| matches!(access, Access::Reserve(..));
+        medium.refuse(move |access| is_reserve(access).then_some(MediumError::NoSpace));
+        let set_aside = || files.allocate(&caller, ino, (0, 8 * GIB), 0);
+        assert_eq!(set_aside(), Err(FsError::NoSpace));
+        let start = BLOCK_BYTES;
+        medium.refuse(move |access| match access {
+            Access::Reserve(offset, len) => {
+                assert_eq!((offset, len), (start + STEP / 4, 9 * STEP - STEP / 4));
+                None
+            }
+            _ => None,
+        });
+        assert_eq!(set_aside(), Ok(false));
+        assert_eq!(files.state().room_bytes, 9 * STEP);
+        files.commit().expect("a commit");
+        medium.refuse(|_| None);
+        drop(files);
+        let files = Files::open(medium, caller);
+        assert!(matches!(files, Ok(files) if files.state().room_bytes == 9 * STEP));
     }
 }

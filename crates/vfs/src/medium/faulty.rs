@@ -20,6 +20,7 @@ pub enum Access {
     Read,
     Write(u64, u64),
     Discard(u64, u64),
+    Reserve(u64, u64),
 }
 
 impl Faulty {
@@ -60,6 +61,10 @@ impl Medium for Faulty {
     fn discard(&self, offset: u64, len_bytes: u64) -> Result<(), MediumError> {
         self.ask(Access::Discard(offset, len_bytes))?;
         self.inner.discard(offset, len_bytes)
+    }
+
+    fn reserve(&self, offset: u64, len_bytes: u64) -> Result<(), MediumError> {
+        self.ask(Access::Reserve(offset, len_bytes))
     }
 
     fn sync(&self) -> Result<(), MediumError> {

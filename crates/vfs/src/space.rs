@@ -2,9 +2,10 @@
 //!
 //! Nothing of it is stored: what no extent has is free when a file system is mounted. Freed blocks
 //! go through two waiting rooms before they are given again: `freed`, until a commit takes them,
-//! and the caller's hands, until that commit is durable and their memory was given back.
+//! and the caller's hands, until that commit is durable and their memory was given back. Where that was
+//! refused they are free all the same, and `held`: their memory is given back later, as long as they are.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use crate::injected_faults::{InjectedFault, is_injected};
 
@@ -34,10 +35,14 @@ pub struct Space {
     given: Vec<Run>,
     /// How many of `freed` are of changes that are made.
     kept: usize,
+    /// Runs whose memory was not given back; some of their blocks may have been given since.
+    held: VecDeque<Run>,
 }
 
 /// Runs that are looked at for one as long as is wanted; arbitrary.
 const LOOKED_AT: usize = 32;
+/// Runs whose memory was not given back that are remembered; arbitrary. The next mount finds the others.
+const HELD_MAX: usize = 4096;
 
 impl Space {
     /// All of `total_blocks` free.
@@ -193,6 +198,42 @@ impl Space {
         }
     }
 
+    /// The memory of these blocks, which are free, was not given back.
+    pub fn hold(&mut self, run: Run) {
+        if self.held.len() < HELD_MAX {
+            self.held.push_back(run);
+        }
+    }
+
+    /// Blocks whose memory may be given back now: they are not given before they are settled.
+    pub fn take_held(&mut self) -> Option<Run> {
+        while let Some(run) = self.held.pop_front() {
+            let end = run.start + run.len;
+            let before = self.free.range(..=run.start).next_back();
+            let before = before.filter(|(start, len)| *start + **len > run.start);
+            let found = before.or_else(|| self.free.range(run.start..end).next());
+            let Some((&start, &len)) = found else {
+                continue;
+            };
+            let (from, to) = (start.max(run.start), (start + len).min(end));
+            if to < end {
+                let rest = Run {
+                    start: to,
+                    len: end - to,
+                };
+                self.held.push_front(rest);
+            }
+            let taken = Run {
+                start: from,
+                len: to - from,
+            };
+            self.cut(start, len, taken);
+            self.waiting_blocks += taken.len;
+            return Some(taken);
+        }
+        None
+    }
+
     fn add(&mut self, run: Run) {
         let (mut start, mut end) = (run.start, run.start + run.len);
         if let Some((&before, &len)) = self.free.range(..start).next_back()
@@ -214,5 +255,32 @@ impl Space {
             start: *start,
             len: *len,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_held_blocks_those_are_taken_that_are_free_still() {
+        let run = |start, len| Run { start, len };
+        let mut space = Space::new(100);
+        space.hold(run(10, 20));
+        space.hold(run(50, 5));
+        // 12 .. 15 and 28 .. 32 and 50 .. 55 were given meanwhile.
+        for given in [run(12, 3), run(28, 4), run(50, 5)] {
+            assert_eq!(space.give(given.len, Some(given.start)), Some(given));
+        }
+        space.keep();
+        assert_eq!(space.take_held(), Some(run(10, 2)));
+        assert_eq!(space.free_blocks(), 100 - 12 - 2);
+        assert_eq!(space.take_held(), Some(run(15, 13)));
+        assert_eq!(space.take_held(), None);
+        assert_eq!(space.waiting_blocks(), 15);
+        // Nobody is given them meanwhile.
+        assert_eq!(space.give(1, Some(10)), Some(run(32, 1)));
+        space.settle(&[run(10, 2), run(15, 13)]);
+        assert_eq!((space.waiting_blocks(), space.free_blocks()), (0, 87));
     }
 }

@@ -39,6 +39,9 @@ const RETRIES_MAX: usize = 3;
 const BATCH_SHARE: u64 = 16;
 /// Bytes of changed rows after which the same; arbitrary: an attribute alone may have 64 KiB.
 const CHANGED_BYTES_MAX: u64 = 32 << 20;
+/// Refusals of memory that is given back after which the rest waits for the next commit; arbitrary, a few
+/// lines of the log.
+const REFUSALS_MAX: usize = 4;
 /// Of the area's bytes, the part that a batch has at most: long rows take twice their bytes.
 const BATCH_BYTES_SHARE: u64 = 32;
 /// Of those pages, the part that is not worth a commit of its own to get them back earlier.
@@ -57,20 +60,26 @@ impl Files {
     /// Commits at least the changes up to `wanted`; one commit serves all who wait for it.
     fn commit_until(&self, wanted: u64) -> Result<()> {
         let mut database = lock(&self.database);
+        self.bring_up_to(&mut database, wanted)?;
+        self.give_back_held();
+        Ok(())
+    }
+
+    fn bring_up_to(&self, database: &mut Database, wanted: u64) -> Result<()> {
         let has_failed = database.opening().has_failed();
         if has_failed {
-            self.reopen(&mut database)?;
+            self.reopen(database)?;
         }
         let failed = self.state().pending.clone();
         if let Some(pending) = failed {
-            self.carry_out(&database, &pending)?;
+            self.carry_out(database, &pending)?;
         }
         if has_failed {
-            self.purge_forgotten(&database)?;
+            self.purge_forgotten(database)?;
         }
         let next = self.state().next_commit(wanted);
         match next {
-            Some(pending) => self.carry_out(&database, &pending),
+            Some(pending) => self.carry_out(database, &pending),
             None => Ok(()),
         }
     }
@@ -209,12 +218,40 @@ impl Files {
     /// Gives the memory of blocks back that no file has.
     pub(super) fn give_back(&self, runs: &[Run]) {
         for run in runs {
-            let offset = self.place(run.start);
-            if let Err(error) = self.medium.discard(offset, run.len * BLOCK_BYTES) {
-                // They are free all the same; the next mount tries again.
+            if let Err(error) = self.discard(*run) {
+                // They are free all the same; later commits try again.
                 tracing::warn!(%error, blocks = run.len, "give memory of freed blocks back");
+                self.state().space.hold(*run);
             }
         }
+    }
+
+    /// Gives memory back that was refused before, of blocks that are free still; until some is refused
+    /// again. One block may be why a run is refused, so it is halved then.
+    fn give_back_held(&self) {
+        let mut refused = 0;
+        while refused < REFUSALS_MAX {
+            let taken = self.state().space.take_held();
+            let Some(run) = taken else { return };
+            let discarded = self.discard(run);
+            let mut state = self.state();
+            state.space.settle(&[run]);
+            if discarded.is_err() {
+                refused += 1;
+                let (start, half) = (run.start, run.len / 2);
+                let (first, rest) = (start + half, run.len - half);
+                let halves = [(start, half), (first, rest)].map(|(start, len)| Run { start, len });
+                let halves = halves.into_iter().filter(|half| half.len > 0);
+                halves.for_each(|half| state.space.hold(half));
+            }
+            drop(state);
+            self.settled.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn discard(&self, run: Run) -> Result<()> {
+        let offset = self.place(run.start);
+        Ok(self.medium.discard(offset, run.len * BLOCK_BYTES)?)
     }
 
     /// Changes the state in one go: all of what `run` does, or nothing of it if it fails.
@@ -319,7 +356,9 @@ impl State {
 
 #[cfg(test)]
 mod tests {
-    use crate::files::{Caller, NewInode};
+    use crate::files::{Caller, NewInode, Write};
+    use crate::medium::MediumError;
+    use crate::medium::faulty::{Access, Faulty};
     use crate::medium::model::{ModelMedium, Survival};
     use crate::records::ROOT;
     use crate::table::steps;
@@ -351,6 +390,52 @@ mod tests {
         let all = (Bound::Unbounded, Bound::Unbounded);
         let left = again.state().tables.orphans.first(all);
         assert_eq!(left, Ok(None));
+    }
+
+    #[test]
+    fn memory_that_was_refused_goes_back_with_later_commits_but_for_the_block_that_is_why() {
+        const BLOCKS: u64 = 256;
+        let medium = std::sync::Arc::new(Faulty::new(16 << 20));
+        let caller = Caller::default();
+        let files = Files::open(medium.clone(), caller).expect("a file system");
+        let new = NewInode {
+            mode: libc::S_IFREG | 0o600,
+            rdev: 0,
+            target: None,
+        };
+        let (ino, _) = files.make(&caller, ROOT, b"f", new).expect("a file");
+        files.commit().expect("a commit");
+        let before = medium.inner.held_bytes();
+        let bytes = vec![7; (BLOCKS * BLOCK_BYTES) as usize];
+        let written = files.write(&caller, ino, 0, &bytes, Write::default());
+        written.expect("a write");
+        let bad = files.place(
+            files
+                .state()
+                .piece(ino, 40, 41)
+                .expect("a piece")
+                .start
+                .expect("a block"),
+        );
+        medium.refuse(move |access| match access {
+            Access::Discard(offset, len) => (offset..offset + len)
+                .contains(&bad)
+                .then_some(MediumError::Io),
+            _ => None,
+        });
+        files.unlink(&caller, ROOT, b"f").expect("a deletion");
+        files.forget(ino, 1).expect("nobody has it");
+        let held = || medium.inner.held_bytes().saturating_sub(before) / BLOCK_BYTES;
+        files.commit().expect("a commit");
+        // Each halves it some times.
+        for _ in 0..BLOCKS.ilog2() {
+            files.commit().expect("nothing to commit");
+        }
+        // The block, and what the database has written since.
+        assert!(held() < BLOCKS / 4, "{}", held());
+        assert!(files.state().space.take_held().is_some());
+        let free = files.usage().free_blocks;
+        assert_eq!(free, files.usage().total_blocks);
     }
 
     #[test]

@@ -245,6 +245,8 @@ impl<T: Rows> Snapshot<T> {
         mut each: impl FnMut(T::Key, T::Value) -> Result<()>,
     ) -> Result<()> {
         for row in self.range(range)?.take(count) {
+            #[cfg(test)]
+            steps::count();
             let (key, value) = row.map_err(unreadable)?;
             each(T::load_key(key.value()), T::load(value.value()))?;
         }
@@ -291,7 +293,7 @@ pub fn unreadable(error: impl Into<redb::Error>) -> FsError {
     FsError::Io
 }
 
-/// How many rows [`Table::first`] looked at in this thread.
+/// How many rows [`Table::first`] and [`Snapshot::some`] looked at in this thread.
 #[cfg(test)]
 pub mod steps {
     use std::cell::Cell;

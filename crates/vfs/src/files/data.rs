@@ -338,28 +338,34 @@ impl Files {
     /// `NoOffset` when there is none; `Invalid` while somebody may write the file.
     pub fn seek(&self, ino: Ino, offset: u64, what: Seek) -> Result<u64> {
         self.warm_inode(ino)?;
-        self.warm_extents(ino, offset, u64::MAX)?;
-        let state = self.state();
-        let size = state.file(ino)?.size;
-        if state.writers.contains_key(&ino) {
-            // The kernel may hold bytes that it has not written back, and a size that is not known
-            // here. Programs read all of a file where they are told so.
-            return Err(FsError::Invalid);
-        }
-        if offset >= size {
-            return Err(FsError::NoOffset);
-        }
-        let (mut block, last) = (offset / BLOCK_BYTES, size.div_ceil(BLOCK_BYTES));
-        while block < last {
-            let piece = state.piece(ino, block, last)?;
-            if piece.is_written == (what == Seek::Data) {
-                return Ok((block * BLOCK_BYTES).max(offset));
+        let mut block = offset / BLOCK_BYTES;
+        loop {
+            // Most often the next row says it. A program that walks over a file asks for each.
+            self.warm_rows_of(ino, block, u64::MAX, SEEK_ROWS)?;
+            let state = self.state();
+            let size = state.file(ino)?.size;
+            if state.writers.contains_key(&ino) {
+                // The kernel may hold bytes that it has not written back, and a size that is not known
+                // here. Programs read all of a file where they are told so.
+                return Err(FsError::Invalid);
             }
-            block += piece.len;
-        }
-        match what {
-            Seek::Hole => Ok(size),
-            Seek::Data => Err(FsError::NoOffset),
+            if offset >= size {
+                return Err(FsError::NoOffset);
+            }
+            let last = size.div_ceil(BLOCK_BYTES);
+            for _ in 0..SEEK_ROWS {
+                if block >= last {
+                    return match what {
+                        Seek::Hole => Ok(size),
+                        Seek::Data => Err(FsError::NoOffset),
+                    };
+                }
+                let piece = state.piece(ino, block, last)?;
+                if piece.is_written == (what == Seek::Data) {
+                    return Ok((block * BLOCK_BYTES).max(offset));
+                }
+                block += piece.len;
+            }
         }
     }
 
@@ -399,6 +405,8 @@ impl Files {
     }
 }
 
+/// Rows that a seek looks at before it lets others have the state; arbitrary.
+const SEEK_ROWS: usize = 16;
 /// Copied at a time; arbitrary, what the kernel reads at once.
 const COPY_BYTES: u64 = 1 << 20;
 

@@ -38,14 +38,19 @@ impl Files {
 
     /// Where a file has its bytes `from .. to`.
     pub(super) fn warm_extents(&self, ino: Ino, from: u64, to: u64) -> Result<()> {
-        let extents = self.state().tables.extents.snapshot();
         let (from, to) = (from / BLOCK_BYTES, to.div_ceil(BLOCK_BYTES));
+        self.warm_rows_of(ino, from, to, ROWS_MAX)
+    }
+
+    /// Where a file has its blocks `from .. to`, as far as `count` rows tell.
+    pub(super) fn warm_rows_of(&self, ino: Ino, from: u64, to: u64, count: usize) -> Result<()> {
+        let extents = self.state().tables.extents.snapshot();
         let until = (Bound::Included(&(ino, 0)), Bound::Included(&(ino, from)));
         // One that begins before may reach into the range.
         extents.last(until)?;
         let range = (Bound::Excluded(&(ino, from)), Bound::Included(&(ino, to)));
         match from < to {
-            true => extents.some(range, ROWS_MAX, |_, _| Ok(())),
+            true => extents.some(range, count, |_, _| Ok(())),
             false => Ok(()),
         }
     }
@@ -90,5 +95,50 @@ impl Files {
         self.warm_extents(ino, 0, u64::MAX)?;
         self.warm_attributes(ino)?;
         self.warm_target(ino)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use crate::files::{Caller, NewInode, Seek, Write};
+    use crate::medium::BLOCK_BYTES;
+    use crate::medium::model::ModelMedium;
+    use crate::table::steps;
+    use crate::{Files, FsError, ROOT};
+
+    #[test]
+    fn a_walk_over_the_extents_of_a_file_looks_at_rows_linear_in_their_number() {
+        const EXTENTS: u64 = 500;
+        let caller = Caller::default();
+        let medium = Arc::new(ModelMedium::new(16 << 20));
+        let files = Files::open(medium, caller).expect("a file system");
+        let new = NewInode {
+            mode: libc::S_IFREG | 0o600,
+            rdev: 0,
+            target: None,
+        };
+        let (ino, _) = files.make(&caller, ROOT, b"f", new).expect("a file");
+        for extent in 0..EXTENTS {
+            let at = (2 * extent + 1) * BLOCK_BYTES;
+            let written = files.write(&caller, ino, at, &[7; 4096], Write::default());
+            written.expect("a write");
+        }
+        files.commit().expect("a commit");
+        steps::take();
+        let (mut at, mut found) = (0, 0);
+        while let Ok(data) = files.seek(ino, at, Seek::Data) {
+            at = files.seek(ino, data, Seek::Hole).expect("the end is one");
+            assert_eq!(
+                (data, at),
+                ((2 * found + 1) * BLOCK_BYTES, data + BLOCK_BYTES)
+            );
+            found += 1;
+        }
+        assert_eq!(found, EXTENTS);
+        assert_eq!(files.seek(ino, at, Seek::Data), Err(FsError::NoOffset));
+        let steps = steps::take();
+        assert!(steps < 50 * EXTENTS, "{steps} rows were looked at");
     }
 }

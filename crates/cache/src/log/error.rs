@@ -11,7 +11,8 @@ pub enum Error {
     /// wait for tiers have ended. Poll, and try again.
     #[error("no room until writes to tiers complete; poll and retry")]
     Busy,
-    /// The slowest tier that is left refuses writes. Each poll tries again; reads are served meanwhile.
+    /// The slowest tier that is left refuses writes. Each poll tries again; reads are served
+    /// meanwhile.
     #[error("tier {tier} refuses writes: {source}")]
     Storage {
         /// Its name.
@@ -19,14 +20,15 @@ pub enum Error {
         /// Why.
         source: io::Error,
     },
-    /// Memory is full and there is no tier to write to: there never was one, or all are lost, or all
-    /// that were to have a page of it have failed to write it or are lost.
+    /// Memory is full and there is no tier to write to: there never was one, or all are lost, or
+    /// all that were to have a page of it have failed to write it or are lost.
     #[error("memory is full, and no tier is available for writes")]
     NoTier,
     /// No tier that keeps what it has over a crash is left.
     #[error("no durable tier is available")]
     NotDurable,
-    /// No tier returned what is at the address, and this one failed to read it. It may be read later.
+    /// No tier returned what is at the address, and this one failed to read it. It may be read
+    /// later.
     #[error("tier {tier}: read of address {address:#x}: {source}")]
     Read {
         /// Its name.
@@ -42,7 +44,8 @@ pub enum Error {
         /// First byte of the record.
         address: u64,
     },
-    /// A tier that has the address returns other bytes than were written there, and no other has it.
+    /// A tier that has the address returns other bytes than were written there, and no other has
+    /// it.
     #[error("address {address:#x}: no tier has a record with a valid checksum")]
     Corrupt {
         /// First byte of the record or page.

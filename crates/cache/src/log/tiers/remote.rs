@@ -90,8 +90,8 @@ pub struct RemoteTier {
     remote: Box<dyn Remote>,
     page_bytes: u64,
     slots: Vec<Slot>,
-    /// The pages below were forgotten. One that comes later nevertheless stays until another takes its
-    /// place; nobody reads it.
+    /// The pages below were forgotten. One that comes later nevertheless stays until another takes
+    /// its place; nobody reads it.
     floor: u64,
     under_way: HashMap<u64, Flight>,
     /// Ended without the cache.
@@ -177,8 +177,8 @@ impl RemoteTier {
         self.ended.push(Ended { token, result });
     }
 
-    /// Forgets the pages below `address`. It costs as much as there are pages since the last time, and
-    /// the ring at most.
+    /// Forgets the pages below `address`. It costs as much as there are pages since the last time,
+    /// and the ring at most.
     fn forget_below(&mut self, address: u64) {
         for place in places(self.floor..address, self.page_bytes, self.slots.len()) {
             self.slots[place].empty_if(|page| page < address);

@@ -24,7 +24,8 @@ const DEPTH: usize = 128;
 /// way: milliseconds, or longer on a busy disk.
 const LOCK_PATIENCE: Duration = Duration::from_secs(5);
 
-/// A file that no other tier uses, in any process. Requests that are under way when it is dropped are waited for.
+/// A file that no other tier uses, in any process. Requests that are under way when it is dropped
+/// are waited for.
 pub struct SsdTier {
     ring: IoUring,
     file: File,

@@ -573,7 +573,10 @@ fn random_client() -> Result<ClientId, VolumeError> {
     Ok(ClientId(u128::from_le_bytes(bytes)))
 }
 
-pub fn start(name: &str, run: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, VolumeError> {
+pub(crate) fn start(
+    name: &str,
+    run: impl FnOnce() + Send + 'static,
+) -> Result<JoinHandle<()>, VolumeError> {
     let thread = std::thread::Builder::new().name(name.into()).spawn(run);
     thread.map_err(|source| VolumeError::Os {
         what: "starting a thread of the volume",

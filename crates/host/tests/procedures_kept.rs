@@ -99,8 +99,8 @@ fn kept(fabric: Fabric) {
     let mut remote = remote(&user);
     let mut run = || remote.run(cache.id, ProcedureId(1000), &walk.to_bytes());
     // It may not be compiled yet.
-    let ends = std::iter::repeat_with(|| run().unwrap().0);
-    let end = ends.skip_while(|end| *end == Status::Busy).next();
+    let mut ends = std::iter::repeat_with(|| run().unwrap().0);
+    let end = ends.find(|end| *end != Status::Busy);
     assert_eq!(end, Some(Status::Done));
 }
 

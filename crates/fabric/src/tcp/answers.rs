@@ -7,8 +7,8 @@
 //! Where a ring sends, few bytes are copied in any case ([`Answers::stage`]): the call that sends
 //! them also waits, and nothing waits inside a window.
 //!
-//! Every access to window memory happens under a [`WindowGuard`](crate::windows::WindowGuard), and
-//! no guard outlives the call that took it.
+//! Every access to window memory happens under a [`WindowGuard`], and no guard outlives the call that
+//! took it.
 
 use std::io;
 use std::net::TcpStream;

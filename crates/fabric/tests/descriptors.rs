@@ -6,8 +6,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use cenote_fabric::{
-    Address, ClientId, ClusterKey, Connector, Error, Hello, Incoming, Listen, Listener, Region,
-    RegionOptions, RemoteWindow, Result, Rights, Session, WindowDescriptor, connector, wait,
+    Address, ClientId, ClusterKey, CompletionQueue, Connector, Error, Hello, Incoming, Listen,
+    Listener, Region, RegionOptions, RemoteWindow, Result, Rights, Session, Status,
+    WindowDescriptor, connector, wait,
 };
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -42,7 +43,7 @@ fn a_window_for_which_no_descriptor_is_left_costs_no_other_one() {
     let mut listener = Listener::bind(std::slice::from_ref(&address), &key).unwrap();
     let region = || Arc::new(Region::create("test", 4096, RegionOptions::default()).unwrap());
     let window = || listener.register(region(), Rights::ALL).unwrap();
-    let windows = [window(), window(), window()];
+    let windows = [window(), window()];
     let read_only = listener.register(region(), Rights::READ).unwrap();
     let (stop, waker) = (Arc::new(AtomicBool::new(false)), listener.waker());
     let stopped = Arc::clone(&stop);
@@ -56,7 +57,8 @@ fn a_window_for_which_no_descriptor_is_left_costs_no_other_one() {
         name: "client".to_owned(),
     };
     let mut session = connector(key).connect(&address, &hello, PATIENCE).unwrap();
-    attach(&mut *session, windows[0]).unwrap();
+    let first = attach(&mut *session, windows[0]).unwrap();
+    let mut endpoint = session.endpoint(PATIENCE).unwrap();
     let free = std::fs::File::open("/").unwrap();
     let lowest = u64::try_from(free.as_raw_fd()).unwrap();
     drop(free);
@@ -66,6 +68,13 @@ fn a_window_for_which_no_descriptor_is_left_costs_no_other_one() {
     // The host, which is this process, too, has none to open it with.
     let refused = attach(&mut *session, read_only);
     assert!(matches!(refused, Err(Error::StaleWindow)), "{refused:?}");
+    // What it had before is there still.
+    let (mut queue, mut landing) = (CompletionQueue::default(), [1; 8]);
+    // SAFETY: the landing outlives the verb, which ends with the assertion below.
+    unsafe { endpoint.post_read(&first, 0, landing.as_mut_ptr(), 8, 1, &mut queue) }.unwrap();
+    endpoint.flush(&mut queue);
+    assert_eq!(queue.pop().map(|end| end.status), Some(Status::Ok));
+    assert_eq!(landing, [0; 8]);
     session.send(b"still here").unwrap();
     stop.store(true, Ordering::SeqCst);
     waker.wake();

@@ -157,9 +157,6 @@ fn a_silent_peer_times_out_every_verb_and_later_ones_at_once() {
         .endpoint
         .poll(start.after(FAILURE_TIMEOUT), &mut client.queue);
     assert_eq!((client.queue.len(), client.endpoint.outstanding()), (2, 0));
-    let calls = client.endpoint.system_calls();
-    client.endpoint.flush(&mut client.queue);
-    assert_eq!(client.endpoint.system_calls(), calls);
     client
         .endpoint
         .post_send(b"late", 3, &mut client.queue)
@@ -175,6 +172,32 @@ fn a_silent_peer_times_out_every_verb_and_later_ones_at_once() {
             }
         );
     }
+}
+
+#[test]
+fn a_connection_that_has_ended_is_left_alone_and_keeps_its_reason() {
+    let rig = Rig::with(1, WireProtection::Encrypted);
+    let (_region, window) = rig.window(64 << 20, Rights::ALL);
+    let (ours, _silent) = sockets();
+    let mut client = Client::with(ours, records(rig.protection).0);
+    // More than the sockets take, so that records are left over.
+    let source = vec![1; 64 << 20];
+    client.write(&window, 0, &source, 1);
+    client.endpoint.flush(&mut client.queue);
+    let start = Time(5_000_000_000);
+    client.endpoint.poll(start, &mut client.queue);
+    client
+        .endpoint
+        .poll(start.after(FAILURE_TIMEOUT), &mut client.queue);
+    assert_eq!(client.next().status, Status::Timeout);
+    let calls = client.endpoint.system_calls();
+    client.endpoint.flush(&mut client.queue);
+    assert_eq!(client.endpoint.system_calls(), calls);
+    client
+        .endpoint
+        .post_send(b"late", 2, &mut client.queue)
+        .unwrap();
+    assert_eq!(client.next().status, Status::Timeout);
 }
 
 #[test]

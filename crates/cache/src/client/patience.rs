@@ -35,7 +35,7 @@ impl Patience {
 
     /// The time that counts: what began at such a time is compared with a later one.
     pub fn counted(&self, now: Time) -> Time {
-        // What begins in a pause, as its first request does, begins before the next poll.
+        // A request may begin in a pause, before the poll that notes how long the pause was.
         let uncounted = self.uncounted + self.pause(now);
         let uncounted = u64::try_from(uncounted.as_nanos()).unwrap_or(u64::MAX);
         Time(now.0.saturating_sub(uncounted))

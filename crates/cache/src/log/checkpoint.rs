@@ -273,6 +273,8 @@ impl Session {
                     let Some(ended) = self.answer(token) else {
                         return Ok(None);
                     };
+                    // Its answer is taken. Who goes on after an error is told `NotDurable`.
+                    commit.stage = Stage::Writing { end };
                     if let Err(source) = ended.result {
                         return Err(Error::Storage {
                             tier: store.tiers.name(tier),

@@ -22,7 +22,7 @@ pub enum Error {
     },
     /// Memory is full and there is no tier to write to: there never was one, or all are lost, or
     /// all that were to have a page of it have failed to write it or are lost.
-    #[error("memory is full, and no tier is available for writes")]
+    #[error("memory is full, and no tier that is left can take its pages")]
     NoTier,
     /// No tier that keeps what it has over a crash is left.
     #[error("no durable tier is available")]
@@ -44,14 +44,13 @@ pub enum Error {
         /// First byte of the record.
         address: u64,
     },
-    /// A tier that has the address returns other bytes than were written there, and no other has
-    /// it.
+    /// Every tier that still has the address returns other bytes than were written there.
     #[error("address {address:#x}: no tier has a record with a valid checksum")]
     Corrupt {
         /// First byte of the record or page.
         address: u64,
     },
-    /// The key is empty or too long, for a page of the store too.
+    /// The key is empty, or longer than a key may be or than fits into a page of the store.
     #[error("a key has 1 to {max} bytes")]
     KeyLength {
         /// Most bytes that it may have.

@@ -168,6 +168,12 @@ impl Flow {
                 if page.commitment.share(tier) != Share::Waiting {
                     continue;
                 }
+                // Another tier is in the place of the one that was to have it, and begins behind it.
+                let held = store.tiers.range(tier);
+                if held.is_none_or(|held| page.address < held.start) {
+                    page.commitment.set(tier, Share::Failed);
+                    continue;
+                }
                 let token = store.tiers.token(INBOX);
                 let request = Request::Write {
                     address: page.address,
@@ -303,7 +309,7 @@ impl Store {
     }
 
     fn why_full_with(&self, flow: &Flow) -> Error {
-        // What failed before a tier was lost that was to have it is in memory alone for ever.
+        // No tier will have this page: some failed to write it, the others are lost. It stays in memory.
         let is_stuck =
             |page: &PageWrite| page.commitment.is_over() && !page.commitment.is_acknowledged();
         if self.tiers.last().is_none() || flow.writes.front().is_some_and(is_stuck) {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::error::Error;
 use super::fetch::{Fetch, Progress};
 use super::injected_faults::{InjectedFault, is_injected};
+use super::record::Shape;
 use super::session::{Answer, Looked, Merged, Pause, Session, look};
 use super::store::Store;
 use super::tiers::{End, Inbox};
@@ -286,10 +287,7 @@ impl Session {
         store.check_value(&operation.key, &self.merged)?;
         let place = store.place(&operation.key);
         let _pin = store.epochs.pin(self.slot);
-        let entry = store
-            .index
-            .find_or_add(place)
-            .map_err(|_| Error::IndexFull)?;
+        let entry = store.entry_for(place, Shape::of(&operation.key, &self.merged))?;
         if entry.address() != operation.found.front && !is_injected(InjectedFault::MergeOverNewer) {
             return Ok(false);
         }

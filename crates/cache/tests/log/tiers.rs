@@ -509,8 +509,16 @@ fn nothing_is_durable_any_more_once_a_sync_has_failed() {
     session.commit(&mut ended).unwrap();
     write(&mut session, 100..200);
     disk.lock().unwrap().fails_sync = true;
-    let failed = session.commit(&mut ended);
+    let mut commit = Commit::default();
+    let failed = loop {
+        match session.advance_commit(&mut commit) {
+            Ok(None) => session.poll(&mut ended),
+            ended => break ended,
+        }
+    };
     assert!(matches!(failed, Err(Error::Storage { .. })), "{failed:?}");
+    let goes_on = session.advance_commit(&mut commit);
+    assert!(matches!(goes_on, Err(Error::NotDurable)), "{goes_on:?}");
     for _ in 0..3 {
         let again = session.commit(&mut ended);
         assert!(matches!(again, Err(Error::NotDurable)), "{again:?}");

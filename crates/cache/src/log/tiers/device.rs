@@ -69,8 +69,8 @@ impl Traits {
 struct Device {
     tier: Option<Box<dyn Tier>>,
     under_way: HashSet<u64>,
-    /// The sync among them: one at a time. The system tells an error to one of those that it ends,
-    /// and another could be taken for a success before.
+    /// The sync under way, one at a time: of two that overlap the system may tell an error to one
+    /// only, and the other could have counted as a success before.
     sync: Option<u64>,
 }
 

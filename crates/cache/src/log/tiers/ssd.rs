@@ -72,7 +72,7 @@ impl SsdTier {
     /// The file of a log that is to be recovered.
     ///
     /// # Errors
-    /// As [`SsdTier::create`]; another tier has the file, in this process or another one.
+    /// As [`SsdTier::create`]; another tier, in this process or another one, still has the file after 5 s.
     pub fn open(path: &Path) -> Result<Self, Error> {
         let tier = Self::with(path, &mut OpenOptions::new())?;
         lock(&tier.file, path)?;

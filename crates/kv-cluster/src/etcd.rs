@@ -357,6 +357,8 @@ impl Etcd {
                     return Ok(answer);
                 }
                 Err(refused @ EtcdError::Refused { .. }) => return Err(refused),
+                // Who may answer later counts for more than who is no etcd.
+                Err(error) if last.is_silence() && !error.is_silence() => {}
                 Err(error) => last = error,
             }
         }

@@ -221,6 +221,10 @@ impl Steering {
         if self.proposed.is_some() {
             return None;
         }
+        if at.decision == Decision::Late {
+            // Also while somebody is missing: nothing was asked that may give a partition away.
+            member.reopen();
+        }
         let next = if missing.dead.is_empty() {
             self.noticed = None;
             let k = view.partitions.len();

@@ -183,6 +183,12 @@ fn what_stands_before_an_etcd_that_is_down_does_not_speak_for_the_others() {
         let error = error.read("/a").unwrap_err();
         let is_told = matches!(error, EtcdError::Http { .. } | EtcdError::Malformed(_));
         assert!(is_told, "{error}");
+        // And an etcd that has no leader yet may answer later, whoever else says something.
+        let electing = answering((503, r#"{"code":14,"message":"etcdserver: no leader"}"#));
+        let endpoints = format!("{electing},{}", answering(proxys));
+        let error = Etcd::new(&endpoints, None).unwrap();
+        let error = error.read("/a").unwrap_err();
+        assert!(error.is_silence(), "{error}");
     }
 }
 

@@ -202,9 +202,12 @@ impl Member {
 
     /// Whether it adds its values to the parity that it is to have, and has more to add.
     pub fn is_folding(&self) -> bool {
-        let parity = self.parity.as_ref();
-        let own = parity.and_then(|parity| Some(&parity.streams[parity.own?]));
-        own.is_some_and(|stream| stream.units_from.is_some())
+        let foldings = self
+            .owners
+            .values()
+            .filter_map(|owned| owned.owner.folding.as_ref());
+        let mut left = foldings.filter_map(|folding| folding.units_from);
+        self.failure.is_none() && left.next().is_some()
     }
 
     /// Goes on adding its values to the parity that it is to have.

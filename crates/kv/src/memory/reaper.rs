@@ -20,12 +20,10 @@ static REAPER: OnceLock<Reaper> = OnceLock::new();
 /// Bytes that the system does not have back yet.
 static WAITING_BYTES: AtomicU64 = AtomicU64::new(0);
 
-/// Drops what nobody needs any more, of so many bytes: later if they are many.
+/// Drops what nobody needs any more, of so many bytes, later: worth it from [`BYTES_MIN`] on.
 pub fn reap(bytes: u64, memory: impl Send + 'static) {
-    if bytes >= BYTES_MIN {
-        let reaper = REAPER.get_or_init(|| Reaper::start(&WAITING_BYTES));
-        reaper.take(bytes, Box::new(memory));
-    }
+    let reaper = REAPER.get_or_init(|| Reaper::start(&WAITING_BYTES));
+    reaper.take(bytes, Box::new(memory));
 }
 
 /// Memory of this process that nobody needs any more, and the system does not have back yet.

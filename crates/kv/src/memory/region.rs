@@ -174,11 +174,6 @@ impl Region {
         }
     }
 
-    /// Makes all of it zero, and gives all memory back.
-    pub fn clear(&self) {
-        self.release(0, self.bytes);
-    }
-
     /// Lets `by` change each part of a range by the part of `source` that belongs to it. Zeros leave
     /// zeros alone, whether they replace or are added: they take no memory.
     fn change(&self, address: u64, source: &[u8], by: impl Fn(&mut [u8], &[u8])) {

@@ -40,7 +40,7 @@ pub struct Options {
     pub m: usize,
     /// Groups, rotated over the nodes.
     pub groups: usize,
-    /// Nodes beside those of the plan.
+    /// Nodes beyond as many as a group has slots.
     pub spares: u32,
     /// How often something goes wrong.
     pub troubles: u64,

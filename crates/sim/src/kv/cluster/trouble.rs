@@ -38,7 +38,7 @@ pub enum Trouble {
     Stop,
     /// A node's lane stands still, while its other threads go on, until the process is killed.
     Stuck,
-    /// All nodes of the plan are restarted one by one, so that the group is on others.
+    /// All nodes that the first group began on are restarted one by one, so that it is on others.
     MoveAway,
     /// As many as the group bears are killed at once, again and again, until one node owns nothing.
     Bare,

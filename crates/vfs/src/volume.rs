@@ -20,7 +20,7 @@ impl VolumeMedium {
     /// Serves `volume` for `count` threads at a time; more wait for one another.
     ///
     /// # Errors
-    /// The volume has no more workers.
+    /// The volume has no more workers, or the system no more threads.
     pub fn new(volume: Arc<Volume>, count: usize) -> Result<Self, VolumeError> {
         let workers = Workers::new(&volume, count)?;
         Ok(Self { workers, volume })

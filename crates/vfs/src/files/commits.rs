@@ -34,18 +34,19 @@ pub(super) struct Pending {
 const CHANGED_MAX: usize = 64 << 10;
 /// How often a request that lacks space is tried again; arbitrary, others may take what came back.
 const RETRIES_MAX: usize = 3;
-/// Of the pages of the metadata's area that have memory, the part that a batch has as rows at most: each may have a page
-/// copied that is free only once the commit has ended.
+/// Of the pages of the metadata's area that have memory, the part that a batch has as rows at
+/// most: each may have a page copied that is free only once the commit has ended.
 const BATCH_SHARE: u64 = 16;
-/// Bytes of changed rows after which the same; arbitrary: an attribute alone may have 64 KiB.
-const CHANGED_BYTES_MAX: u64 = 32 << 20;
-/// Refusals of memory that is given back after which the rest waits for the next commit; arbitrary, a few
-/// lines of the log.
-const REFUSALS_MAX: usize = 4;
-/// Of the area's bytes, the part that a batch has at most: long rows take twice their bytes.
+/// Of the bytes of those pages, the part that a batch has at most: long rows take twice theirs.
 const BATCH_BYTES_SHARE: u64 = 32;
 /// Of those pages, the part that is not worth a commit of its own to get them back earlier.
 const RECLAIM_SHARE: u64 = 64;
+/// Bytes of changed rows after which a request commits by itself in any case; arbitrary: an
+/// attribute alone may have 64 KiB.
+const CHANGED_BYTES_MAX: u64 = 32 << 20;
+/// Refused discards after which the rest waits for the next commit; arbitrary: each is a line of
+/// the log.
+const REFUSALS_MAX: usize = 4;
 
 impl Files {
     /// Makes all changes until now durable.
@@ -54,15 +55,15 @@ impl Files {
     /// `Io`: which of them are durable is known once a later commit succeeds, or to the next mount.
     pub fn commit(&self) -> Result<()> {
         let wanted = self.state().sequence;
-        self.commit_until(wanted)
+        self.commit_until(wanted)?;
+        self.give_back_held();
+        Ok(())
     }
 
     /// Commits at least the changes up to `wanted`; one commit serves all who wait for it.
     fn commit_until(&self, wanted: u64) -> Result<()> {
         let mut database = lock(&self.database);
-        self.bring_up_to(&mut database, wanted)?;
-        self.give_back_held();
-        Ok(())
+        self.bring_up_to(&mut database, wanted)
     }
 
     fn bring_up_to(&self, database: &mut Database, wanted: u64) -> Result<()> {
@@ -229,6 +230,8 @@ impl Files {
     /// Gives memory back that was refused before, of blocks that are free still; until some is refused
     /// again. One block may be why a run is refused, so it is halved then.
     fn give_back_held(&self) {
+        // No commit gives blocks back meanwhile.
+        let _database = lock(&self.database);
         let mut refused = 0;
         while refused < REFUSALS_MAX {
             let taken = self.state().space.take_held();
@@ -237,10 +240,11 @@ impl Files {
             let mut state = self.state();
             state.space.settle(&[run]);
             if discarded.is_err() {
-                refused += 1;
-                let (start, half) = (run.start, run.len / 2);
-                let (first, rest) = (start + half, run.len - half);
-                let halves = [(start, half), (first, rest)].map(|(start, len)| Run { start, len });
+                // The one block that is why.
+                refused += if run.len == 1 { REFUSALS_MAX } else { 1 };
+                let half = run.len / 2;
+                let halves = [(run.start, half), (run.start + half, run.len - half)];
+                let halves = halves.map(|(start, len)| Run { start, len });
                 let halves = halves.into_iter().filter(|half| half.len > 0);
                 halves.for_each(|half| state.space.hold(half));
             }
@@ -289,8 +293,10 @@ impl Files {
             if !matches!(outcome, Err(FsError::NoSpace)) {
                 break;
             }
+            // First: what others had meanwhile is seen below.
+            let has_room = self.make_room();
             let (is_coming, now) = self.space_to_come();
-            if self.make_room() {
+            if has_room {
                 // Tried again.
             } else if is_coming {
                 self.commit()?;

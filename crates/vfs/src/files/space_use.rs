@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use super::{Files, State};
 use crate::area::lock;
-use crate::medium::BLOCK_BYTES;
+use crate::medium::{BLOCK_BYTES, MediumError};
 use crate::{FsError, Result};
 
 /// What a file system has and what of it is taken.
@@ -72,11 +72,11 @@ impl Files {
     /// never written to would fail, and without commits nothing can be deleted. So rows stay within what
     /// the beginning of the area bears that has memory.
     pub(super) fn make_room(&self) -> bool {
-        let wanted = std::mem::take(&mut self.state().rows_wanted);
+        let wanted = self.state().rows_wanted;
         if wanted == 0 || wanted > self.row_bytes_most() {
             return false;
         }
-        // No commit writes to what is reserved meanwhile.
+        // No commit writes to what is reserved meanwhile, and who lacks room as well waits for it.
         let _database = lock(&self.database);
         let before = self.state().room_bytes;
         let room_bytes = self.room_for(wanted);
@@ -86,10 +86,12 @@ impl Files {
             if let Err(error) = reserved {
                 // Said where it was met; the request tells it.
                 tracing::debug!(%error, "get memory for more metadata");
+                self.state().rows_wanted = 0;
                 return false;
             }
-            self.state().room_bytes = room_bytes;
         }
+        let mut state = self.state();
+        (state.room_bytes, state.rows_wanted) = (room_bytes.max(before), 0);
         // Others may have been refused meanwhile.
         self.settled.fetch_add(1, Ordering::Relaxed);
         true
@@ -108,13 +110,22 @@ impl Files {
     pub(super) fn reserve(&self, database_bytes: u64) {
         let start = self.data_offset - self.area_bytes;
         let needed = database_bytes.min(self.area_bytes);
-        let mut room_bytes = self.room_for(self.state().row_bytes_used()).max(needed);
+        let wanted = self.room_for(self.state().row_bytes_used()).max(needed);
+        let mut room_bytes = wanted;
         while room_bytes > 0 {
-            match self.medium.reserve(start, room_bytes) {
+            room_bytes = match self.medium.reserve(start, room_bytes) {
                 Ok(()) => break,
-                Err(error) => tracing::warn!(%error, room_bytes, "get memory for metadata"),
-            }
-            room_bytes = room_bytes / 2 / BLOCK_BYTES * BLOCK_BYTES;
+                Err(MediumError::NoSpace) => room_bytes / 2 / BLOCK_BYTES * BLOCK_BYTES,
+                // Less is no better; a request that needs some asks again.
+                Err(MediumError::Io) => 0,
+            };
+        }
+        if room_bytes < wanted {
+            tracing::warn!(
+                room_bytes,
+                wanted,
+                "metadata has less memory than it may need"
+            );
         }
         self.state().room_bytes = room_bytes;
     }

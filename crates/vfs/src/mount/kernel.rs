@@ -230,8 +230,10 @@ impl Kernel {
                 mode,
             } => {
                 let range = (offset, len_bytes);
-                let has_changed_mode = files.allocate(&caller(request), ino, range, mode)?;
-                self.tell_of_mode(ino, has_changed_mode);
+                let changed = files.allocate(&caller(request), ino, range, mode);
+                // One that failed half way may have changed it, too.
+                self.tell_of_mode(ino, !matches!(changed, Ok(false)));
+                changed?;
                 Ok(0)
             }
             Operation::Lseek { offset, whence } => {

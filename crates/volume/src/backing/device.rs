@@ -88,7 +88,8 @@ pub(super) fn ring(entries: u32) -> io::Result<IoUring> {
     })
 }
 
-/// As [`ring()`], made by `build`: one whose completions wait for its thread to ask, where the kernel knows such.
+/// As [`ring()`], made by `build`: one whose completions wait for its thread to ask, where the
+/// kernel knows such.
 fn ring_by(mut build: impl FnMut(bool) -> io::Result<IoUring>) -> io::Result<IoUring> {
     let mut ring = match build(true) {
         // Linux before 5.19.

@@ -214,7 +214,7 @@ struct Work {
     /// When others are let in again, after the system refused one.
     next_accept: Duration,
     spaces: BTreeMap<u32, Space>,
-    /// Those of which it was told while it slept that there is something to be heard.
+    /// Those that had something to say when it last woke; used by the next turn alone.
     ready: Option<BTreeSet<u32>>,
     store: Store,
     next_look: Duration,
@@ -246,7 +246,10 @@ impl Work {
         let ready = self.ready();
         let now = self.store.now();
         for (id, space) in &mut self.spaces {
-            if now >= self.next_look || ready.contains(id) || space.is_due(now) {
+            if now >= self.next_look
+                || ready.as_ref().is_none_or(|ready| ready.contains(id))
+                || space.is_due(now)
+            {
                 is_busy |= space.turn(&mut self.store);
             }
         }
@@ -258,23 +261,19 @@ impl Work {
         is_busy
     }
 
-    /// The address spaces that may have something to say. Each turn of one asks the kernel for its
-    /// faults and for its agent's words: of many that are idle this is told by one call.
-    fn ready(&mut self) -> BTreeSet<u32> {
-        if let Some(ready) = self.ready.take() {
-            return ready;
+    /// The address spaces that may have something to say; `None`: any of them. Each turn of one asks
+    /// the kernel for its faults and for its agent's words: one call tells which of many have none.
+    fn ready(&mut self) -> Option<BTreeSet<u32>> {
+        if self.ready.is_some() {
+            return self.ready.take();
         }
-        let all = || self.spaces.keys().copied().collect();
         if self.spaces.len() <= 1 {
-            return all();
+            return None;
         }
         let (ids, mut fds): (Vec<_>, Vec<_>) = self.waits().into_iter().unzip();
         // SAFETY: `fds` is a live array of its length.
         let told = unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, 0) };
-        if told < 0 {
-            return all();
-        }
-        ready_of(&ids, &fds)
+        (told >= 0).then(|| ready_of(&ids, &fds))
     }
 
     /// What to wait for to hear of each address space.
@@ -531,7 +530,7 @@ impl Work {
             if space.is_told() {
                 return;
             }
-            deadline = deadline.into_iter().chain(space.deadline()).min();
+            deadline = deadline.into_iter().chain(space.deadline(now)).min();
         }
         let first = fds.len();
         let (ids, waits): (Vec<_>, Vec<_>) = self.waits().into_iter().unzip();

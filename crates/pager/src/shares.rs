@@ -5,17 +5,17 @@ use cenote_preload::wire;
 
 use crate::rooms::ROOM_MIN;
 
-/// Pages that an address space may have more of than it has, so that a growing one is noticed; and the
-/// part of an equal share that these are at most. Arbitrary: many that are idle keep little from one
-/// that is not.
+/// Pages that an address space may have beyond what it has, so that a growing one is noticed. At
+/// most this part of an equal share, so that many that are idle keep little from one that is not.
+/// Both arbitrary.
 const GROWTH: u32 = 256;
 const GROWTH_PART: u32 = 8;
 
-/// Pages on their way out, of an address space with much memory and with little.
+/// Most pages on their way out, of an address space with a large share and with a small one.
 pub(crate) const LEAVING_MAX: u32 = 2 * wire::RANGES_MAX as u32;
 const LEAVING_MIN: u32 = 4;
-/// The part of a share that they are between these. Arbitrary: of the least room for a handler it is the
-/// most.
+/// Between these it is this part of the share. Arbitrary: an eighth of the smallest `--local` of a
+/// handler, 4 MiB, is [`LEAVING_MAX`].
 const LEAVING_PART: u32 = 8;
 
 /// Pages that an address space may have in memory.

@@ -52,9 +52,9 @@ pub struct Space {
     /// Faults at pages on their way out, to be looked at when they are gone; and at others, while
     /// too many are on their way out.
     held_faults: Vec<Fault>,
-    /// Reads of such pages that have ended; and all that ends while a change is put off: each with its
-    /// page, or, of a write, its slot. Until then they count as under way: a page whose books were ahead of it could be chosen to go before it
-    /// came.
+    /// Reads of such pages that have ended, and all that ends while a change is put off: each with
+    /// its page, or, of a write, its slot. Until then they count as under way: a page whose books
+    /// were ahead of it could be chosen to go before it came.
     held_ends: Vec<(u32, Purpose, Done)>,
     /// Such pages that are to get zeros. They count as under way, too.
     held_zeros: Vec<u32>,
@@ -175,13 +175,19 @@ impl Space {
         self.kernel.is_short()
     }
 
-    pub fn deadline(&self) -> Option<Duration> {
+    /// How long from `now` until it has something to do by itself.
+    pub fn deadline(&self, now: Duration) -> Option<Duration> {
         let is_unsent = self.is_bounded() && self.leaving.is_unsent();
         let is_refused = self.put_off.is_some() || self.is_short() || is_unsent;
         match is_refused && !self.is_given_up {
             // Nothing tells when the thread that forks has gone on.
             true => Some(AGAIN_AFTER),
-            false => self.pages.deadline(self.looked_at),
+            // They are not looked at any more.
+            false if self.is_given_up || self.is_dead => self.pages.deadline(self.looked_at),
+            false => {
+                let left = self.pages.deadline(self.looked_at)?;
+                Some((self.looked_at + left).saturating_sub(now))
+            }
         }
     }
 
@@ -209,8 +215,8 @@ impl Space {
         if !self.is_dead && self.kernel.is_dead(self.layout.doorbell()) {
             self.is_dead = true;
             self.leaving = Leaving::new();
-            for (page, purpose, end) in std::mem::take(&mut self.held_ends) {
-                self.end(page, purpose, end, store);
+            for (place, purpose, end) in std::mem::take(&mut self.held_ends) {
+                self.end(place, purpose, end, store);
             }
         }
     }
@@ -236,7 +242,7 @@ impl Space {
         let is_held_up = self.put_off.is_some() || self.is_given_up || self.is_short();
         let has_lost_agent = self.agent.is_none() && !self.leaving.is_empty();
         let is_late = self
-            .deadline()
+            .deadline(self.looked_at)
             .is_some_and(|left| now >= self.looked_at + left);
         is_held_up || has_lost_agent || is_late || self.is_told() || self.request.is_some()
     }

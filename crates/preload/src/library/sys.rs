@@ -94,16 +94,22 @@ pub fn protect_as_new(addr: usize, len: usize, prot: usize) -> isize {
     const SYS_PKEY_MPROTECT: usize = 329;
     const MADV_DODUMP: usize = 17;
     static HAS_KEYS: AtomicBool = AtomicBool::new(true);
-    madvise(addr, len, MADV_DODUMP);
-    if HAS_KEYS.load(Ordering::Relaxed) {
-        let result = call(SYS_PKEY_MPROTECT, &[addr, len, prot, 0]);
-        if result >= 0 || result == -ENOMEM as isize {
-            return result;
+    let has_keys = HAS_KEYS.load(Ordering::Relaxed);
+    let mut result = match has_keys {
+        true => call(SYS_PKEY_MPROTECT, &[addr, len, prot, 0]),
+        false => call(SYS_MPROTECT, &[addr, len, prot]),
+    };
+    if has_keys && result < 0 && result != -ENOMEM as isize {
+        result = call(SYS_MPROTECT, &[addr, len, prot]);
+        if result >= 0 {
+            // It was not the protection that was refused: this machine has no keys.
+            HAS_KEYS.store(false, Ordering::Relaxed);
         }
-        // This machine has none.
-        HAS_KEYS.store(false, Ordering::Relaxed);
     }
-    call(SYS_MPROTECT, &[addr, len, prot])
+    if result >= 0 {
+        madvise(addr, len, MADV_DODUMP);
+    }
+    result
 }
 
 pub fn madvise(addr: usize, len: usize, advice: usize) -> isize {

@@ -113,8 +113,8 @@ impl Space {
     /// Looks again at what is held.
     pub(super) fn release(&mut self, store: &mut Store) {
         self.kernel.faults.append(&mut self.held_faults);
-        for (page, purpose, end) in std::mem::take(&mut self.held_ends) {
-            self.end(page, purpose, end, store);
+        for (place, purpose, end) in std::mem::take(&mut self.held_ends) {
+            self.end(place, purpose, end, store);
         }
         for page in std::mem::take(&mut self.held_zeros) {
             self.zero(page, store);

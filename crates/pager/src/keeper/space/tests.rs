@@ -529,7 +529,10 @@ fn a_program_that_forks_for_long_holds_up_nobody_and_loses_nothing() {
         assert!(program.space.is_awaited() && !program.space.is_told());
         // Its descriptors say nothing, and it has its turn all the same.
         assert!(program.space.is_due(program.store.now()));
-        assert_eq!(program.space.deadline(), Some(AGAIN_AFTER));
+        assert_eq!(
+            program.space.deadline(program.store.now()),
+            Some(AGAIN_AFTER)
+        );
         forks.store(false, Ordering::SeqCst);
         while !threads.iter().all(thread::JoinHandle::is_finished) {
             program.go_on();

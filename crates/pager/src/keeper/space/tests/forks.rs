@@ -208,7 +208,7 @@ fn a_fork_waits_while_there_are_no_descriptors() {
                 space.turn(store);
                 assert!(!space.is_given_up(), "the parent is ended");
             }
-            assert_eq!(space.deadline(), Some(AGAIN_AFTER));
+            assert_eq!(space.deadline(store.now()), Some(AGAIN_AFTER));
         });
     });
     assert!(program.space.children.is_empty() && program.space.kernel.forked.is_empty());

@@ -12,6 +12,7 @@ use cenote_proc::service::{Label, Order, Told};
 use cenote_proc::{Access, Grants, ProcedureId, Status};
 use cenote_proc_sdk::Away;
 use cenote_proc_sdk::procedures::Walk;
+use cenote_test_kit::wait_until;
 use support::{DEADLINE, Fabric, Host, Lab};
 
 const WALK_WASM: &[u8] = include_bytes!("../../proc/guests/walk.wasm");
@@ -99,9 +100,13 @@ fn kept(fabric: Fabric) {
     let mut remote = remote(&user);
     let mut run = || remote.run(cache.id, ProcedureId(1000), &walk.to_bytes());
     // It may not be compiled yet.
-    let mut ends = std::iter::repeat_with(|| run().unwrap().0);
-    let end = ends.find(|end| *end != Status::Busy);
-    assert_eq!(end, Some(Status::Done));
+    let end = std::cell::Cell::new(Status::Busy);
+    let is_over = || {
+        end.set(run().unwrap().0);
+        end.get() != Status::Busy
+    };
+    wait_until(is_over, || "it is being compiled".to_owned());
+    assert_eq!(end.get(), Status::Done);
 }
 
 #[test]

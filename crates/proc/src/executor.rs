@@ -400,7 +400,8 @@ impl Executor {
         match outcome {
             Outcome::Done => self.answer(request, Status::Done),
             Outcome::Stop => self.answer(request, Status::Stopped),
-            // This step did not run. What it would have begun with is not kept.
+            // This step did not run. The state that earlier ones left is dropped: the client begins
+            // again.
             Outcome::Coming => {
                 let has_run = request.steps > 1;
                 let status = if has_run {

@@ -99,7 +99,8 @@ pub enum Status {
     /// It took more steps, or moved more often, than a request may.
     TooManySteps,
     /// Bytes, or the machine's time with the cache, did not come in time; or a store came too late
-    /// to be known to count. Trying again makes sense.
+    /// to be known to count; or the procedure is being compiled where the request was to go on.
+    /// Trying again makes sense.
     TimedOut,
     /// An address is in no region of the cache, or the cache is not here.
     OutOfBounds,

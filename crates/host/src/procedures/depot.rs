@@ -109,6 +109,8 @@ impl Depot {
                     tracing::info!(name, version, "a procedure from the disk");
                 }
             }
+            // Who removed it takes its place away, too.
+            Err(_) if !self.has(id) => {}
             Err(error) => {
                 let path = path.display();
                 tracing::error!(%path, error, "no procedure");

@@ -44,8 +44,8 @@ pub fn start_volume(command: &mut Command, dir: &ClusterDir, which: &WhichVolume
     start(command, &folder)
 }
 
-/// The folder of the server of a volume in the background, locked: until then another command may
-/// remove one of a volume without a name.
+/// The folder of the server of a volume in the background, locked, so that no other command removes
+/// it: those of volumes without a name are removed once their servers have ended.
 fn folder_of(dir: &ClusterDir, volume: &str) -> Result<(Folder, OwnedFd)> {
     check_name_of("volume", volume)?;
     let servers = dir.folder().make(SERVERS)?;

@@ -120,7 +120,7 @@ fn a_cache_whose_journal_is_damaged_does_not_keep_hosts_that_are_to_end_by_force
     );
     folder.run(&["status"]).expect(0);
     let ended = folder.run(&["down", "--force"]).expect(0);
-    let said = "left running, and not released: cache c0: ";
+    let said = "warning: cache c0: ";
     assert!(ended.stderr.contains(said), "{ended:#?}");
     assert!(ended.stdout.contains("2 hosts ended"), "{ended:#?}");
 }
@@ -136,7 +136,7 @@ fn a_manager_that_cannot_be_stopped_from_here_does_not_keep_hosts_that_are_to_en
         "{refused:#?}"
     );
     let ended = folder.run(&["down", "--force"]).expect(0);
-    let said = "left running, and not released: cache c0 has a manager";
+    let said = "warning: cache c0 has a manager";
     assert!(ended.stderr.contains(said), "{ended:#?}");
     assert!(ended.stdout.contains("2 hosts ended"), "{ended:#?}");
 }

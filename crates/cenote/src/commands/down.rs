@@ -122,11 +122,12 @@ fn unless_forced<T>(args: &Args, outcome: Result<T>) -> Result<Option<T>> {
     match outcome {
         Ok(outcome) => Ok(Some(outcome)),
         Err(error) if args.force => {
-            leave(&chain(&error));
+            eprintln!("warning: {}; going on, as --force says", chain(&error));
             Ok(None)
         }
         Err(error) => {
-            let remedy = "cenote down --force ends the hosts all the same, and leaves it as it is";
+            let remedy = "cenote down --force ends the hosts all the same; machines that the cache has \
+                          acquired keep running, at your cost";
             let first = error.downcast_ref::<Failure>().map(Failure::remedy);
             let remedy = match first.filter(|first| !first.is_empty()) {
                 Some(first) => format!("{first}; {remedy}"),

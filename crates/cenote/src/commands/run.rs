@@ -25,7 +25,10 @@ use crate::{limits, seccomp};
 
 /// `run` and what follows it.
 #[derive(clap::Args, Debug)]
-#[command(override_usage = "cenote run [OPTIONS] --local <SIZE> --size <SIZE> -- <PROGRAM>...")]
+#[command(
+    override_usage = "cenote run [OPTIONS] --local <SIZE> <--volume <NAME>|--size <SIZE>> \
+                      -- <PROGRAM>..."
+)]
 #[command(after_help = "Examples:
   cenote run --dir ~/.cenote/well --local 256M --size 4G --scheme rs:8+2 -- python3 big.py
   cenote run --dir ~/.cenote/well --local 1G --size 16G --verbose -- redis-server --save 60 1
@@ -81,11 +84,12 @@ pub fn run(args: &Args) -> Result<u8> {
     check(args)?;
     // Before the first thread: threads inherit the mask.
     let forwarding = signals::Forwarding::begin()?;
+    let loaded = args.which.load()?;
+    // Before there is a folder: a signal ends this process while hosts are awaited.
+    let mut serving = Serving::open(&loaded, &args.volume, End::GiveBack)?;
     let folder = tempfile::Builder::new().prefix("cenote-run-").tempdir();
     let folder = folder.context("make a folder for the program's library")?;
     let library = write_library(folder.path())?;
-    let loaded = args.which.load()?;
-    let mut serving = Serving::open(&loaded, &args.volume, End::GiveBack)?;
     let socket = folder.path().join("socket");
     let handlers = args.handlers.unwrap_or_default();
     let keeper = Keeper::start(&serving.volume, &socket, args.local.bytes(), handlers)?;

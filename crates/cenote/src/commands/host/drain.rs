@@ -27,8 +27,8 @@ use crate::ask::{self, Asker};
   cenote host drain h03 --dir ~/.cenote/well --cancel
 
 Exit code 0: no client holds memory of the host, and it lends none until --cancel or a restart.
-Exit code 1: some slabs could not be moved in time, or the host did not answer; it lends again. If it
-cannot be told to, the error says so.")]
+Exit code 1: some slabs could not be moved in time, or the host did not answer; it lends again.
+If it cannot be told to, the error says so.")]
 pub struct Args {
     #[command(flatten)]
     target: target::Named,

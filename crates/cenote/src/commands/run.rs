@@ -18,6 +18,7 @@ use cenote_cli::size::Size;
 use cenote_cli::{signals, stderr};
 use cenote_pager::{Handlers, Keeper, SERVED_RESIDENT_MIN_BYTES, Served};
 use cenote_preload::LIBRARY;
+use tempfile::TempDir;
 
 use crate::place::Which;
 use crate::volume_server::{End, Serving, WhichVolume};
@@ -26,8 +27,8 @@ use crate::{limits, seccomp};
 /// `run` and what follows it.
 #[derive(clap::Args, Debug)]
 #[command(
-    override_usage = "cenote run [OPTIONS] --local <SIZE> <--volume <NAME>|--size <SIZE>> \
-                      -- <PROGRAM>..."
+    override_usage = "cenote run [OPTIONS] --local <SIZE> --volume <NAME> -- <PROGRAM>...
+       cenote run [OPTIONS] --local <SIZE> --size <SIZE> -- <PROGRAM>..."
 )]
 #[command(after_help = "Examples:
   cenote run --dir ~/.cenote/well --local 256M --size 4G --scheme rs:8+2 -- python3 big.py
@@ -84,18 +85,17 @@ pub fn run(args: &Args) -> Result<u8> {
     check(args)?;
     // Before the first thread: threads inherit the mask.
     let forwarding = signals::Forwarding::begin()?;
+    // Tried, and removed again: a signal ends this process while hosts are awaited.
+    drop(Library::write()?);
     let loaded = args.which.load()?;
-    // Before there is a folder: a signal ends this process while hosts are awaited.
     let mut serving = Serving::open(&loaded, &args.volume, End::GiveBack)?;
-    let folder = tempfile::Builder::new().prefix("cenote-run-").tempdir();
-    let folder = folder.context("make a folder for the program's library")?;
-    let library = write_library(folder.path())?;
-    let socket = folder.path().join("socket");
+    let library = Library::write()?;
+    let socket = library.folder.path().join("socket");
     let handlers = args.handlers.unwrap_or_default();
     let keeper = Keeper::start(&serving.volume, &socket, args.local.bytes(), handlers)?;
     let size_bytes = serving.volume.size_bytes();
     let settings = keeper.settings(size_bytes, size_bytes / HEAP_PART);
-    let started = forwarding.to(|| start(args, &library, &settings));
+    let started = forwarding.to(|| start(args, &library.path, &settings));
     let mut program = match started {
         Ok(program) => program,
         Err(error) => {
@@ -134,29 +134,37 @@ fn check(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Writes the program's library to where the loader can load it. One that it cannot load it goes on
-/// without, and so would the program: with all of its memory on this machine.
-fn write_library(folder: &Path) -> Result<PathBuf> {
-    let refused = |why: &str, hint: &str| {
-        let what = format!(
-            "the program's library cannot be loaded from {}",
-            folder.display()
-        );
-        Failure::new(format!("{what}: {why}"), hint)
-    };
-    // The loader takes these for the end of a path.
-    if (folder.as_os_str().as_bytes().iter()).any(|byte| b" :".contains(byte)) {
-        let hint = "set TMPDIR to a folder without them";
-        return Err(refused("its path has spaces or colons", hint).into());
+/// The program's library, in a folder that is removed with this.
+struct Library {
+    folder: TempDir,
+    path: PathBuf,
+}
+
+impl Library {
+    /// Writes it to where the loader can load it. One that it cannot load it goes on without, and
+    /// so would the program: with all of its memory on this machine.
+    fn write() -> Result<Self> {
+        let folder = tempfile::Builder::new().prefix("cenote-run-").tempdir();
+        let folder = folder.context("make a folder for the program's library")?;
+        let at = folder.path();
+        let refused = |why: &str, hint: &str| {
+            let what = "the program's library cannot be loaded from";
+            Failure::new(format!("{what} {}: {why}", at.display()), hint)
+        };
+        // The loader takes these for the end of a path.
+        if (at.as_os_str().as_bytes().iter()).any(|byte| b" :".contains(byte)) {
+            let hint = "set TMPDIR to a folder without them";
+            return Err(refused("its path has spaces or colons", hint).into());
+        }
+        let path = at.join("libcenote_preload.so");
+        std::fs::write(&path, LIBRARY).context("write the program's library")?;
+        let file = File::open(&path).context("open the program's library")?;
+        map_code(&file).map_err(|error| {
+            let hint = "set TMPDIR to a folder that is not mounted noexec";
+            refused(&error.to_string(), hint)
+        })?;
+        Ok(Self { folder, path })
     }
-    let library = folder.join("libcenote_preload.so");
-    std::fs::write(&library, LIBRARY).context("write the program's library")?;
-    let file = File::open(&library).context("open the program's library")?;
-    map_code(&file).map_err(|error| {
-        let hint = "set TMPDIR to a folder that is not mounted noexec";
-        refused(&error.to_string(), hint)
-    })?;
-    Ok(library)
 }
 
 /// Maps a library as the loader does.

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
+use cenote_cli::stderr;
 use cenote_kv::engine::Counters;
 use cenote_kv::protocol::authentication::Credentials;
 use mio::Waker;
@@ -143,7 +144,7 @@ impl Shared {
     /// Writes a line on standard error, if so much is wanted.
     pub(super) fn log(&self, level: u8, line: impl FnOnce() -> String) {
         if self.verbosity.load(Ordering::Relaxed) >= level {
-            eprintln!("{}", line());
+            stderr::say(line());
         }
     }
 }

@@ -7,6 +7,8 @@ use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::{Builder, JoinHandle};
 
+use cenote_cli::stderr;
+
 /// Starts a thread; a panic of it ends the process, at once, by SIGABRT.
 ///
 /// # Errors
@@ -30,7 +32,10 @@ struct EndAsOne(String);
 impl Drop for EndAsOne {
     fn drop(&mut self) {
         // Whoever else was to write this may be the one that has panicked.
-        eprintln!("thread {} panicked: this process ends", self.0);
+        stderr::say(format_args!(
+            "thread {} panicked: this process ends",
+            self.0
+        ));
         std::process::abort();
     }
 }

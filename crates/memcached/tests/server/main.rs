@@ -503,3 +503,13 @@ fn who_knows_its_ports_can_end_it() {
     let _pipe = free();
     assert_eq!(server.wait().0, Some(0));
 }
+
+#[test]
+fn a_server_whose_lines_find_no_room_serves_on() {
+    let server = Server::start_on_a_full_disk(&["-p", "-1", "-l", "127.0.0.1", "-vv"]);
+    for _ in 0..2 {
+        let said = ask(&mut server.connect(), "set a 0 0 1\r\nx\r\nmn\r\n");
+        assert_eq!(said, "STORED\r\nMN\r\n");
+    }
+    assert_eq!(server.stop(), Some(0));
+}

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fs;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddrV4, TcpStream};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{OpenOptionsExt, symlink};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -90,7 +90,20 @@ impl Server {
 
     fn try_start_with(arguments: &[&str], variables: &[(&str, &str)]) -> Option<Self> {
         let folder = tempfile::tempdir().expect("a folder");
-        let mut server = Self::spawn(folder, arguments, variables);
+        Self::spawn(folder, arguments, variables).listening()
+    }
+
+    /// One whose standard error is a disk without room.
+    pub fn start_on_a_full_disk(arguments: &[&str]) -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        symlink("/dev/full", folder.path().join("log")).expect("a link");
+        let server = Self::spawn(folder, arguments, &[]);
+        server.listening().expect("it listens")
+    }
+
+    /// Waits until its ports are known; `None` if it ends.
+    fn listening(self) -> Option<Self> {
+        let mut server = self;
         let ports = server.folder.path().join("ports");
         let mut has_ended = false;
         until("its ports are known", || {
@@ -231,16 +244,20 @@ impl Server {
 
     /// Waits for its end: its status, and its log.
     pub fn wait(mut self) -> (Option<i32>, String) {
-        let mut child = self.child.take().expect("still runs");
-        let status = child.wait().expect("it is ours");
+        let status = self.ended();
         let log = fs::read_to_string(self.folder.path().join("log")).expect("was there");
-        (status.code(), log)
+        (status, log)
+    }
+
+    fn ended(&mut self) -> Option<i32> {
+        let mut child = self.child.take().expect("still runs");
+        child.wait().expect("it is ours").code()
     }
 
     /// Ends it by SIGTERM: its status.
-    pub fn stop(self) -> Option<i32> {
+    pub fn stop(mut self) -> Option<i32> {
         self.signal("TERM");
-        self.wait().0
+        self.ended()
     }
 }
 

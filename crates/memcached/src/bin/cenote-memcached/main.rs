@@ -11,6 +11,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use cenote_cli::stderr;
 use cenote_kv::memory::key_hash::KeyHasher;
 use cenote_memcached::files::Files;
 use cenote_memcached::{Alone, Handle, Server, Settings, Stopped};
@@ -46,7 +47,7 @@ fn main() -> ExitCode {
     match run(&options) {
         Ok(()) => ExitCode::SUCCESS,
         Err(refused) => {
-            eprintln!("{}", refused.text);
+            stderr::say(refused.text);
             ExitCode::from(refused.status)
         }
     }
@@ -68,11 +69,11 @@ fn run(options: &Options) -> Result<(), Refused> {
     let verbosity = settings.verbosity;
     if verbosity > 0 {
         for note in notes {
-            eprintln!("{note}");
+            stderr::say(note);
         }
     }
     if let Some(warning) = options::warning(&settings, &files) {
-        eprintln!("{warning}");
+        stderr::say(warning);
     }
     prepare(options)?;
     if options.daemon {
@@ -107,12 +108,15 @@ fn run(options: &Options) -> Result<(), Refused> {
     if let Some(path) = &pidfile
         && let Err(error) = std::fs::remove_file(path)
     {
-        eprintln!("Could not remove the pid file {}: {error}", path.display());
+        stderr::say(format_args!(
+            "Could not remove the pid file {}: {error}",
+            path.display()
+        ));
     }
     match stopped {
         Ok(Stopped::AtOnce) => Ok(()),
         Ok(Stopped::Gracefully) => {
-            eprintln!("Gracefully stopping");
+            stderr::say("Gracefully stopping");
             Ok(())
         }
         Err(error) => Err(Refused::new(1, error.to_string())),
@@ -153,7 +157,9 @@ fn prepare(options: &Options) -> Result<(), Refused> {
 /// Keeps all memory of this process from being swapped, also what it takes later.
 fn lock_memory() {
     if let Err(error) = mlockall(MlockAllFlags::MCL_CURRENT | MlockAllFlags::MCL_FUTURE) {
-        eprintln!("warning: -k invalid, mlockall() failed: {error}");
+        stderr::say(format_args!(
+            "warning: -k invalid, mlockall() failed: {error}"
+        ));
     }
 }
 
@@ -201,7 +207,9 @@ fn become_user(name: Option<&str>) -> Result<(), Refused> {
 fn save_pid(path: &Path) {
     if let Err(error) = std::fs::write(path, format!("{}\n", std::process::id())) {
         let path = path.display();
-        eprintln!("Could not open the pid file {path} for writing: {error}");
+        stderr::say(format_args!(
+            "Could not open the pid file {path} for writing: {error}"
+        ));
     }
 }
 
@@ -243,13 +251,13 @@ fn watch_signals(handle: Handle, files: Files, verbosity: u8) -> Result<(), Refu
             match signal {
                 SIGHUP => {
                     for error in files.reload(&handle) {
-                        eprintln!("{error}; what was read before stays");
+                        stderr::say(format_args!("{error}; what was read before stays"));
                     }
                 }
                 SIGUSR1 => handle.stop_gracefully(),
                 _ => {
                     if verbosity > 1 {
-                        eprintln!("Exiting normally");
+                        stderr::say("Exiting normally");
                     }
                     handle.stop();
                 }

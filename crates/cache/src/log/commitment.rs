@@ -64,6 +64,13 @@ impl Commitment {
         }
     }
 
+    /// Whether no tier behind this one has the page or will have it. A tier that was lost and has
+    /// come back does not hold what was written meanwhile.
+    pub fn is_last(&self, tier: usize, is_lost: impl Fn(usize) -> bool) -> bool {
+        let mut slower = self.shares.iter().enumerate().skip(tier + 1);
+        slower.all(|(at, share)| is_lost(at) || matches!(share, Share::Absent | Share::Failed))
+    }
+
     /// Whether no tier is at work on it.
     pub fn is_over(&self) -> bool {
         let is_over = |share: &Share| !matches!(share, Share::Waiting | Share::UnderWay);
@@ -98,6 +105,26 @@ mod tests {
         assert!(is_acknowledged([Absent, Done, UnderWay], 1));
         assert!(is_acknowledged([Failed, Done, UnderWay], 1));
         assert!(!is_acknowledged([Absent, UnderWay, Done], 1));
+    }
+
+    #[test]
+    fn the_last_tier_of_a_page_is_the_slowest_that_may_have_it() {
+        let is_last = |shares: [Share; 3], tier| {
+            let mut page = Commitment::new([true; 3], 0);
+            for (at, share) in shares.into_iter().enumerate() {
+                page.set(at, share);
+            }
+            (
+                page.is_last(tier, |_| false),
+                page.is_last(tier, |at| at == 2),
+            )
+        };
+        assert_eq!(is_last([Done, UnderWay, Waiting], 2), (true, true));
+        assert_eq!(is_last([Done, UnderWay, Waiting], 1), (false, true));
+        assert_eq!(is_last([Done, UnderWay, Done], 1), (false, true));
+        assert_eq!(is_last([Done, UnderWay, Absent], 1), (true, true));
+        assert_eq!(is_last([Waiting, Done, Absent], 0), (false, false));
+        assert_eq!(is_last([Waiting, Failed, Failed], 0), (true, true));
     }
 
     #[test]

@@ -42,7 +42,7 @@ pub struct Flow {
     cuts: BTreeSet<u64>,
     /// The newest of them, or where the log began.
     last_cut: u64,
-    /// What the last tier that is left said when it refused a page, until it takes one or is lost.
+    /// What a page's last tier said when it refused the page, until that tier takes one or is lost.
     refusal: Option<(usize, io::Error)>,
 }
 
@@ -96,24 +96,20 @@ impl Flow {
     }
 
     fn take_answers(&mut self, store: &Store) {
-        let last = store.tiers.last();
-        self.refusal.take_if(|(tier, _)| Some(*tier) != last);
+        (self.refusal).take_if(|(tier, _)| store.tiers.is_lost(*tier));
         for end in store.tiers.take(INBOX) {
             let Some((address, tier)) = self.tokens.remove(&end.token) else {
                 continue;
             };
             let page = self.writes.iter_mut().find(|page| page.address == address);
             let commitment = &mut page.expect("kept until all have ended").commitment;
-            let is_last = Some(tier) == last;
             match end.result {
                 Ok(_) => {
                     commitment.set(tier, Share::Done);
-                    if is_last {
-                        self.refusal = None;
-                    }
+                    self.refusal.take_if(|(refusing, _)| *refusing == tier);
                 }
-                // The last tier that is left has no hole: it is tried again, until it is lost.
-                Err(error) if is_last => {
+                // No slower tier will have the page: this one is asked again, until it is lost.
+                Err(error) if commitment.is_last(tier, |slower| store.tiers.is_lost(slower)) => {
                     commitment.set(tier, Share::Waiting);
                     self.refusal = Some((tier, error));
                 }
@@ -318,7 +314,7 @@ impl Store {
         self.refusal_of(flow).unwrap_or(Error::Busy)
     }
 
-    /// Why the last tier that is left does not take a page, which it is asked to again and again.
+    /// Why the last tier of a page does not take it, which it is asked to again and again.
     pub(super) fn refusal(&self) -> Option<Error> {
         self.refusal_of(&*self.flow.0.try_lock().ok()?)
     }

@@ -8,6 +8,7 @@ mod injected_faults;
 mod kills;
 mod medium;
 mod model;
+mod refusals;
 mod remote;
 mod ring;
 mod states;

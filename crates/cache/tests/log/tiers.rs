@@ -20,10 +20,10 @@ fn settings(commit_point: usize) -> Settings {
 
 /// A switch that the tiers of a test look at.
 #[derive(Clone, Default)]
-struct Switch(Arc<AtomicBool>);
+pub struct Switch(Arc<AtomicBool>);
 
 impl Switch {
-    fn set(&self, is_on: bool) {
+    pub fn set(&self, is_on: bool) {
         self.0.store(is_on, Ordering::Relaxed);
     }
 
@@ -33,7 +33,7 @@ impl Switch {
 }
 
 /// A tier that counts its reads, and refuses writes with `fault` while `is_down`.
-fn tier(name: &str, is_down: &Switch, fault: Fault, reads: &Arc<AtomicU64>) -> Box<dyn Tier> {
+pub fn tier(name: &str, is_down: &Switch, fault: Fault, reads: &Arc<AtomicU64>) -> Box<dyn Tier> {
     let (is_down, reads) = (is_down.clone(), Arc::clone(reads));
     let faults = move |request: &Request| match request {
         Request::Write { .. } if is_down.is_on() => fault,
@@ -46,7 +46,7 @@ fn tier(name: &str, is_down: &Switch, fault: Fault, reads: &Arc<AtomicU64>) -> B
     Box::new(MemoryTier::with_faults(name, None, Box::new(faults)))
 }
 
-fn open(tiers: Vec<Box<dyn Tier>>, commit_point: usize) -> Session {
+pub fn open(tiers: Vec<Box<dyn Tier>>, commit_point: usize) -> Session {
     let settings = settings(commit_point);
     let store = Store::create(settings, SECRET, Arc::new(add), tiers, None);
     store.unwrap().session().unwrap()
@@ -57,7 +57,7 @@ fn key(number: u64) -> [u8; 4] {
 }
 
 /// Writes keys until there is no room, however often it is tried; how many, and why no more.
-fn fill(session: &mut Session, from: u64) -> (u64, Error) {
+pub fn fill(session: &mut Session, from: u64) -> (u64, Error) {
     for number in from..from + 10_000 {
         let mut refused = None;
         for _ in 0..50 {
@@ -77,7 +77,7 @@ fn fill(session: &mut Session, from: u64) -> (u64, Error) {
     panic!("no end of room");
 }
 
-fn write(session: &mut Session, numbers: std::ops::Range<u64>) {
+pub fn write(session: &mut Session, numbers: std::ops::Range<u64>) {
     for number in numbers {
         let value = value_of(number);
         let upsert = |session: &mut Session| session.upsert(&key(number), &value);
@@ -97,7 +97,7 @@ fn read(session: &mut Session, number: u64) -> Result<Option<Vec<u8>>, Error> {
     }
 }
 
-fn check(session: &mut Session, numbers: std::ops::Range<u64>) {
+pub fn check(session: &mut Session, numbers: std::ops::Range<u64>) {
     for number in numbers {
         assert_eq!(
             read(session, number).unwrap(),
@@ -189,74 +189,6 @@ fn reads_go_to_the_fastest_tier_that_has_the_address() {
     check(&mut session, 120..150);
     assert!(of_new.load(Ordering::Relaxed) >= 30);
     assert_eq!(of_disk.load(Ordering::Relaxed), before);
-}
-
-#[test]
-fn a_full_disk_is_named_reads_go_on_and_writes_when_there_is_room() {
-    let (is_full, reads) = (Switch::default(), Arc::default());
-    let fault = Fault::Fail(std::io::ErrorKind::StorageFull);
-    let mut session = open(vec![tier("disk", &is_full, fault, &reads)], 0);
-    write(&mut session, 0..100);
-    is_full.set(true);
-    let (written, error) = fill(&mut session, 100);
-    assert!(
-        matches!(&error, Error::Storage { tier, source }
-        if tier == "disk" && source.kind() == std::io::ErrorKind::StorageFull),
-        "{error}"
-    );
-    assert!(error.is_retryable());
-    check(&mut session, 0..written);
-    is_full.set(false);
-    for _ in 0..50 {
-        session.poll(&mut Vec::new());
-    }
-    write(&mut session, written..written + 100);
-    check(&mut session, 0..written + 100);
-}
-
-#[test]
-fn a_cache_that_is_left_alone_is_asked_again_when_it_fails_a_write() {
-    let (fails, up, reads) = (Switch::default(), Switch::default(), Arc::default());
-    let fault = Fault::Fail(std::io::ErrorKind::TimedOut);
-    let cache = tier("cache", &fails, fault, &reads);
-    let mut session = open(vec![cache, tier("disk", &up, Fault::None, &reads)], 0);
-    write(&mut session, 0..100);
-    session.store().drop_tier(1);
-    fails.set(true);
-    let (written, error) = fill(&mut session, 100);
-    assert!(
-        matches!(&error, Error::Storage { tier, .. } if tier == "cache"),
-        "{error}"
-    );
-    check(&mut session, 0..written);
-    fails.set(false);
-    for _ in 0..50 {
-        session.poll(&mut Vec::new());
-    }
-    write(&mut session, written..written + 100);
-    check(&mut session, 0..written + 100);
-    // Nobody refuses any more.
-    session.store().drop_tier(0);
-    let (_, error) = fill(&mut session, written + 100);
-    assert!(matches!(error, Error::NoTier), "{error}");
-}
-
-#[test]
-fn a_page_that_a_cache_failed_to_write_before_the_disk_was_lost_ends_writes_and_no_reads() {
-    let (fails, is_down, reads) = (Switch::default(), Switch::default(), Arc::default());
-    let fault = Fault::Fail(std::io::ErrorKind::TimedOut);
-    let cache = tier("cache", &fails, fault, &reads);
-    let mut session = open(vec![cache, tier("disk", &is_down, Fault::Busy, &reads)], 0);
-    write(&mut session, 0..100);
-    fails.set(true);
-    is_down.set(true);
-    let (written, error) = fill(&mut session, 100);
-    assert!(matches!(error, Error::Busy), "{error}");
-    session.store().drop_tier(1);
-    fails.set(false);
-    let (all, error) = fill(&mut session, written);
-    assert!(matches!(error, Error::NoTier), "{error}");
-    check(&mut session, 100..all);
 }
 
 #[test]

@@ -2,10 +2,14 @@
 //! brought.
 //!
 //! Looking saves a wake where the peer has a processor of its own, and costs the peer its time where
-//! the two share one. Which of these holds changes with whatever else the machine does. So each wait
-//! that looking ended makes the next look longer, each that it did not makes it shorter, down to none
-//! at all; then one wait in [`PROBE_EVERY`] looks again. Who blocked costs nothing, so an idle thread
-//! does not. Pure: time is passed in.
+//! the two share one. Which of these holds changes with whatever else the machine does. So a score is
+//! kept: a wait that looking ended raises it, one that it did not lowers it twice as much. While there
+//! is a score each wait looks for the whole time; without one it blocks at once, and a wait now and
+//! then looks all the same. Who blocked costs nothing, so an idle thread does not. Pure: time is
+//! passed in.
+//!
+//! The time to look is whole or none: a shorter one that ends before the peer's usual turn is lost each
+//! time, and teaches nothing.
 
 use std::time::Duration;
 
@@ -27,9 +31,11 @@ impl Default for Spin {
 #[derive(Clone, Debug)]
 pub struct Spinner {
     longest: Duration,
-    /// For how long the next wait looks.
-    budget: Duration,
-    waits: u32,
+    /// At most [`SCORE_MAX`]; waits look while it is above 0.
+    score: u32,
+    /// Without a score: waits from one that looks to the next, and how many of them are left.
+    probe_every: u32,
+    probe_in: u32,
     state: State,
 }
 
@@ -39,7 +45,7 @@ enum State {
     Busy,
     /// Nothing was there since; looks until then.
     Looking(Time),
-    /// Looked long enough.
+    /// Does not look, or did so long enough.
     Blocking,
 }
 
@@ -49,8 +55,9 @@ impl Spinner {
     pub fn new(spin: Spin) -> Self {
         Self {
             longest: spin.0,
-            budget: spin.0,
-            waits: 0,
+            score: SCORE_FIRST,
+            probe_every: PROBE_EVERY_MIN,
+            probe_in: PROBE_EVERY_MIN,
             state: State::Busy,
         }
     }
@@ -58,8 +65,8 @@ impl Spinner {
     /// There was work.
     pub fn found(&mut self) {
         if let State::Looking(_) = self.state {
-            let least = self.longest / BUDGET_STEPS;
-            self.budget = (self.budget * 2).clamp(least, self.longest);
+            self.score = (self.score + 1).min(SCORE_MAX);
+            self.probe_every = PROBE_EVERY_MIN;
         }
         self.state = State::Busy;
     }
@@ -67,13 +74,11 @@ impl Spinner {
     /// There was nothing at `now`: whether to look again, or to block.
     pub fn looks_on(&mut self, now: Time) -> bool {
         if self.state == State::Busy {
-            self.waits = self.waits.wrapping_add(1);
-            let budget = if self.waits.is_multiple_of(PROBE_EVERY) {
-                self.longest
+            self.state = if self.is_look_due() {
+                State::Looking(now.after(self.longest))
             } else {
-                self.budget
+                State::Blocking
             };
-            self.state = State::Looking(now.after(budget));
         }
         let State::Looking(until) = self.state else {
             return false;
@@ -81,20 +86,37 @@ impl Spinner {
         if now < until {
             return true;
         }
-        self.budget /= 2;
-        if self.budget < self.longest / BUDGET_STEPS {
-            self.budget = Duration::ZERO;
-        }
+        self.miss();
         self.state = State::Blocking;
         false
     }
+
+    fn is_look_due(&mut self) -> bool {
+        if self.score > 0 {
+            return true;
+        }
+        self.probe_in -= 1;
+        self.probe_in == 0
+    }
+
+    fn miss(&mut self) {
+        if self.score == 0 {
+            self.probe_every = (self.probe_every * 2).min(PROBE_EVERY_MAX);
+        }
+        self.score = self.score.saturating_sub(MISS);
+        self.probe_in = self.probe_every;
+    }
 }
 
-/// One of so many waits looks for the longest time, whatever was learned: rare enough to cost
-/// nothing, often enough to find within milliseconds that the peer has a processor again.
-const PROBE_EVERY: u32 = 256;
-/// Below this part of the longest time looking is not worth a start.
-const BUDGET_STEPS: u32 = 16;
+/// Looks in vain that a busy thread may have in a row; a pause of its peer is one.
+const SCORE_MAX: u32 = 4 * MISS;
+const SCORE_FIRST: u32 = 2 * MISS;
+/// What a look in vain costs: looking goes on while two of three bring something.
+const MISS: u32 = 2;
+/// Without a score one of so many waits looks, fewer the longer that brings nothing: often enough to
+/// find within milliseconds that the peer has a processor again, rare enough to cost nothing.
+const PROBE_EVERY_MIN: u32 = 16;
+const PROBE_EVERY_MAX: u32 = 256;
 
 #[cfg(test)]
 mod tests {
@@ -130,12 +152,34 @@ mod tests {
     fn where_looking_brings_nothing_it_ends_but_for_probes() {
         let mut spinner = Spinner::new(Spin(LONGEST));
         let mut now = 0;
-        wait(&mut spinner, &mut now, 20, 1000);
+        let (looked, blocked) = wait(&mut spinner, &mut now, 1000, 1000);
+        // Two that were hoped for, and probes after 16, 32, 64, 128 waits and then each 256.
+        assert_eq!((looked, blocked), ((2 + 4 + 2) * 100, 1000));
         let (looked, blocked) = wait(&mut spinner, &mut now, 2560, 1000);
         assert_eq!((looked, blocked), (10 * 100, 2560));
-        // And it is taken up again when it brings something.
-        wait(&mut spinner, &mut now, 260, 2);
-        assert_eq!(wait(&mut spinner, &mut now, 100, 2).1, 0);
+    }
+
+    #[test]
+    fn looking_is_taken_up_again_when_it_brings_something_however_long_that_takes() {
+        for takes_us in [2, 30, 90] {
+            let mut spinner = Spinner::new(Spin(LONGEST));
+            let mut now = 0;
+            wait(&mut spinner, &mut now, 1000, 1000);
+            wait(&mut spinner, &mut now, PROBE_EVERY_MAX as usize, takes_us);
+            let blocked = wait(&mut spinner, &mut now, 1000, takes_us).1;
+            assert_eq!(blocked, 0, "{takes_us} us");
+        }
+    }
+
+    #[test]
+    fn one_pause_of_the_peer_in_a_hundred_ends_no_look_but_its_own() {
+        let mut spinner = Spinner::new(Spin(LONGEST));
+        let mut now = 0;
+        wait(&mut spinner, &mut now, 10, 60);
+        for _ in 0..100 {
+            assert_eq!(wait(&mut spinner, &mut now, 1, 2000), (100, 1));
+            assert_eq!(wait(&mut spinner, &mut now, 99, 60).1, 0);
+        }
     }
 
     #[test]

@@ -69,6 +69,17 @@ pub(crate) struct Connection {
     pub(crate) waits_to_write: bool,
 }
 
+/// What [`Connection::drive`] brought.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Heard {
+    /// Bytes that it did not wait for.
+    Bytes,
+    /// A wait for bytes was in vain.
+    InVain,
+    /// Bytes that it waited for; or none, and there was no wait.
+    Other,
+}
+
 #[derive(Debug)]
 enum Phase {
     Handshake {
@@ -239,11 +250,20 @@ impl Connection {
     }
 
     /// Takes what the inbox holds and the socket has, up to a fair share.
-    /// Returns whether a wait for bytes was in vain.
-    pub(crate) fn drive(&mut self, engine: &mut Engine) -> bool {
+    pub(crate) fn drive(&mut self, engine: &mut Engine) -> Heard {
         let patient = std::mem::take(&mut self.patient);
+        let before = self.moved_bytes;
+        self.take_in(patient, engine);
+        match (patient, self.moved_bytes > before) {
+            (false, true) => Heard::Bytes,
+            (true, false) => Heard::InVain,
+            _ => Heard::Other,
+        }
+    }
+
+    fn take_in(&mut self, patient: bool, engine: &mut Engine) {
         if self.dead {
-            return false;
+            return;
         }
         self.consume(engine);
         let mut rounds_left = RECEIVES_MAX;
@@ -257,7 +277,7 @@ impl Connection {
             let before = self.submitted_count();
             let count = self.receive(patient, engine);
             if patient && count == 0 {
-                return true;
+                return;
             }
             self.consume(engine);
             let filling =
@@ -269,7 +289,6 @@ impl Connection {
             // The payload behind a header is on its way.
             self.readable |= patient;
         }
-        false
     }
 
     fn submitted_count(&self) -> usize {

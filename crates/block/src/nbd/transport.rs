@@ -281,8 +281,8 @@ const BACKLOG_BYTES_MAX: usize = 256 << 10;
 /// Receives of one turn that bring no byte for the protocol above; a handshake takes two or three.
 const RECORDS_MAX: u32 = 16;
 
-/// For how long a patient receive looks at most: a few pieces of a payload, or a client's turn.
-const SPIN: Spin = Spin(Duration::from_micros(50));
+/// For how long a patient receive looks at most: a client's turn, whose processor may have to wake.
+const SPIN: Spin = Spin(Duration::from_micros(100));
 
 /// For how long a patient receive sleeps: long beside a busy client's pauses, short
 /// beside what the mailbox and the queues can wait.

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::connection::{Connection, Guest};
+use super::connection::{Connection, Guest, Heard};
 use super::engine::Engine;
 use super::sys::{self, Epoll, Event};
 
@@ -211,7 +211,6 @@ impl Worker {
     /// the wait: one system call and one wake-up in place of three and two.
     fn leave_waiting_to_socket(&mut self) -> bool {
         let is_due = self.patient_waits_left > 0
-            && self.active.is_empty()
             && self.connections.len() == self.free.len() + 1
             && self.stop_deadline.is_none()
             && self.engine.is_idle();
@@ -219,8 +218,10 @@ impl Worker {
             return false;
         }
         for (index, connection) in self.connections.iter_mut().enumerate() {
+            // It may be active for bytes that the socket may have: they are looked for first.
             if let Some(connection) = connection
                 && connection.only_listens()
+                && self.active.iter().all(|active| *active == index as u32)
             {
                 self.patient_waits_left -= 1;
                 connection.be_patient();
@@ -239,7 +240,6 @@ impl Worker {
         let index = event.token as u32;
         if let Some(Some(connection)) = self.connections.get_mut(index as usize) {
             connection.on_event(event);
-            self.patient_waits_left = PATIENT_WAITS_MAX;
             activate(&mut self.active, connection, index);
         }
     }
@@ -307,9 +307,10 @@ impl Worker {
     fn drive(&mut self) {
         for index in &self.active {
             if let Some(Some(connection)) = self.connections.get_mut(*index as usize) {
-                let in_vain = connection.drive(&mut self.engine);
-                if in_vain {
-                    self.patient_waits_left = 0;
+                match connection.drive(&mut self.engine) {
+                    Heard::Bytes => self.patient_waits_left = PATIENT_WAITS_MAX,
+                    Heard::InVain => self.patient_waits_left = 0,
+                    Heard::Other => {}
                 }
             }
         }

@@ -12,15 +12,15 @@ mod support;
 use std::process::Child;
 use std::time::{Duration, Instant};
 
-use cache::{Cache, poll_until, remote};
+use cache::{Cache, OWNER, Site, poll_until, remote};
 use cenote_fabric::{ClusterKey, Status as Fault, Time};
 use cenote_proc::remote::{Ended, Remote};
-use cenote_proc::service::Heard;
+use cenote_proc::service::{Heard, Word};
 use cenote_proc::{ECHO, Status, WALK};
 use cenote_proc_sdk::Away;
-use cenote_proc_sdk::procedures::Walk;
+use cenote_proc_sdk::procedures::{Reached, Walk};
 use part::{play, say};
-use support::{Client, Fabric, Host, Lab, SLAB_BYTES};
+use support::{Client, DEADLINE, Fabric, Host, Lab, SLAB_BYTES};
 
 const ROLE: &str = "CENOTE_TEST_HOST";
 /// Nobody listens there.
@@ -200,5 +200,94 @@ fn requests_that_went_to_a_host_that_is_killed_are_answered_by_their_home() {
         assert_eq!(remote.run(cache.id, ECHO, b"x").unwrap().0, Status::Done);
         let word = cache.map_word(0, 0, false);
         assert!(matches!(cache.say(0, &word), Heard::Taken { .. }));
+    }
+}
+
+/// Tells a host where these slabs are, as if its owner knew of no others.
+fn map(cache: &mut Cache, site: usize, indices: &[u32]) {
+    let until = Time::now().after(DEADLINE * 10).0;
+    let mut word = cache.map_word(site, until, false);
+    if let Word::Map { slabs, .. } = &mut word {
+        slabs.retain(|slab| indices.contains(&slab.slab));
+    }
+    let heard = cache.say(site, &word);
+    let is_whole = matches!(heard, Heard::Taken { missing: 0, .. });
+    assert!(is_whole, "{heard:?}");
+}
+
+/// From a node of the other host's slab, by way of this one.
+fn walk_from(node: u64) -> Walk {
+    Walk {
+        node,
+        hops: 100,
+        next_at: 0,
+        value_at: 8,
+        away: Away::Move,
+    }
+}
+
+/// Has a request wait on the other host. Of one connection they run and travel in order: when one
+/// has come home that ends there, the one before is there, too.
+fn park(remote: &mut Remote, cache: &Cache, node: u64) {
+    let mut ended = Vec::new();
+    for (token, node) in [(1, node), (2, SLAB_BYTES + 192)] {
+        let walk = walk_from(node).to_bytes();
+        remote.submit(cache.id, WALK, &walk, token).unwrap();
+    }
+    remote.flush();
+    poll_until(remote, &mut ended, |ended| !ended.is_empty());
+    assert_eq!(tokens(&ended), [2]);
+    assert_eq!(ended[0].result.as_ref().unwrap().0, Status::Done);
+}
+
+#[test]
+fn a_host_that_was_restarted_gives_nobody_the_answer_to_a_request_of_before() {
+    for fabric in [Fabric::Shm, Fabric::Tcp] {
+        let lab = Lab::new(fabric);
+        let mut config = lab.config("home", 8);
+        config.cache_threads = 1;
+        let home = Host::start(config.clone());
+        let mut other = lab.config("other", 8);
+        other.cache_threads = 1;
+        let other = Host::start(other);
+        let addresses = [home.address.to_string(), other.address.to_string()];
+        let addresses: Vec<_> = addresses.iter().map(String::as_str).collect();
+        let mut cache = Cache::at(&lab, &addresses, &[], &[0, 1, 1, 1]);
+        // Two lists, whose ends the other host is not told of yet, and a node that is one.
+        for (node, next) in [(64, 2), (128, 3)] {
+            let end = next * SLAB_BYTES + 64;
+            cache.write(SLAB_BYTES + node, &end.to_le_bytes());
+            cache.write(end + 8, &next.to_le_bytes());
+        }
+        for site in 0..2 {
+            cache.open(site);
+            map(&mut cache, site, &[0, 1]);
+        }
+        let user = lab.client(&home, 2);
+        park(&mut remote(&user), &cache, SLAB_BYTES + 64);
+
+        // The home comes back where it was, and its owner says all again.
+        config.addresses = vec![home.address.clone()];
+        drop((user, home));
+        let home = Host::start(config);
+        let client = lab.client(&home, OWNER);
+        let caller = client.session.caller_opener()(DEADLINE).unwrap();
+        cache.sites[0] = Site { client, caller };
+        cache.slabs[0] = cache.lend(0, 0);
+        cache.open(0);
+        map(&mut cache, 0, &[0, 1]);
+
+        // The first that leaves, as the last one was.
+        let user = lab.client(&home, 3);
+        let mut remote = remote(&user);
+        park(&mut remote, &cache, SLAB_BYTES + 128);
+        // The last one's request ends first.
+        map(&mut cache, 1, &[2]);
+        map(&mut cache, 1, &[3]);
+        let mut ended = Vec::new();
+        poll_until(&mut remote, &mut ended, |ended| !ended.is_empty());
+        let (status, answer) = ended[0].result.clone().unwrap();
+        let value = Reached::of(&answer).map(|reached| reached.value);
+        assert_eq!((status, value), (Status::Done, Some(3)));
     }
 }

@@ -71,6 +71,7 @@ pub(super) struct Journeys {
 
 impl Journeys {
     pub(super) fn new(thread: usize) -> Self {
+        let hasher = RandomState::new();
         Self {
             thread,
             abroad: HashMap::new(),
@@ -78,8 +79,10 @@ impl Journeys {
             incoming: HashMap::new(),
             sent: HashMap::new(),
             late: Vec::new(),
-            hasher: RandomState::new(),
-            serial: 0,
+            // Other machines outlive this process: what they still say of its predecessor's tickets
+            // is to find nobody.
+            serial: hasher.hash_one(thread) >> (u64::BITS - SERIAL_BITS),
+            hasher,
             came: 0,
         }
     }
@@ -262,6 +265,8 @@ const FOREIGN: u64 = 1 << 63;
 const INCOMING: u32 = 1 << 31;
 /// Where in a ticket its thread is: there are 256 at most.
 const THREAD_SHIFT: u32 = 56;
+/// Of the first serial number. All that a process can count fits between it and the thread.
+const SERIAL_BITS: u32 = THREAD_SHIFT - 1;
 /// Requests of other homes on one thread at most; more are answered `Refused` and tried again.
 const FOREIGN_MAX: usize = 1 << 16;
 /// Messages with answers that one thread keeps for homes that are not there.

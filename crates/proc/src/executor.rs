@@ -483,10 +483,10 @@ impl Executor {
         let Some(table) = self.caches.get(&waiting.request.cache) else {
             return self.answer(waiting.request, Status::OutOfBounds);
         };
-        match table.index(addr) {
+        match (table.index(addr), stores) {
             // A write waits for the end of the move, and is then done at the new owner. Who helped
             // may have met a move that is over by now, whose word wakes nobody any more.
-            Some(index) if stores == Stores::Wait => {
+            (Some(_), Stores::Wait { index }) => {
                 let holds = table.holds_stores(index);
                 let waiting = Waiting {
                     need: Some(Need::Place { addr, size: 1 }),

@@ -144,8 +144,12 @@ pub enum Stores {
     /// Those that went through count.
     #[default]
     Count,
-    /// One met a region on the move, or was too late, and changed nothing: it waits.
-    Wait,
+    /// One met a region on the move, or was too late, and changed nothing: it waits for a word
+    /// about the region at `index`, which need not be the one that it begins in.
+    Wait {
+        /// Of the region.
+        index: usize,
+    },
     /// One changed bytes that do not count: where the region goes on has them, or not. Whoever does
     /// it again may do it twice.
     InDoubt,
@@ -333,13 +337,17 @@ impl Table {
         std::mem::take(&mut self.stores)
     }
 
-    /// A store goes no further; `changed`: and has changed some bytes.
-    fn end_store(&mut self, changed: bool) -> Fault {
-        if changed {
-            self.stores = Stores::InDoubt;
-        } else if self.stores == Stores::Count {
-            self.stores = Stores::Wait;
+    /// A store into the region of `addr` is to wait.
+    fn hold_store(&mut self, addr: u64) -> Fault {
+        if let (Stores::Count, Some(index)) = (self.stores, self.index(addr)) {
+            self.stores = Stores::Wait { index };
         }
+        Fault::Elsewhere
+    }
+
+    /// A store that has changed some bytes goes no further.
+    fn break_store(&mut self) -> Fault {
+        self.stores = Stores::InDoubt;
         Fault::Elsewhere
     }
 
@@ -348,18 +356,18 @@ impl Table {
     fn may_store(&mut self, addr: u64, size: u64) -> Result<(), Fault> {
         let mut done = 0;
         while done < size {
-            let span = self.translate(addr.wrapping_add(done), size - done);
-            let span = span.ok_or(Fault::Elsewhere)?;
+            let at = addr.wrapping_add(done);
+            let span = self.translate(at, size - done).ok_or(Fault::Elsewhere)?;
             if span.memory.is_over() {
                 return Err(Fault::Elsewhere);
             }
             if span.leaving {
-                return Err(self.end_store(false));
+                return Err(self.hold_store(at));
             }
             done += span.len;
         }
         match self.is_too_late() {
-            true => Err(self.end_store(false)),
+            true => Err(self.hold_store(addr)),
             false => Ok(()),
         }
     }
@@ -421,8 +429,8 @@ impl Memory for Table {
             source = rest;
             match written {
                 Ok(()) => changed = true,
-                Err(Unwritten::Perhaps) => return Err(self.end_store(true)),
-                Err(Unwritten::Nothing) if changed => return Err(self.end_store(true)),
+                Err(Unwritten::Perhaps) => return Err(self.break_store()),
+                Err(Unwritten::Nothing) if changed => return Err(self.break_store()),
                 // The word about where it is now is on its way.
                 Err(Unwritten::Nothing) => return Err(Fault::Elsewhere),
             }
@@ -430,7 +438,7 @@ impl Memory for Table {
             let is_unasked = injected_faults::is(InjectedFault::WriteLeaving)
                 || injected_faults::is(InjectedFault::LateStore);
             if self.is_too_late() && !is_unasked {
-                return Err(self.end_store(true));
+                return Err(self.break_store());
             }
         }
         Ok(())

@@ -113,16 +113,40 @@ fn requests_for_a_procedure_that_is_being_compiled_are_to_come_again() {
     assert_eq!(ends(&mut executor), [Status::Done]);
 }
 
-/// Stores where it is told; where it may not, it wants to be there.
-struct Stores;
+/// Stores at an address; where it may not, it wants to be at the first byte.
+struct Stores(u64);
 
 impl Run for Stores {
     fn step(&mut self, _: &mut Request, table: &mut Table, _: u64, _: &[u8]) -> Outcome {
-        match table.store(64, b"x") {
+        let addr = self.0;
+        match table.store(addr, b"8 bytes.") {
             Ok(()) => Outcome::Done,
-            Err(_) => Outcome::Forward { addr: 64, size: 1 },
+            Err(_) => Outcome::Forward { addr, size: 1 },
         }
     }
+}
+
+#[test]
+fn a_store_into_a_region_that_stays_and_one_that_leaves_waits_for_the_second() {
+    let here = || RegionLocation::Here {
+        memory: memory(),
+        offset: 0,
+    };
+    let leaving = RegionLocation::Leaving {
+        memory: memory(),
+        offset: 0,
+    };
+    let (mut executor, _) = echo_executor(Limits::default());
+    executor.handle_cache(CacheId(1), Table::new(4096, 2, true));
+    executor.handle_map(CacheId(1), 0, slot(1, here()));
+    executor.handle_map(CacheId(1), 1, slot(1, leaving));
+    executor.handle_requests([echo(1, 0)]);
+    executor.run(&mut Stores(4092), 16);
+    assert_eq!((executor.inactive(), executor.shelf().len()), (1, 0));
+    // It moved within this machine.
+    executor.handle_map(CacheId(1), 1, slot(2, here()));
+    executor.run(&mut Stores(4092), 16);
+    assert_eq!(ends(&mut executor), [Status::Done]);
 }
 
 #[test]
@@ -145,7 +169,7 @@ fn a_store_that_a_helper_held_back_goes_on_by_what_its_owner_knows() {
     );
     owner.handle_requests([echo(1, 0)]);
     let shelf = owner.shelf();
-    let ended = helper.help(&shelf, &mut Stores, 1);
+    let ended = helper.help(&shelf, &mut Stores(64), 1);
     // The owner of the request hears of the end of the move before it hears of the step.
     assert!(owner.handle_map(CacheId(1), 0, slot(2, RegionLocation::At(Machine(2)))));
     for ended in ended {

@@ -128,7 +128,7 @@ fn a_store_is_whole_waits_or_is_in_doubt() {
     assert!(table.set(0, slot(1, &first, false)));
     assert!(table.set(1, slot(1, &second, true)));
     assert!(table.store(60, &[1; 8]).is_err());
-    assert_eq!(table.take_stores(), crate::Stores::Wait);
+    assert_eq!(table.take_stores(), crate::Stores::Wait { index: 1 });
     let mut bytes = [9; 4];
     first.read(60, &mut bytes).unwrap();
     assert_eq!(bytes, [0; 4], "nothing of it was written");

@@ -508,7 +508,11 @@ impl Executor {
                 return self.answer(waiting.request, Status::OutOfBounds);
             };
             let Some(need) = waiting.need else {
-                return self.queue(Ready::from(waiting.request));
+                // Of a cache that this machine left it could not be sent on the last time.
+                return match self.successors.get(&waiting.request.cache) {
+                    Some(&successor) => self.send(waiting, successor, None, false),
+                    None => self.queue(Ready::from(waiting.request)),
+                };
             };
             let (addr, size) = need.range();
             let wanted = u64::from(size) - waiting.buffer.len() as u64;

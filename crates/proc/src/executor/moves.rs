@@ -288,12 +288,9 @@ impl Executor {
         let Some(request) = self.admit(moved.request) else {
             return;
         };
-        let Some(need) = moved.need else {
-            return self.queue(Ready::from(request));
-        };
         self.retry(Waiting {
             request,
-            need: Some(need),
+            need: moved.need,
             buffer: Vec::new(),
             give_up,
         });

@@ -205,8 +205,21 @@ fn a_request_that_could_not_be_sent_goes_again_until_its_time_is_over() {
     executor.handle_map(CacheId(1), 0, slot(1, RegionLocation::At(Machine(2))));
     executor.handle_requests([echo(1, 0)]);
     executor.run(&mut Wants(Outcome::Forward { addr: 0, size: 1 }), 16);
+    assert_eq!(end_of_unsent(executor), unsent());
+}
+
+#[test]
+fn a_request_that_a_successor_does_not_get_goes_again_until_its_time_is_over() {
+    let (mut executor, _) = echo_executor(Limits::default());
+    executor.handle_requests([echo(1, 0)]);
+    executor.handle_leave(CacheId(1), Machine(2));
+    assert_eq!(end_of_unsent(executor), unsent());
+}
+
+/// When and how a request ends of which nothing can be sent, and which waits between any two tries.
+fn end_of_unsent(mut executor: Executor) -> (Status, Time) {
     let mut now = Time(0);
-    let last = loop {
+    loop {
         match executor.poll_action() {
             Some(Action::Move { moved, give_up, .. }) => {
                 executor.handle_unsent(moved, give_up);
@@ -215,14 +228,16 @@ fn a_request_that_could_not_be_sent_goes_again_until_its_time_is_over() {
                 now = due;
                 executor.handle_tick(now);
             }
-            Some(Action::Answer { responses, .. }) => break responses,
+            Some(Action::Answer { responses, .. }) => return (responses[0].status, now),
             _ => {
                 executor.run(&mut Wants(Outcome::Again), 0);
             }
         }
-    };
-    assert_eq!(last[0].status, Status::TimedOut);
-    assert_eq!(now, Time(0).after(Limits::default().wait));
+    }
+}
+
+fn unsent() -> (Status, Time) {
+    (Status::TimedOut, Time(0).after(Limits::default().wait))
 }
 
 #[test]

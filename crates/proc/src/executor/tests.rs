@@ -3,6 +3,7 @@ mod ends;
 mod leases;
 mod stalls;
 
+use std::cell::Cell;
 use std::collections::HashMap;
 
 use cenote_fabric::{Region, RegionOptions};
@@ -152,6 +153,40 @@ fn a_step_that_took_too_long_ends_the_turn_and_the_next_client_follows() {
     };
     assert_eq!(numbers(1), (0..20).collect::<Vec<_>>(), "in their order");
     assert_eq!(numbers(2), [0, 1]);
+}
+
+thread_local! {
+    static NOW: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Each step takes almost as long as one may.
+struct Slowly;
+
+impl Run for Slowly {
+    fn step(&mut self, _: &mut Request, _: &mut Table, _: u64, _: &[u8]) -> Outcome {
+        NOW.set(NOW.get() + 9_000_000);
+        Outcome::Done
+    }
+}
+
+#[test]
+fn steps_that_take_long_together_end_the_turn_of_who_helps_and_the_others_go_back() {
+    let (mut owner, mut runner) = echo_executor(Limits::default());
+    let (mut helper, _) = echo_executor(Limits::default());
+    helper.clock = Clock(|| Time(NOW.get()));
+    owner.handle_requests((0..128).map(|number| echo(1, number)));
+    let shelf = owner.shelf();
+    let ended = helper.help(&shelf, &mut Slowly, 64);
+    let took = Time(NOW.get()).since(Time(0));
+    assert!(took < 3 * BATCH_TIME, "{took:?}");
+    assert_eq!((ended.len() + shelf.len(), shelf.is_empty()), (128, false));
+    for ended in ended {
+        owner.settle(ended);
+    }
+    while owner.run(&mut runner, 16) > 0 {}
+    let (all, _) = answers(&mut owner);
+    let numbers = all[&ClientId(1)].iter().map(|response| response.number);
+    assert!(numbers.eq(0..128), "in their order");
 }
 
 #[test]

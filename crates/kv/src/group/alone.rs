@@ -12,7 +12,7 @@ use crate::memory::table::Entry;
 impl Owner {
     /// Commits an operation that carries no value.
     pub(super) fn commit_now(&mut self, hash: u64, key: &[u8], effect: Effect) -> Xid {
-        self.note_expiry(&effect);
+        self.note_ends(&effect);
         let xid = self.backlog.pass();
         let applied = self.replica.apply_effect(xid, hash, key, effect, true);
         applied.expect("its own operations fit");
@@ -48,7 +48,7 @@ impl Owner {
         if self.region.lacking_bytes(entry.address, bytes) > 0 {
             return None;
         }
-        self.note_expiry(&Effect::Put(entry));
+        self.note_ends(&Effect::Put(entry));
         self.write_value(entry.address, value);
         let xid = self.backlog.pass();
         self.replica.overwrite(xid, slot, entry);

@@ -35,7 +35,6 @@ impl Owner {
         after.now = now;
         if after.flush_at.is_some_and(|at| at <= now) {
             (after.flush_at, after.flushed_below) = (None, cas);
-            self.sweep.is_needed = true;
         }
         self.push_with(Effect::Tick { now, cas }, after);
     }

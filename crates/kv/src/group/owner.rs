@@ -374,7 +374,6 @@ impl Owner {
                 } else {
                     after.flush_at = Some(at);
                 }
-                self.sweep.is_needed = true;
                 Ok(self.push_with(Effect::Flush { at, cas }, after))
             }
         }
@@ -435,7 +434,6 @@ impl Owner {
         } else {
             None
         };
-        self.note_expiry(&operation.effect());
         let xid = self.backlog.push(Pending {
             hash,
             operation,
@@ -465,7 +463,9 @@ impl Owner {
             if self.horizon.is_some_and(|horizon| horizon.xid == xid) {
                 self.horizon = None;
             }
-            if let Effect::Put(entry) = done.operation.effect() {
+            let effect = done.operation.effect();
+            self.note_ends(&effect);
+            if let Effect::Put(entry) = effect {
                 let (address, change) = (entry.address, done.operation.change());
                 self.region.xor(address, change);
                 if let Some(folding) = &self.folding {

@@ -127,9 +127,9 @@ impl Room {
 #[derive(Debug)]
 pub(super) struct Sweep {
     /// There may be some, now or later.
-    pub(super) is_needed: bool,
-    /// This time around an item was seen that ends.
-    has_mortal: bool,
+    is_needed: bool,
+    /// The same after this time around: an item that ends was seen in it, or came, or a flush did.
+    is_needed_again: bool,
     /// Where it goes on, in hashes.
     to: u64,
     /// When it last went on, in nanoseconds.
@@ -140,7 +140,7 @@ impl Default for Sweep {
     fn default() -> Self {
         Self {
             is_needed: true,
-            has_mortal: false,
+            is_needed_again: false,
             to: 0,
             last: 0,
         }
@@ -181,11 +181,16 @@ impl Owner {
         (self.replica.table().class(class), self.went.of(class))
     }
 
-    /// What ends has to be looked for.
-    pub(super) fn note_expiry(&mut self, effect: &Effect) {
-        if let Effect::Put(Entry { expiry, .. }) | Effect::Alter { expiry, .. } = effect {
-            self.sweep.is_needed |= *expiry != 0;
-        }
+    /// An operation is about to be applied: what may end by it is looked for in all of the table from then on.
+    pub(super) fn note_ends(&mut self, effect: &Effect) {
+        let may_end = match *effect {
+            Effect::Put(Entry { expiry, .. }) | Effect::Alter { expiry, .. } => expiry != 0,
+            Effect::Flush { .. } => true,
+            Effect::Tick { now, .. } => self.replica.flush_at().is_some_and(|at| at <= now),
+            Effect::Remove => false,
+        };
+        self.sweep.is_needed |= may_end;
+        self.sweep.is_needed_again |= may_end;
     }
 
     /// Whether [`sweep`](Self::sweep) would look at anything.
@@ -225,7 +230,7 @@ impl Owner {
             let stretch = self.replica.table().stretch(self.sweep.to);
             let mut dead = Vec::new();
             for (hash, key, entry) in stretch.items {
-                self.sweep.has_mortal |= entry.expiry != 0;
+                self.sweep.is_needed_again |= entry.expiry != 0;
                 // For a second it is left for a retrieval to miss, and count.
                 let is_dead = !self.replica.is_live(&entry) && !self.has_just_ended(&entry);
                 if is_dead && self.backlog.last_on(hash, key).is_none() {
@@ -241,7 +246,7 @@ impl Owner {
             self.sweep.to = next.unwrap_or(0);
             if next.is_none() {
                 // Once around: where nothing can end any more, nothing is looked for.
-                self.sweep.is_needed = std::mem::take(&mut self.sweep.has_mortal) || has_found;
+                self.sweep.is_needed = std::mem::take(&mut self.sweep.is_needed_again) || has_found;
                 break;
             }
         }

@@ -54,7 +54,7 @@ fn with_two_copies_one_of_each_region_moves_and_nothing_is_lost() {
 }
 
 #[test]
-fn what_a_notice_that_is_too_short_takes_is_told_by_region_and_the_rest_is_whole() {
+fn what_a_notice_that_is_too_short_takes_is_told_by_region() {
     let ended = migrate(&["--regions", "4", "--notice", "1us"]).expect(1);
     let [report, last] = &lines(&ended)[..] else {
         panic!("{ended:#?}");

@@ -102,22 +102,22 @@ impl Owner {
                 }
                 self.regions[region].rest_until = now.after(PAUSE * 5);
                 let purpose = Purpose::Converge;
-                self.freeze(region, Target { copy, purpose }, now);
+                self.freeze(region, Target::new(copy, purpose), now);
             }
         }
     }
 
     /// Clients that are there have ended their writes: those of others are fenced off before the
     /// copy.
-    pub(super) fn fence_and_fill(&mut self, region: usize, target: Target, now: Time) {
+    pub(super) fn fence_and_fill(&mut self, region: usize, mut target: Target, now: Time) {
         let is_up = |copy: &Copy| self.hosts[copy.host].is_up();
         let stays = |copy: &Copy| Some(copy.host) != target.purpose.replaces();
         let copies = &self.regions[region].copies;
-        // What is copied is to be what stays, so that no other copy differs from it.
-        let first = copies.iter().position(|copy| is_up(copy) && stays(copy));
-        let first = first.filter(|_| target.purpose != Purpose::Converge);
-        if let Some(at) = first {
-            self.regions[region].copies.swap(0, at);
+        // What is copied is to be what stays, so that no other copy differs from it. Clients go on
+        // with the first: what the second has alone would be lost with it.
+        let first = copies.iter().find(|copy| is_up(copy) && stays(copy));
+        if let Some(copy) = first.filter(|_| target.purpose != Purpose::Converge) {
+            target.source = Some(copy.host);
         }
         self.fence(region, Some(target), now);
     }

@@ -238,7 +238,7 @@ impl Owner {
         let Some(windows) = windows else { return };
         let copy = Copy::new(host, windows);
         let purpose = placing.purpose;
-        self.regions[region].task = Task::Ready(Target { copy, purpose });
+        self.regions[region].task = Task::Ready(Target::new(copy, purpose));
         if !self.regions[region].copies.is_empty() {
             // The same generation, as nothing else changed: clients connect while it waits for its turn.
             self.tell_all(region);

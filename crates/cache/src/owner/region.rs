@@ -144,6 +144,19 @@ pub(super) enum Task {
 pub(super) struct Target {
     pub copy: Copy,
     pub purpose: Purpose,
+    /// The host whose copy is read, where it is not the one that clients read.
+    pub source: Option<HostIndex>,
+}
+
+impl Target {
+    /// One that is filled from the copy that clients read.
+    pub fn new(copy: Copy, purpose: Purpose) -> Self {
+        Self {
+            copy,
+            purpose,
+            source: None,
+        }
+    }
 }
 
 /// What a copy is made for.
@@ -378,7 +391,10 @@ impl Region {
 
     /// The copy that a fill reads.
     pub fn source(&self) -> Option<&Copy> {
-        self.copies.first()
+        match self.target().and_then(|target| target.source) {
+            Some(host) => self.copies.iter().find(|copy| copy.host == host),
+            None => self.copies.first(),
+        }
     }
 
     /// Copies on a host, of whatever use: 0 to 2.

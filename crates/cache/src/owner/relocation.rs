@@ -93,7 +93,7 @@ impl Owner {
         let Task::Ready(target) = &self.regions[region].task else {
             return;
         };
-        let target = target.clone();
+        let mut target = target.clone();
         if self.regions[region].copies.is_empty() {
             if self.begin_restoring(region, &target) {
                 return;
@@ -103,7 +103,7 @@ impl Owner {
             fresh.make_sure();
             return self.open(region);
         }
-        // Any copy will do, and clients are told of the order when they are told to stop.
+        // Any copy will do.
         let is_up = |copy: &Copy| self.hosts[copy.host].is_up();
         let Some(at) = self.regions[region].copies.iter().position(is_up) else {
             return;
@@ -115,7 +115,12 @@ impl Owner {
         {
             return;
         }
-        self.regions[region].copies.swap(0, at);
+        if self.is_doubtful(region) {
+            target.source = Some(source);
+        } else {
+            // Clients are told of the order when they are told to stop.
+            self.regions[region].copies.swap(0, at);
+        }
         self.freeze(region, target, now);
     }
 
@@ -308,11 +313,11 @@ impl Owner {
     /// The new copy holds everything: it counts, and what it replaces does not.
     fn flip(&mut self, region: usize) {
         let moved = &mut self.regions[region];
+        let source = moved.source().map(|copy| copy.host);
         let Task::Filling(filling) = std::mem::take(&mut moved.task) else {
             unreachable!("it was filled");
         };
-        let Target { copy, purpose } = filling.target;
-        let source = moved.source().map(|copy| copy.host);
+        let Target { copy, purpose, .. } = filling.target;
         let equal = [source, Some(copy.host)];
         match purpose {
             Purpose::Converge => {}

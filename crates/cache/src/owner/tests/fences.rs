@@ -488,3 +488,40 @@ fn who_comes_while_windows_are_renewed_is_told_of_none_of_the_new_ones() {
     }
     assert!(world.owner.is_settled());
 }
+
+#[test]
+fn clients_go_on_with_the_first_copy_while_the_second_is_copied_and_turn_to_that_at_the_end() {
+    let mut world = World::new(2, 1, 3);
+    world.join(1);
+    world.run();
+    let entry = world.owner.entries()[0].clone();
+    let (first, second) = (entry.copies[0].host, entry.copies[1].host);
+    world.owner.note_doubt(1, 0, entry.generation);
+    world.owner.handle_notice(world.now, first, None);
+    world.seen.clear();
+    world.run();
+    let sources = world.seen.iter().filter_map(|action| match action {
+        Action::Fill { source, .. } => Some(*source),
+        _ => None,
+    });
+    assert_eq!(
+        sources.collect::<Vec<_>>(),
+        [second; 4],
+        "what stays is copied"
+    );
+    let copied = world
+        .seen
+        .iter()
+        .rposition(|action| matches!(action, Action::Fill { .. }));
+    let read = |actions: &[Action]| {
+        let told = actions.iter().filter_map(|action| match action {
+            Action::Tell { entry, .. } => Some(entry.copies[0].host),
+            _ => None,
+        });
+        told.collect::<Vec<_>>()
+    };
+    let (before, after) = world.seen.split_at(copied.expect("it was copied"));
+    assert!(read(before).iter().all(|&host| host == first));
+    assert!(!read(after).is_empty() && read(after).iter().all(|&host| host == second));
+    assert!(world.owner.is_settled());
+}

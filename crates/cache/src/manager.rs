@@ -252,6 +252,12 @@ impl Manager {
             .expect("one at least")
     }
 
+    /// Whether hosts have heard all that the owner decided, but for those that are out of reach.
+    #[must_use]
+    pub fn is_heard(&self) -> bool {
+        self.hosts.iter().all(HostLink::has_heard_all)
+    }
+
     /// Which of the cache's owners it drives.
     #[must_use]
     pub fn epoch(&self) -> u64 {

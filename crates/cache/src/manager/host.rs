@@ -1,5 +1,6 @@
 //! One host as the manager is connected to it.
 
+use std::collections::VecDeque;
 use std::os::fd::RawFd;
 use std::time::Duration;
 
@@ -20,6 +21,10 @@ const RETURN_MAX: Duration = Duration::from_secs(10);
 
 /// Between two signs of life.
 const PING: Duration = Duration::from_millis(250);
+
+/// Messages that are with a host at once, besides pings. Its answer to a ping comes behind all that was sent
+/// before, and a late one is taken for its end. Arbitrary.
+const UNHEARD_MAX: u64 = 1024;
 
 /// Whether it is connected, and how far the books are compared.
 pub enum State {
@@ -65,6 +70,14 @@ pub struct HostLink {
     pub state: State,
     pub slabs_free: u32,
     listing: Listing,
+    /// What it is to be sent once it has heard what it was sent before.
+    backlog: VecDeque<Vec<u8>>,
+    /// Messages that this session sent, besides pings.
+    sent: u64,
+    /// Of these, when the last ping went out.
+    sent_before_ping: u64,
+    /// Of these, what it has heard, as it answered a later ping.
+    heard: u64,
     ping_sent: Option<Time>,
     ping_at: Time,
     sequence: u64,
@@ -79,6 +92,10 @@ impl HostLink {
             state: State::Down { retry_at: Time(0) },
             slabs_free: 0,
             listing: Listing::Idle,
+            backlog: VecDeque::new(),
+            sent: 0,
+            sent_before_ping: 0,
+            heard: 0,
             ping_sent: None,
             ping_at: Time(0),
             sequence: 0,
@@ -209,6 +226,8 @@ impl HostLink {
             retry_at: now.after(pause),
         };
         self.ping_sent = None;
+        self.backlog.clear();
+        self.heard = self.sent;
         self.listing = Listing::Idle;
     }
 
@@ -260,21 +279,41 @@ impl HostLink {
 
     pub fn ping(&mut self, now: Time) {
         let is_connected = matches!(self.state, State::Up(_) | State::Greeting(_));
-        if is_connected && self.ping_sent.is_none() && now >= self.ping_at {
-            self.ping_sent = Some(now);
+        let is_due = now >= self.ping_at || !self.backlog.is_empty();
+        if is_connected && self.ping_sent.is_none() && is_due {
             self.ping_at = now.after(PING);
             self.sequence += 1;
             let sequence = self.sequence;
-            if !self.send(&Request::Ping { sequence }) {
-                // The next receive finds it dead.
-                self.ping_sent = None;
+            let ping = self.encode(&Request::Ping { sequence });
+            // If it is dead, the next receive finds that.
+            if ping.is_some_and(|ping| self.send_now(&ping).is_ok()) {
+                self.ping_sent = Some(now);
+                self.sent_before_ping = self.sent;
             }
         }
     }
 
+    /// A ping was answered, and all that was sent before it was heard.
     pub fn note_pong(&mut self, slabs_free: u32) {
         self.ping_sent = None;
         self.slabs_free = slabs_free;
+        self.heard = self.sent_before_ping;
+        while let Some(next) = self.backlog.pop_front() {
+            if !self.takes_more() || self.send_now(&next).is_err() {
+                // If it is dead, the next receive finds that.
+                return self.backlog.push_front(next);
+            }
+            self.sent += 1;
+        }
+    }
+
+    fn takes_more(&self) -> bool {
+        self.sent - self.heard < UNHEARD_MAX
+    }
+
+    /// Whether it has heard all that it was to be told.
+    pub fn has_heard_all(&self) -> bool {
+        self.backlog.is_empty() && self.heard == self.sent
     }
 
     pub fn receive(&mut self) -> Result<Option<Incoming>> {
@@ -284,18 +323,45 @@ impl HostLink {
         }
     }
 
-    /// False: the session is dead, or takes no more.
+    /// Sends a message now, or as soon as the host has heard enough of those before. False: the session
+    /// is dead, or too old for it.
     pub fn send(&mut self, request: &Request) -> bool {
-        let (State::Up(session) | State::Greeting(session)) = &mut self.state else {
+        let Some(bytes) = self.encode(request) else {
             return false;
+        };
+        if self.backlog.is_empty() && self.takes_more() {
+            match self.send_now(&bytes) {
+                Ok(()) => {
+                    self.sent += 1;
+                    return true;
+                }
+                Err(Error::Bound(_)) => {}
+                Err(_) => return false,
+            }
+        }
+        self.backlog.push_back(bytes);
+        true
+    }
+
+    /// `None`: there is no session, or one that does not know such messages.
+    fn encode(&self, request: &Request) -> Option<Vec<u8>> {
+        let (State::Up(session) | State::Greeting(session)) = &self.state else {
+            return None;
         };
         let spoken = u8::try_from(session.version()).map_or(VERSION, |v| v.min(VERSION));
         if request.since() > spoken {
-            return false;
+            return None;
         }
         let mut bytes = Vec::with_capacity(64);
         request.encode_as(spoken, &mut bytes);
-        session.send(&bytes).is_ok()
+        Some(bytes)
+    }
+
+    fn send_now(&mut self, bytes: &[u8]) -> Result<()> {
+        match &mut self.state {
+            State::Up(session) | State::Greeting(session) => session.send(bytes),
+            State::Down { .. } | State::Dialling => Err(Error::Closed),
+        }
     }
 
     pub fn interest(&self) -> Option<(RawFd, bool)> {

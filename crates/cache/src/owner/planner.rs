@@ -21,6 +21,10 @@ const AHEAD_BYTES: u64 = 1 << 30;
 const AHEAD_MIN: usize = 2;
 /// ... and at most, however small they are. Arbitrary.
 const AHEAD_MAX: usize = 16;
+/// Slabs that a host is asked for at once, where a region has no more of them. It makes one after the
+/// other, and takes none of these requests back: what waits there for longer than it is waited for here
+/// is made for nobody. Arbitrary.
+const ASKED_MAX: usize = 1024;
 
 /// What a region lacks.
 #[derive(Clone, Copy, Debug)]
@@ -43,9 +47,32 @@ impl Owner {
         self.forget_clients(now);
         self.end_overdue(now);
         self.tend_relocations(now);
-        for (region, want) in self.wanted() {
+        self.begin_wanted(now);
+        self.tend_relocations(now);
+        self.give_idle_back();
+        // It looks at the whole table: too much for each message in use.
+        if cfg!(any(debug_assertions, feature = "injected-faults")) {
+            self.audit();
+        }
+    }
+
+    /// Begins what regions lack, as far as hosts take more.
+    fn begin_wanted(&mut self, now: Time) {
+        let wanted = self.wanted();
+        if wanted.is_empty() {
+            return;
+        }
+        let mut asked = self.placings();
+        // All regions without memory would be asked for at the same host.
+        let mut waits_for_host = false;
+        for (region, want) in wanted {
+            let is_absent = self.regions[region].copies.is_empty();
             match want {
-                Want::Place(purpose) => self.place(region, purpose, now),
+                Want::Place(_) if waits_for_host && is_absent => {}
+                Want::Place(purpose) => {
+                    let is_full = self.place(region, purpose, &mut asked, now);
+                    waits_for_host |= is_full && is_absent;
+                }
                 // Unless it moves: then that makes it sure.
                 Want::Settle if matches!(self.regions[region].task, Task::None) => {
                     self.settle(region, now);
@@ -53,12 +80,17 @@ impl Owner {
                 Want::Settle => {}
             }
         }
-        self.tend_relocations(now);
-        self.give_idle_back();
-        // It looks at the whole table: too much for each message in use.
-        if cfg!(any(debug_assertions, feature = "injected-faults")) {
-            self.audit();
+    }
+
+    /// Regions that each host is making memory for.
+    fn placings(&self) -> Vec<usize> {
+        let mut asked = vec![0; self.hosts.len()];
+        for region in &self.regions {
+            if let Task::Placing(placing) = &region.task {
+                asked[placing.host] += 1;
+            }
         }
+        asked
     }
 
     pub(super) fn is_wanted_back(&self, copy: &Copy) -> bool {
@@ -98,8 +130,9 @@ impl Owner {
             .collect()
     }
 
-    /// Asks for memory for a region.
-    fn place(&mut self, region: usize, purpose: Purpose, now: Time) {
+    /// Asks for memory for a region, where its host has not been asked for too much; whether that is so.
+    /// `asked`: regions that each host makes memory for.
+    fn place(&mut self, region: usize, purpose: Purpose, asked: &mut [usize], now: Time) -> bool {
         let replaces = purpose.replaces();
         // Without a copy there is none to make: it is opened as soon as it has memory.
         let is_copied = !self.regions[region].copies.is_empty();
@@ -109,14 +142,23 @@ impl Owner {
                 || matches!(&other.task, Task::Ready(target) if is_it(target.purpose))
         };
         if is_copied && self.regions.iter().filter(begun).count() >= self.ahead() {
-            return;
+            return false;
         }
         let Some(host) = self.choose(region, replaces, now) else {
-            return;
+            return false;
         };
         if is_copied && self.is_filled(host) {
-            return;
+            return false;
         }
+        if asked[host] >= self.asked_max() {
+            return true;
+        }
+        asked[host] += 1;
+        self.ask_memory(region, purpose, host, now);
+        false
+    }
+
+    fn ask_memory(&mut self, region: usize, purpose: Purpose, host: HostIndex, now: Time) {
         let slabs = self.settings.slabs_per_region;
         let first_request = self.requests + 1;
         self.requests += u64::from(slabs);
@@ -157,6 +199,23 @@ impl Owner {
         let regions = AHEAD_BYTES / self.settings.region_bytes().max(1);
         let regions = usize::try_from(regions).unwrap_or(AHEAD_MAX);
         regions.clamp(AHEAD_MIN, AHEAD_MAX)
+    }
+
+    /// Regions that a host makes memory for at once.
+    fn asked_max(&self) -> usize {
+        let slabs = self.settings.slabs_per_region as usize;
+        self.ahead().min((ASKED_MAX / slabs).max(1))
+    }
+
+    /// A host goes on with what it was asked for, one after the other.
+    fn note_heard(&mut self, host: HostIndex, now: Time) {
+        for region in &mut self.regions {
+            if let Task::Placing(placing) = &mut region.task
+                && placing.host == host
+            {
+                placing.heard_at = now;
+            }
+        }
     }
 
     /// The host with the most room, of those that stay and share no domain with another copy.
@@ -229,10 +288,10 @@ impl Owner {
             }
             return self.actions.push_back(Action::Unmap { host, window });
         };
+        self.note_heard(host, now);
         let Task::Placing(placing) = &mut self.regions[region].task else {
             unreachable!("it asked for this");
         };
-        placing.heard_at = now;
         placing.windows[slab] = Some(window);
         let windows: Option<Vec<Window>> = placing.windows.iter().copied().collect();
         let Some(windows) = windows else { return };
@@ -255,6 +314,7 @@ impl Owner {
         if let Some((region, _)) = self.asked(host, request) {
             tracing::debug!(region, host, ?reason, "no slab");
             self.hosts[host].avoid_until = now.after(PAUSE);
+            self.note_heard(host, now);
             self.end_relocation(region, now);
         }
     }

@@ -188,7 +188,7 @@ pub(super) struct Placing {
     /// Number of the request for the first slab; the others follow.
     pub first_request: u64,
     pub windows: Vec<Option<Window>>,
-    /// When it was asked for, or the last of it came.
+    /// When it was asked for, or the host answered last for any of this cache's.
     pub heard_at: Time,
 }
 

@@ -9,6 +9,7 @@ use proptest::prelude::*;
 use super::*;
 
 mod fences;
+mod memory;
 mod orders;
 mod procedures;
 mod records;

@@ -19,6 +19,70 @@ impl Dial for Attempts {
     }
 }
 
+/// A session to a host that takes what it is sent and answers nothing by itself.
+#[derive(Clone, Default)]
+struct Slow(Arc<Mutex<Vec<Request>>>);
+
+impl Session for Slow {
+    fn send(&mut self, message: &[u8]) -> Result<()> {
+        let request = Request::decode(message).expect("it is well formed");
+        self.0.lock().unwrap().push(request);
+        Ok(())
+    }
+
+    fn attach(&mut self, _: WindowDescriptor) -> Result<()> {
+        unreachable!("an owner reads and writes nothing")
+    }
+
+    fn receive(&mut self) -> Result<Option<Incoming>> {
+        Ok(None)
+    }
+
+    fn opener(&self) -> Opener {
+        unreachable!("an owner reads and writes nothing")
+    }
+
+    fn caller_opener(&self) -> CallerOpener {
+        unreachable!("an owner makes no calls")
+    }
+
+    fn fd(&self) -> Option<RawFd> {
+        None
+    }
+
+    fn wants_write(&self) -> bool {
+        false
+    }
+}
+
+#[test]
+fn a_host_is_sent_more_once_it_has_heard_what_it_was_sent_before() {
+    let host = Slow::default();
+    let mut link = HostLink::new(config());
+    link.state = State::Up(Box::new(host.clone()));
+    let message = |slab: u32| Request::Held { skip: slab };
+    let all: Vec<Request> = (0..5000).map(message).collect();
+    for request in &all {
+        assert!(link.send(request));
+    }
+    assert!(!link.has_heard_all());
+    let mut rounds = 0;
+    while !link.has_heard_all() {
+        // While more waits it is asked again at once.
+        let pause = u64::from(rounds == 4);
+        link.ping(Time(1).after(Duration::from_secs(pause)));
+        let mut sent = host.0.lock().unwrap();
+        assert!(matches!(sent.pop(), Some(Request::Ping { .. })), "at once");
+        let expected = all.iter().take(1024 * (rounds + 1));
+        assert!(sent.iter().eq(expected), "in order, and no more than that");
+        drop(sent);
+        link.note_pong(0);
+        rounds += 1;
+        assert!(rounds < 10, "it hears all in the end");
+    }
+    assert_eq!(rounds, 5);
+}
+
 #[test]
 fn nobody_at_the_address_that_a_host_had_says_nothing_of_the_host_where_it_is_now() {
     let (attempts, host) = (Attempts::default(), Host::default());

@@ -208,7 +208,8 @@ impl Owner {
             match restored {
                 Restored::As(taken_ms) => self.end_restoring(region, taken_ms),
                 // What was written of it is not to be seen: it gets other memory.
-                Restored::Missing | Restored::Again => self.end_relocation(region, now),
+                Restored::Missing => self.end_relocation(region, now),
+                Restored::Again => self.end_failed(region, now),
             }
         }
         self.advance(now);

@@ -58,7 +58,7 @@ impl Owner {
 
     /// Begins what regions lack, as far as hosts take more.
     fn begin_wanted(&mut self, now: Time) {
-        let wanted = self.wanted();
+        let wanted = self.wanted(now);
         if wanted.is_empty() {
             return;
         }
@@ -98,7 +98,7 @@ impl Owner {
     }
 
     /// Regions at rest that lack something, most urgent first.
-    fn wanted(&self) -> Vec<(usize, Want)> {
+    fn wanted(&self, now: Time) -> Vec<(usize, Want)> {
         let mut wanted = Vec::new();
         let renewing: BTreeSet<usize> = self.renewing.values().map(|it| it.region).collect();
         for (index, region) in self.regions.iter().enumerate() {
@@ -108,7 +108,9 @@ impl Owner {
                 continue;
             }
             let leaving = region.copies.iter().find(|copy| self.is_wanted_back(copy));
-            if let Some(copy) = leaving {
+            if now < region.place_at {
+                // What needs no memory may be done.
+            } else if let Some(copy) = leaving {
                 let deadline = self.hosts[copy.host].deadline();
                 let others = region.copies.len() - 1;
                 let purpose = Purpose::Replace(copy.host);

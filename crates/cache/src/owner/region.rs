@@ -288,8 +288,10 @@ pub(super) struct Region {
     pub opened_at: u64,
     /// The generation since which the contents are sure.
     pub sure_since: u64,
-    /// Nothing is begun before: what was tried failed.
+    /// It is not made sure before, and what is begun before is of the same wish: what was tried failed.
     pub rest_until: Time,
+    /// No memory is asked for before: what the last was for failed.
+    pub place_at: Time,
     /// When clients were told of this generation; `None`: just now.
     pub told_at: Option<Time>,
     /// What traces have of its task, from when memory was asked for until it is open again.

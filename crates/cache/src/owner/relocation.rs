@@ -305,7 +305,7 @@ impl Owner {
             }
             _ => {
                 self.hosts[host].avoid_until = now.after(PAUSE * 5);
-                self.end_relocation(region, now);
+                self.end_failed(region, now);
             }
         }
     }
@@ -402,6 +402,12 @@ impl Owner {
         } else if self.regions[region].access == Access::Frozen {
             self.open(region);
         }
+    }
+
+    /// [`Owner::end_relocation`] of what would fail with other memory, too: that is not asked for at once.
+    pub(super) fn end_failed(&mut self, region: usize, now: Time) {
+        self.end_relocation(region, now);
+        self.regions[region].place_at = now.after(PAUSE * 5);
     }
 
     /// Leaves what is under way, and gives back the memory that a region was to have. `None`:

@@ -186,24 +186,25 @@ impl Listen for Listener {
 
     fn register(&self, region: Arc<Region>, rights: Rights) -> Result<WindowDescriptor> {
         let window = self.table.register(Arc::clone(&region), rights)?;
-        self.register_with_devices(window, &region)?;
-        Ok(window)
+        match self.register_with_devices(window, &region) {
+            Ok(()) => Ok(window),
+            Err(error) => {
+                self.table.revoke(window.id)?;
+                Err(error)
+            }
+        }
     }
 
     fn revoke(&self, window: WindowId) -> Result<()> {
-        #[cfg(feature = "rdma")]
-        for device in self.devices() {
-            device.revoke(window)?;
-        }
-        self.table.revoke(window)
+        let taken = self.take_from_devices(window);
+        // Whatever a device said: pages that it does not let go are nobody else's after this.
+        self.table.revoke(window)?;
+        taken
     }
 
     fn renew(&self, window: WindowId) -> Result<WindowDescriptor> {
         // A device stops serving the window before it has its new name.
-        #[cfg(feature = "rdma")]
-        for device in self.devices() {
-            device.revoke(window)?;
-        }
+        self.take_from_devices(window)?;
         let renewed = self.table.renew(window)?;
         let (region, _) = self.table.standing(window).ok_or(Error::StaleWindow)?;
         self.register_with_devices(renewed, &region)?;
@@ -263,17 +264,33 @@ impl Listener {
         })
     }
 
-    /// A window that some device does not take is no window.
+    /// Has all devices serve a window, or none of them. Its memory stays as it is: it may be another
+    /// process's, too.
     fn register_with_devices(&self, window: WindowDescriptor, region: &Arc<Region>) -> Result<()> {
         #[cfg(feature = "rdma")]
         for device in self.devices() {
             if let Err(error) = device.register(window.id, region, window.rights) {
-                self.revoke(window.id)?;
+                self.take_from_devices(window.id)?;
                 return Err(error);
             }
         }
         let _ = (window, region);
         Ok(())
+    }
+
+    /// Has no device serve a window any more.
+    ///
+    /// # Errors
+    /// `Os`: the first of those that did not let go of it.
+    fn take_from_devices(&self, window: WindowId) -> Result<()> {
+        #[cfg_attr(not(feature = "rdma"), expect(unused_mut, reason = "no devices"))]
+        let mut taken = Ok(());
+        #[cfg(feature = "rdma")]
+        for device in self.devices() {
+            taken = taken.and(device.revoke(window));
+        }
+        let _ = window;
+        taken
     }
 
     /// Tells the devices which clients are left, since those may hold keys of old windows.

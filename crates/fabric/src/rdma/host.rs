@@ -61,18 +61,14 @@ impl HostDevice {
             Error::os(what, e)
         };
         let mut windows = self.windows();
-        // Kept until a free key is found, so that the device does not give the same ones again.
-        let mut passed = Vec::new();
-        while passed.len() < KEY_TRIES {
-            let registered =
-                Registered::new(&self.device, Arc::clone(region), rights.into()).map_err(os)?;
-            if windows.keys.is_free(registered.remote_key()) {
-                windows.registered.insert(window.0, registered);
-                return Ok(());
-            }
-            passed.push(registered);
-        }
-        Err(Error::Bound("keys of an RDMA device that no client holds"))
+        let make = || Registered::new(&self.device, Arc::clone(region), rights.into());
+        let drawn = windows
+            .keys
+            .draw(make, Registered::remote_key)
+            .map_err(os)?;
+        let bound = Error::Bound("keys of an RDMA device that no client holds");
+        windows.registered.insert(window.0, drawn.ok_or(bound)?);
+        Ok(())
     }
 
     /// Takes a window away from the device: after the return none of its bytes changes by it.
@@ -301,8 +297,6 @@ const RECEIVE_COUNT: usize = 32;
 const RECEIVE_BYTES: usize = FRAME_BYTES_MAX.next_multiple_of(64);
 /// A device flushes receives at once.
 const LEAVE_TIME: Duration = Duration::from_millis(500);
-/// Tags have 8 bits, and other processes use keys as well: a few tries find one.
-const KEY_TRIES: usize = 16;
 
 #[cfg(test)]
 mod tests {

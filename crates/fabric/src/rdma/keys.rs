@@ -34,14 +34,38 @@ impl Keys {
         }
     }
 
+    /// Makes registrations until one has a key that nobody can hold; `None`: the device ran out of
+    /// them. Those before it are kept until then, so that the device does not give the same ones
+    /// again: some give out first what they got back last.
+    ///
+    /// # Errors
+    /// Those of `make`.
+    pub(super) fn draw<T, E>(
+        &self,
+        mut make: impl FnMut() -> Result<T, E>,
+        key_of: impl Fn(&T) -> u32,
+    ) -> Result<Option<T>, E> {
+        let mut passed = Vec::new();
+        while passed.len() <= self.retired.len() {
+            let made = make()?;
+            if self.is_free(key_of(&made)) {
+                return Ok(Some(made));
+            }
+            passed.push(made);
+        }
+        Ok(None)
+    }
+
     /// Whether nobody can hold the key any more.
-    pub(super) fn is_free(&self, key: u32) -> bool {
+    fn is_free(&self, key: u32) -> bool {
         !self.retired.contains_key(&key)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::cell::RefCell;
+
     use super::*;
 
     #[test]
@@ -55,6 +79,28 @@ mod tests {
         assert!(!keys.is_free(0x1234_56ff), "peer 7 was there");
         keys.note_peers(8, 9);
         assert!(keys.is_free(0x1234_56ff));
+    }
+
+    #[test]
+    fn a_device_that_gives_out_what_it_got_back_last_has_a_key_for_each_renewal() {
+        struct Drawn<'a>(u32, &'a RefCell<Vec<u32>>);
+        impl Drop for Drawn<'_> {
+            fn drop(&mut self) {
+                self.1.borrow_mut().push(self.0);
+            }
+        }
+        let stack = RefCell::new((0..1000).collect::<Vec<u32>>());
+        let make = || {
+            let key = stack.borrow_mut().pop().ok_or("no key is left")?;
+            Ok::<_, &str>(Drawn(key, &stack))
+        };
+        let mut keys = Keys::default();
+        keys.note_peers(0, 1);
+        for _ in 0..100 {
+            let drawn = keys.draw(make, |drawn| drawn.0).unwrap();
+            keys.retire(drawn.expect("a key that nobody holds").0);
+        }
+        assert_eq!(keys.retired.len(), 100, "each key once");
     }
 
     #[test]

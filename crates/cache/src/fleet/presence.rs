@@ -48,6 +48,7 @@ impl Fleet {
         demand: Demand,
     ) {
         // Who reaches none of its machines may be cut off itself: then nothing is given back for its silence.
+        // A process that has ended is none: something said so.
         let is_up =
             |one: &Held| matches!(one.phase, Phase::Used { host, .. } if summary(host).is_up);
         let is_connected = self.machines.values().any(is_up);
@@ -89,7 +90,7 @@ impl Fleet {
             let is_down = down_since.is_some_and(|since| now.since(since) >= DOWN_LIMIT);
             let is_done =
                 (*is_surplus || there.is_leaving || demand.regions == 0) && there.is_empty;
-            let is_down = is_down && is_connected && (there.has_ended || there.is_empty);
+            let is_down = is_down && (there.has_ended || is_connected && there.is_empty);
             if is_unused && there.is_empty {
                 let why = format!("machine {} does not come into use", one.kept.id);
                 gone.push((order, *host, Some(why)));

@@ -11,8 +11,12 @@ fn who_reaches_no_machine_gives_none_back() {
     }
     world.tick(1);
     assert_eq!(world.hosts.len(), 2);
-    world.hosts.insert(0, ENDED);
-    world.hosts.insert(1, ENDED);
+    let silent = HostSummary {
+        has_ended: false,
+        ..ENDED
+    };
+    world.hosts.insert(0, silent);
+    world.hosts.insert(1, silent);
     for _ in 0..5 {
         assert!(released(&world.tick(60)).is_empty());
     }
@@ -22,6 +26,23 @@ fn who_reaches_no_machine_gives_none_back() {
         1,
         "one is connected: the other is gone"
     );
+}
+
+#[test]
+fn machines_that_all_have_ended_are_given_back_and_replaced_where_there_are_no_others() {
+    let dear = TEXT.split("[[machine]]").nth(1).expect("the first");
+    let only = format!("[[machine]]{}", dear.replace("count = 2", "count = 1"));
+    let mut world = World::new(&only, Vec::new());
+    let first = orders(&world.tick(0))[0].0;
+    world.give(first, 0, UP);
+    world.tick(1);
+    world.hosts.insert(0, ENDED);
+    assert!(released(&world.tick(5)).is_empty(), "it may come again");
+    let limit = DOWN_LIMIT.as_secs();
+    assert_eq!(released(&world.tick(limit)), [first]);
+    world.fleet.handle_released(world.now, first, Ok(()));
+    let asked = world.tick(1);
+    assert!(matches!(orders(&asked)[..], [(_, "dear")]), "{asked:?}");
 }
 
 #[test]

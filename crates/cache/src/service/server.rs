@@ -107,7 +107,7 @@ enum Life {
     Founding { regions: u32, until: Time },
     /// Also while its memory goes back: when no client uses it.
     Serving,
-    /// Hosts are told by now, or out of reach.
+    /// Until its last words have arrived.
     Parting { until: Time },
 }
 
@@ -117,8 +117,10 @@ const RETRY: Duration = Duration::from_millis(250);
 const FOUNDING: Duration = Duration::from_secs(2);
 /// While a socket takes no more, or a connection is being made.
 const SHORT: Duration = Duration::from_millis(5);
-/// For the last words to hosts to arrive: they are in their sockets before.
+/// For the last words to clients to arrive: they are in their sockets before.
 const PARTING: Duration = Duration::from_millis(500);
+/// How much longer hosts may take to hear which slabs they have back: the more, the longer it takes.
+const PARTING_MAX: Duration = Duration::from_secs(10);
 
 impl Server {
     /// Where clients reach it, with the real port where 0 was asked for.
@@ -353,7 +355,9 @@ impl Server {
                 false
             }
             Life::Founding { .. } | Life::Serving => false,
-            Life::Parting { until } => now >= until,
+            Life::Parting { until } => {
+                now >= until && (self.manager.is_heard() || now >= until.after(PARTING_MAX))
+            }
         }
     }
 

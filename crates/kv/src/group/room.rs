@@ -200,7 +200,7 @@ impl Owner {
 
     /// Whether [`sweep`](Self::sweep) has something to do that does not wait for the time of an item.
     pub fn has_to_clear(&self) -> bool {
-        self.room.is_above || self.room.clearing.is_some()
+        self.room.is_above && !self.room.trimming.rests() || self.room.clearing.is_some()
     }
 
     /// Removes some items that have expired or been flushed: a part of the table at a time, and only while
@@ -213,7 +213,7 @@ impl Owner {
         }
         self.sweep.last = now;
         if self.room.is_above {
-            self.trim();
+            self.trim(now);
         }
         if self.check_open().is_ok() {
             self.clear_some();

@@ -24,6 +24,9 @@ const WINDOW_PART: u64 = 64;
 const PLACES_LOOKED_AT: usize = 16;
 /// Sweeps between two times that items leave some chunks by steps: long values get their places then.
 const PAUSE_SWEEPS: u32 = 16;
+/// Between two looks at all chunks, in nanoseconds, where each is in use and nothing makes room: clients may remove
+/// items meanwhile. A worker is awake once in a second anyway.
+const REST_NS: u64 = 1_000_000_000;
 /// Items that are looked at in one go: a group would miss a member that looks at more. Of more, so many at a
 /// time, which takes a part of what is between two sweeps.
 const LOOKED_AT_MAX: usize = 1 << 20;
@@ -53,6 +56,15 @@ pub(super) struct Trimming {
     leaving: Option<(Range<u64>, u64)>,
     /// Sweeps until the next part is chosen.
     pause: u32,
+    /// When all chunks are looked at again, in nanoseconds: they are in use, and nothing makes room.
+    rests_until: Option<u64>,
+}
+
+impl Trimming {
+    /// Whether there is nothing to do for now.
+    pub(super) fn rests(&self) -> bool {
+        self.rests_until.is_some()
+    }
 }
 
 /// How much is done in one go.
@@ -85,10 +97,15 @@ pub(super) enum Cleared {
 
 impl Owner {
     /// Gives back what is above a bound that was lowered, and has the coldest items go for it.
-    pub(super) fn trim(&mut self) {
+    pub(super) fn trim(&mut self, now: u64) {
         let Some(footprint) = self.room.bound.footprint else {
             return;
         };
+        let trimming = &mut self.room.trimming;
+        if trimming.rests_until.is_some_and(|until| now < until) {
+            return;
+        }
+        trimming.rests_until = None;
         if self.leave_some() {
             return;
         }
@@ -113,7 +130,10 @@ impl Owner {
             if trimming.looked_at * CHUNK_BYTES >= self.room.reached {
                 match self.evicts {
                     true => self.vacate((touched - cap).div_ceil(CHUNK_BYTES)),
-                    false => trimming.looked_at = 0,
+                    false => {
+                        trimming.looked_at = 0;
+                        trimming.rests_until = Some(now + REST_NS);
+                    }
                 }
                 return;
             }

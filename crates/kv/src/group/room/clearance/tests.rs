@@ -3,7 +3,7 @@
 use super::*;
 use crate::group::marks::Marks;
 use crate::group::owner::Change;
-use crate::group::room::Bound;
+use crate::group::room::{Bound, SWEEP_NS};
 use crate::memory::footprint::{Footprint, Roles};
 use crate::memory::key_hash::KeyHasher;
 
@@ -99,4 +99,34 @@ fn of_many_items_some_leave_their_chunks_at_a_time() {
     assert!(others > 8, "it was done at once");
     let left = ITEMS / STAYING_PART + others - owner.counts().evictions;
     assert!(left > 1000, "{left}");
+}
+
+#[test]
+fn where_nothing_makes_room_a_lowered_bound_is_looked_at_again_now_and_then() {
+    let mut owner = sparse(Strides::default());
+    owner.set_eviction(false);
+    let cap = footprint(16 << 20).region_cap(0);
+    let mut now = 0;
+    while owner.has_to_clear() {
+        now += SWEEP_NS;
+        assert!(now < REST_NS, "it never rests");
+        owner.sweep(now);
+    }
+    assert!(
+        owner.region.touched_bytes() > cap,
+        "all that is left is in use"
+    );
+    let key = b"key 0";
+    let hash = owner.hash_of(key);
+    owner.propose(hash, key, Change::Remove).unwrap();
+    owner.sweep(now + SWEEP_NS);
+    assert!(!owner.has_to_clear());
+    for number in (0..ITEMS).step_by(STAYING_PART as usize) {
+        let key = format!("key {number}");
+        let hash = owner.hash_of(key.as_bytes());
+        owner.propose(hash, key.as_bytes(), Change::Remove).unwrap();
+    }
+    owner.sweep(now + REST_NS);
+    assert!(!owner.has_to_clear());
+    assert!(owner.region.touched_bytes() <= cap);
 }

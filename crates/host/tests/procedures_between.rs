@@ -13,7 +13,7 @@ use cache::{Cache, poll_for, poll_until, remote};
 use cenote_fabric::calls::Caller;
 use cenote_fabric::{Time, wait};
 use cenote_proc::message::{Message, Sender};
-use cenote_proc::service::{Heard, REQUESTS, SlabPlace, SlabWord, Word};
+use cenote_proc::service::{Heard, REQUESTS, SLABS_MAX, SlabPlace, SlabWord, Word};
 use cenote_proc::{CacheId, ECHO, Status, WALK};
 use cenote_proc_sdk::Away;
 use cenote_proc_sdk::procedures::Walk;
@@ -285,5 +285,29 @@ fn machines_of_caches_that_were_closed_make_room_for_others() {
         }
         let close = Word::Close { cache: CacheId(77) };
         assert!(matches!(cache.say(0, &close), Heard::Taken { .. }));
+    }
+}
+
+/// What a host keeps of caches is bounded as a whole, also for those whose owners are gone.
+#[test]
+fn caches_whose_owners_are_gone_make_room_for_others() {
+    let lab = Lab::new(Fabric::Shm);
+    let host = host(&lab, "a");
+    let mut cache = Cache::new(&lab, &[&host], &[], false);
+    let own = cache.machines.clone();
+    let most = usize::try_from(SLABS_MAX).unwrap() - 1;
+    for (slabs, machines) in [(0, 250), (most, 0)] {
+        cache.promise(0, slabs);
+        for number in 0..9_u8 {
+            let others = (0..machines).map(|index| format!("tcp:10.0.{number}.{index}:7"));
+            cache.machines = own.iter().cloned().chain(others).collect();
+            cache.id = CacheId(u128::from(number));
+            let slab = cache.lend(0, 0);
+            cache.slabs.push(slab);
+            cache.open(0);
+            // As when its owner has ended and its time is over.
+            let window = cache.slabs.remove(0).window;
+            cache.sites[0].client.unmap(window);
+        }
     }
 }

@@ -211,18 +211,13 @@ impl Directory {
                 inner.close(opened.cache, &mut tell);
             }
         }
-        let is_new = !inner.caches.contains_key(&opened.cache);
-        if is_new && inner.caches.len() >= CACHES_MAX {
-            self.forget_abandoned(inner, &mut tell);
-        }
-        let slabs = inner.slabs + u64::from(opened.slabs);
-        if is_new && (inner.caches.len() >= CACHES_MAX || slabs > SLABS_MAX_ALL) {
-            return Err(WordRefusal::Full);
-        }
-        let machines = inner.machines_of(&opened)?;
-        if is_new {
-            inner.slabs = slabs;
-        }
+        let machines = match inner.take_in(&opened) {
+            Err(WordRefusal::Full) => {
+                self.forget_abandoned(inner, opened.cache, &mut tell);
+                inner.take_in(&opened)
+            }
+            taken => taken,
+        }?;
         let cache = Arc::new(Cache {
             owner: client,
             opened,
@@ -235,9 +230,9 @@ impl Directory {
         Ok(())
     }
 
-    /// Closes the caches whose owners ended without a word, and have nothing here.
-    fn forget_abandoned(&self, inner: &mut Inner, mut tell: impl FnMut(Notice)) {
-        let caches = inner.caches.values();
+    /// Closes the other caches whose owners ended without a word, and have nothing here.
+    fn forget_abandoned(&self, inner: &mut Inner, but: CacheId, mut tell: impl FnMut(Notice)) {
+        let caches = inner.caches.values().filter(|cache| cache.id() != but);
         let abandoned = caches.filter(|cache| !self.owners.lent(cache.owner, cache.id().0));
         for cache in abandoned.map(|cache| cache.id()).collect::<Vec<_>>() {
             inner.close(cache, &mut tell);
@@ -334,6 +329,20 @@ impl Inner {
             self.release(&gone.opened);
             tell(Notice::Close { cache });
         }
+    }
+
+    /// The machines of a cache that there is room for: it counts with those and its slabs.
+    fn take_in(&mut self, opened: &Opened) -> Result<Vec<Machine>, WordRefusal> {
+        let is_new = !self.caches.contains_key(&opened.cache);
+        let slabs = self.slabs + u64::from(opened.slabs);
+        if is_new && (self.caches.len() >= CACHES_MAX || slabs > SLABS_MAX_ALL) {
+            return Err(WordRefusal::Full);
+        }
+        let machines = self.machines_of(opened)?;
+        if is_new {
+            self.slabs = slabs;
+        }
+        Ok(machines)
     }
 
     /// The machines of a cache, each counted once more.

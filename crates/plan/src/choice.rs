@@ -8,18 +8,19 @@
 //! waits for.
 //!
 //! Odds are the paper's formula, which the simulation puts within 3 % above and a quarter below;
-//! where few hosts fail they are binomial, and those of racks are counted ([`crate::odds`]).
+//! where few hosts fail they are binomial, and those of racks are counted over the groups that there
+//! would be ([`crate::odds`]).
 
 use std::cmp::Ordering;
 
 use anyhow::{Result, ensure};
 use cenote_measure::figure::{Legend, Line, Plot, Scale};
-use cenote_pool::placement::Pick;
+use cenote_pool::placement::{CodingSets, Pick};
 use serde::Serialize;
 
 use crate::balance;
 use crate::loss::Case;
-use crate::odds::{Failing, counted};
+use crate::odds::{Failing, FatalSets};
 use crate::stripes::{Cluster, Placer, apart, groups};
 
 /// What a cluster is, and what it should hold to.
@@ -143,19 +144,36 @@ impl Wish {
         self.case(1, 0, 0).failing()
     }
 
+    /// The failure domain of each host.
+    fn domains(&self) -> Vec<u32> {
+        let Some(racks) = self.racks else {
+            return apart(self.hosts);
+        };
+        let rack_of = |host| u32::try_from(host * racks / self.hosts).expect("HOSTS_MAX");
+        (0..self.hosts).map(rack_of).collect()
+    }
+
     /// The odds of a loss, of hosts or of racks, where those are more.
     fn loss_of(&self, case: &Case) -> f64 {
         let of_hosts = self.failing().coding_sets(case);
         let Some(racks) = self.racks else {
             return of_hosts;
         };
-        let of_racks = Case {
-            hosts: racks,
-            failed: self.failed_racks as f64 / racks as f64,
-            ..*case
+        let domains = self.domains();
+        let rack_of = |host: &usize| domains[*host] as usize;
+        let sets = self.groups(case, &domains);
+        let of_racks = |group: &Vec<usize>| group.iter().map(rack_of).collect();
+        let sets = FatalSets::new(sets.groups().iter().map(of_racks), racks, case.r);
+        of_hosts.max(sets.odds(self.failed_racks))
+    }
+
+    fn groups(&self, case: &Case, domains: &[u32]) -> CodingSets {
+        let cluster = Cluster {
+            domains,
+            members: case.members(),
+            slabs_per_host: self.slabs_per_host,
         };
-        let counted = counted(&of_racks, self.failed_racks);
-        of_hosts.max(counted.unwrap_or_else(|| of_racks.coding_sets()))
+        groups(&cluster, case.l)
     }
 
     fn weigh(&self, case: &Case, seed: u64) -> Result<Option<Candidate>> {
@@ -164,18 +182,7 @@ impl Wish {
             return Ok(None);
         }
         case.check()?;
-        let domains = match self.racks {
-            None => apart(self.hosts),
-            Some(racks) => (0..self.hosts)
-                .map(|host| u32::try_from(host * racks / self.hosts).expect("HOSTS_MAX"))
-                .collect(),
-        };
-        let cluster = Cluster {
-            domains: &domains,
-            members: case.members(),
-            slabs_per_host: self.slabs_per_host,
-        };
-        let sets = groups(&cluster, case.l);
+        let sets = self.groups(case, &self.domains());
         let grouped: usize = sets.groups().iter().map(Vec::len).sum();
         if grouped == 0 {
             return Ok(None);
@@ -381,7 +388,8 @@ mod tests {
             ..WISH
         };
         // More than two racks: 2 C(12,3) of C(25,3) choices of three. Of hosts alone it is 0.013.
-        let odds = wish.loss_of(&wish.case(8, 2, 2));
+        let weighed = wish.weigh(&wish.case(8, 2, 2), 1).unwrap();
+        let odds = weighed.unwrap().loss;
         assert!((odds - 440.0 / 2300.0).abs() < 1e-12, "{odds}");
         let plan = plan(&wish, 1, || {}).unwrap();
         assert!(plan.front.iter().all(|one| one.k + one.r + one.l <= 25));
@@ -398,6 +406,40 @@ mod tests {
             },
         ] {
             assert!(super::plan(&wrong, 1, || {}).is_err(), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn where_racks_differ_in_size_all_groups_across_them_count() {
+        for (hosts, racks, (k, r, l)) in [
+            (1000, 30, (8, 2, 2)),
+            (100, 12, (4, 2, 2)),
+            (50, 20, (4, 2, 2)),
+        ] {
+            let wish = Wish {
+                hosts,
+                racks: Some(racks),
+                failed_racks: 3,
+                ..WISH
+            };
+            let case = wish.case(k, r, l);
+            let domains = wish.domains();
+            let sets = wish.groups(&case, &domains);
+            let (mut fatal, mut all) = (0, 0);
+            for a in 0..racks as u32 {
+                for b in a + 1..racks as u32 {
+                    for c in b + 1..racks as u32 {
+                        let fails = |host: &&usize| [a, b, c].contains(&domains[**host]);
+                        let hit = |group: &Vec<usize>| group.iter().filter(fails).count() > r;
+                        fatal += usize::from(sets.groups().iter().any(hit));
+                        all += 1;
+                    }
+                }
+            }
+            let odds = wish.weigh(&case, 1).unwrap().unwrap().loss;
+            let expected = fatal as f64 / all as f64;
+            assert!(expected > 0.15, "groups across racks: {expected}");
+            assert!((odds - expected).abs() < 1e-12, "{odds} {expected}");
         }
     }
 

@@ -5,10 +5,14 @@
 //! the number of those that fail in a group is binomial. Groups of `CodingSets` are disjoint, so
 //! their losses are independent, and the odds are exact as long as every r+1 hosts of a group are
 //! those of some stripe ([`covered`]). Stripes on random hosts are taken as independent.
-//! Where so many units fail and not more (racks), the odds of disjoint groups are counted instead
-//! ([`counted`]). All hold for any k.
+//! Where so many units fail and not more, the odds are counted instead ([`FatalSets`]): racks, for
+//! example. All hold for any k.
+
+mod sets;
 
 use serde::Serialize;
+
+pub use sets::FatalSets;
 
 use crate::loss::{Case, choose};
 
@@ -78,47 +82,6 @@ pub fn covered(case: &Case) -> f64 {
 /// Below this share of covered sets the odds are said to be too high.
 pub const COVERED_ENOUGH: f64 = 0.9;
 
-/// Odds that a group of `CodingSets` has more than r of exactly `failing` random units (hosts, or
-/// racks where they are the failure domains) of `case.hosts`. `None` where counting takes too long.
-///
-/// # Panics
-/// If more units fail than there are.
-#[must_use]
-pub fn counted(case: &Case, failing: usize) -> Option<f64> {
-    const STEPS_MAX: usize = 50_000_000;
-    assert!(failing <= case.hosts, "more fail than there are");
-    let sizes = group_sizes(case);
-    let groups: usize = sizes.iter().map(|&(_, count)| count).sum();
-    let steps = groups.checked_mul(failing + 1)?.checked_mul(case.width())?;
-    if steps > STEPS_MAX {
-        return None;
-    }
-    // By the number of units that failed in the groups so far, none of which lost data.
-    let mut kept = vec![0.0; failing + 1];
-    kept[0] = 1.0;
-    let (mut lost, mut left) = (0.0, case.hosts);
-    let each = sizes
-        .iter()
-        .flat_map(|&(size, count)| std::iter::repeat_n(size, count));
-    for size in each {
-        let mut next = vec![0.0; failing + 1];
-        for (before, &odds) in kept.iter().enumerate().filter(|(_, odds)| **odds > 0.0) {
-            let among = failing - before;
-            for here in 0..=size.min(among) {
-                let both = odds * drawn(here, size, among, left);
-                if here > case.r {
-                    lost += both;
-                } else {
-                    next[before + here] += both;
-                }
-            }
-        }
-        kept = next;
-        left -= size;
-    }
-    Some(lost.min(1.0))
-}
-
 /// Sizes of the groups of a cluster whose hosts are alike, and how many there are of each: the last
 /// one may lack hosts beyond k+r.
 fn group_sizes(case: &Case) -> [(usize, usize); 2] {
@@ -128,17 +91,6 @@ fn group_sizes(case: &Case) -> [(usize, usize); 2] {
         (case.width(), case.hosts / case.width()),
         (rest, usize::from(is_group)),
     ]
-}
-
-/// Odds that `here` of the `size` units of a group are among `failing` of `left` (hypergeometric).
-fn drawn(here: usize, size: usize, failing: usize, left: usize) -> f64 {
-    let stays = left - failing;
-    if size - here > stays {
-        return 0.0;
-    }
-    let fail = (0..here).map(|at| (failing - at) as f64 / (left - at) as f64);
-    let stay = (0..size - here).map(|at| (stays - at) as f64 / (left - here - at) as f64);
-    choose(size, here) * fail.product::<f64>() * stay.product::<f64>()
 }
 
 /// Odds that more than `spared` of `size` fail, each with probability `failed` (binomial). Terms are

@@ -30,8 +30,8 @@ the one whose writes touch the fewest hosts. The table shows five, each with the
 it; --json has the whole Pareto front. LOSS is the probability that data is lost when that many hosts
 or racks fail at once, by Hydra's formula for CodingSets; where fewer than 10 hosts fail on average, a
 binomial model is used, in which hosts fail independently. The line below the table says which one was
-used. Rack probabilities are exact. LOAD is the load of the fullest host relative to the mean,
-simulated. Exit code 1: no scheme fits."
+used. Rack probabilities are exact, or upper bounds if many racks fail. LOAD is the load of the fullest
+host relative to the mean, simulated. Exit code 1: no scheme fits."
 )]
 pub struct Args {
     #[command(subcommand)]

@@ -107,7 +107,7 @@ class Program:
         for name in FAILED.findall(text):
             said = re.search(rf"^---- {re.escape(name)} stdout ----$(.*?)^(?:----|failures:)",
                              text, re.M | re.S)
-            seeds = re.findall(r"\bseed:?[ =]*(0x[0-9a-f]+|\d+)", said[1], re.I) if said else []
+            seeds = re.findall(r"(?:\b|_)seed:?[ =]*(0x[0-9a-f]+|\d+)", said[1], re.I) if said else []
             seed = f" (seed {seeds[-1]})" if seeds else ""
             yield f"  {self.name}: {name}{seed}"
         if self.complaint:

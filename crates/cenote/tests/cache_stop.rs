@@ -49,7 +49,7 @@ fn a_manager_that_cannot_be_stopped_from_here_is_not_taken_for_none() {
             assert_eq!(left.expect("it is kept"), *text);
         }
     }
-    folder.run(&["status"]).expect(0);
+    folder.look(&[]).expect(0);
     drop(lock);
     folder.run(&["down"]).expect(0);
 }
@@ -118,7 +118,7 @@ fn a_cache_whose_journal_is_damaged_does_not_keep_hosts_that_are_to_end_by_force
         refused.stderr.contains("cenote down --force"),
         "{refused:#?}"
     );
-    folder.run(&["status"]).expect(0);
+    folder.look(&[]).expect(0);
     let ended = folder.run(&["down", "--force"]).expect(0);
     let said = "warning: cache c0: ";
     assert!(ended.stderr.contains(said), "{ended:#?}");

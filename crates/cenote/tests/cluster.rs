@@ -23,7 +23,7 @@ fn cycle(transport: &str) {
     let pids: Vec<u32> = names.iter().map(|name| folder.pid(name)).collect();
     assert!(pids.iter().all(|&pid| runs(pid)));
 
-    let status = folder.run(&["status", "--json"]).expect(0).json();
+    let status = folder.look(&["--json"]).expect(0).json();
     assert_eq!(status["hosts_up"], 12);
     assert_eq!(status["memory_bytes"], 12 * (4 << 20));
     assert_eq!(status["lent_bytes"], 0);
@@ -117,7 +117,7 @@ fn a_host_that_ended_is_started_again_where_it_was_by_the_same_command() {
         let said = "2 of 3 hosts had died and were restarted empty: h00, h02";
         assert!(mended.stdout.contains(said), "{mended:#?}");
         assert_eq!(folder.pid("h01"), pids[1], "who runs is let be");
-        let status = folder.run(&["status", "--json"]).expect(0).json();
+        let status = folder.look(&["--json"]).expect(0).json();
         assert_eq!(status["hosts_up"], 3);
         assert_eq!(
             std::fs::read(folder.path().join("cluster.toml")).unwrap(),
@@ -143,7 +143,7 @@ fn too_few_descriptors_are_refused_at_the_start_and_a_low_soft_limit_is_raised()
     assert!(refused.stderr.contains(said), "{refused:#?}");
     assert!(refused.stderr.contains("ulimit -n 196"), "{refused:#?}");
     shell(&format!("ulimit -S -n 32; {up}")).expect(0);
-    let status = folder.run(&["status", "--json"]).expect(0).json();
+    let status = folder.look(&["--json"]).expect(0).json();
     assert_eq!(status["hosts_up"], 2);
 }
 
@@ -179,7 +179,7 @@ fn a_cluster_of_which_nothing_runs_is_started_again_with_its_key() {
         std::fs::read(folder.path().join("cluster.key")).unwrap(),
         key
     );
-    folder.run(&["status"]).expect(0);
+    folder.look(&[]).expect(0);
 }
 
 /// All hosts are killed, and are still giving their memory back when the cluster is started again.
@@ -216,7 +216,7 @@ fn a_cluster_whose_hosts_end_while_it_is_looked_for_is_started_again() {
     }
     let ended = Ended::from(again.wait_with_output().expect("a child")).expect(0);
     assert!(ended.stderr.contains("starting again"), "{ended:#?}");
-    folder.run(&["status"]).expect(0);
+    folder.look(&[]).expect(0);
 }
 
 #[test]
@@ -316,7 +316,7 @@ fn a_second_host_on_one_address_is_told_so_and_the_first_stays() {
     )))
     .expect(1);
     assert!(second.stderr.contains("in use"), "{second:#?}");
-    folder.run(&["status"]).expect(0);
+    folder.look(&[]).expect(0);
 }
 
 #[test]

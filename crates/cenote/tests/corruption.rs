@@ -107,14 +107,15 @@ fn a_sealed_volume_is_served_by_its_key_and_by_no_other() {
     let before = lab.content();
     assert_eq!(lab.status()["integrity"]["is_sealed"], true);
     lab.kill_server();
-    for wrong in [
-        vec!["--checksum".to_owned()],
-        vec!["--seal".to_owned(), key("other")],
+    for (code, wrong) in [
+        (2, vec!["--checksum".to_owned()]),
+        (1, vec!["--seal".to_owned(), key("other")]),
     ] {
         let mut arguments = vec!["nbd", "--volume", VOLUME, "--socket", "nbd2"];
         arguments.extend(wrong.iter().map(String::as_str));
         let refused = lab.folder.run(&arguments);
-        assert_ne!(refused.code, 0, "{refused:#?}");
+        assert_eq!(refused.code, code, "{refused:#?}");
+        assert!(refused.stderr.contains("seal"), "{refused:#?}");
     }
     lab.serve_after_kill();
     assert!(lab.content() == before);

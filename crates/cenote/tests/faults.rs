@@ -111,7 +111,8 @@ fn source_and_target_of_a_regeneration_killed() {
     lab.wait_written(20_000);
     let before = lab.members();
     lab.kill(&before[4]);
-    // The hosts that hold nothing of the first extent are where its lost slab can go.
+    // Before that is seen all are healthy.
+    lab.wait_connected(&before[4], false);
     let regenerating = || {
         lab.status()["extents"]
             .as_array()

@@ -154,7 +154,7 @@ fn a_journal_that_has_no_room_is_told_everywhere_until_it_has_some() {
     let is_failing = || !status()["journal"]["error"].is_null();
     write(1);
     disk.run(&["volume", "status", "v0"]).expect(0);
-    disk.run(&["status"]).expect(0);
+    disk.run(&["status", "--timeout", "60s"]).expect(0);
     assert_eq!(served.metric(FAILING), "0");
 
     disk.fill();
@@ -227,7 +227,7 @@ fn a_journal_that_has_no_room_is_told_everywhere_until_it_has_some() {
         || status().to_string(),
     );
     disk.run(&["volume", "status", "v0"]).expect(0);
-    disk.run(&["status"]).expect(0);
+    disk.run(&["status", "--timeout", "60s"]).expect(0);
     assert_eq!(served.metric(FAILING), "0");
     let mut client = Client::connect(&hosts.path().join("nbd"), "v0");
     assert_eq!(client.read(0, 4096), Ok(vec![3; 4096]));

@@ -8,7 +8,7 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt as _;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use cenote_kv_cluster::etcd::{Etcd, EtcdServer, ServerError};
 use cenote_kv_cluster::store::EtcdError;
@@ -192,11 +192,9 @@ fn a_node_that_waits_for_etcd_ends_when_it_is_told_to() {
             .spawn()
             .expect("the binary runs");
         let asked = etcd.accept().expect("it asks etcd");
-        let told_at = Instant::now();
         signal(node.id(), name);
+        // Not as one that waited in vain, which takes 20 s and is an error.
         let ended = Ended::from(node.wait_with_output().expect("a child of ours")).expect(0);
-        // Etcd may be silent for 20 s.
-        assert!(told_at.elapsed() < Duration::from_secs(10), "{name}");
         assert_eq!(ended.stdout, "", "it has announced nothing");
         drop(asked);
     }

@@ -3,6 +3,7 @@
 
 mod support;
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use cenote_bench::history::{self, Options};
@@ -173,26 +174,37 @@ fn more_nodes_than_a_group_bears_cut_off_together_lose_nothing_that_they_acknowl
         let mut client = connect(clients_of(a)).unwrap();
         store(&mut client, b"before");
         let first = views(apart);
-        for node in [a, b, c] {
-            apart.part(node, &[d, e, ETCD]);
-        }
         // Whoever is asked refuses once it cannot be sure of what others do; what it takes before that counts.
-        let mut acknowledged = 0;
-        for node in [a, d] {
+        let acknowledged = AtomicU64::new(0);
+        let set_until_refused = |node| {
             let mut client = connect(clients_of(node)).unwrap();
             let deadline = Instant::now() + PATIENCE;
             loop {
-                let value = format!("{acknowledged}");
+                let value = acknowledged.load(Ordering::Relaxed).to_string();
                 let request = with_value("set alone", value.as_bytes(), "");
                 let said = client.ask(&request).unwrap();
                 match said.as_str() {
-                    "STORED" => acknowledged += 1,
+                    "STORED" => {
+                        acknowledged.fetch_add(1, Ordering::Relaxed);
+                    }
                     said if said.ends_with("nothing was done") => break,
                     said => assert!(said.ends_with("outcome unknown"), "{said}"),
                 }
                 assert!(Instant::now() < deadline, "{node}: {said}");
             }
-        }
+        };
+        std::thread::scope(|scope| {
+            let through_the_cut = scope.spawn(|| set_until_refused(a));
+            while acknowledged.load(Ordering::Relaxed) == 0 && !through_the_cut.is_finished() {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            for node in [a, b, c] {
+                apart.part(node, &[d, e, ETCD]);
+            }
+        });
+        set_until_refused(d);
+        let acknowledged = acknowledged.into_inner();
+        assert!(acknowledged > 0, "nothing was taken before the cut");
         apart.until("they are not registered", |status| status["nodes_up"] == 2);
         assert_eq!(views(apart), first, "nothing is given up");
         for node in [a, b, c] {

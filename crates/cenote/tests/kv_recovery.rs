@@ -31,7 +31,7 @@ fn two_of_five_nodes_die_under_a_load_and_tell_how_they_were_recovered() {
     let (blocked, online) = ("ours-3+2-blocked", "ours-3+2");
     let command = format!(
         "bench kv --recovery --json --server {online} --server {blocked} --mix 50:50 --memory 4 \
-         --clients 4 --rounds 1 --duration 3s --kill-at 800ms --kill-at 1.6s --files"
+         --clients 4 --rounds 1 --duration 9s --kill-at 1s --kill-at 6s --files"
     );
     let command = words(&command);
     let ended = run(&[&command[..], &[files.to_str().unwrap()]].concat());

@@ -146,7 +146,7 @@ fn a_drain_is_called_off_by_its_time_limit_and_by_hand() {
         (draining("h00"), draining("h01")),
         (false.into(), true.into())
     );
-    let table = folder.run(&["status"]).expect(0).stdout;
+    let table = folder.look(&[]).expect(0).stdout;
     assert!(table.contains("h01   draining"), "{table}");
     let cancel = ["host", "drain", "h01", "--cancel", "--json"];
     let report = folder.run(&cancel).expect(0).json();
@@ -346,17 +346,17 @@ fn a_program_that_does_not_take_over_leaves_the_host_as_it_was() {
     });
     let refused = upgrade().expect(1);
     assert!(refused.stderr.contains("was not upgraded"), "{refused:#?}");
-    folder.run(&["status"]).expect(0);
+    folder.look(&[]).expect(0);
     fs::remove_file(&program).expect("a file");
     upgrade().expect(1);
-    folder.run(&["status"]).expect(0);
+    folder.look(&[]).expect(0);
     install(&whole);
     // The next process would not start, and what is lent would be gone with this one.
     let key = folder.path().join("host.key");
     let aside = folder.path().join("aside.key");
     fs::rename(&key, &aside).expect("on one file system");
     upgrade().expect(1);
-    folder.run(&["status"]).expect(0);
+    folder.look(&[]).expect(0);
     fs::rename(&aside, &key).expect("on one file system");
     let upgraded = upgrade().expect(0);
     assert!(upgraded.stdout.contains("slabs kept"), "{upgraded:#?}");
@@ -418,7 +418,7 @@ fn a_host_that_drains_unseen_lends_again_and_else_that_is_said() {
     assert!(server.ready().starts_with("ready v0"));
     let mut client = Client::connect(&folder.path().join("nbd"), "v0");
     client.write(0, &[7; 4096]).expect("written");
-    let status = folder.run(&["status", "--json"]).expect(0).json();
+    let status = folder.look(&["--json"]).expect(0).json();
     let address = status["hosts"][0]["address"].as_str().expect("an address");
     let address = address.strip_prefix("tcp:").expect("over tcp");
     let gate = Gate::to(address.parse().expect("an address"));

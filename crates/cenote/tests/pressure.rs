@@ -153,8 +153,9 @@ fn a_stopped_client_keeps_its_slabs_until_the_floor() {
             if taken == 0 {
                 assert_eq!(number(&slabs["mapped"]), before, "{status}");
                 was_asked |= number(&pressure["asked_back"]) > 0;
+                // Afterwards its lease may end while others look.
+                assert_eq!(status["counters"]["leases_expired"], 0, "{status}");
             }
-            assert_eq!(status["counters"]["leases_expired"], 0, "{status}");
             taken > 0
         },
         || host(&lab, "h00").to_string(),

@@ -187,7 +187,7 @@ fn what_a_volume_holds_is_kept_attached_reset_and_deleted() {
 
     let unused = folder.run(&["volume", "status", "v0"]).expect(1);
     assert!(unused.stderr.contains("slabs on"), "{unused:#?}");
-    let status = folder.run(&["status", "--json"]).expect(0).json();
+    let status = folder.look(&["--json"]).expect(0).json();
     assert!(status["volumes"][0]["slabs_left"].as_u64().unwrap() >= 3);
     let smaller = folder
         .run(&["volume", "resize", "v0", "--size", "4M"])

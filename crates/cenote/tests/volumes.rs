@@ -105,7 +105,7 @@ fn a_volume_whose_files_are_damaged_is_shown_and_the_others_are_served() {
     // Each can be put right by itself.
     folder.run(&["volume", "reset", "x"]).expect(0);
     folder.run(&["volume", "delete", "y"]).expect(0);
-    folder.run(&["status"]).expect(0);
+    folder.look(&[]).expect(0);
     drop(client);
     assert_eq!(server.end(), Some(0));
 }

@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::fs::FileExt as _;
+use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -61,7 +62,11 @@ fn rounds(count: u64) {
         while let Some((key, sequence, value)) = next() {
             told.insert(key, (sequence, value));
         }
-        child.wait().unwrap();
+        let ended = child.wait().unwrap();
+        assert!(
+            ended.signal() == Some(9) || ended.success(),
+            "seed {seed}: {ended}"
+        );
         assert!(
             !told.is_empty(),
             "seed {seed}: it was killed before it began"

@@ -195,7 +195,11 @@ fn every_fault_that_is_injected_is_found() {
         });
         inject(None);
         match found {
-            Some(seed) => println!("{name}: seed {seed}"),
+            Some(seed) => {
+                println!("{name}: seed {seed}");
+                let sound = crash_everywhere(&list_of(seed, 60), seed, 3);
+                assert!(sound.is_ok(), "seed {seed} without {name}: {sound:?}");
+            }
             None => missed.push(name),
         }
     }

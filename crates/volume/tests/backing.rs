@@ -13,7 +13,7 @@ use cenote_volume::{IoError, Volume, VolumeConfig};
 use support::backed_volume::{Backed, PAGE, SIZE, SLAB, map_first, status};
 use support::disk::TestDisk;
 use support::operator::Operator;
-use support::{Cluster, Random, Transport, page, wait_for, wait_until};
+use support::{Cluster, Random, StopWhenDropped, Transport, page, wait_for, wait_until};
 
 #[test]
 fn what_hosts_acknowledged_is_read_back_while_the_disk_is_late_and_they_are_gone() {
@@ -219,6 +219,7 @@ fn eviction_under_load_loses_and_garbles_nothing() {
     let (stop, operations) = (AtomicBool::new(false), AtomicU64::new(0));
     std::thread::scope(|scope| {
         scope.spawn(|| load(&volume, 3, &stop, &operations));
+        let _stop = StopWhenDropped(&stop);
         for round in 0..6 {
             let host = round % 2;
             let before = status(&volume).counters.slabs_dropped;
@@ -245,7 +246,6 @@ fn eviction_under_load_loses_and_garbles_nothing() {
             let seen = operations.load(Ordering::Relaxed);
             wait_for(&volume, |_| operations.load(Ordering::Relaxed) > seen + 500);
         }
-        stop.store(true, Ordering::Relaxed);
     });
     assert!(status(&volume).eviction.count >= 6);
     assert_eq!(status(&volume).counters.slabs_moved, 0);
@@ -260,6 +260,7 @@ fn hosts_die_and_return_under_load_and_nothing_is_lost() {
         let (stop, operations) = (AtomicBool::new(false), AtomicU64::new(0));
         std::thread::scope(|scope| {
             scope.spawn(|| load(&volume, 3, &stop, &operations));
+            let _stop = StopWhenDropped(&stop);
             for round in 0..4 {
                 wait_for(&volume, |status| status.mapped_bytes > SIZE / 4);
                 disk.hold_writes(round % 2 == 0);
@@ -272,7 +273,6 @@ fn hosts_die_and_return_under_load_and_nothing_is_lost() {
                 );
                 cluster.restart(round % 2);
             }
-            stop.store(true, Ordering::Relaxed);
         });
     }
 }

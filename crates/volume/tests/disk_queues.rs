@@ -8,7 +8,7 @@ use cenote_pool::control::Drain;
 use cenote_volume::{Backing, Done, IoError, Op, Request, Volume, Worker};
 use support::backed_volume::{Backed, PAGE, SIZE, SLAB, map_first, read, status, submit_writes};
 use support::operator::Operator;
-use support::{Cluster, Random, Transport, page, wait_for, wait_until};
+use support::{Cluster, Random, StopWhenDropped, Transport, page, wait_for, wait_until};
 
 #[test]
 fn readers_of_the_disk_are_not_held_up_by_writers_that_hosts_acknowledge() {
@@ -41,6 +41,7 @@ fn readers_of_the_disk_are_not_held_up_by_writers_that_hosts_acknowledge() {
                 written.fetch_add(1, Ordering::Relaxed);
             }
         });
+        let _stop = StopWhenDropped(&stop);
         let seen = || written.load(Ordering::Relaxed);
         wait_until(|| seen() > 2000, || format!("{} written", seen()));
         // Every place of the queue is taken, and newcomers never end.
@@ -48,7 +49,6 @@ fn readers_of_the_disk_are_not_held_up_by_writers_that_hosts_acknowledge() {
         let mut bytes = vec![0; PAGE];
         worker.read(4 * SLAB, &mut bytes).unwrap();
         let during = seen() - before;
-        stop.store(true, Ordering::Relaxed);
         assert_eq!(bytes, page(1, 1));
         assert!(during < 20_000, "{during} writes passed the read");
     });

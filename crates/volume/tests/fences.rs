@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use cenote_pool::control::Request;
 use cenote_volume::{Health, Volume, Worker};
 use support::guard::Guard;
-use support::{Cluster, Transport, page, wait_for, wait_for_health, wait_until};
+use support::{Cluster, StopWhenDropped, Transport, page, wait_for, wait_for_health, wait_until};
 
 const SLAB: u64 = 1 << 20;
 const SIZE: u64 = 2 * SLAB;
@@ -112,11 +112,12 @@ fn a_rebuild_ends_beside_a_writer_that_never_leaves_its_pages() {
             }
             round
         });
+        let stopping = StopWhenDropped(&stop);
         cluster.stop(lost);
         wait_for(&volume, |status| {
             status.counters.slabs_rebuilt == 1 && status.health == Health::Healthy
         });
-        stop.store(true, Ordering::Relaxed);
+        drop(stopping);
         writer.join().unwrap()
     });
     let survivor = holders(&volume).into_iter().find(|&host| host != lost);

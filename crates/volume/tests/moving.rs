@@ -8,7 +8,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use cenote_pool::control::Drain;
 use cenote_volume::{Health, Volume};
 use support::operator::Operator;
-use support::{Cluster, Random, Transport, page, wait_for, wait_for_health, wait_until};
+use support::{
+    Cluster, Random, StopWhenDropped, Transport, page, wait_for, wait_for_health, wait_until,
+};
 
 const SLAB: u64 = 2 << 20;
 const PAGE: usize = 4096;
@@ -63,14 +65,6 @@ fn under_load(volume: &Volume, act: impl FnOnce()) -> Vec<(u64, u64)> {
             .flat_map(|thread| thread.join().unwrap())
             .collect()
     })
-}
-
-struct StopWhenDropped<'a>(&'a AtomicBool);
-
-impl Drop for StopWhenDropped<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
 }
 
 fn holds(volume: &Volume, host: usize) -> bool {

@@ -5,7 +5,7 @@ mod support;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use cenote_volume::{Done, Health, IoError, Op, Request, VolumeError};
-use support::{Cluster, Random, Transport, wait_for, wait_for_health, wait_until};
+use support::{Cluster, Random, StopWhenDropped, Transport, wait_for, wait_for_health, wait_until};
 
 const SLAB: u64 = 2 << 20;
 const PAGE: usize = 4096;
@@ -115,10 +115,10 @@ fn readers_see_whole_pages_while_a_writer_and_losses_go_on() {
                 );
             }
         });
+        let _stop = StopWhenDropped(over);
         cluster.stop(1);
         cluster.stop(6);
         wait_for_health(&volume, Health::Healthy);
-        over.store(true, Ordering::Release);
     });
 }
 

@@ -6,6 +6,8 @@ for tool in nbdfuse losetup "mkfs.$kind" "${check%% *}"; do
     command -v "$tool" >/dev/null || { echo "skipped: $tool is not installed"; exit 0; }
 done
 [ -e /dev/fuse ] || { echo "skipped: no /dev/fuse"; exit 0; }
+modprobe "$kind" 2>/dev/null || true
+grep -qw "$kind" /proc/filesystems || { echo "skipped: this kernel has no $kind"; exit 0; }
 mkdir "$place/fuse" "$place/mount"
 loop= fuse=
 end() {
@@ -21,7 +23,7 @@ fuse=$!
 until [ -s "$place/pid" ]; do kill -0 "$fuse" && sleep 0.05; done
 loop=$(losetup --find --show "$place/fuse/nbd") || { echo "skipped: no loop device"; exit 0; }
 "mkfs.$kind" -q "$loop" >/dev/null
-mount -t "$kind" "$loop" "$place/mount" || { echo "skipped: cannot mount $kind"; exit 0; }
+mount -t "$kind" "$loop" "$place/mount"
 mkdir "$place/mount/tree"
 for n in 1 2 3 4 5 6 7 8; do head -c 5000000 /dev/urandom >"$place/mount/tree/$n"; done
 rm "$place/mount/tree/3"

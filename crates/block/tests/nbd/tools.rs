@@ -208,7 +208,7 @@ fn file_systems_live_on_a_loop_device_over_nbdfuse() {
         let place = directory.path().to_str().unwrap();
         let arguments = ["-c", script, "sh", &fixture.uri(), place, kind, check];
         let text = run("sh", &arguments).unwrap();
-        println!("{kind}: {}", text.trim());
+        println!("{}", text.trim());
         assert!(
             text.contains("skipped:") || text.contains("clean"),
             "{text}"

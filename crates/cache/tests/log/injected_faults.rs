@@ -34,6 +34,7 @@ fn every_injected_fault_is_found() {
             Some((seed, error)) => {
                 let line = error.lines().next().unwrap_or_default();
                 println!("{name}: seed {seed}: {line}");
+                assert_eq!(outcome(seed), Ok(()), "seed {seed} without {name}");
             }
             None => missed.push(name),
         }

@@ -19,11 +19,17 @@ use cenote_test_kit::Random;
 
 /// Set for the process that is killed.
 const FOLDER: &str = "CENOTE_TEST_KILLED";
+const SEED: &str = "CENOTE_SEED";
 const THREADS: u64 = 2;
 /// Keys of each thread.
 const KEYS: u64 = 500;
 /// The key of a thread's counter.
 const COUNTER: u64 = KEYS;
+
+fn seed() -> Option<u64> {
+    let given = std::env::var(SEED).ok()?;
+    Some(given.parse().expect("CENOTE_SEED is a number"))
+}
 
 fn key(thread: u64, number: u64) -> [u8; 16] {
     let mut key = [0; 16];
@@ -119,7 +125,7 @@ fn work(folder: &Path) {
         }
         scope.spawn(|| {
             let mut session = store.session().unwrap();
-            let mut random = Random(u64::from(std::process::id()));
+            let mut random = Random(seed().expect("its parent says it"));
             let mut ended = Vec::new();
             loop {
                 let before: Vec<u64> = done.iter().map(|it| it.load(Ordering::Acquire)).collect();
@@ -161,7 +167,9 @@ fn what_was_committed_is_there_after_a_kill() {
         return;
     }
     std::fs::remove_file(folder.path().join("log")).unwrap();
-    let mut random = Random(u64::from(std::process::id()));
+    let seed = seed().unwrap_or(u64::from(std::process::id()));
+    println!("{SEED}={seed}");
+    let mut random = Random(seed);
     let mut promised = [0; THREADS as usize];
     for round in 0..12 {
         let mut child = Command::new(std::env::current_exe().unwrap())
@@ -171,6 +179,7 @@ fn what_was_committed_is_there_after_a_kill() {
                 "--nocapture",
             ])
             .env(FOLDER, folder.path())
+            .env(SEED, (seed + round).to_string())
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();

@@ -123,11 +123,8 @@ impl Lab {
     fn end_server(&mut self) {
         signal(self.server.id(), "CONT");
         signal(self.server.id(), "TERM");
-        let ended = self.server.wait();
-        assert!(
-            std::thread::panicking() || ended.is_ok_and(|status| status.success()),
-            "the server ends well"
-        );
+        let ended = self.server.wait().expect("a child");
+        assert!(ended.success(), "the server ends well: {ended}");
     }
 
     /// SIGKILL to the server, then another one.
@@ -333,8 +330,12 @@ impl Drop for Lab {
         if std::thread::panicking() {
             let log = std::fs::read_to_string(self.folder.path().join(LOG));
             eprintln!("what the server said:\n{}", log.unwrap_or_default());
+            // It may be gone already; the reason of the first panic is what counts.
+            self.server.kill().ok();
+            self.server.wait().ok();
+        } else {
+            self.end_server();
         }
-        self.end_server();
     }
 }
 

@@ -159,6 +159,11 @@ impl Folder {
         )
     }
 
+    /// `cenote status` where all are up, and answer as soon as the machine lets them.
+    pub fn look(&self, flags: &[&str]) -> Ended {
+        self.run(&[&["status", "--timeout", "60s"], flags].concat())
+    }
+
     /// What a host says of itself. On a busy machine it may be silent for as long as a command
     /// waits.
     pub fn status_of(&self, host: &str) -> Value {

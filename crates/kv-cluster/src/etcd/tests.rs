@@ -467,12 +467,12 @@ fn a_lease_lives_while_it_is_renewed_and_its_keys_go_with_it() {
     let etcd = store.client();
     let watch = Watch::start(&etcd, "/l/", None, || ());
     assert!(matches!(watch.wait(PATIENCE), Some(Change::Reset(_))));
-    let lease = etcd.grant(Duration::from_secs(2)).unwrap();
+    let lease = etcd.grant(Duration::from_secs(6)).unwrap();
     etcd.put("/l/kept", b"", Some(lease)).unwrap();
     wait_until_told(&watch, "/l/kept", true);
     assert_eq!(etcd.read("/l/kept").unwrap().unwrap().lease, Some(lease));
     // Longer than it lasts when nobody renews it.
-    for _ in 0..5 {
+    for _ in 0..9 {
         match watch.wait(Duration::from_secs(1)) {
             None => {}
             Some(Change::Reset(listing)) => assert!(has(&listing, "/l/kept")),

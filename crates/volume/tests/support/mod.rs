@@ -2,6 +2,8 @@
 
 #![allow(dead_code, unused_imports, reason = "each test file uses its part")]
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 pub mod backed_volume;
 pub mod disk;
 pub mod operator;
@@ -24,4 +26,13 @@ pub fn usual(scheme: &str) -> Resilience {
 
 pub fn in_mode(scheme: &str, mode: Mode, delta: usize) -> Resilience {
     Resilience::new(scheme.parse().unwrap(), mode, delta).unwrap()
+}
+
+/// Ends what looks at a flag, also when the test fails: a scope waits for its threads.
+pub struct StopWhenDropped<'a>(pub &'a AtomicBool);
+
+impl Drop for StopWhenDropped<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
+    }
 }

@@ -24,7 +24,7 @@ use crate::worker::Worker;
 
 /// Who looks through pages, and which.
 pub(super) struct Mender {
-    /// Where a worker says that it is gone.
+    /// Where a worker is asked for, and says that it is gone.
     orders: Sender<Command>,
     hand: Hand,
     jobs: VecDeque<Job>,
@@ -117,7 +117,9 @@ impl Mender {
             Hand::Missing => {
                 let (id, epoch) = cx.core.directory.register()?;
                 let (answer, ready) = sync_channel(1);
-                cx.hosts.add_worker(id, answer);
+                let order = Command::AddWorker { id, ready: answer };
+                // Behind the farewell of the worker that had the number before.
+                self.orders.send(order).ok()?;
                 Some(Hand::Coming { id, epoch, ready })
             }
             Hand::Coming { id, epoch, ready } => match ready.try_recv() {

@@ -427,3 +427,19 @@ fn a_host_that_talks_nonsense_is_lost_and_nobody_else() {
     let stripe = world.stripe(0).expect("mapped");
     assert_eq!(stripe.readable(), 0b011);
 }
+
+/// The slot of a worker is free as soon as the worker has said that it goes, which is heard later.
+#[test]
+fn a_mender_with_the_number_of_a_worker_that_just_went_is_not_taken_for_it() {
+    let mut world = World::new("rs:2+1", 3);
+    let id = 0;
+    world.commands.send(Command::RemoveWorker { id }).unwrap();
+    let mut mender = Mender::new(world.commands.clone());
+    mender.ask(0, 0..1);
+    mender.tend(&mut world.control.cx);
+    let (taken, _epoch) = world.control.core().directory.register().expect("room");
+    assert_ne!(taken, id, "the mender has it");
+    world.turn();
+    mender.tend(&mut world.control.cx);
+    assert!(mender.has(0), "its endpoints are still on their way");
+}

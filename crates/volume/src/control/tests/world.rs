@@ -34,7 +34,7 @@ pub struct World {
     pub control: Control,
     hosts: Vec<Arc<Mutex<Wire>>>,
     windows: u32,
-    _commands: Sender<Command>,
+    pub commands: Sender<Command>,
 }
 
 /// What goes to a host and comes from it.
@@ -128,7 +128,7 @@ impl World {
             control,
             hosts,
             windows: 0,
-            _commands: orders,
+            commands: orders,
         };
         for host in 0..host_count {
             world.list(host, Vec::new());

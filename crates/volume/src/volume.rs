@@ -365,7 +365,7 @@ impl Volume {
     /// A new worker with endpoints to every connected host; one per thread.
     ///
     /// # Errors
-    /// `TooManyWorkers`, `Closed`, or the system is out of descriptors.
+    /// `TooManyWorkers`, `Closed`, or the system is out of descriptors, which costs no host.
     pub fn worker(&self) -> Result<Worker, VolumeError> {
         let newcomer = self.ask_for_worker()?;
         let answer = newcomer.ready.recv();
@@ -394,7 +394,7 @@ impl Volume {
         answer: std::io::Result<()>,
     ) -> Result<Worker, VolumeError> {
         let os = |what| move |source| VolumeError::Os { what, source };
-        answer.map_err(os("starting a thread that connects"))?;
+        answer.map_err(os("opening data connections of a worker"))?;
         let Newcomer { id, epoch, .. } = newcomer;
         let worker = Worker::new(
             Arc::clone(&self.core),

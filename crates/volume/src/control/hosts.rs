@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
-use cenote_fabric::{Endpoint, FAILURE_TIMEOUT, Hello, Opener, Result, Time};
+use cenote_fabric::{Endpoint, Error, FAILURE_TIMEOUT, Hello, Opener, Result, Time};
 use cenote_pool::control::{Request, Window};
 use cenote_pool::injected_faults::{InjectedFault, is_injected};
 
@@ -443,13 +443,34 @@ impl Hosts {
                     answer(waits, Ok(()));
                 }
             }
-            Err(error) if self.openings.waits(session, worker) => {
+            Err(error) => {
+                let Some(waits) = self.openings.end(session, worker) else {
+                    return;
+                };
+                if let Some(shortage) = shortage(&error) {
+                    // Only this worker suffers from it, and no host.
+                    self.remove_worker(worker);
+                    return answer(waits, Err(shortage));
+                }
                 tracing::warn!(host = %self.name(session.host), %error, "no data connection");
                 self.lose(session.host);
+                answer(waits, Ok(()));
             }
-            Err(_) => {}
         }
     }
+}
+
+/// The system's answer, if this machine has no descriptor or no memory left for a connection.
+fn shortage(error: &Error) -> Option<std::io::Error> {
+    let Error::Os { source, .. } = error else {
+        return None;
+    };
+    let number = source.raw_os_error()?;
+    let is_shortage = matches!(
+        number,
+        libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::EAGAIN
+    );
+    is_shortage.then(|| std::io::Error::from_raw_os_error(number))
 }
 
 impl Index<HostIndex> for Hosts {

@@ -72,20 +72,11 @@ impl Openings {
         }));
     }
 
-    /// Where the endpoint is waited for; `None`: the worker or the session is gone.
-    fn find(&self, session: Session, worker: usize) -> Option<usize> {
-        let waited = |opening: &Opening| opening.session == session && opening.worker == worker;
-        self.0.iter().position(waited)
-    }
-
-    /// Whether a worker waits for its endpoint of a session.
-    pub fn waits(&self, session: Session, worker: usize) -> bool {
-        self.find(session, worker).is_some()
-    }
-
-    /// An endpoint was opened: who waited for it.
+    /// An endpoint was opened, or cannot be: who waited for it; `None`: the worker or the session is
+    /// gone.
     pub fn end(&mut self, session: Session, worker: usize) -> Option<Arc<Newcomer>> {
-        let at = self.find(session, worker)?;
+        let waited = |opening: &Opening| opening.session == session && opening.worker == worker;
+        let at = self.0.iter().position(waited)?;
         Some(self.0.swap_remove(at).waits)
     }
 

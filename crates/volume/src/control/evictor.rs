@@ -4,8 +4,8 @@
 //! A stripe with a slab that is awaited is not copied from. With a disk behind it, it is dropped (`slab_drop`);
 //! one that cannot be is declined. The slabs of an excluded host are moved as well.
 //!
-//! Invariants: at most one slab of a stripe moves at a time; a slab with nowhere to go is declined and
-//! stays in use.
+//! Invariants: at most one slab of a stripe moves at a time; a slab with nowhere to go is declined, stays
+//! in use, and holds up no other slab of its stripe.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -89,9 +89,10 @@ impl Evictor {
             let Some(stripe) = stripe.as_deref().filter(|_| !repairer.has(extent)) else {
                 continue;
             };
-            let Some((split, member)) = self.wanted_of(cx, stripe) else {
+            let wanted = self.wanted_of(cx, stripe);
+            if wanted.is_empty() {
                 continue;
-            };
+            }
             let may_drop = repairer.may_drop(cx, extent);
             // Where the disk has its pages, who wants memory back does not wait for another host. Of a stripe
             // with parities or copies the one slab is moved; the disk is slower.
@@ -99,36 +100,43 @@ impl Evictor {
                 repairer.drop_slabs(cx, extent);
                 continue;
             }
+            let mut stuck = wanted.len();
             if !stripe.has_unreachable() {
                 if repairer.rebuilding() >= RELOCATIONS_MAX {
                     return;
                 }
-                if let Some(target) = self.place_of_copy(cx, extent, split, stripe, now) {
-                    let copy = Relocation::copy(extent, split, stripe.splits(), now);
+                let place =
+                    |&(split, _): &(usize, _)| self.place_of_copy(cx, extent, split, stripe, now);
+                let mut places = wanted.iter().map(place).enumerate();
+                if let Some((at, target)) = places.find_map(|(at, host)| Some((at, host?))) {
+                    let copy = Relocation::copy(extent, wanted[at].0, stripe.splits(), now);
                     repairer.relocate(cx, copy, target);
-                    continue;
-                }
-                if may_drop {
+                    // Those behind it are looked at when it has moved.
+                    stuck = at;
+                } else if may_drop {
                     repairer.drop_slabs(cx, extent);
                     continue;
                 }
             }
-            let window = member.window.name();
-            self.decline(cx, member.session.host, window);
+            for (_, member) in &wanted[..stuck] {
+                let window = member.window.name();
+                self.decline(cx, member.session.host, window);
+            }
         }
     }
 
-    /// The first slab of a stripe that is wanted back, or that its host is not to have any longer.
-    fn wanted_of<'a>(&self, cx: &Context, stripe: &'a Stripe) -> Option<(usize, &'a Member)> {
+    /// The slabs of a stripe that are wanted back, or that their hosts are not to have any longer.
+    fn wanted_of<'a>(&self, cx: &Context, stripe: &'a Stripe) -> Vec<(usize, &'a Member)> {
         let members = stripe.members.iter().enumerate();
         members
             .filter_map(|(split, member)| Some((split, member.as_ref()?)))
-            .find(|(_, member)| {
+            .filter(|(_, member)| {
                 let host = member.session.host;
                 let key = Self::key(host, &member.window.name());
                 member.state == MemberState::Live
                     && (self.wanted.contains_key(&key) || cx.reputations.is_excluded(host))
             })
+            .collect()
     }
 
     /// A host that keeps its memory, in a failure domain that no other slab of the stripe is in.

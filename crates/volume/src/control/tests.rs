@@ -331,13 +331,57 @@ fn a_slab_with_nowhere_to_go_is_declined_once_each_time_that_it_is_wanted() {
         for _ in 0..5 {
             world.pass(Duration::from_millis(300));
         }
-        let sent = world.take_sent();
-        let declined = sent
-            .iter()
-            .filter(|(_, request)| matches!(request, Request::Decline { .. }));
-        assert_eq!(declined.count(), 1);
+        assert_eq!(declined(&world.take_sent()), [holders[0]]);
     }
     assert_eq!(world.stripe(0).expect("mapped").readable(), 0b111);
+}
+
+/// The hosts that were told that a slab has nowhere to go.
+fn declined(sent: &[(HostIndex, Request)]) -> Vec<HostIndex> {
+    let declines = sent.iter();
+    declines
+        .filter(|(_, request)| matches!(request, Request::Decline { .. }))
+        .map(|&(host, _)| host)
+        .collect()
+}
+
+#[test]
+fn each_slab_of_a_stripe_with_nowhere_to_go_is_declined() {
+    let mut world = World::new("rs:2+1", 3);
+    let holders = world.map(0);
+    for split in [0, 2] {
+        let windows = vec![world.window_of(0, split)];
+        world.say(holders[split], &Reply::Evict { windows });
+    }
+    world.pass(Duration::from_millis(300));
+    let mut told = declined(&world.take_sent());
+    told.sort_unstable();
+    let mut wanted = [holders[0], holders[2]];
+    wanted.sort_unstable();
+    assert_eq!(told, wanted);
+}
+
+/// Both hosts of a rack want their memory back, and one of another rack.
+#[test]
+fn a_slab_that_has_a_place_moves_though_the_one_before_it_has_none() {
+    let mut world = World::in_racks("rs:2+1", 6, 2);
+    let holders = world.map(0);
+    let (stuck, leaves) = (holders[0], holders[1]);
+    let neighbor = stuck ^ 1;
+    let windows = vec![world::window(77)];
+    world.say(neighbor, &Reply::Evict { windows });
+    for split in [0, 1] {
+        let windows = vec![world.window_of(0, split)];
+        world.say(holders[split], &Reply::Evict { windows });
+    }
+    world.pass(Duration::from_millis(300));
+    let sent = world.take_sent();
+    assert_eq!(declined(&sent), [stuck]);
+    let asked = sent.iter().find_map(|(host, request)| match request {
+        Request::Map { member, .. } => Some((*member, *host)),
+        _ => None,
+    });
+    assert_eq!(asked, Some((1, leaves ^ 1)), "in its own rack");
 }
 
 #[test]

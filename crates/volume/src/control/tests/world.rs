@@ -71,18 +71,27 @@ pub fn window(id: u32) -> Window {
 }
 
 impl World {
+    /// Each host in a rack of its own.
     pub fn new(scheme: &str, host_count: usize) -> Self {
-        Self::over(None, scheme, host_count)
+        Self::in_racks(scheme, host_count, 1)
+    }
+
+    /// So many hosts to a rack.
+    pub fn in_racks(scheme: &str, host_count: usize, rack: usize) -> Self {
+        let hosts = (0..host_count).map(|index| config(index, index / rack));
+        Self::over(None, scheme, hosts.collect())
     }
 
     /// With a disk behind it, which nobody asks for anything.
     pub fn backed(scheme: &str, host_count: usize) -> Self {
         let backing = Backing::over(Vec::new());
         let (store, _) = Store::new(PAGES, PAGES * PAGE_BYTES as u64, backing).expect("room");
-        Self::over(Some(store), scheme, host_count)
+        let hosts = (0..host_count).map(|index| config(index, index));
+        Self::over(Some(store), scheme, hosts.collect())
     }
 
-    fn over(store: Option<Arc<Store>>, scheme: &str, host_count: usize) -> Self {
+    fn over(store: Option<Arc<Store>>, scheme: &str, configs: Vec<HostConfig>) -> Self {
+        let host_count = configs.len();
         let scheme: Scheme = scheme.parse().expect("a scheme");
         let slab_bytes = PAGES * PAGE_BYTES as u64 / scheme.k() as u64;
         let resilience = Resilience::of(scheme);
@@ -117,7 +126,7 @@ impl World {
             volume: VOLUME,
             slab_bytes,
             placement: Placement::Policy(Policy::LeastLoaded),
-            hosts: (0..host_count).map(config).collect(),
+            hosts: configs,
             links: links.collect(),
             commands,
             orders: orders.clone(),
@@ -261,11 +270,11 @@ impl World {
     }
 }
 
-fn config(index: usize) -> HostConfig {
+fn config(index: usize, rack: usize) -> HostConfig {
     HostConfig {
         name: format!("h{index}"),
         address: "tcp:127.0.0.1:1".parse::<Address>().expect("an address"),
-        domain: format!("rack{index}"),
+        domain: format!("rack{rack}"),
         power: None,
         retired: false,
         lends: true,

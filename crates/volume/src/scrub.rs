@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
+use thread::Stopped;
 pub use thread::run;
 
 /// Pause between passes, so that a small volume is not read all the time.
@@ -85,7 +86,7 @@ impl Scrub {
         self.bell.notify_all();
     }
 
-    /// Looks at pages all the time, at so many bytes per second; 0: no more.
+    /// Looks at pages all the time, at so many bytes per second; 0: no more, which ends the pass.
     pub fn set_rate(&self, rate: u64) {
         self.order(|orders| orders.rate = rate);
     }
@@ -142,14 +143,17 @@ impl Scrub {
         }
     }
 
-    /// Stands back for a while, or until `ends_early`; false when it is to end.
-    fn pause(&self, pause: Duration, ends_early: impl Fn(&Orders) -> bool) -> bool {
+    /// Stands back for a while, or until `ends_early`.
+    fn pause(&self, pause: Duration, ends_early: impl Fn(&Orders) -> bool) -> Result<(), Stopped> {
         let until = Instant::now() + pause;
         let mut orders = self.orders();
         loop {
             let left = until.saturating_duration_since(Instant::now());
-            if orders.ends || left.is_zero() || ends_early(&orders) {
-                return !orders.ends;
+            if orders.ends {
+                return Err(Stopped::Closed);
+            }
+            if left.is_zero() || ends_early(&orders) {
+                return Ok(());
             }
             let waited = self.bell.wait_timeout(orders, left);
             orders = waited.unwrap_or_else(PoisonError::into_inner).0;

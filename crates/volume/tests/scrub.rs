@@ -100,6 +100,36 @@ fn a_rate_has_it_look_by_itself() {
 }
 
 #[test]
+fn a_pass_ends_when_it_is_turned_off_and_begins_again_when_it_is_turned_on() {
+    let cluster = Cluster::start(3, Transport::Shm, 4 << 20, SLAB);
+    let volume = cluster.volume("rs:2+1", SIZE);
+    fill(&volume, 64, 340);
+    // A quarter of the pages, then a second's pause.
+    volume.set_scrub_rate(64 << 10).unwrap();
+    wait_for(&volume, |status| status.scrub.pages_done >= 16);
+    volume.set_scrub_rate(0).unwrap();
+    wait_for(&volume, |status| !status.scrub.is_running);
+    let scrub = volume.status().unwrap().scrub;
+    assert_eq!(scrub.passes, 0, "the rest was not to be looked at");
+    assert!(scrub.pages_done < 64, "{scrub:?}");
+    volume.set_scrub_rate(1 << 30).unwrap();
+    wait_for(&volume, |status| status.scrub.passes == 1);
+}
+
+#[test]
+fn a_pass_goes_on_at_another_rate_at_once() {
+    let cluster = Cluster::start(3, Transport::Shm, 4 << 20, SLAB);
+    let volume = cluster.volume("rs:2+1", SIZE);
+    fill(&volume, 64, 350);
+    // At a byte per second the next batch is hours away.
+    volume.set_scrub_rate(1).unwrap();
+    wait_for(&volume, |status| status.scrub.pages_done >= 16);
+    volume.set_scrub_rate(1 << 30).unwrap();
+    wait_for(&volume, |status| status.scrub.passes == 1);
+    assert_eq!(volume.status().unwrap().scrub.last.unwrap().pages, 64);
+}
+
+#[test]
 fn readers_and_writers_go_on_meanwhile() {
     let cluster = Cluster::start(7, Transport::Tcp, 4 << 20, SLAB);
     let volume = cluster.volume_in_mode("rs:4+3", Mode::Correction, SIZE);

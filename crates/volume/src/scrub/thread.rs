@@ -4,7 +4,7 @@ use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use super::{PASS_PAUSE, ScrubReport};
+use super::{Orders, PASS_PAUSE, ScrubReport};
 use crate::core::Core;
 use crate::worker::Worker;
 use crate::{IoError, PAGE_BYTES};
@@ -13,6 +13,22 @@ use crate::{IoError, PAGE_BYTES};
 const BATCH: u64 = 16;
 /// How long it stands back when others are at work, at most as long as it worked itself.
 const STEP_BACK: Duration = Duration::from_millis(1);
+
+/// Why a pass ends early.
+pub(super) enum Stopped {
+    /// Pages are not to be looked at by themselves any more.
+    Off,
+    /// The volume ends.
+    Closed,
+}
+
+/// How fast a pass may go, since that was said last.
+struct Pace {
+    keeps_rate: bool,
+    rate: u64,
+    since: Instant,
+    pages: u64,
+}
 
 /// The scrubber's thread.
 pub fn run(core: &Core, mut worker: Worker) {
@@ -25,8 +41,8 @@ pub fn run(core: &Core, mut worker: Worker) {
             cenote.pages = tracing::field::Empty,
             cenote.wrong_splits = tracing::field::Empty,
         );
-        let report = pass(core, &mut worker, keeps_rate);
-        if let Some(report) = report {
+        let ended = pass(core, &mut worker, keeps_rate);
+        if let Ok(report) = ended {
             span.record("cenote.pages", report.pages as i64);
             span.record("cenote.wrong_splits", report.wrong_splits as i64);
             let wrong = report.wrong_splits + report.corrupt_pages;
@@ -37,18 +53,28 @@ pub fn run(core: &Core, mut worker: Worker) {
             scrub.passes.fetch_add(1, Ordering::AcqRel);
         }
         scrub.is_running.store(false, Ordering::Release);
-        pause = PASS_PAUSE;
+        pause = match ended {
+            Ok(_) | Err(Stopped::Closed) => PASS_PAUSE,
+            // It begins at once when it is turned on again.
+            Err(Stopped::Off) => Duration::ZERO,
+        };
     }
 }
 
-/// Looks at every page once; `None` when it is to end.
-fn pass(core: &Core, worker: &mut Worker, keeps_rate: bool) -> Option<ScrubReport> {
+/// Looks at every page once.
+fn pass(core: &Core, worker: &mut Worker, keeps_rate: bool) -> Result<ScrubReport, Stopped> {
     let scrub = &core.helpers.scrub;
     let end = core.size_bytes.load(Ordering::Acquire) / PAGE_BYTES as u64;
     let total = core.pages.marks.written.count(0, end);
     scrub.pages_total.store(total, Ordering::Relaxed);
     scrub.pages_done.store(0, Ordering::Relaxed);
     let begun = Instant::now();
+    let mut pace = Pace {
+        keeps_rate,
+        rate: scrub.orders().rate,
+        since: begun,
+        pages: 0,
+    };
     let (mut report, mut next) = (ScrubReport::default(), 0);
     let (wrong_before, healed_before) = worker.scrubbed();
     while let Some(page) = core.pages.marks.written.next(next, end, true) {
@@ -56,47 +82,64 @@ fn pass(core: &Core, worker: &mut Worker, keeps_rate: bool) -> Option<ScrubRepor
         match worker.scrub(page) {
             Ok(()) => {}
             Err(IoError::Corrupt) => report.corrupt_pages += 1,
-            Err(IoError::Closed) => return None,
+            Err(IoError::Closed) => return Err(Stopped::Closed),
             Err(_) => report.unreadable_pages += 1,
         }
         report.pages += 1;
         scrub.pages_done.store(report.pages, Ordering::Relaxed);
-        if report.pages % BATCH == 0 && !yields(core, begun, report.pages, keeps_rate) {
-            return None;
+        if report.pages % BATCH == 0 {
+            pace.pages += BATCH;
+            pace.keep(core)?;
         }
     }
     let (wrong, healed) = worker.scrubbed();
     report.wrong_splits = wrong - wrong_before;
     report.healed_splits = healed - healed_before;
     report.took_ms = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
-    Some(report)
+    Ok(report)
 }
 
-/// Lets others go first, and keeps to the rate unless a pass at once waits for the end of this one;
-/// false when it is to end.
-fn yields(core: &Core, begun: Instant, pages: u64, keeps_rate: bool) -> bool {
-    let scrub = &core.helpers.scrub;
-    let orders = *scrub.orders();
-    let due = match orders.rate {
-        _ if !keeps_rate || orders.at_once => Duration::ZERO,
-        0 => Duration::ZERO,
-        rate => Duration::from_secs_f64((pages * PAGE_BYTES as u64) as f64 / rate as f64),
-    };
-    let ahead = due.saturating_sub(begun.elapsed());
-    let counters = &core.measures.counters;
-    let at_work = || {
-        let (reads, writes) = (&counters.pages_read, &counters.pages_written);
-        reads.load(Ordering::Relaxed) + writes.load(Ordering::Relaxed)
-    };
-    if !ahead.is_zero() {
-        return scrub.pause(ahead, |orders| orders.at_once);
+impl Pace {
+    /// Keeps to the rate, then lets others go first.
+    fn keep(&mut self, core: &Core) -> Result<(), Stopped> {
+        let scrub = &core.helpers.scrub;
+        loop {
+            let ahead = self.ahead(*scrub.orders())?;
+            if ahead.is_zero() {
+                break;
+            }
+            let rate = self.rate;
+            scrub.pause(ahead, |orders| orders.at_once || orders.rate != rate)?;
+        }
+        let counters = &core.measures.counters;
+        let at_work = || {
+            let (reads, writes) = (&counters.pages_read, &counters.pages_written);
+            reads.load(Ordering::Relaxed) + writes.load(Ordering::Relaxed)
+        };
+        let before = at_work();
+        std::thread::yield_now();
+        let pause = match at_work() == before {
+            true => Duration::ZERO,
+            false => STEP_BACK,
+        };
+        scrub.pause(pause, |_| false)
     }
-    let before = at_work();
-    std::thread::yield_now();
-    if at_work() != before {
-        return scrub.pause(STEP_BACK, |_| false);
+
+    /// How far it is ahead of the rate, which a pass at once does not wait for.
+    fn ahead(&mut self, orders: Orders) -> Result<Duration, Stopped> {
+        if orders.rate != self.rate {
+            (self.rate, self.since, self.pages) = (orders.rate, Instant::now(), 0);
+        }
+        if !self.keeps_rate || orders.at_once {
+            return Ok(Duration::ZERO);
+        }
+        if self.rate == 0 {
+            return Err(Stopped::Off);
+        }
+        let bytes = self.pages * PAGE_BYTES as u64;
+        let due = Duration::from_secs_f64(bytes as f64 / self.rate as f64);
+        Ok(due.saturating_sub(self.since.elapsed()))
     }
-    scrub.pause(Duration::ZERO, |_| false)
 }
 
 /// Gives this thread the lowest priority.

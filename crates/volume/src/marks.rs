@@ -15,8 +15,8 @@
 use std::fs::File;
 use std::io::{self, ErrorKind};
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cenote_durable::{allocate, allocate_range};
 use cenote_pool::injected_faults::{InjectedFault, is_injected};
@@ -27,8 +27,8 @@ use crate::limits::IN_FLIGHT_MAX;
 mod bitmap;
 mod list;
 
-pub use bitmap::Bitmap;
 use bitmap::Room;
+pub use bitmap::{Bitmap, PageBits};
 pub use list::Unfinished;
 
 use list::{Images, List, Listed};
@@ -43,6 +43,8 @@ pub struct Marks {
     header: Words,
     /// Pages that are doubtful or torn; mostly none.
     troubled: AtomicU64,
+    /// Held to change how such a page may be read.
+    changes: Mutex<()>,
     /// What stands behind the map, if anything does.
     file: Option<File>,
 }
@@ -339,6 +341,7 @@ impl Marks {
             list: List::new(Words::new(&map, HEADER_WORDS, IN_FLIGHT_MAX), images),
             header: Words::new(&map, 0, HEADER_WORDS),
             troubled: AtomicU64::new(0),
+            changes: Mutex::new(()),
             file,
         }
     }
@@ -403,18 +406,24 @@ impl Marks {
     #[inline]
     pub fn soundness(&self, page: u64) -> Soundness {
         if self.troubled.load(Ordering::Acquire) == 0 || is_injected(InjectedFault::MendByParity) {
-            Soundness::Sound
-        } else if self.torn.contains(page) {
-            Soundness::Torn
-        } else if self.doubtful.contains(page) {
-            Soundness::Doubtful
-        } else {
-            Soundness::Sound
+            return Soundness::Sound;
         }
+        // First: who tears the page sets the other bit before clearing this one.
+        let is_doubtful = self.doubtful.contains(page);
+        match self.torn.contains(page) {
+            true => Soundness::Torn,
+            false if is_doubtful => Soundness::Doubtful,
+            false => Soundness::Sound,
+        }
+    }
+
+    fn change(&self) -> MutexGuard<'_, ()> {
+        self.changes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A write of the page ended unknown.
     pub fn doubt(&self, page: u64) {
+        let _changes = self.change();
         // First: who reads the page must look at the bit.
         self.troubled.fetch_add(1, Ordering::AcqRel);
         if self.torn.contains(page) || !self.doubtful.insert(page) {
@@ -425,9 +434,12 @@ impl Marks {
     /// The page was written whole, to every member, or holds no data any more. Under its claim.
     #[inline]
     pub fn heal(&self, page: u64) {
-        if self.troubled.load(Ordering::Acquire) == 0 {
+        if self.troubled.load(Ordering::Acquire) == 0
+            || !(self.doubtful.contains(page) || self.torn.contains(page))
+        {
             return;
         }
+        let _changes = self.change();
         // A page is counted once, whichever bits it has.
         let (was_doubtful, was_torn) = (self.doubtful.remove(page), self.torn.remove(page));
         if was_doubtful || was_torn {
@@ -438,16 +450,19 @@ impl Marks {
     /// A data split of these pages is lost: what is doubtful among them is torn.
     pub fn tear_doubtful(&self, from: u64, end: u64) {
         for page in self.doubtful_pages(from, end) {
-            // In this order a reader sees it as one or the other.
-            self.torn.insert(page);
-            if !self.doubtful.remove(page) {
-                self.torn.remove(page); // Healed meanwhile.
+            let _changes = self.change();
+            // It may have been torn or healed meanwhile.
+            if self.doubtful.contains(page) {
+                // In this order a reader sees it as one or the other.
+                self.torn.insert(page);
+                self.doubtful.remove(page);
             }
         }
     }
 
     /// What is left of a page is not what was written: it is an error until it is written whole.
     pub fn tear(&self, page: u64) {
+        let _changes = self.change();
         // First: who reads the page must look at the bit.
         self.troubled.fetch_add(1, Ordering::AcqRel);
         let was_torn = !self.torn.insert(page);
@@ -493,33 +508,6 @@ impl Marks {
 struct Left {
     map: Arc<MmapRaw>,
     is_of_this_boot: bool,
-}
-
-/// Bits per page that no file stands behind.
-pub struct PageBits {
-    map: Arc<MmapRaw>,
-    count: usize,
-}
-
-impl PageBits {
-    /// Room for the bitmaps of so many pages, all clear. Takes memory where it is used.
-    ///
-    /// # Errors
-    /// The system has no memory.
-    pub fn anonymous(page_count: u64) -> io::Result<Self> {
-        let count = bitmap::words(page_count);
-        let map = MmapOptions::new().len(count * 8).map_anon()?;
-        Ok(Self {
-            map: Arc::new(map.into()),
-            count,
-        })
-    }
-
-    /// One of the bitmaps.
-    pub fn bitmap(&self, kind: u64) -> Bitmap {
-        let room = Room::new(u64::MAX);
-        Bitmap::new(Words::new(&self.map, 0, self.count), kind, room)
-    }
 }
 
 /// Says in front of a file what it is, and of whom; the first word last, for without it there is nothing.

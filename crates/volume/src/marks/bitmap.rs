@@ -1,8 +1,11 @@
 //! One bit per page, in words that three bitmaps share block by block, so that all grow at the end.
 
+use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+use memmap2::{MmapOptions, MmapRaw};
 
 use super::Words;
 
@@ -148,5 +151,32 @@ impl Bitmap {
             page = next;
         }
         total
+    }
+}
+
+/// Bits per page that no file stands behind.
+pub struct PageBits {
+    map: Arc<MmapRaw>,
+    count: usize,
+}
+
+impl PageBits {
+    /// Room for the bitmaps of so many pages, all clear. Takes memory where it is used.
+    ///
+    /// # Errors
+    /// The system has no memory.
+    pub fn anonymous(page_count: u64) -> io::Result<Self> {
+        let count = words(page_count);
+        let map = MmapOptions::new().len(count * 8).map_anon()?;
+        Ok(Self {
+            map: Arc::new(map.into()),
+            count,
+        })
+    }
+
+    /// One of the bitmaps.
+    pub fn bitmap(&self, kind: u64) -> Bitmap {
+        let room = Room::new(u64::MAX);
+        Bitmap::new(Words::new(&self.map, 0, self.count), kind, room)
     }
 }

@@ -278,6 +278,43 @@ fn a_page_healed_while_doubtful_pages_are_torn_is_sound_and_counted_once() {
     assert_eq!(marks.torn.count(0, 1000) + marks.doubtful.count(0, 1000), 0);
 }
 
+/// The control thread and a worker both learn that a data split is lost.
+#[test]
+fn pages_that_two_tear_at_a_time_are_torn_and_counted_once() {
+    let marks = Marks::anonymous(1000).unwrap();
+    for _ in 0..200 {
+        (0..1000).for_each(|page| marks.doubt(page));
+        std::thread::scope(|scope| {
+            let both = [(); 2].map(|()| scope.spawn(|| marks.tear_doubtful(0, 1000)));
+            both.into_iter().for_each(|tears| tears.join().unwrap());
+        });
+        assert_eq!(marks.torn.count(0, 1000), 1000);
+        assert_eq!(marks.troubled.load(Ordering::Relaxed), 1000);
+        std::thread::scope(|scope| {
+            scope.spawn(|| marks.tear_doubtful(0, 1000));
+            scope.spawn(|| (0..1000).for_each(|page| marks.heal(page)));
+        });
+        assert_eq!(marks.torn.count(0, 1000), 0);
+        assert_eq!(marks.troubled.load(Ordering::Relaxed), 0);
+    }
+}
+
+/// A reader that finds it sound would decode it from parities that do not fit.
+#[test]
+fn a_page_is_never_sound_while_it_is_torn() {
+    let marks = Marks::anonymous(1000).unwrap();
+    for _ in 0..2000 {
+        marks.doubt(7);
+        std::thread::scope(|scope| {
+            scope.spawn(|| marks.tear_doubtful(7, 8));
+            while marks.soundness(7) != Soundness::Torn {
+                assert_ne!(marks.soundness(7), Soundness::Sound);
+            }
+        });
+        marks.heal(7);
+    }
+}
+
 #[test]
 fn marks_without_slabs_keep_what_is_lost() {
     let files = Files::new();

@@ -129,6 +129,18 @@ fn a_pass_goes_on_at_another_rate_at_once() {
     assert_eq!(volume.status().unwrap().scrub.last.unwrap().pages, 64);
 }
 
+/// Repairs yield to requests, and not to scrubs.
+#[test]
+fn what_is_scrubbed_is_not_counted_as_read() {
+    let cluster = Cluster::start(3, Transport::Shm, 4 << 20, SLAB);
+    let volume = cluster.volume("rs:2+1", SIZE);
+    fill(&volume, 64, 360);
+    let read = || volume.status().unwrap().counters.pages_read;
+    let before = read();
+    assert_eq!(pass(&volume).pages, 64);
+    assert_eq!(read(), before);
+}
+
 #[test]
 fn readers_and_writers_go_on_meanwhile() {
     let cluster = Cluster::start(7, Transport::Tcp, 4 << 20, SLAB);

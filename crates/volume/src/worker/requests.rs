@@ -293,10 +293,10 @@ impl Requests {
         }
         let counters = &core.measures.counters;
         match ended.kind {
-            Kind::Read | Kind::Scrub => counters.pages_read.fetch_add(1, Ordering::Relaxed),
+            Kind::Read => counters.pages_read.fetch_add(1, Ordering::Relaxed),
             Kind::Write | Kind::Discard => counters.pages_written.fetch_add(1, Ordering::Relaxed),
-            // Nobody asked for it.
-            Kind::Move | Kind::Redo => 0,
+            // Nobody asked for it: repairs do not yield to it.
+            Kind::Scrub | Kind::Move | Kind::Redo => 0,
         };
         if self.queue_of(ended.request).front() != Some(&ended.request) {
             self.finish_if_over(core, usize::from(ended.request));

@@ -16,6 +16,7 @@
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use cenote_fabric::Time;
 
@@ -39,11 +40,16 @@ pub(super) struct Restriper {
     unit: u64,
     /// When a change is tried again that could not begin.
     begin_at: Time,
+    /// Whether the disk had no room for it.
+    lacks_room: bool,
     /// When the one that is under way goes on.
     retry_at: Time,
     /// Whether the migrator is at a chunk, or about to be.
     is_out: bool,
 }
+
+/// Pause before room is looked for again on a full disk.
+const RETRY: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 enum Stage {
@@ -97,8 +103,14 @@ impl Restriper {
     fn lay_out(&mut self, cx: &mut Context, to: Scheme) -> bool {
         let layout_id = cx.core.layouts.target().other();
         if let Err(error) = cx.core.layouts.prepare() {
-            tracing::error!(%error, "no room to note which pages are restriped");
+            if !std::mem::replace(&mut self.lacks_room, true) {
+                tracing::error!(%error, "no room to note which pages are restriped; they wait for it");
+            }
+            self.begin_at = cx.now().after(RETRY);
             return false;
+        }
+        if std::mem::take(&mut self.lacks_room) {
+            tracing::info!("there is room to note which pages are restriped");
         }
         let shape = Some(shape_of(to));
         if !cx.recorder.note_layout(cx.now(), layout_id, shape) {

@@ -285,8 +285,15 @@ impl Directory {
 
     /// Makes `change` the next epoch and returns it; no epoch passes when `change` says nothing changed.
     pub fn publish(&self, change: impl FnOnce(&mut Snapshot) -> bool) -> u64 {
-        let mut current = self.lock();
-        let mut next = Snapshot::clone(&current);
+        self.publish_next(&mut self.lock(), change)
+    }
+
+    fn publish_next(
+        &self,
+        current: &mut Arc<Snapshot>,
+        change: impl FnOnce(&mut Snapshot) -> bool,
+    ) -> u64 {
+        let mut next = Snapshot::clone(current);
         next.epoch += 1;
         if change(&mut next) {
             let epoch = next.epoch;
@@ -348,21 +355,26 @@ impl Directory {
     }
 
     fn drop_members(&self, loss: Loss, wanted: impl Fn(usize, usize, &Member) -> bool) {
+        let has_hit = |extent: usize, stripe: &Stripe| {
+            let mut members = stripe.members.iter().enumerate();
+            members.any(|(index, member)| {
+                let member = member.as_ref();
+                member.is_some_and(|member| wanted(extent, index, member))
+            })
+        };
         let (mut gone, mut unreachable) = (Vec::new(), false);
-        self.publish(|next| {
+        let mut current = self.lock();
+        // Each verb that a dead host fails comes here: a copy of the directory for each is too much.
+        if !current
+            .stripes()
+            .any(|(extent, stripe)| has_hit(extent, stripe))
+        {
+            return;
+        }
+        self.publish_next(&mut current, |next| {
             let epoch = next.epoch;
             for (extent, stripe) in next.stripes_mut() {
-                let hit = |index: usize, member: &Option<Member>| {
-                    member
-                        .as_ref()
-                        .is_some_and(|member| wanted(extent, index, member))
-                };
-                if !stripe
-                    .members
-                    .iter()
-                    .enumerate()
-                    .any(|(index, member)| hit(index, member))
-                {
+                if !has_hit(extent, stripe) {
                     continue;
                 }
                 let stripe = Arc::make_mut(stripe);
@@ -374,8 +386,8 @@ impl Directory {
                     Loss::Returns => true,
                 };
                 for index in 0..stripe.members.len() {
-                    if hit(index, &stripe.members[index]) {
-                        let member = stripe.members[index].take().expect("a hit is present");
+                    let is_hit = |member: &mut Member| wanted(extent, index, member);
+                    if let Some(member) = stripe.members[index].take_if(is_hit) {
                         if awaits_silent && member.state == MemberState::Live {
                             let (host, birth) = (member.session.host, member.birth);
                             let slab = Unreachable { host, birth };
@@ -395,6 +407,7 @@ impl Directory {
             }
             unreachable || !gone.is_empty()
         });
+        drop(current);
         self.dropped
             .lock()
             .unwrap_or_else(PoisonError::into_inner)

@@ -237,21 +237,11 @@ impl Control {
     fn receive(&mut self, host: HostIndex) {
         for _ in 0..MESSAGES_PER_TURN {
             match self.cx.hosts[host].receive() {
-                Ok(Some(Incoming::Message(bytes))) => match Reply::decode(&bytes) {
-                    Ok(reply) => self.on_reply(host, reply),
-                    Err(malformed) => {
-                        tracing::warn!(host = %self.cx.hosts.name(host), %malformed, "host sent a malformed reply");
-                        self.cx.hosts.lose(host);
-                    }
-                },
+                Ok(Some(Incoming::Message(bytes))) => self.on_message(host, &bytes),
                 Ok(Some(Incoming::Attached(descriptor, window))) => {
-                    let Context {
-                        acquires,
-                        hosts,
-                        recorder,
-                        ..
-                    } = &mut self.cx;
-                    acquires.on_attached(hosts, recorder, host, descriptor, window);
+                    let cx = &mut self.cx;
+                    let (acquires, hosts) = (&mut cx.acquires, &mut cx.hosts);
+                    acquires.on_attached(hosts, &cx.recorder, host, descriptor, window);
                 }
                 Ok(Some(_)) => {}
                 Ok(None) => break,
@@ -260,10 +250,26 @@ impl Control {
                     self.cx.hosts.lose(host);
                 }
             }
-            self.follow_up();
         }
+        self.follow_up();
         self.owner.retake(&mut self.cx, host);
         self.follow_up();
+    }
+
+    fn on_message(&mut self, host: HostIndex, bytes: &[u8]) {
+        match Reply::decode(bytes) {
+            // Slabs that come one after the other take their places together.
+            Ok(reply @ Reply::Mapped { .. }) => self.on_reply(host, reply),
+            Ok(reply) => {
+                self.follow_up();
+                self.on_reply(host, reply);
+                self.follow_up();
+            }
+            Err(malformed) => {
+                tracing::warn!(host = %self.cx.hosts.name(host), %malformed, "host sent a malformed reply");
+                self.cx.hosts.lose(host);
+            }
+        }
     }
 
     fn on_reply(&mut self, host: HostIndex, reply: Reply) {
@@ -517,8 +523,8 @@ impl Control {
                 self.repairer.on_granted(cx, extent, member, slab);
             }
             (Purpose::Repair, _) => self.repairer.on_refused(extent),
-            (Purpose::Return { birth }, Outcome::Granted(slab)) => {
-                self.owner.on_returned(cx, acquire, birth, slab);
+            (Purpose::Return { .. }, Outcome::Granted(slab)) => {
+                self.owner.on_returned(cx, acquire, slab);
             }
             (Purpose::Return { birth }, Outcome::NotHeld) => {
                 self.owner.on_not_held(cx, acquire, birth);

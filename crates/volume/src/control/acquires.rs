@@ -104,6 +104,18 @@ impl Acquires {
         self.ended.pop_front()
     }
 
+    /// All of those whose unreachable slab is back.
+    pub fn take_returned(&mut self) -> Vec<(Acquire, Granted)> {
+        let mut returned = Vec::new();
+        for (acquire, outcome) in std::mem::take(&mut self.ended) {
+            match outcome {
+                Outcome::Granted(granted) if acquire.returns() => returned.push((acquire, granted)),
+                outcome => self.ended.push_back((acquire, outcome)),
+            }
+        }
+        returned
+    }
+
     pub fn is_empty(&self) -> bool {
         self.under_way.is_empty()
     }
@@ -313,6 +325,16 @@ impl Acquires {
     /// Ends those of a session that is gone.
     pub fn lose(&mut self, hosts: &mut Hosts, recorder: &Recorder, session: Session) {
         self.fail(hosts, recorder, |_, acquire| acquire.session == session);
+        // A slab that was attached before has not been taken.
+        let ended = self.ended.iter_mut();
+        for (acquire, outcome) in ended.filter(|(acquire, _)| acquire.session == session) {
+            if let Outcome::Granted(granted) = outcome {
+                if !acquire.returns() {
+                    hosts.give_back(recorder, session, granted.slab());
+                }
+                *outcome = Outcome::Failed;
+            }
+        }
     }
 
     /// Gives up on hosts that answer neither pings nor in the time that any slab takes.

@@ -34,6 +34,7 @@ pub(super) struct Context {
 
 /// A volume that is being taken over.
 pub(super) struct Opening {
+    /// When it began, or a slab last came back.
     pub since: Time,
     /// Told how it ended; the simulator looks by itself.
     pub ended: Option<SyncSender<Result<(), VolumeError>>>,

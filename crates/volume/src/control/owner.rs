@@ -33,7 +33,7 @@ use super::ownership::Ownership;
 use super::reach::Reach;
 use crate::VolumeError;
 use crate::core::{Core, Mapping};
-use crate::directory::{HostIndex, MemberState, Snapshot, Stripe, Unreachable};
+use crate::directory::{HostIndex, Member, MemberState, Snapshot, Stripe, Unreachable};
 use crate::extents::LayoutId;
 use crate::journal::Image;
 
@@ -61,7 +61,7 @@ const ASK_OLD_AGAIN: Duration = Duration::from_secs(60);
 /// How long hosts that do not answer are waited for while at least k slabs are there.
 const ABSENT_MAX: Duration = FAILURE_TIMEOUT.saturating_mul(2);
 
-/// And hosts that do: the earlier owner's lease may have to run out.
+/// And hosts that do, since a slab came back: the earlier owner's lease may have to run out.
 const PRESENT_MAX: Duration = LEASE.saturating_add(Duration::from_secs(5));
 
 impl Owner {
@@ -209,34 +209,34 @@ impl Owner {
         }
     }
 
-    /// An unreachable slab is back: it takes its place again as it was.
-    pub fn on_returned(&self, cx: &mut Context, acquire: &Acquire, birth: u64, granted: Granted) {
-        let (extent, split) = (acquire.extent, acquire.member);
-        let (session, slab) = (granted.session, granted.slab());
-        let mut member = Some(granted.into_member(MemberState::Live));
-        if let Some(member) = &mut member {
-            member.birth = birth;
-        }
-        cx.core.directory.publish_stripe(extent, |stripe| {
-            let is_awaited = stripe.unreachable.get(split).is_some_and(|slab| {
-                slab.is_some_and(|slab| slab.host == session.host && slab.birth == birth)
-            });
-            if is_awaited {
-                stripe.unreachable[split] = None;
-                stripe.members[split] = member.take();
-                stripe.is_out_of_reach &= !stripe.is_there();
-            }
-            is_awaited
+    /// An unreachable slab is back: it takes its place again as it was, and in the same epoch all others
+    /// that are back as well.
+    pub fn on_returned(&self, cx: &mut Context, acquire: &Acquire, granted: Granted) {
+        let mut returned = cx.acquires.take_returned();
+        returned.push((*acquire, granted));
+        let (mut back, mut strange) = (Vec::new(), Vec::new());
+        cx.core.directory.publish(|next| {
+            (back, strange) = returned
+                .into_iter()
+                .partition(|(acquire, granted)| take_back(next, acquire, granted));
+            !back.is_empty()
         });
-        if member.is_none() {
-            tracing::info!(extent, split, host = %cx.hosts.name(session.host), "slab taken back");
-            return;
+        for (acquire, _) in &back {
+            let (extent, split, host) = (acquire.extent, acquire.member, acquire.session.host);
+            tracing::info!(extent, split, host = %cx.hosts.name(host), "slab taken back");
+        }
+        let now = cx.now();
+        if let Some(opening) = cx.opening.as_mut().filter(|_| !back.is_empty()) {
+            opening.since = now;
         }
         let snapshot = cx.core.directory.snapshot();
-        let stripe = snapshot.stripe(extent);
-        let known = stripe.and_then(|stripe| stripe.members.get(split)?.as_ref());
-        if known.is_none_or(|known| known.birth != birth) {
-            cx.give_back(session, slab);
+        for (acquire, granted) in strange {
+            let stripe = snapshot.stripe(acquire.extent);
+            let known = stripe.and_then(|stripe| stripe.members.get(acquire.member)?.as_ref());
+            let known = known.map(|known| Purpose::Return { birth: known.birth });
+            if known != Some(acquire.purpose) {
+                cx.give_back(granted.session, granted.slab());
+            }
         }
     }
 
@@ -353,6 +353,29 @@ impl Owner {
         self.reach.begin_again();
         cx.hosts.await_again(now);
     }
+}
+
+/// Has a slab that is back take its place, if it is awaited there.
+fn take_back(next: &mut Snapshot, acquire: &Acquire, granted: &Granted) -> bool {
+    let (split, host) = (acquire.member, granted.session.host);
+    let Some(stripe) = next.stripe_mut(acquire.extent) else {
+        return false;
+    };
+    let awaited = stripe.unreachable.get(split).copied().flatten();
+    let Some(slab) = awaited.filter(|slab| {
+        let birth = slab.birth;
+        slab.host == host && acquire.purpose == Purpose::Return { birth }
+    }) else {
+        return false;
+    };
+    let stripe = Arc::make_mut(stripe);
+    stripe.unreachable[split] = None;
+    stripe.members[split] = Some(Member {
+        birth: slab.birth,
+        ..granted.clone().into_member(MemberState::Live)
+    });
+    stripe.is_out_of_reach &= !stripe.is_there();
+    true
 }
 
 /// Hosts of slabs that are awaited.

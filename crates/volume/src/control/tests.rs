@@ -1,5 +1,6 @@
 //! The control thread's machines against hosts that say what a test has them say.
 
+mod opening;
 mod world;
 
 use std::collections::BTreeSet;

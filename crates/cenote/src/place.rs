@@ -7,16 +7,24 @@
 //! DIR/hosts/NAME/{pid,started}   which process the host is
 //! DIR/hosts/NAME/{log,socket}    what it says, where it listens (shm)
 //! DIR/hosts/NAME/meminfo         the memory of the machine that it believes to be on (--headroom)
+//! DIR/hosts/NAME/modules/        modules of procedures, for its next process
+//! DIR/servers/NAME/{pid,started} which process serves volume NAME in the background
+//! DIR/servers/NAME/log           what it says
+//! DIR/swap/                      the log of the swap space's server, and where it answers
 //! DIR/caches/NAME/cache.toml     a cache's size and configuration, and what was asked of it
 //! DIR/caches/NAME/lock           held by its one manager
 //! DIR/caches/NAME/journal        what a manager leaves to the next
+//! DIR/caches/NAME/checkpoint     regions as they were, to restore those that are lost
+//! DIR/caches/NAME/machines/      machines that were started here for the cache
 //! DIR/caches/NAME/{pid,started}  which process the manager is
 //! DIR/caches/NAME/{log,socket}   what it says, where it listens
 //! DIR/volumes/NAME.toml          a volume's size and scheme
 //! DIR/volumes/NAME.{lock,sock}   held by its one owner; where the owner answers
 //! DIR/volumes/NAME.journal       what an owner leaves to the next: which slabs are current,
 //! DIR/volumes/NAME.pages         and which pages hold data and were being written
-//! DIR/volumes/NAME.sides         and, once its K changed, which pages are cut how (decision 32)
+//! DIR/volumes/NAME.images        what those that were being written will be (decision 46)
+//! DIR/volumes/NAME.tags          checksums or seals of its pages, if it has them (decision 27)
+//! DIR/volumes/NAME.sides         once its K changed, which pages are cut how (decision 32)
 //! ```
 
 use std::fs::File;

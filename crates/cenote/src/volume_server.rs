@@ -48,8 +48,8 @@ pub struct WhichVolume {
     #[arg(long, value_name = "SCHEME", requires = "size")]
     pub scheme: Option<String>,
     /// Placement policy of a new volume: coding-sets:L (each extent stays in one group of K+R+L
-    /// hosts); or least-loaded, two-choices or random, over all hosts [default: coding-sets:2 if
-    /// there are hosts for two groups, else least-loaded]
+    /// hosts); or least-loaded, two-choices, single or random, over all hosts [default: two-choices
+    /// for plain; else coding-sets:2 if there are hosts for two groups, else least-loaded]
     #[arg(long, value_name = "PLACEMENT", requires = "size")]
     pub placement: Option<Placement>,
     /// Maximum rate of rebuilds and moves in bytes per second, as 200M [default: adaptive, keeps

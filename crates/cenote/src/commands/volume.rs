@@ -53,8 +53,9 @@ enum Action {
         /// be lost)
         #[arg(long, value_name = "SCHEME", default_value = "rs:8+2")]
         scheme: String,
-        /// Placement policy: coding-sets:L, least-loaded, two-choices or random [default:
-        /// coding-sets:2 if there are hosts for two groups, else least-loaded]
+        /// Placement policy: coding-sets:L, least-loaded, two-choices, single or random [default:
+        /// two-choices for plain; else coding-sets:2 if there are hosts for two groups, else
+        /// least-loaded]
         #[arg(long, value_name = "PLACEMENT")]
         placement: Option<Placement>,
         #[command(flatten)]

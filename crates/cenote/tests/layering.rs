@@ -27,7 +27,7 @@ const MAY_USE: &str = "
     proc-sdk:
     proc: proc-sdk fabric wire
     kv: pool fabric codec
-    memcached: kv latency fabric
+    memcached: cli kv latency fabric
     kv-cluster: kv memcached pool fabric codec
     measure:
     plan: measure pool

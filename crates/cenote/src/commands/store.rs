@@ -87,7 +87,9 @@ After that it may be listed last, and be read."
     Copy(CopyTo),
     /// Verify a store, without changing it
     #[command(after_help = "Example:
-  cenote store check /var/lib/objects --json")]
+  cenote store check /var/lib/objects --json
+
+Exit code 3: values are not what was written.")]
     Check(Check),
     /// Benchmark stores against Redis and RocksDB; the same as cenote bench store
     #[command(

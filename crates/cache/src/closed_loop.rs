@@ -7,8 +7,10 @@
 //! Paper: \[redy22\], offline modelling.
 
 use std::collections::VecDeque;
-use std::sync::Barrier;
+use std::io;
+use std::sync::RwLock;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::Builder;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -53,6 +55,18 @@ pub enum RunError {
     /// The system refused to wait.
     #[error("a thread cannot wait for its path")]
     Wait,
+    /// The system has too few threads.
+    #[error(transparent)]
+    Thread(#[from] NoThread),
+}
+
+/// The system has no thread for a loop.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+#[error("start {threads} threads for a measurement: {why}")]
+pub struct NoThread {
+    /// How many were to run.
+    threads: usize,
+    why: io::ErrorKind,
 }
 
 /// What one thread saw.
@@ -99,28 +113,43 @@ pub fn run(
 /// Each has random numbers of its own, and looks whether another failed.
 ///
 /// # Errors
-/// Of the first in their order that failed.
-pub(crate) fn on_threads<P: Send, S: Send, E: Send>(
+/// [`NoThread`], or of the first in their order that failed.
+pub(crate) fn on_threads<P: Send, S: Send, E: Send + From<NoThread>>(
     ends: &mut [P],
     seed: u64,
     run: impl Fn(&mut P, Random, &AtomicBool) -> Result<S, E> + Sync,
 ) -> Result<Vec<S>, E> {
-    let (barrier, failed) = (Barrier::new(ends.len()), AtomicBool::new(false));
+    let builder = |number| Builder::new().name(format!("loop-{number}"));
+    on_threads_of(builder, ends, seed, run)
+}
+
+fn on_threads_of<P: Send, S: Send, E: Send + From<NoThread>>(
+    builder: impl Fn(u64) -> Builder,
+    ends: &mut [P],
+    seed: u64,
+    run: impl Fn(&mut P, Random, &AtomicBool) -> Result<S, E> + Sync,
+) -> Result<Vec<S>, E> {
+    let (gate, failed, count) = (RwLock::new(()), AtomicBool::new(false), ends.len());
     std::thread::scope(|scope| {
-        let (run, barrier, failed) = (&run, &barrier, &failed);
-        let threads: Vec<_> = ends
-            .iter_mut()
-            .zip(1_u64..)
-            .map(|(end, number)| {
-                scope.spawn(move || {
-                    let random = Random::new(seed ^ number << 32);
-                    barrier.wait();
-                    let seen = run(end, random, failed);
-                    failed.fetch_or(seen.is_err(), Ordering::Relaxed);
-                    seen
-                })
+        let (run, gate, failed) = (&run, &gate, &failed);
+        // Opened once all are there, or one cannot be: then the others have nothing to do.
+        let closed = gate.write();
+        let threads = ends.iter_mut().zip(1_u64..).map(|(end, number)| {
+            builder(number).spawn_scoped(scope, move || {
+                let random = Random::new(seed ^ number << 32);
+                drop(gate.read());
+                let seen = run(end, random, failed);
+                failed.fetch_or(seen.is_err(), Ordering::Relaxed);
+                seen
             })
-            .collect();
+        });
+        let threads = threads.collect::<io::Result<Vec<_>>>();
+        failed.store(threads.is_err(), Ordering::Relaxed);
+        drop(closed);
+        let threads = threads.map_err(|error| NoThread {
+            threads: count,
+            why: error.kind(),
+        })?;
         let seen = threads.into_iter().map(|thread| thread.join());
         seen.map(|seen| seen.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
             .collect()
@@ -269,3 +298,23 @@ impl<'a> Loop<'a> {
 
 /// Longest sleep of a thread: a path that died is noticed by polling.
 const REST: Duration = Duration::from_millis(10);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_that_cannot_be_started_ends_the_others() {
+        // No system has memory for the stack of the last.
+        let builder = |number| match number {
+            3 => Builder::new().stack_size(1 << 60),
+            _ => Builder::new(),
+        };
+        let run = |_: &mut (), _, failed: &AtomicBool| {
+            assert!(failed.load(Ordering::Relaxed));
+            Ok::<_, NoThread>(())
+        };
+        let error = on_threads_of(builder, &mut [(); 3], 7, run).unwrap_err();
+        assert_eq!(error.threads, 3);
+    }
+}

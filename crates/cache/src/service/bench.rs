@@ -14,7 +14,7 @@ use serde::Serialize;
 
 use super::{Cache, CallError};
 use crate::client::Ended;
-use crate::closed_loop::on_threads;
+use crate::closed_loop::{NoThread, on_threads};
 use crate::random::Random;
 
 /// One run.
@@ -65,7 +65,7 @@ struct Seen {
 /// Runs `plan` on every handle, each on a thread of its own.
 ///
 /// # Errors
-/// A handle whose cache is gone, or shorter than a record.
+/// A handle whose cache is gone, or shorter than a record; too few threads.
 ///
 /// # Panics
 /// If the plan has records of no byte, or nothing under way.
@@ -92,6 +92,12 @@ pub fn run(caches: &mut [Cache], plan: &Plan) -> Result<Figures, CallError> {
         p99_us: us(all.latency.value_at_quantile(0.99)),
         max_us: us(all.latency.max()),
     })
+}
+
+impl From<NoThread> for CallError {
+    fn from(error: NoThread) -> Self {
+        Self::Refused(error.to_string())
+    }
 }
 
 fn nothing() -> Seen {

@@ -333,7 +333,10 @@ impl Cache {
             }
             // Over shared memory it has ended by now, or has to wait for longer.
             if now.since(idle_since) >= SPIN {
-                self.rest(REST)?;
+                // One that cannot block waits all the same: a later call would be given this end.
+                if self.rest(REST).is_err() {
+                    std::thread::sleep(PAUSE);
+                }
                 self.tend(Time::now());
                 idle_since = Time::now();
             }
@@ -491,6 +494,8 @@ impl Cache {
 
 /// How long a call spins before it blocks.
 const SPIN: Duration = Duration::from_micros(20);
+/// Between two looks of a call that the system does not let block.
+const PAUSE: Duration = Duration::from_millis(1);
 
 enum Work {
     Read(BytesMut),

@@ -13,11 +13,15 @@ use cache::{Cache, poll_for, poll_until, remote};
 use cenote_fabric::calls::Caller;
 use cenote_fabric::{Time, wait};
 use cenote_proc::message::{Message, Sender};
-use cenote_proc::service::{Heard, REQUESTS, SLABS_MAX, SlabPlace, SlabWord, Word};
+use cenote_proc::remote::Remote;
+use cenote_proc::service::{Heard, Opened, REQUESTS, SLABS_MAX, SlabPlace, SlabWord, Word};
 use cenote_proc::{CacheId, ECHO, Status, WALK};
 use cenote_proc_sdk::Away;
 use cenote_proc_sdk::procedures::Walk;
 use support::{DEADLINE, Fabric, Host, Lab, SLAB_BYTES};
+
+/// The token of a request that is sent behind all others.
+const LAST: u64 = 99;
 
 fn host(lab: &Lab, name: &str) -> Host {
     let mut config = lab.config(name, 8);
@@ -285,6 +289,65 @@ fn machines_of_caches_that_were_closed_make_room_for_others() {
         }
         let close = Word::Close { cache: CacheId(77) };
         assert!(matches!(cache.say(0, &close), Heard::Taken { .. }));
+    }
+}
+
+/// Says where the slabs are that there are; of others nothing is said.
+fn map_slabs(cache: &mut Cache) {
+    let Word::Map { mut slabs, .. } = cache.map_word(0, 0, false) else {
+        unreachable!("it maps");
+    };
+    slabs.truncate(cache.slabs.len());
+    map(cache, 0, slabs);
+}
+
+/// What has ended once a request has that was sent last: of one client they run in order.
+fn ended_by_now(remote: &mut Remote, cache: &Cache) -> Vec<(u64, Status)> {
+    remote.submit(cache.id, ECHO, b"x", LAST).unwrap();
+    remote.flush();
+    let mut ended = Vec::new();
+    poll_until(remote, &mut ended, |ended| {
+        ended.iter().any(|end| end.token == LAST)
+    });
+    let ended = ended.into_iter().filter(|end| end.token != LAST);
+    let ended = ended.map(|end| (end.token, end.result.unwrap().0));
+    ended.collect()
+}
+
+/// An owner that says another number of slabs says all of them again.
+#[test]
+fn requests_wait_while_their_cache_becomes_longer_and_end_where_it_is_cut_off() {
+    for fabric in [Fabric::Shm, Fabric::Tcp] {
+        let lab = Lab::new(fabric);
+        let host = host(&lab, "a");
+        let mut cache = Cache::new(&lab, &[&host], &[0], false);
+        cache.promise(0, 2);
+        cache.open(0);
+        map_slabs(&mut cache);
+        let user = lab.client(&host, 2);
+        let mut remote = remote(&user);
+        for token in 1..=2 {
+            let walk = write_hop(&mut cache, token, Away::Fetch).to_bytes();
+            remote.submit(cache.id, WALK, &walk, token).unwrap();
+        }
+        assert_eq!(ended_by_now(&mut remote, &cache), []);
+
+        cache.promise(0, 1);
+        cache.open(0);
+        assert_eq!(ended_by_now(&mut remote, &cache), []);
+        let shorter = Opened {
+            slabs: 2,
+            ..cache.opened(0)
+        };
+        let heard = cache.say(0, &Word::Open(shorter));
+        assert!(matches!(heard, Heard::Taken { .. }), "{heard:?}");
+        let ended = ended_by_now(&mut remote, &cache);
+        assert_eq!(ended, [(2, Status::OutOfBounds)]);
+
+        let slab = cache.lend(0, 1);
+        cache.slabs.push(slab);
+        map_slabs(&mut cache);
+        assert_eq!(ended_by_now(&mut remote, &cache), [(1, Status::Done)]);
     }
 }
 

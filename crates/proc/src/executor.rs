@@ -186,11 +186,16 @@ impl Executor {
         Arc::clone(&self.shelf)
     }
 
-    /// Takes a cache in, or forgets what was known of it.
+    /// Takes a cache in, or forgets what was known of it. Requests wait for the words that follow,
+    /// but for those whose regions are no more.
     pub fn handle_cache(&mut self, cache: CacheId, mut table: Table) {
         table.set_clock(self.clock);
+        let regions = table.len();
         self.caches.insert(cache, table);
         self.successors.remove(&cache);
+        for waiting in self.parked.take_for_maps_from(cache, regions) {
+            self.pursue(waiting);
+        }
     }
 
     /// Ends the use of a cache: requests for it are answered `OutOfBounds` from now on.

@@ -94,13 +94,19 @@ impl Cache {
         table
     }
 
-    /// Whether it is the same cache, and owned by the same client.
+    /// Whether it is the same cache, as long as before, and owned by the same client.
     pub(super) fn is_as_before(&self, before: &Self) -> bool {
-        self.owner == before.owner && self.is_shaped_as(&before.opened)
+        self.owner == before.owner
+            && self.is_shaped_as(&before.opened)
+            && self.is_as_long_as(&before.opened)
     }
 
     fn is_shaped_as(&self, opened: &Opened) -> bool {
         shape(&self.opened) == shape(opened)
+    }
+
+    fn is_as_long_as(&self, opened: &Opened) -> bool {
+        self.opened.slabs == opened.slabs
     }
 
     /// Whether a client may run procedures on it.
@@ -207,7 +213,7 @@ impl Directory {
             }
             // Another owner has the number by right: what the last one said, and its generations,
             // count no more. Requests for the same cache wait for what this one says.
-            if known.owner != client && !same {
+            if known.owner != client && !(same && known.is_as_long_as(&opened)) {
                 inner.close(opened.cache, &mut tell);
             }
         }
@@ -333,15 +339,16 @@ impl Inner {
 
     /// The machines of a cache that there is room for: it counts with those and its slabs.
     fn take_in(&mut self, opened: &Opened) -> Result<Vec<Machine>, WordRefusal> {
-        let is_new = !self.caches.contains_key(&opened.cache);
-        let slabs = self.slabs + u64::from(opened.slabs);
-        if is_new && (self.caches.len() >= CACHES_MAX || slabs > SLABS_MAX_ALL) {
+        let known = self.caches.get(&opened.cache);
+        let is_one_more = known.is_none() && self.caches.len() >= CACHES_MAX;
+        // It may have another number of slabs than before.
+        let before = known.map_or(0, |known| known.opened.slabs);
+        let slabs = self.slabs - u64::from(before) + u64::from(opened.slabs);
+        if is_one_more || slabs > SLABS_MAX_ALL {
             return Err(WordRefusal::Full);
         }
         let machines = self.machines_of(opened)?;
-        if is_new {
-            self.slabs = slabs;
-        }
+        self.slabs = slabs;
         Ok(machines)
     }
 
@@ -395,15 +402,14 @@ impl Inner {
 }
 
 /// What of a cache does not change as long as it is that cache.
-fn shape(opened: &Opened) -> (u64, u32, bool, bool) {
+fn shape(opened: &Opened) -> (u64, bool, bool) {
     let Opened {
         slab_bytes,
-        slabs,
         writable,
         leased,
         ..
     } = *opened;
-    (slab_bytes, slabs, writable, leased)
+    (slab_bytes, writable, leased)
 }
 
 /// The addresses of a cache's machines but the one that is told.

@@ -209,7 +209,7 @@ impl Worker {
                 let known = self.caches.get_mut(&id);
                 match known.filter(|known| cache.is_as_before(&known.cache)) {
                     Some(known) => known.cache = cache,
-                    // A follower's words replace all that its predecessor said.
+                    // All of it is said again: by a follower, or of another number of slabs.
                     None => {
                         self.executor.handle_cache(id, cache.table());
                         let writes_until = Time(0);

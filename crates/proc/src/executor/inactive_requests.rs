@@ -111,6 +111,11 @@ impl Parked {
         self.take_for_words(cache, Some(wanted)..=Some(wanted))
     }
 
+    /// Those that wait for a word about this region or any behind it.
+    pub(super) fn take_for_maps_from(&mut self, cache: CacheId, first: usize) -> Vec<Waiting> {
+        self.take_for_words(cache, Some(first)..=Some(usize::MAX))
+    }
+
     pub(super) fn take_for_lease(&mut self, cache: CacheId) -> Vec<Waiting> {
         self.take_for_words(cache, None..=Some(usize::MAX))
     }

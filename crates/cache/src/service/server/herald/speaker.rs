@@ -267,13 +267,13 @@ impl Speech {
         let cache = CacheId(self.table.settings.cache);
         let mut spoken = Spoken::default();
         if told.regions != regions {
-            if told.regions > 0 {
-                *told = Told::default();
-                say(caller, &Word::Close { cache })?;
-            }
+            let last = std::mem::take(told).regions;
             if regions > 0 {
+                // Of another number, it replaces what was said: requests there wait for the rest.
                 say(caller, &self.open(regions))?;
                 told.regions = regions;
+            } else if last > 0 {
+                say(caller, &Word::Close { cache })?;
             }
             // All of it is news.
             (_, news) = self.news(told);

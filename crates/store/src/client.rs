@@ -147,6 +147,7 @@ pub struct Client {
     verbs: Verbs,
     caller: Box<dyn Caller>,
     session: Box<dyn Session>,
+    address: Address,
     scheme: Box<dyn Scheme>,
     seed: u64,
     shards: Vec<RemoteShard>,
@@ -200,6 +201,12 @@ impl Client {
             wait(&fds, Some(until.since(now)))?;
         }
         connecting.finish(timeout)
+    }
+
+    /// Where the store is, as it was named.
+    #[must_use]
+    pub fn address(&self) -> &Address {
+        &self.address
     }
 
     /// The store's scheme.

@@ -11,9 +11,11 @@
 //! store, and has to go past it, brings it there.
 //!
 //! A store that is gone stops changes, or reads if it is the last: who decides that takes it out of the
-//! row, for all clients. One that comes in is named between the first and the last, which may be one store
-//! that is named twice, gets what it lacks by [`Copies::bring`], and may be the last then. A store that
-//! lacks something is never the first: changes that meet one are refused.
+//! row, for all clients. One that comes in is named between the first and the last, gets what it lacks by
+//! [`Copies::bring`], and stays there: a last store that were another one than before could show what others
+//! lack. Where one store is left, it is the first and the last until the new one has all. What is ordered
+//! there can be read at once, so who reads it brings it to the new one first. A store that lacks something
+//! is never the first: changes that meet one are refused.
 
 mod change;
 mod copy;
@@ -126,16 +128,22 @@ impl Copies {
     /// The newest value that is in all stores, and the object's number.
     ///
     /// # Errors
-    /// [`CopiesError`] of the last store.
+    /// [`CopiesError`] of the last store; where that is the first as well, of any.
     pub fn get(&mut self, key: &[u8]) -> Result<Option<Version>, CopiesError> {
-        let found = self.read(self.stores.len() - 1, key)?;
-        Ok(found.and_then(Copy::into_version))
+        let Some(copy) = self.read(self.stores.len() - 1, key)? else {
+            return Ok(None);
+        };
+        if self.is_first_last() {
+            let row = self.stores.len();
+            self.drive(Change::hand_on_read(key.to_vec(), copy.clone(), row))?;
+        }
+        Ok(copy.into_version())
     }
 
     /// All keys that begin with `prefix` and have a value, in order.
     ///
     /// # Errors
-    /// [`CopiesError`] of the last store.
+    /// As [`Copies::get`].
     pub fn keys(&mut self, prefix: &[u8]) -> Result<Vec<Vec<u8>>, CopiesError> {
         let last = self.stores.len() - 1;
         let mut keys = Vec::new();
@@ -161,6 +169,12 @@ impl Copies {
             }
         }
         Ok(count)
+    }
+
+    /// Whether one store is named on both sides of others.
+    fn is_first_last(&self) -> bool {
+        let (first, last) = (&self.stores[0], &self.stores[self.stores.len() - 1]);
+        self.stores.len() > 2 && first.address() == last.address()
     }
 
     fn change(

@@ -82,7 +82,9 @@ last, so that it gets new changes, and copy the existing objects to it:
 Example:
   cenote store copy tcp:10.0.0.7:7100 tcp:10.0.0.9:7100 --key cluster.key
 
-After that it may be listed last, and be read."
+After that it counts as any other, and stays where it is in the list.
+Where only one store is left, it is listed before and behind the new one,
+and only before it once everything is copied."
     )]
     Copy(CopyTo),
     /// Verify a store, without changing it

@@ -17,6 +17,7 @@ use crate::schemes::by_name;
 /// What is known of a store so far. [`Client::connect`] waits for all of it.
 pub struct Connecting {
     pub(super) session: Box<dyn Session>,
+    address: Address,
     greeting: Option<Greeting>,
     /// The landing, then index and log of each shard.
     wanted: Vec<WindowDescriptor>,
@@ -42,6 +43,7 @@ impl Connecting {
         session.send(&[GREET])?;
         Ok(Self {
             session,
+            address: address.clone(),
             greeting: None,
             wanted: Vec::new(),
             attached: Vec::new(),
@@ -82,7 +84,10 @@ impl Connecting {
     /// `Protocol`: it is not there, or of a scheme that is not known; those of data connections.
     pub fn finish(self, timeout: Duration) -> Result<Client, Error> {
         let Self {
-            session, greeting, ..
+            session,
+            address,
+            greeting,
+            ..
         } = self;
         let greeting = greeting.ok_or(Error::Protocol(NO_GREETING))?;
         let scheme = by_name(&greeting.scheme).ok_or(Error::Protocol("an unknown scheme"))?;
@@ -104,6 +109,7 @@ impl Connecting {
             verbs: Verbs::new(session.endpoint(timeout)?),
             caller: session.caller_opener()(timeout)?,
             session,
+            address,
             scheme,
             seed: greeting.seed,
             shards,

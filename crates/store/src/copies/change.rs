@@ -108,6 +108,11 @@ impl Change {
         (change, step)
     }
 
+    /// Brings a copy that was read at the last store, which is the first as well, to those between.
+    pub(super) fn hand_on_read(key: Vec<u8>, copy: Copy, row: usize) -> (Self, Step) {
+        Self::hand_on(key, copy, row - 1)
+    }
+
     /// Takes the answer to the last [`Step::Ask`].
     #[must_use]
     pub fn handle(&mut self, said: Result<Outcome, ClientError>) -> Step {

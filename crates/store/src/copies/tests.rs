@@ -139,8 +139,9 @@ impl World {
     fn step(&mut self) -> Result<(), String> {
         match self.below(200) {
             0 => self.leave(),
-            1 if self.new.is_none() => self.join(),
-            1 => self.finish_join()?,
+            1 if self.new.is_some() => self.bring()?,
+            1 if self.is_first_last() => self.leave_last(),
+            1 => self.join(),
             // A client dies: what it sent last goes on without it.
             2 => {
                 let client = self.below(CLIENTS);
@@ -265,10 +266,14 @@ impl World {
             return Err(format!("key {key}: read {number} after {floor}"));
         }
         *floor = number;
-        match read {
-            Some(copy) => self.mean(key, number, copy.value),
-            None => Ok(()),
+        let Some(copy) = read else {
+            return Ok(());
+        };
+        if self.is_first_last() {
+            let row = self.row.len();
+            self.drive(Change::hand_on_read(name(key), copy.clone(), row))?;
         }
+        self.mean(key, number, copy.value)
     }
 
     /// Some command gets to its store, or its answer back, or neither.
@@ -346,34 +351,42 @@ impl World {
         self.set_row(row);
     }
 
-    /// It gets what it lacks, and is the last then.
-    fn finish_join(&mut self) -> Result<(), String> {
-        let new = self.new.take().expect("one that came in");
+    /// It gets what it lacks.
+    fn bring(&mut self) -> Result<(), String> {
+        self.new = None;
         for key in 0..KEYS {
             let first = &self.stores[self.row[0]];
             let Some(copy) = first.number(key) else {
                 continue;
             };
-            let (mut change, mut step) = Change::hand_on(name(key), copy, self.row.len());
-            loop {
-                match step {
-                    Step::Ask { store, command } => {
-                        let said = self.stores[self.row[store]].act(command);
-                        step = change.handle(said);
-                    }
-                    Step::Ended(end) => {
-                        end.map_err(|error| format!("bring: {error}"))?;
-                        break;
-                    }
+            self.drive(Change::hand_on(name(key), copy, self.row.len()))?;
+        }
+        Ok(())
+    }
+
+    fn drive(&mut self, (mut change, mut step): (Change, Step)) -> Result<(), String> {
+        loop {
+            match step {
+                Step::Ask { store, command } => {
+                    let said = self.stores[self.row[store]].act(command);
+                    step = change.handle(said);
+                }
+                Step::Ended(end) => {
+                    return end.map(drop).map_err(|error| format!("hand on: {error}"));
                 }
             }
         }
+    }
+
+    fn is_first_last(&self) -> bool {
+        self.row.len() > 2 && self.row[0] == self.last()
+    }
+
+    /// The one that was named twice is the first alone: another is the last by now.
+    fn leave_last(&mut self) {
         let mut row = self.row.clone();
-        row.retain(|store| *store != new);
-        row.dedup();
-        row.push(new);
+        row.pop();
         self.set_row(row);
-        Ok(())
     }
 }
 

@@ -169,3 +169,24 @@ fn stores_that_went_different_ways_and_objects_of_one_store_are_told() {
     let said = row.client(&[0, 1]).put(b"long", &long, Condition::Always);
     assert!(said.unwrap_err().to_string().starts_with("copy 1: a key"));
 }
+
+/// Where one store is left, what is ordered there could be read before the new one has it.
+#[test]
+fn what_is_read_while_a_store_joins_the_last_one_is_in_both() {
+    let row = Row::new(2, Transport::Shm);
+    let mut joining = row.client(&[0, 1, 0]);
+    // Clients that died behind the first.
+    let mut dying = row.client(&[0]);
+    dying.put(b"key", b"value", Condition::Always).unwrap();
+    dying.put(b"listed", b"value", Condition::Always).unwrap();
+    let mut new = row.client(&[1]);
+    assert_eq!(new.get(b"key"), Ok(None));
+    let read = joining.get(b"key").unwrap().expect("it is in one store");
+    assert_eq!(new.get(b"key"), Ok(Some(read)));
+    assert_eq!(joining.keys(b"l").unwrap(), [b"listed"]);
+    assert_eq!(new.keys(b"l").unwrap(), [b"listed"]);
+    // A deletion that is seen is not undone.
+    dying.delete(b"key", Condition::Always).unwrap();
+    assert_eq!(joining.get(b"key"), Ok(None));
+    assert_eq!(new.get(b"key"), Ok(None));
+}

@@ -163,6 +163,8 @@ pub struct Client {
     silence: Silence,
     request: Vec<u8>,
     counts: Counts,
+    /// What `now`s are read from.
+    clock: fn() -> Time,
     /// Versions that were given up, as syncs that ended were told.
     lost: u64,
     trace: Option<Vec<&'static str>>,
@@ -207,6 +209,11 @@ impl Client {
     #[must_use]
     pub fn address(&self) -> &Address {
         &self.address
+    }
+
+    /// Goes by another clock than the machine's, which each `now` is of as well: a simulator's.
+    pub fn set_clock(&mut self, clock: fn() -> Time) {
+        self.clock = clock;
     }
 
     /// The store's scheme.

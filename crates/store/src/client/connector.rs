@@ -4,7 +4,8 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use cenote_fabric::{
-    Address, ClientId, Connector, Error, Hello, Incoming, RemoteWindow, Session, WindowDescriptor,
+    Address, ClientId, Connector, Error, Hello, Incoming, RemoteWindow, Session, Time,
+    WindowDescriptor,
 };
 
 use super::calls::Calls;
@@ -123,6 +124,7 @@ impl Connecting {
             silence: Silence::default(),
             request: Vec::new(),
             counts: Counts::default(),
+            clock: Time::now,
             lost: 0,
             trace: None,
         })

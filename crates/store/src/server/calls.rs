@@ -52,9 +52,13 @@ impl<M: Medium, A: Answering> Calls<M, A> {
                 Err(error) => return Answered::Never(error.0),
             };
             let operation = Operation::of(&request);
-            let timed = Timed {
-                operation,
-                since: turn.began(clock),
+            let since = turn.began(clock);
+            let timed = Timed { operation, since };
+            let now = match operation {
+                // Its value is waited for from here on: a client that is in time after its call is not late
+                // because this thread stood still before it.
+                Operation::Space => clock(),
+                _ => since,
             };
             let waiter = Waiter::Call {
                 thread: index,

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
-use cenote_fabric::ClientId;
+use cenote_fabric::{ClientId, Time};
 
 use super::books::Waiter;
 use crate::injected_faults::{InjectedFault, is_injected};
@@ -25,6 +25,8 @@ pub(super) struct Job {
     pub below: u64,
     /// The sequence that was the next one when it came.
     pub came_before: u64,
+    /// When it came: perhaps later than the turn began that does it.
+    pub since: Time,
     /// How often the persister had looked at values when it came.
     pub looks: u64,
 }
@@ -259,6 +261,7 @@ pub(super) fn job_of(
     waiter: Waiter,
     next_sequence: u64,
     newest: Option<u64>,
+    now: Time,
 ) -> Job {
     let below = match request {
         Request::Locate { .. } => newest.map_or(next_sequence, |newest| newest + 1),
@@ -303,6 +306,7 @@ pub(super) fn job_of(
         key: key.to_vec(),
         below,
         came_before: next_sequence,
+        since: now,
         looks: 0,
     }
 }

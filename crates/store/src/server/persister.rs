@@ -378,7 +378,8 @@ impl<M: Medium> Persister<M> {
                 *checksum,
                 job.client,
                 job.area.as_ref(),
-                now,
+                // Its client counts from its call, and the turn may have begun before that.
+                now.max(job.since),
             ),
             JobKind::Put {
                 is_durable, value, ..

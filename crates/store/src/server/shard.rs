@@ -140,7 +140,7 @@ impl<M: Medium> Shard<M> {
                 condition: Condition::Always,
                 key,
             } => state.delete(self, key, client, waiter, now),
-            Request::Locate { key } => state.locate(self, key, client, waiter),
+            Request::Locate { key } => state.locate(self, key, client, waiter, now),
             Request::Settle { sequence, .. } => state.settle(self, sequence, client, waiter, now),
             Request::Sync { .. } => state.sync(client, waiter),
             Request::List { slot, prefix, .. } => Some(state.list(slot, prefix)),
@@ -149,7 +149,7 @@ impl<M: Medium> Shard<M> {
                 Some(Answer::Done { sequence: 0 })
             }
             Request::Figures { .. } => Some(Answer::Figures(state.figures(&self.medium))),
-            conditional => state.wait_for_persister(conditional, client, area, waiter),
+            conditional => state.wait_for_persister(conditional, client, area, waiter, now),
         };
         if state.has_work() {
             self.work.notify_one();
@@ -236,14 +236,15 @@ impl<M: Medium> State<M> {
         client: ClientId,
         area: Option<&Arc<Area>>,
         waiter: Waiter,
+        now: Time,
     ) -> Option<Answer> {
         let next_sequence = self.pool.next_sequence();
         let newest = match request {
             Request::Locate { key } => self.pool.newest_waiting(key),
             _ => None,
         };
-        let is_taken =
-            (self.jobs).add(job_of(request, client, area, waiter, next_sequence, newest));
+        let job = job_of(request, client, area, waiter, next_sequence, newest, now);
+        let is_taken = self.jobs.add(job);
         (!is_taken).then_some(Answer::Refused(Refusal::Busy))
     }
 
@@ -388,6 +389,7 @@ impl<M: Medium> State<M> {
         key: &[u8],
         client: ClientId,
         waiter: Waiter,
+        now: Time,
     ) -> Option<Answer> {
         let is_quick = shard.medium.is_quick() && !self.pool.is_busy();
         let place = match self.pool.locate(key, u64::MAX) {
@@ -395,7 +397,8 @@ impl<M: Medium> State<M> {
             Ok(Located::Absent) => Ok(None),
             Ok(Located::Waiting(_)) if is_quick => self.settle_newest(shard, key),
             Ok(Located::Waiting(_)) => {
-                return self.wait_for_persister(Request::Locate { key }, client, None, waiter);
+                let request = Request::Locate { key };
+                return self.wait_for_persister(request, client, None, waiter, now);
             }
             Err(error) => Err(error),
         };

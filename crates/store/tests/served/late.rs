@@ -198,6 +198,42 @@ fn a_loss_that_a_sync_told_nobody_is_told_by_the_next_one() {
     }
 }
 
+/// The process stood still between its look at the clock and its write.
+#[test]
+fn a_put_that_was_given_up_is_not_acknowledged_by_a_clock_that_was_read_before() {
+    for transport in TRANSPORTS {
+        let lab = Lab::new();
+        let server = lab.serve(&Options {
+            patience: Duration::from_secs(1),
+            ..options(transport)
+        });
+        let mut user = lab.client(&server);
+        let command = Command::Put {
+            key: b"key".to_vec(),
+            value: vec![7; VALUE_BYTES],
+            condition: Condition::Always,
+            is_durable: false,
+        };
+        let now = Time::now();
+        user.0.submit(command, 1, now);
+        user.0.wait(Duration::ZERO).unwrap();
+        until(&server, "the version waits", |server| {
+            let figures = server.figures()[0];
+            figures.put_bytes > 0 && figures.backlog == 0
+        });
+        let until = Instant::now() + LIMIT;
+        let end = loop {
+            assert!(Instant::now() < until, "the PUT does not end");
+            if let Some(end) = user.0.poll(now) {
+                break end;
+            }
+            user.0.wait(Duration::from_millis(10)).unwrap();
+        };
+        let refused = Err(ClientError::Refused(Refusal::Incomplete));
+        assert_eq!(end, (1, refused), "{transport:?}: it came too late");
+    }
+}
+
 #[test]
 fn each_loss_is_told_by_one_sync() {
     for transport in TRANSPORTS {

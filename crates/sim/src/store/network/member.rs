@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use cenote_fabric::sim::{Memory, Net, NodeId, Notice, SimConnector};
+use cenote_fabric::sim::{self, Memory, Net, NodeId, Notice, SimConnector};
 use cenote_fabric::{ClientId, Time};
 use cenote_measure::random::Random;
 use cenote_store::client::{Client, ClientError, Command, Connecting, Counts, Outcome};
@@ -161,7 +161,10 @@ impl Member {
                     self.state = State::Coming(coming, since);
                 }
                 Ok(true) => match coming.finish(TIMEOUT) {
-                    Ok(client) => self.state = State::Here(Box::new(client)),
+                    Ok(mut client) => {
+                        client.set_clock(sim::now);
+                        self.state = State::Here(Box::new(client));
+                    }
                     Err(_) => self.leave(net, random),
                 },
                 _ => self.leave(net, random),

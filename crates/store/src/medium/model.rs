@@ -116,6 +116,18 @@ impl ModelMedium {
         Self::with(image, self.unit)
     }
 
+    /// What is there after its process was killed now: all that was written is seen, and a crash may still
+    /// take what was not durable.
+    #[must_use]
+    pub fn killed(&self) -> Self {
+        let killed = self.clone();
+        let mut state = killed.lock();
+        state.pending.clear();
+        state.crash_at = None;
+        drop(state);
+        killed
+    }
+
     fn units(&self, range: Range<u64>) -> Range<usize> {
         range.start as usize / self.unit..(range.end as usize).div_ceil(self.unit)
     }

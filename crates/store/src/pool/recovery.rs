@@ -14,7 +14,9 @@ use std::os::unix::fs::FileExt as _;
 
 use super::group::set_flag;
 use super::{Found, Object, Pool, StoreError, read_head, record};
-use crate::format::{FLAG_AT, HEAD_BYTES, Head, HeadError, Header, Kind, Space, Word, checksum};
+use crate::format::{
+    FLAG_AT, HEAD_BYTES, HEADER_BYTES, Head, HeadError, Header, Kind, Space, Word, checksum,
+};
 use crate::injected_faults::{InjectedFault, is_injected};
 use crate::medium::Medium;
 
@@ -120,6 +122,9 @@ impl<M: Medium> Pool<M> {
                 for (at, header) in completed {
                     pool.medium.write_back(*at..at + header.object_bytes())?;
                 }
+                // The record that this life began with, before the next one takes the other's place.
+                pool.medium.write_back(0..HEAD_BYTES)?;
+                pool.medium.fence()?;
             }
             record::write(&*pool.medium, space)?;
             pool.medium.fence()?;
@@ -165,6 +170,7 @@ impl<M: Medium> Pool<M> {
                 // Whoever reads goes by the flag.
                 self.medium.store(object.at + FLAG_AT, 0);
             }
+            self.write_back_walked(&object)?;
             self.note(&object, candidates)?;
             self.next_sequence = self.next_sequence.max(header.sequence + 1);
             let next = self.tail + header.object_bytes();
@@ -172,6 +178,17 @@ impl<M: Medium> Pool<M> {
                 break;
             }
             self.tail = next;
+        }
+        Ok(())
+    }
+
+    /// A process that was killed may have left a header in the processor's caches, where this walk finds it
+    /// and one after a power failure does not: the fence that takes the pool over makes it durable, before
+    /// anything is behind it. What has its flag had its fence.
+    fn write_back_walked(&self, object: &Object) -> Result<(), StoreError> {
+        if self.medium.is_quick() && !self.is_durable(object.at) {
+            let bytes = HEADER_BYTES + u64::from(object.header.key_bytes);
+            self.medium.write_back(object.at..object.at + bytes)?;
         }
         Ok(())
     }

@@ -1,12 +1,18 @@
-//! Files that somebody made up: checksums are right, and what they cover is not.
+//! Files that somebody made up: checksums are right, and what they cover is not. And what a process that was
+//! killed left in caches.
 
+use std::io;
+use std::ops::Range;
 use std::os::fd::AsFd as _;
 use std::os::unix::fs::MetadataExt as _;
+use std::sync::Arc;
+
+use cenote_fabric::Region;
 
 use super::*;
 use crate::format::{ENTRY_COUNT_MAX, FLAG_AT, LEASE, SEQUENCE_END, flag};
 use crate::medium::{FileMedium, ModelMedium};
-use crate::pool::{Condition, PoolConfig};
+use crate::pool::{Cleaned, Condition, PoolConfig, Source};
 
 const CONFIG: PoolConfig = PoolConfig {
     entry_count: 16,
@@ -272,4 +278,116 @@ fn a_version_before_that_is_at_no_place_of_an_object_is_none() {
     let named = pool.object(word).expect("it is whole");
     assert!(pool.older(&named).is_none());
     assert_eq!(pool.key_at(slot, b""), None);
+}
+
+/// It is whole in the processor's caches, and what comes behind it is told to be durable.
+#[test]
+fn a_header_that_a_killed_process_left_is_durable_before_what_comes_behind_it() {
+    let model = ModelMedium::new(POOL_BYTES as usize, 8);
+    let mut pool = Pool::create(model, CONFIG).unwrap();
+    pool.put_durable(b"before", b"value", ALWAYS).unwrap();
+    // Killed between the stores and the write-back.
+    pool.medium().crash_at(Some(0));
+    let sum = Pool::<ModelMedium>::checksum(b"left", b"value");
+    let source = Source::Landing(Box::new(b"value".to_vec()));
+    let left = pool.allocate(b"left", 5, sum, source, ALWAYS);
+    assert!(matches!(left, Err(StoreError::Io(_))), "{left:?}");
+    let (mut pool, found) = Pool::open(pool.medium().killed()).unwrap();
+    assert_eq!((found.versions, found.invalid), (2, 1));
+    pool.put_durable(b"after", b"value", ALWAYS).unwrap();
+    let (mut pool, found) = Pool::open(pool.medium().crashed(|| false)).unwrap();
+    assert_eq!((found.versions, found.objects), (3, 2));
+    for key in [&b"before"[..], b"after"] {
+        assert_eq!(pool.get(key).unwrap().unwrap().value, b"value");
+    }
+}
+
+/// What a test looks at after it was opened in vain.
+struct Shared(Arc<ModelMedium>);
+
+impl Medium for Shared {
+    fn len(&self) -> u64 {
+        self.0.len()
+    }
+
+    fn read(&self, at: u64, out: &mut [u8]) {
+        self.0.read(at, out);
+    }
+
+    fn write(&self, at: u64, bytes: &[u8]) {
+        self.0.write(at, bytes);
+    }
+
+    fn store(&self, at: u64, value: u64) {
+        self.0.store(at, value);
+    }
+
+    fn write_back(&self, range: Range<u64>) -> io::Result<()> {
+        self.0.write_back(range)
+    }
+
+    fn write_back_hint(&self, range: Range<u64>) -> io::Result<()> {
+        self.0.write_back_hint(range)
+    }
+
+    fn fence(&self) -> io::Result<()> {
+        self.0.fence()
+    }
+
+    fn is_quick(&self) -> bool {
+        self.0.is_quick()
+    }
+
+    fn memory(&self) -> Option<&Arc<Region>> {
+        self.0.memory()
+    }
+}
+
+/// A cleaning that ends as its process is killed at a boundary; whether it ended before that.
+fn killed_in_cleaning(boundary: u64) -> (ModelMedium, bool) {
+    let model = ModelMedium::new(POOL_BYTES as usize, 8);
+    let mut pool = Pool::create(model, CONFIG).unwrap();
+    pool.put_durable(b"key", b"older", ALWAYS).unwrap();
+    pool.put_durable(b"other", b"value", ALWAYS).unwrap();
+    while !pool.is_cleaning() {
+        pool.clean(1).unwrap();
+    }
+    pool.put_durable(b"key", b"newer", ALWAYS).unwrap();
+    pool.medium().crash_at(Some(boundary));
+    let end = std::iter::repeat_with(|| pool.clean(1))
+        .find(|cleaned| !matches!(cleaned, Ok(Cleaned::Going)));
+    (pool.medium().killed(), matches!(end, Some(Ok(_))))
+}
+
+/// The next record takes the place of the one before it, the last that was durable.
+#[test]
+fn a_record_that_a_killed_process_left_is_durable_before_the_next_one_is_written() {
+    let mut random = 7_u64;
+    for boundary in 0.. {
+        let (killed, is_over) = killed_in_cleaning(boundary);
+        for until in 0.. {
+            let medium = Arc::new(killed.clone());
+            medium.crash_at(Some(until));
+            let is_open = Pool::open(Shared(Arc::clone(&medium))).is_ok();
+            for _ in 0..20 {
+                let crashed = medium.crashed(|| {
+                    random = random.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+                    random >> 63 == 0
+                });
+                let (mut pool, _) = Pool::open(crashed).unwrap();
+                let newest = pool.get(b"key").unwrap().unwrap();
+                assert_eq!(
+                    newest.value, b"newer",
+                    "killed at {boundary}, cut at {until}"
+                );
+                assert!(pool.get(b"other").unwrap().is_some());
+            }
+            if is_open {
+                break;
+            }
+        }
+        if is_over {
+            break;
+        }
+    }
 }

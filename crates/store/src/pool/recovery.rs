@@ -300,6 +300,7 @@ impl<M: Medium> Pool<M> {
 
     /// Takes entries away that lead to no durable version. How many have values.
     fn drop_deleted(&mut self) -> u64 {
+        let entries = self.entries;
         let mut objects = 0;
         let mut slot = self.index.next_used(0);
         while slot < self.index.slot_count() {
@@ -314,7 +315,11 @@ impl<M: Medium> Pool<M> {
             }
             slot = self.index.next_used(slot + 1);
         }
-        objects
+        match self.entries == entries {
+            true => objects,
+            // Where one was taken away others moved, perhaps from before this walk to behind it.
+            false => self.drop_deleted(),
+        }
     }
 
     /// Has the log end behind the last object that an entry leads to: copies that a crash left without their

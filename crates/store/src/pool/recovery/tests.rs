@@ -391,3 +391,22 @@ fn a_record_that_a_killed_process_left_is_durable_before_the_next_one_is_written
         }
     }
 }
+
+/// Entries that follow one which is taken away move, some of them behind those that were counted.
+#[test]
+fn each_object_is_counted_once_whatever_is_taken_away_beside_it() {
+    for seed in 0..200 {
+        let model = ModelMedium::new(POOL_BYTES as usize, 8);
+        let mut pool = Pool::create(model, PoolConfig { seed, ..CONFIG }).unwrap();
+        for key in 0..14_u8 {
+            // The value of every other one never comes.
+            let value = [b"value", b"other"][usize::from(key % 2)];
+            let sum = Pool::<ModelMedium>::checksum(&[key], b"value");
+            let source = Source::Landing(Box::new(value.to_vec()));
+            let given = pool.allocate(&[key], 5, sum, source, ALWAYS).unwrap();
+            pool.settle(&[given.sequence]).unwrap();
+        }
+        let (_, found) = Pool::open(pool.medium().crashed(|| false)).unwrap();
+        assert_eq!(found.objects, 7, "seed {seed}");
+    }
+}

@@ -118,14 +118,11 @@ impl<M: Medium> Persister<M> {
         let mut state = shard.lock();
         loop {
             let is_stopping = state.is_stopping;
-            if !is_stopping {
-                // What was looked at before the end may be whole by then.
-                self.passed_over = 0;
-            }
             let turned;
             (state, turned) = self.turn(shard, state, fencer, Time::now())?;
             let is_idle = turned.settled + turned.taken == 0;
-            if !is_idle {
+            // What was looked at before the end may be whole by then.
+            if !is_idle || !is_stopping {
                 self.passed_over = 0;
             }
             if !is_idle || turned.is_more {

@@ -156,7 +156,11 @@ pub fn allocate_range(file: &File, range: Range<u64>) -> io::Result<()> {
         return Ok(());
     }
     let len_bytes = range.end - range.start;
-    match fallocate(file, FallocateFlags::empty(), range.start, len_bytes) {
+    // A file system in memory takes none of it back, and ends with a signal that comes meanwhile.
+    let allocated = rustix::io::retry_on_intr(|| {
+        fallocate(file, FallocateFlags::empty(), range.start, len_bytes)
+    });
+    match allocated {
         Ok(()) => Ok(()),
         Err(rustix::io::Errno::OPNOTSUPP) => fill_holes(file, range),
         Err(error) => Err(error.into()),

@@ -4,7 +4,7 @@
 //! up. A client that writes later, or elsewhere in its landing, spoils values of its own alone: they are
 //! verified after they were copied.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -19,9 +19,44 @@ const GRAIN_BYTES: u64 = 64;
 #[derive(Debug)]
 pub(crate) struct Area {
     region: Arc<Region>,
-    /// Free ranges: where they begin, and their bytes. None touches the next.
-    free: Mutex<BTreeMap<u64, u64>>,
+    free: Mutex<Free>,
     free_bytes: AtomicU64,
+}
+
+/// Free ranges, none of which touches the next. A client chooses how many there are: each is found by where it
+/// begins, and by its size.
+#[derive(Debug, Default)]
+struct Free {
+    /// Their bytes, by where they begin.
+    by_offset: BTreeMap<u64, u64>,
+    /// Their bytes, and where they begin.
+    by_bytes: BTreeSet<(u64, u64)>,
+}
+
+impl Free {
+    fn insert(&mut self, offset: u64, bytes: u64) {
+        self.by_offset.insert(offset, bytes);
+        self.by_bytes.insert((bytes, offset));
+    }
+
+    /// The bytes of the range that begins there.
+    fn remove(&mut self, offset: u64) -> Option<u64> {
+        let bytes = self.by_offset.remove(&offset)?;
+        self.by_bytes.remove(&(bytes, offset));
+        Some(bytes)
+    }
+
+    /// Where the smallest one begins that has so many bytes.
+    fn find(&self, bytes: u64) -> Option<u64> {
+        let (_, offset) = self.by_bytes.range((bytes, 0)..).next()?;
+        Some(*offset)
+    }
+
+    /// The range before a place, if it ends there: where it begins.
+    fn before(&self, offset: u64) -> Option<u64> {
+        let (start, bytes) = self.by_offset.range(..offset).next_back()?;
+        (start + bytes == offset).then_some(*start)
+    }
 }
 
 /// A part of one, for one value.
@@ -37,9 +72,11 @@ impl Area {
     /// There is not so much memory.
     pub fn new(len_bytes: u64) -> cenote_fabric::Result<Arc<Self>> {
         let region = Region::create("cenote-store-landing", len_bytes, RegionOptions::default())?;
+        let mut free = Free::default();
+        free.insert(0, len_bytes);
         Ok(Arc::new(Self {
             region: Arc::new(region),
-            free: Mutex::new(BTreeMap::from([(0, len_bytes)])),
+            free: Mutex::new(free),
             free_bytes: AtomicU64::new(len_bytes),
         }))
     }
@@ -57,8 +94,8 @@ impl Area {
     pub fn take(self: &Arc<Self>, value_bytes: u32) -> Option<Slot> {
         let bytes = u64::from(value_bytes.max(1)).next_multiple_of(GRAIN_BYTES);
         let mut free = self.lock();
-        let (&offset, &room) = free.iter().find(|(_, room)| **room >= bytes)?;
-        free.remove(&offset);
+        let offset = free.find(bytes)?;
+        let room = free.remove(offset)?;
         if room > bytes {
             free.insert(offset + bytes, room - bytes);
         }
@@ -73,20 +110,15 @@ impl Area {
     fn give_back(&self, mut offset: u64, mut bytes: u64) {
         let mut free = self.lock();
         self.free_bytes.fetch_add(bytes, Ordering::Relaxed);
-        if let Some(behind) = free.remove(&(offset + bytes)) {
-            bytes += behind;
-        }
-        let before = free.range(..offset).next_back();
-        if let Some((&start, &room)) = before
-            && start + room == offset
-        {
-            free.remove(&start);
-            (offset, bytes) = (start, room + bytes);
+        bytes += free.remove(offset + bytes).unwrap_or(0);
+        if let Some(start) = free.before(offset) {
+            bytes += free.remove(start).unwrap_or(0);
+            offset = start;
         }
         free.insert(offset, bytes);
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<u64, u64>> {
+    fn lock(&self) -> MutexGuard<'_, Free> {
         self.free.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -133,5 +165,23 @@ mod tests {
         assert!(area.is_short());
         drop(whole);
         assert!(!area.is_short());
+    }
+
+    #[test]
+    fn a_slot_is_of_the_smallest_range_that_has_room_for_it() {
+        let area = Area::new(4096).unwrap();
+        let mut slots: Vec<Slot> = [256, 64, 128, 64, 192, 64]
+            .map(|bytes| area.take(bytes).unwrap())
+            .into();
+        let offsets: Vec<_> = slots.iter().map(|slot| slot.offset).collect();
+        // Three holes, of 256, 128 and 192 bytes, and the rest.
+        let mut index = 0;
+        slots.retain(|_| {
+            index += 1;
+            index % 2 == 0
+        });
+        let taken = [100, 129, 64, 129, 65].map(|bytes| area.take(bytes).unwrap());
+        let expected = [offsets[2], offsets[4], offsets[0], offsets[0] + 64, 768];
+        assert_eq!(taken.each_ref().map(|slot| slot.offset), expected);
     }
 }

@@ -38,8 +38,10 @@ enum Order {
 }
 
 const SOCKET: &str = "socket";
+/// Left beside it by a host that could not end itself.
+const SOCKET_LOCK: &str = "socket.lock";
 const LOG: &str = "log";
-/// On which machine it runs: the folder may be seen from others.
+/// On which machine it runs, and since which boot: the folder may be seen from others.
 const MACHINE: &str = "machine";
 /// How long a host may take to announce itself.
 const START_LIMIT: Duration = Duration::from_secs(40);
@@ -72,8 +74,57 @@ fn variable(name: &str) -> Result<String> {
     std::env::var(name).with_context(|| name.to_owned())
 }
 
-fn this_machine() -> String {
-    format!("{:032x}\n", cenote_fabric::machine_id())
+/// A boot of a machine: one line of a file.
+#[derive(Debug)]
+struct Boot {
+    id: String,
+    /// The machine's name for good; `None` where it has none that is surely its own.
+    machine: Option<String>,
+}
+
+impl Boot {
+    fn this() -> Self {
+        let read = |path: &str| {
+            let text = std::fs::read_to_string(path).unwrap_or_default();
+            Some(text.trim().to_owned()).filter(|text| !text.is_empty())
+        };
+        // Copies of one image share the first, containers of one machine perhaps too.
+        let installation = read("/etc/machine-id");
+        let name = read("/proc/sys/kernel/hostname");
+        Self {
+            id: format!("{:032x}", cenote_fabric::machine_id()),
+            machine: installation
+                .zip(name)
+                .map(|(id, name)| format!("{id} {name}")),
+        }
+    }
+
+    fn parse(line: &str) -> Self {
+        let (id, machine) = match line.trim().split_once(' ') {
+            Some((id, machine)) => (id, Some(machine.to_owned())),
+            None => (line.trim(), None),
+        };
+        Self {
+            id: id.to_owned(),
+            machine,
+        }
+    }
+
+    /// Whether nothing that ran in it runs elsewhere: it is this one, or an earlier one of this machine.
+    fn is_of_here(&self) -> bool {
+        let this = Self::this();
+        self.id == this.id || self.machine.is_some() && self.machine == this.machine
+    }
+}
+
+impl std::fmt::Display for Boot {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}", self.id)?;
+        match &self.machine {
+            Some(machine) => write!(f, " {machine}"),
+            None => Ok(()),
+        }
+    }
 }
 
 fn number_of(name: &str) -> Result<u64> {
@@ -112,7 +163,7 @@ fn get(
         .spawn()
         .context("start a host")?;
     let noted = folder
-        .write(MACHINE, &this_machine())
+        .write(MACHINE, &format!("{}\n", Boot::this()))
         .map_err(anyhow::Error::from)
         .and_then(|()| Identity::of(child.id())?.save(&folder));
     if let Err(error) = noted {
@@ -154,12 +205,13 @@ fn release(machines: &Folder, number: &str, name: &str) -> Result<u8> {
     let Some(folder) = machines.sub(number)? else {
         return Ok(DONE);
     };
-    if let Some(machine) = folder.read(MACHINE)?
-        && machine != this_machine()
+    // Of an earlier boot of this machine no process is found below: it went with that.
+    if let Some(noted) = folder.read(MACHINE)?
+        && !Boot::parse(&noted).is_of_here()
     {
         bail!(
             "host {name} runs on machine {}: run cenote cache machine release there",
-            machine.trim()
+            noted.trim()
         );
     }
     let identity = Identity::load(&folder)?;
@@ -177,7 +229,7 @@ fn release(machines: &Folder, number: &str, name: &str) -> Result<u8> {
         }
     }
     release_confined(CGROUPS.as_ref(), name);
-    for file in [SOCKET, "pid", "started", LOG, MACHINE] {
+    for file in [SOCKET, SOCKET_LOCK, "pid", "started", LOG, MACHINE] {
         folder.remove(file)?;
     }
     machines.remove_folder(number)?;

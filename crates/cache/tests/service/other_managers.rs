@@ -141,3 +141,37 @@ fn a_handle_takes_nothing_from_another_cache_at_its_address() {
     other.read(REGION_BYTES, &mut bytes).unwrap();
     assert_eq!(bytes, [7; 10]);
 }
+
+#[test]
+fn what_the_disk_refuses_is_not_said_to_be_done() {
+    let mut world = World::new(1);
+    world.manager.as_mut().and_then(Running::end);
+    let refuses = Arc::new(AtomicBool::new(false));
+    let journal = Refusing {
+        file: JournalFile::new(&world.folder.path().join("journal")),
+        refuses: Arc::clone(&refuses),
+    };
+    world
+        .start_on(Box::new(journal), configuration(0), Claim::Lock)
+        .unwrap();
+    let asked = |question: &Question| ask(vec![world.address()], &world.key, question, DEADLINE);
+    let deadline = Instant::now() + DEADLINE;
+    // A new cache has no table yet.
+    while !matches!(asked(&Question::Status), Ok(Answer::Status(status)) if status.whole) {
+        assert!(Instant::now() < deadline, "it is not whole");
+    }
+    refuses.store(true, Ordering::Relaxed);
+    let host = || "h0".to_owned();
+    let notice = Question::Notice {
+        host: host(),
+        seconds: None,
+    };
+    let withdrawal = Question::Withdraw { host: host() };
+    let resize = Question::Resize { regions: 5 };
+    for question in [notice, withdrawal, resize, Question::Delete] {
+        let answer = asked(&question);
+        let is_refused =
+            matches!(&answer, Err(CallError::Refused(why)) if why.starts_with("not kept yet"));
+        assert!(is_refused, "{question:?}: {answer:?}");
+    }
+}

@@ -49,7 +49,10 @@ impl Server {
                     Life::Founding {
                         regions: wanted, ..
                     } => *wanted = regions,
-                    _ => self.manager.owner.handle_resize(now, regions),
+                    _ => {
+                        self.manager.owner.handle_resize(now, regions);
+                        self.keep_change(now)?;
+                    }
                 }
             }
             Question::Configure(parameters) => {
@@ -66,31 +69,46 @@ impl Server {
                 }
                 let duration = seconds.map(Duration::from_secs);
                 self.manager.owner.handle_life_renewed(now, duration);
-                self.manager.flush(now);
-                self.pass_on(now);
-                if let Record::Refused { error, .. } = &self.record {
-                    return Err(format!(
-                        "not kept yet: the journal cannot be written: {error}"
-                    ));
-                }
+                self.keep_change(now)?;
             }
             Question::Notice { host, seconds } => {
                 let host = self.host(&host)?;
                 let deadline = seconds.map(|seconds| now.after(Duration::from_secs(seconds)));
                 self.manager.owner.handle_notice(now, host, deadline);
+                self.keep_change(now)?;
             }
             Question::Withdraw { host } => {
                 let host = self.host(&host)?;
                 self.manager.owner.handle_notice_withdrawn(now, host);
+                self.keep_change(now)?;
             }
             Question::Checkpoint => self.begin_checkpoint()?,
             Question::Delete => {
                 self.manager
                     .owner
                     .handle_life_renewed(now, Some(Duration::ZERO));
+                self.keep_change(now)?;
             }
         }
         Ok(Answer::Done)
+    }
+
+    /// Brings what was decided to the disk: nobody is told before that it is done.
+    fn keep_change(&mut self, now: Time) -> Result<(), String> {
+        self.manager.flush(now);
+        self.pass_on(now);
+        match &self.record {
+            Record::Kept => Ok(()),
+            Record::Refused { error, .. } => Err(format!(
+                "not kept yet: the journal cannot be written: {error}"
+            )),
+            Record::Unproven => {
+                let why = self.leadership.trouble(now);
+                let why =
+                    why.unwrap_or_else(|| "has to prove again that it is in charge".to_owned());
+                Err(format!("not kept yet: the manager {why}"))
+            }
+        }
     }
 
     fn host(&self, name: &str) -> Result<usize, String> {

@@ -156,7 +156,7 @@ pub fn allocate_range(file: &File, range: Range<u64>) -> io::Result<()> {
         return Ok(());
     }
     let len_bytes = range.end - range.start;
-    // A file system in memory takes none of it back, and ends with a signal that comes meanwhile.
+    // tmpfs ends with an error when a signal comes meanwhile.
     let allocated = rustix::io::retry_on_intr(|| {
         fallocate(file, FallocateFlags::empty(), range.start, len_bytes)
     });

@@ -222,6 +222,7 @@ impl Owner {
         // What an earlier session asked for is not answered any more.
         self.forget_renewing(host);
         self.end_relocations_with(host, now);
+        self.end_fills_by(host);
         self.compare_books(now, host, held);
         self.advance(now);
     }

@@ -10,6 +10,7 @@
 mod departure;
 mod inheritance;
 mod leaving;
+mod left_fills;
 mod pressure;
 mod reclaim;
 mod service;
@@ -33,6 +34,7 @@ use inheritance::Memory;
 pub(crate) use inheritance::{Inherited, open as inherit};
 pub use leaving::End;
 use leaving::Leaving;
+use left_fills::LeftFills;
 use slab_stock::Stocking;
 use watch::Evicting;
 pub(crate) use watch::Watch;
@@ -64,6 +66,7 @@ pub struct Daemon {
     outcomes: Receiver<Outcome>,
     /// Fills that the filler has not ended yet.
     fills: usize,
+    left_fills: LeftFills,
     keeper: SideThread<keeper::Job>,
     stocking: Stocking,
     filler: SideThread<fill::Job>,
@@ -271,6 +274,7 @@ impl Daemon {
             counters: parts.inherited.handover.counters,
             outcomes: parts.outcomes,
             fills: 0,
+            left_fills: LeftFills::default(),
             keeper: parts.keeper,
             stocking: Stocking::default(),
             filler: parts.filler,

@@ -295,3 +295,36 @@ fn many_fills_at_once_are_answered_and_too_many_end_the_connection() {
     }
     assert!(client.incoming().is_err(), "33 outstanding");
 }
+
+#[test]
+fn who_owns_a_volume_again_hears_so_when_no_fill_of_its_last_session_is_under_way() {
+    let lab = Lab::new(Fabric::Shm);
+    let target = lab.host("target", 2);
+    let own = |client: &mut Client, request| {
+        let own = Request::Own {
+            request,
+            volume: 7,
+            epoch: 1,
+        };
+        let answer = client.ask(&own);
+        let is_owned = matches!(answer, Reply::Owned { request: of, .. } if of == request);
+        assert!(is_owned, "{answer:?}");
+    };
+    let mut client = lab.client(&target, 1);
+    own(&mut client, 1);
+    let window = client.map(7, 1);
+    // Its source answers nothing for a while.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let source = Source {
+        split: 0,
+        address: format!("tcp:{}", silent.local_addr().unwrap()),
+        window,
+    };
+    client.send(&Wish::slab((1, 1), 1).request(9, window, vec![source]));
+    // The filler has it in hand.
+    let _connected = silent.accept().unwrap();
+    drop(client);
+    let mut client = lab.client(&target, 1);
+    own(&mut client, 2);
+    assert_eq!(client.status().counters.fills_failed, 1, "it has ended");
+}

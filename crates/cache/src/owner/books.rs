@@ -62,6 +62,7 @@ impl Owner {
             self.lose_copies(region, |copy| copy.host == host);
         }
         self.end_relocations_with(host, now);
+        self.end_fills_by(host);
     }
 
     /// Slabs that a host asked for under a notice that is withdrawn: it asks again if it means them.

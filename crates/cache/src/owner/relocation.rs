@@ -384,8 +384,14 @@ impl Owner {
             if is_source || region.target_host() == Some(host) {
                 self.end_relocation(at, now);
             }
-            if let Task::Switching(switching) = &mut self.regions[at].task {
-                // The session is over, and what it asked for with it.
+        }
+    }
+
+    /// Nothing that an earlier session to a host asked for is under way any more: a host answers who owns it
+    /// again only then. Until that session began it may have been.
+    pub(super) fn end_fills_by(&mut self, host: HostIndex) {
+        for region in &mut self.regions {
+            if let Task::Switching(switching) = &mut region.task {
                 switching.quiet.retain(|&(there, _)| there != host);
             }
         }

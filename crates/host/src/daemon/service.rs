@@ -11,6 +11,7 @@ use cenote_pool::control::{
 use cenote_pool::injected_faults::{InjectedFault, is_injected};
 use cenote_pool::ledger::{Action, SlabIndex, StripeMember};
 
+use super::left_fills::Owning;
 use super::{Daemon, Memory, Outcome, Session};
 use crate::fill::{Fill, Job as FillJob};
 use crate::keeper::Job as KeeperJob;
@@ -66,6 +67,12 @@ impl Daemon {
                 if let Some(session) = self.sessions.get_mut(&peer) {
                     session.fills -= 1;
                     self.send(client, &Reply::Filled { request, result });
+                    return;
+                }
+                for owning in self.left_fills.end(client) {
+                    if self.sessions.contains_key(&owning.peer) {
+                        self.own(now, owning);
+                    }
                 }
             }
         }
@@ -130,6 +137,7 @@ impl Daemon {
             return;
         };
         session.wanted.store(false, Ordering::Relaxed);
+        self.left_fills.leave(session.client, session.fills);
         if self.peers.get(&session.client) == Some(&peer) {
             self.peers.remove(&session.client);
             self.ledger.handle_disconnected(now, session.client);
@@ -265,8 +273,16 @@ impl Daemon {
                 volume,
                 epoch,
             } => {
-                self.ledger.handle_own(now, client, request, volume, epoch);
-                self.say_notice(client);
+                let owning = Owning {
+                    peer,
+                    client,
+                    request,
+                    volume,
+                    epoch,
+                };
+                if !self.left_fills.wait(owning) {
+                    self.own(now, owning);
+                }
             }
             Request::Retake {
                 request,
@@ -319,6 +335,18 @@ impl Daemon {
                 self.leaving.askers.insert(client);
             }
         }
+    }
+
+    fn own(&mut self, now: Duration, owning: Owning) {
+        let Owning {
+            client,
+            request,
+            volume,
+            epoch,
+            ..
+        } = owning;
+        self.ledger.handle_own(now, client, request, volume, epoch);
+        self.say_notice(client);
     }
 
     fn tell_status(&mut self, client: u128) {

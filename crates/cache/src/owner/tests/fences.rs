@@ -382,7 +382,7 @@ fn a_cache_that_nobody_renews_gives_everything_back_and_one_whose_owner_was_away
 }
 
 #[test]
-fn a_fill_that_an_ended_session_left_keeps_nobody_from_the_host() {
+fn a_fill_that_an_ended_session_left_keeps_writes_waiting_and_nobody_from_the_host() {
     let mut world = World::new(2, 1, 2);
     world.join(1);
     world.run();
@@ -401,6 +401,8 @@ fn a_fill_that_an_ended_session_left_keeps_nobody_from_the_host() {
     }
     let reconnects = |action: &Action| matches!(action, Action::Reconnect { .. });
     assert!(!world.seen.iter().any(reconnects));
+    // It may land yet, over what would be written there now.
+    assert_eq!(world.owner.entries()[0].access, Access::Frozen);
     world.start(host);
     world.run();
     world.pass(Duration::from_secs(2));

@@ -125,11 +125,13 @@ impl Owner {
     pub(super) fn compare_books(&mut self, now: Time, host: HostIndex, held: &[HeldSlab]) {
         let held = self.sound(held);
         let incomplete = self.learn_windows(host, &held);
-        let is_held = |copy: &Copy| {
-            let is_held = |window: &Window| held.iter().any(|slab| slab.window == *window);
-            copy.windows.iter().all(is_held)
-        };
-        let is_gone = |copy: &Copy| copy.host == host && !is_held(copy);
+        // By number, of which each is there once.
+        let by_id: BTreeMap<u32, Window> = held
+            .iter()
+            .map(|slab| (slab.window.id, slab.window))
+            .collect();
+        let is_held = |window: &Window| by_id.get(&window.id) == Some(window);
+        let is_gone = |copy: &Copy| copy.host == host && !copy.windows.iter().all(is_held);
         for region in 0..self.regions.len() {
             self.regions[region].retiring.retain(|c| !is_gone(c));
             let is_incomplete = incomplete.contains(&region);
@@ -141,21 +143,30 @@ impl Owner {
         }
         // They are among what nobody uses, below, if the host has them.
         self.idle.retain(|copy| copy.host != host);
-        for slab in held {
-            let window = slab.window;
-            let unmap = Action::Unmap { host, window };
-            // It may wait for a record already, since another list.
-            if !self.uses(host, window) && !self.actions.contains(&unmap) {
-                self.actions.push_back(unmap);
+        let mut unused = by_id;
+        for window in self.regions.iter().flat_map(|region| region.windows(host)) {
+            if unused.get(&window.id) == Some(&window) {
+                unused.remove(&window.id);
             }
         }
+        // It may wait for a record already, since another list.
+        for action in &self.actions {
+            if let Action::Unmap { host: of, window } = action
+                && *of == host
+                && unused.get(&window.id) == Some(window)
+            {
+                unused.remove(&window.id);
+            }
+        }
+        let unmap = |window| Action::Unmap { host, window };
+        self.actions.extend(unused.into_values().map(unmap));
     }
 
     /// Whether a region has this window of a host.
     #[must_use]
     pub fn uses(&self, host: HostIndex, window: Window) -> bool {
-        let mut regions = self.regions.iter();
-        regions.any(|region| region.has_window(host, window))
+        let mut used = self.regions.iter().flat_map(|region| region.windows(host));
+        used.any(|one| one == window)
     }
 
     /// Of what a host says that it holds, what can be so: each place and each window once.

@@ -58,11 +58,11 @@ impl Owner {
 
     /// Begins what regions lack, as far as hosts take more.
     fn begin_wanted(&mut self, now: Time) {
-        let wanted = self.wanted(now);
-        if wanted.is_empty() {
-            return;
-        }
         let mut asked = self.placings();
+        let left = asked
+            .iter()
+            .map(|&asked| self.asked_max().saturating_sub(asked));
+        let wanted = self.wanted(now, left.sum());
         // All regions without memory would be asked for at the same host.
         let mut waits_for_host = false;
         for (region, want) in wanted {
@@ -97,9 +97,10 @@ impl Owner {
         copy.state == CopyState::WantedBack || self.hosts[copy.host].is_leaving()
     }
 
-    /// Regions at rest that lack something, most urgent first.
-    fn wanted(&self, now: Time) -> Vec<(usize, Want)> {
-        let mut wanted = Vec::new();
+    /// Regions at rest that lack something, most urgent first. Of those without memory no more than hosts take
+    /// now: any of them would do, and there may be very many.
+    fn wanted(&self, now: Time, absent_max: usize) -> Vec<(usize, Want)> {
+        let (mut wanted, mut absent) = (Vec::new(), 0);
         let renewing: BTreeSet<usize> = self.renewing.values().map(|it| it.region).collect();
         for (index, region) in self.regions.iter().enumerate() {
             let is_at_rest = matches!(region.task, Task::None) && !region.is_cut();
@@ -117,7 +118,10 @@ impl Owner {
                 wanted.push((1, deadline, others, index, Want::Place(purpose)));
             } else if region.copies.len() < self.settings.copies {
                 let rank = if region.copies.is_empty() { 0 } else { 2 };
-                wanted.push((rank, Time(0), 0, index, Want::Place(Purpose::Add)));
+                absent += usize::from(rank == 0);
+                if rank > 0 || absent <= absent_max {
+                    wanted.push((rank, Time(0), 0, index, Want::Place(Purpose::Add)));
+                }
             }
             if region.contents == Contents::Doubtful {
                 wanted.push((3, Time(0), 0, index, Want::Settle));

@@ -413,32 +413,31 @@ impl Region {
         copies.chain(self.new_copy()).any(is_meant)
     }
 
-    /// Whether the window of a host is one of its own, of whatever use.
-    pub fn has_window(&self, host: HostIndex, window: Window) -> bool {
-        let is_placed = match &self.task {
-            Task::Placing(placing) => {
-                placing.host == host && placing.windows.contains(&Some(window))
-            }
-            _ => false,
-        };
-        is_placed || self.holds(|copy| copy.host == host && copy.windows.contains(&window))
+    /// Its windows on a host, of whatever use.
+    pub fn windows(&self, host: HostIndex) -> impl Iterator<Item = Window> {
+        self.windows_of(host, |_| true)
     }
 
     /// Numbers of its windows on a host, as far as they are known.
     pub fn window_ids(&self, host: HostIndex) -> impl Iterator<Item = u32> {
+        let windows = self.windows_of(host, |copy| !copy.is_unlearned());
+        windows.map(|window| window.id)
+    }
+
+    fn windows_of(
+        &self,
+        host: HostIndex,
+        is_meant: impl Fn(&Copy) -> bool,
+    ) -> impl Iterator<Item = Window> {
         let placed = match &self.task {
             Task::Placing(placing) if placing.host == host => &placing.windows[..],
             _ => &[],
         };
         let copies = self.copies.iter().chain(&self.retiring);
         let copies = copies.chain(self.new_copy());
-        let known = copies.filter(move |copy| copy.host == host && !copy.is_unlearned());
-        let windows = known.flat_map(|copy| &copy.windows);
-        placed
-            .iter()
-            .flatten()
-            .chain(windows)
-            .map(|window| window.id)
+        let meant = copies.filter(move |copy| copy.host == host && is_meant(copy));
+        let windows = meant.flat_map(|copy| &copy.windows);
+        placed.iter().flatten().chain(windows).copied()
     }
 
     /// A fill was answered: which one, if its copy is still wanted.

@@ -10,7 +10,7 @@ use cenote_cache::service::journal::{Journal, JournalFile, Log};
 use cenote_cache::service::question::{Answer, Question, Status};
 use cenote_cache::service::{Agreement, Cache, CallError, Claim, Claimed, End, PROOF_LEASE, ask};
 
-use super::{DEADLINE, Running, World, configuration};
+use super::{DEADLINE, Running, StartError, World, configuration};
 
 /// What keeps managers apart, as a test says.
 #[derive(Clone)]
@@ -73,6 +73,49 @@ impl Agreement for Followed {
     fn is_last(&mut self, _: u64) -> Result<bool, String> {
         Ok(true)
     }
+}
+
+/// One that says which managers began, and lets none of them.
+#[derive(Clone, Default)]
+struct Never(Arc<Mutex<Vec<u64>>>);
+
+impl Agreement for Never {
+    fn claim(&mut self, last: u64) -> Result<Claimed, String> {
+        Ok(Claimed {
+            epoch: last + 1,
+            may_have_rival: false,
+        })
+    }
+
+    fn is_last(&mut self, _: u64) -> Result<bool, String> {
+        Ok(true)
+    }
+
+    fn begin(&mut self, epoch: u64) -> Result<bool, String> {
+        self.0.lock().unwrap().push(epoch);
+        Ok(false)
+    }
+}
+
+#[test]
+fn a_manager_has_begun_once_its_journal_has_the_epoch_and_another_did_not_come_before_it() {
+    let mut world = World::new(1);
+    let never = Never::default();
+    let start = |world: &mut World| {
+        let claim = Claim::Agreed(Box::new(never.clone()));
+        world.start_with(configuration(0), claim).unwrap_err()
+    };
+    // Its address is taken.
+    let refused = start(&mut world);
+    assert!(matches!(refused, StartError::Fabric(_)), "{refused}");
+    assert!(never.0.lock().unwrap().is_empty());
+    world.manager.as_mut().and_then(Running::end);
+    let refused = start(&mut world);
+    assert!(refused.to_string().contains("another manager"), "{refused}");
+    assert_eq!(*never.0.lock().unwrap(), [2]);
+    let journal = world.folder.path().join("journal");
+    let left = Journal::load(&mut JournalFile::new(&journal)).unwrap();
+    assert_eq!(left.unwrap().epoch, 2);
 }
 
 #[test]

@@ -41,6 +41,15 @@ pub trait Agreement: Send {
     /// # Errors
     /// Nobody answers.
     fn is_last(&mut self, epoch: u64) -> Result<bool, String>;
+
+    /// The journal has the epoch that was claimed last, and its manager begins if this says so: no earlier
+    /// journal is good for another any more. Until then one may follow that has the journal before.
+    ///
+    /// # Errors
+    /// Nobody answers: it does not begin.
+    fn begin(&mut self, epoch: u64) -> Result<bool, String> {
+        self.is_last(epoch)
+    }
 }
 
 /// An epoch that was agreed on.
@@ -108,8 +117,8 @@ pub(super) struct Leadership {
 /// A thread that asks.
 struct Asked {
     shared: Arc<Shared>,
-    /// The thread ends with it.
-    _end: Sender<()>,
+    /// Where to answer whether the manager begins. The thread ends with it.
+    begin: Sender<Sender<Result<bool, String>>>,
 }
 
 #[derive(Default)]
@@ -157,7 +166,7 @@ impl Leadership {
         };
         // Nothing is proven before the claim.
         let proof = Proof::new(Time(0));
-        let (end, ended) = channel();
+        let (begin, begins) = channel();
         let (tell, claimed) = channel();
         let shared = Arc::new(Shared::default());
         let asker = Asker {
@@ -167,7 +176,7 @@ impl Leadership {
             waker,
         };
         let builder = std::thread::Builder::new().name("cenote-leadership".to_owned());
-        let ask = move || asker.run(last, &tell, &ended);
+        let ask = move || asker.run(last, &tell, &begins);
         builder.spawn(ask).map_err(BeginError::System)?;
         let Claimed {
             epoch,
@@ -177,7 +186,7 @@ impl Leadership {
             tracing::info!("waits until the manager before it, elsewhere, cannot act");
             wait(PROOF_LEASE + PROOF_LEASE_MARGIN, stop, |_| false)?;
         }
-        let asked = Some(Asked { shared, _end: end });
+        let asked = Some(Asked { shared, begin });
         let mut begun = Self {
             proof,
             asked,
@@ -190,11 +199,25 @@ impl Leadership {
         let now = Time::now();
         match begun.look(now) {
             Stand::AsBefore => Ok((epoch, begun)),
-            Stand::Superseded => Err(BeginError::Refused("another manager has begun".into())),
+            Stand::Superseded => Err(BeginError::another()),
             Stand::Unproven | Stand::Proven => {
                 let why = begun.trouble(now).unwrap_or_default();
                 Err(BeginError::Refused(why))
             }
+        }
+    }
+
+    /// The journal has the epoch: the manager may begin once this has returned.
+    pub fn confirm(&self, stop: &AtomicBool) -> Result<(), BeginError> {
+        let Some(asked) = &self.asked else {
+            return Ok(());
+        };
+        let (tell, confirmed) = channel();
+        // If the thread has ended, nobody tells.
+        let _asked = asked.begin.send(tell);
+        match told(&confirmed, stop)? {
+            true => Ok(()),
+            false => Err(BeginError::another()),
         }
     }
 
@@ -258,13 +281,16 @@ pub(super) enum BeginError {
     System(std::io::Error),
 }
 
-/// What came of the claim, unless the manager is to stop before.
-fn told(
-    claimed: &Receiver<Result<Claimed, String>>,
-    stop: &AtomicBool,
-) -> Result<Claimed, BeginError> {
+impl BeginError {
+    fn another() -> Self {
+        Self::Refused("another manager has begun".to_owned())
+    }
+}
+
+/// What came of a claim, unless the manager is to stop before.
+fn told<T>(answer: &Receiver<Result<T, String>>, stop: &AtomicBool) -> Result<T, BeginError> {
     loop {
-        match claimed.recv_timeout(LOOK_EVERY) {
+        match answer.recv_timeout(LOOK_EVERY) {
             Ok(said) => return said.map_err(BeginError::Refused),
             Err(RecvTimeoutError::Timeout) if stop.load(Ordering::Relaxed) => {
                 return Err(BeginError::Stopped);
@@ -307,7 +333,12 @@ struct Asker {
 
 impl Asker {
     /// Claims an epoch after `last`, and asks about it until nobody wants to know any more.
-    fn run(mut self, last: u64, tell: &Sender<Result<Claimed, String>>, ended: &Receiver<()>) {
+    fn run(
+        mut self,
+        last: u64,
+        tell: &Sender<Result<Claimed, String>>,
+        begins: &Receiver<Sender<Result<bool, String>>>,
+    ) {
         let asked_at = Time::now();
         let claimed = self.agreement.claim(last);
         let epoch = claimed.as_ref().ok().map(|claimed| claimed.epoch);
@@ -317,12 +348,21 @@ impl Asker {
         if tell.send(claimed).is_ok()
             && let Some(epoch) = epoch
         {
-            self.ask_again_and_again(epoch, ended);
+            self.ask_again_and_again(epoch, begins);
         }
     }
 
-    fn ask_again_and_again(&mut self, epoch: u64, ended: &Receiver<()>) {
-        while ended.recv_timeout(ASK_EVERY) == Err(RecvTimeoutError::Timeout) {
+    fn ask_again_and_again(&mut self, epoch: u64, begins: &Receiver<Sender<Result<bool, String>>>) {
+        loop {
+            match begins.recv_timeout(ASK_EVERY) {
+                Ok(tell) => {
+                    // Where nobody waits any more, it does not begin.
+                    let _told = tell.send(self.agreement.begin(epoch));
+                    continue;
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
             let asked_at = Time::now();
             let held = self.proof.holds(asked_at);
             let error = match self.agreement.is_last(epoch) {

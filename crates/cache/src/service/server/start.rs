@@ -93,11 +93,12 @@ impl Server {
             |error| StartError::from(cenote_fabric::Error::os("start a thread".to_owned(), error));
         let claim = std::mem::replace(&mut config.claim, Claim::Lock);
         let begun = Leadership::begin(claim, image.epoch, waker.clone(), stop);
-        let (claimed, leadership) = begun.map_err(|error| match error {
+        let not_begun = |error| match error {
             BeginError::Refused(why) => StartError::Claim(why),
             BeginError::Stopped => StartError::Stopped,
             BeginError::System(error) => no_thread(error),
-        })?;
+        };
+        let (claimed, leadership) = begun.map_err(not_begun)?;
         // Once more: until now the manager before may have written, elsewhere.
         let (mut image, hosts) = config.left(identity)?;
         if !is_injected(InjectedFault::EpochKept) {
@@ -116,6 +117,7 @@ impl Server {
         let listener = Listener::bind(&config.addresses, &config.key)?;
         let left = image.clone();
         let journal = Journal::begin(config.journal, image).map_err(JournalError::from)?;
+        leadership.confirm(stop).map_err(not_begun)?;
 
         let now = Time::now();
         let caller = Caller {

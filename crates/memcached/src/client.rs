@@ -357,8 +357,9 @@ impl Client {
         let does_not_go_on =
             !self.input.is_empty() && !self.is_readable && !self.session.is_held_up();
         let keeps_request = keeps(Part::Small) || keeps(Part::Large) || is_privileged;
+        // Who does not read its replies is not read from, and its request does not go on either.
         let is_its_turn = does_not_read && keeps(Part::Answers)
-            || does_not_go_on && !self.is_waiting && keeps_request;
+            || (does_not_go_on || does_not_read) && !self.is_waiting && keeps_request;
         let is_slow = mem::take(&mut self.moved) < LEAST_BYTES;
         self.slow_seconds = match is_slow && is_its_turn {
             true => self.slow_seconds + 1,

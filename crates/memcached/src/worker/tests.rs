@@ -15,6 +15,7 @@ use crate::settings::Settings;
 use crate::shared::WorkerFace;
 use crate::times::Times;
 use crate::traffic::Traffic;
+use crate::turns::Waiter;
 
 /// The only worker of a server without sockets.
 fn worker() -> Worker<Alone> {
@@ -61,6 +62,31 @@ fn a_client_at_the_place_of_one_that_left_while_queued_waits_for_room_once() {
     worker.core.clients.change(Part::Answers, all, 0);
     worker.give_room();
     assert_eq!(worker.queue, [0]);
+}
+
+#[test]
+fn who_does_not_read_its_replies_in_the_middle_of_a_store_keeps_no_memory_from_others() {
+    let mut worker = worker();
+    let half = format!("set x 0 0 1000000\r\n{}", "v".repeat(100_000));
+    let _peer = connect(&mut worker, half.as_bytes());
+    worker.take_turns(TURNS_MAX);
+    // What it has asked for before comes now.
+    let client = worker.places.client(0).unwrap();
+    let replies = client.session.replies.tail();
+    replies.resize(8 << 20, b'v');
+    client.write(&worker.core);
+    client.count_answers(&mut worker.core);
+    assert!(client.session.is_held_up() && client.held.of(Part::Large) > 0);
+    let other = Waiter {
+        source: Source::User(7),
+        place: 1,
+        wanted: usize::MAX / 4,
+    };
+    worker.core.clients.wait(Part::Large, other);
+    for _ in 0..2 * PATIENCE_SECONDS {
+        worker.drop_slow();
+    }
+    assert!(worker.places.client(0).is_none(), "it keeps its memory");
 }
 
 /// Has so many bytes stored as `a`.

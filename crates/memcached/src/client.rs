@@ -65,6 +65,8 @@ pub(super) struct Client {
     pub(super) held: Held,
     /// Bytes that its peer has given and taken since they were last looked at.
     moved: usize,
+    /// Second in which it last gave or took some.
+    last_moved: u64,
     /// Seconds in a row in which that was too little.
     slow_seconds: u32,
 }
@@ -149,6 +151,7 @@ impl Client {
             source,
             held: Held::default(),
             moved: 0,
+            last_moved: core.now,
             slow_seconds: 0,
         }
     }
@@ -189,9 +192,9 @@ impl Client {
         self.session.is_done() && !self.has_more() && !self.transport.has_backlog()
     }
 
-    /// Whether it has been silent since `second`.
+    /// Whether it has been silent since `second`, and not because it had to wait.
     pub(super) fn is_idle_since(&self, second: u64) -> bool {
-        let is_silent = self.facts.last_request.load(Ordering::Relaxed) < second;
+        let is_silent = self.last_moved < second && !self.is_waiting && !self.is_queued;
         is_silent && self.session.is_done() && self.session.watcher.is_none()
     }
 
@@ -376,6 +379,7 @@ impl Client {
             Ok(length) => {
                 core.traffic().bytes_read.add(length as u64);
                 self.moved += length;
+                self.last_moved = core.now;
                 let is_all = length < room && self.transport.is_plain() && !self.is_half_closed;
                 self.is_readable = !is_all;
                 return true;
@@ -522,6 +526,7 @@ impl Client {
         let direct = direct.transport.is_plain().then_some(&mut direct);
         serve(&mut self.session, core, direct);
         if written > 0 {
+            self.last_moved = core.now;
             core.traffic().bytes_written.add(written);
         }
     }
@@ -542,6 +547,7 @@ impl Client {
                 Ok(length) => {
                     core.traffic().bytes_written.add(length as u64);
                     self.moved += length;
+                    self.last_moved = core.now;
                     self.session.replies.note_sent(length);
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => self.is_writable = false,

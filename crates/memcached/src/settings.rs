@@ -27,7 +27,7 @@ pub struct Settings {
     pub backlog: i32,
     /// Requests of one connection that are served before others have their turn; at least one.
     pub requests_per_turn: u32,
-    /// A connection that has said nothing for so long is closed.
+    /// A connection over which nothing came or went for so long is closed.
     pub idle_timeout: Option<Duration>,
     /// Which protocols clients on stream sockets may speak.
     pub binding: Binding,

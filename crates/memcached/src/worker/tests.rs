@@ -24,6 +24,10 @@ fn worker() -> Worker<Alone> {
 
 /// The only worker of a server with these sockets for datagrams.
 fn worker_with(sockets: Vec<UdpSocket>) -> Worker<Alone> {
+    worker_of(Settings::default(), sockets)
+}
+
+fn worker_of(settings: Settings, sockets: Vec<UdpSocket>) -> Worker<Alone> {
     let poll = Poll::new().unwrap();
     let face = WorkerFace {
         mailbox: Mailbox::new(Waker::new(poll.registry(), WAKER).unwrap()),
@@ -33,7 +37,7 @@ fn worker_with(sockets: Vec<UdpSocket>) -> Worker<Alone> {
     };
     let listener = Poll::new().unwrap();
     let waker = Waker::new(listener.registry(), WAKER).unwrap();
-    let shared = Arc::new(Shared::new(Settings::default(), vec![face], waker));
+    let shared = Arc::new(Shared::new(settings, vec![face], waker));
     let backend = Alone::new(0, 1, 64 << 20, true, KeyHasher::new([7; 16]));
     Worker::new(poll, 0, backend, shared, sockets).unwrap()
 }
@@ -87,6 +91,41 @@ fn who_does_not_read_its_replies_in_the_middle_of_a_store_keeps_no_memory_from_o
         worker.drop_slow();
     }
     assert!(worker.places.client(0).is_none(), "it keeps its memory");
+}
+
+#[test]
+fn who_sends_a_request_or_waits_with_it_is_not_idle() {
+    let settings = Settings {
+        idle_timeout: Some(Duration::from_secs(5)),
+        ..Settings::default()
+    };
+    let mut worker = worker_of(settings, Vec::new());
+    let mut peer = connect(&mut worker, b"set a 0 0 10\r\n");
+    let mut go_on = |worker: &mut Worker<Alone>, said: &[u8]| {
+        peer.write_all(said).unwrap();
+        let mut events = Events::with_capacity(EVENTS_MAX);
+        let patience = Some(Duration::from_secs(60));
+        worker.poll.poll(&mut events, patience).unwrap();
+        events.iter().for_each(|event| worker.note(event));
+        worker.take_turns(TURNS_MAX);
+    };
+    for _ in 0..10 {
+        go_on(&mut worker, b"v");
+        worker.core.now += 3;
+        worker.drop_idle();
+        assert!(worker.places.client(0).is_some(), "it sends");
+    }
+    worker.places.client(0).expect("it sends").is_waiting = true;
+    worker.core.now += 10;
+    worker.drop_idle();
+    worker.places.client(0).expect("it waits").is_waiting = false;
+    go_on(&mut worker, b"\r\n");
+    worker.write();
+    assert_eq!(worker.core.engine.counters().cmd_set.read(), 1);
+    worker.core.now += 10;
+    worker.drop_idle();
+    assert!(worker.places.client(0).is_none());
+    assert_eq!(worker.core.traffic().idle_kicks.read(), 1);
 }
 
 /// Has so many bytes stored as `a`.

@@ -40,7 +40,7 @@ impl NewClient {
     pub(super) fn over(stream: std::os::unix::net::UnixStream) -> Self {
         let facts = ConnectionFacts {
             id: 0,
-            number: 0,
+            number: 7,
             address: String::new(),
             listener: None,
             last_request: 0.into(),

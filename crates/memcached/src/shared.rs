@@ -1,6 +1,6 @@
 //! What all threads of a server see of each other, and of their clients' connections.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
@@ -54,7 +54,7 @@ pub(super) struct Shared {
     pub(super) stops_gracefully: AtomicBool,
     /// Wakes the thread that accepts.
     pub(super) front: Waker,
-    facts: Mutex<BTreeMap<u64, Arc<ConnectionFacts>>>,
+    listed: Mutex<Listed>,
     /// Who watches.
     pub(super) watchers: Watchers,
     /// What is counted by prefix.
@@ -63,6 +63,24 @@ pub(super) struct Shared {
     pub(super) baseline: Mutex<Vec<u64>>,
     /// The same of each class of items.
     pub(super) class_baseline: Mutex<Vec<Class>>,
+}
+
+/// All connections.
+#[derive(Debug, Default)]
+struct Listed {
+    /// By their ids.
+    facts: BTreeMap<u64, Arc<ConnectionFacts>>,
+    /// Descriptors of those that are at a worker, by it and their place there.
+    numbers: HashMap<(usize, u32), i32>,
+}
+
+impl Listed {
+    fn remove(&mut self, facts: &ConnectionFacts) {
+        self.facts.remove(&facts.id);
+        if let Some(place) = facts.place.get() {
+            self.numbers.remove(place);
+        }
+    }
 }
 
 impl Shared {
@@ -85,7 +103,7 @@ impl Shared {
             has_closed: AtomicBool::new(false),
             stops_gracefully: AtomicBool::new(false),
             front,
-            facts: Mutex::new(BTreeMap::new()),
+            listed: Mutex::default(),
             watchers: Watchers::default(),
             details: Details::default(),
             baseline: Mutex::new(Vec::new()),
@@ -95,19 +113,27 @@ impl Shared {
 
     /// Lists a connection.
     pub(super) fn list(&self, facts: Arc<ConnectionFacts>) {
-        locked(&self.facts).insert(facts.id, facts);
+        locked(&self.listed).facts.insert(facts.id, facts);
     }
 
     pub(super) fn facts(&self) -> Vec<Arc<ConnectionFacts>> {
-        locked(&self.facts).values().map(Arc::clone).collect()
+        let listed = locked(&self.listed);
+        listed.facts.values().map(Arc::clone).collect()
+    }
+
+    /// A connection has got its place at a worker, the only one that it ever has.
+    pub(super) fn note_place(&self, facts: &ConnectionFacts, worker: usize, place: u32) {
+        if facts.place.set((worker, place)).is_ok() {
+            let numbers = &mut locked(&self.listed).numbers;
+            numbers.insert((worker, place), facts.number);
+        }
     }
 
     /// The descriptor of a client; 0 of one that is on another node, or has gone.
     pub(super) fn descriptor(&self, worker: usize, place: u32) -> i32 {
-        let facts = locked(&self.facts);
-        let mut all = facts.values();
-        let at = |facts: &&Arc<ConnectionFacts>| facts.place.get() == Some(&(worker, place));
-        all.find(at).map_or(0, |facts| facts.number)
+        let listed = locked(&self.listed);
+        let number = listed.numbers.get(&(worker, place));
+        number.copied().unwrap_or(0)
     }
 
     /// Writes a line for who watches.
@@ -119,7 +145,7 @@ impl Shared {
 
     /// A connection has ended.
     pub(super) fn note_end(&self, facts: &ConnectionFacts) {
-        locked(&self.facts).remove(&facts.id);
+        locked(&self.listed).remove(facts);
         self.connections.current.fetch_sub(1, Ordering::SeqCst);
         if !self.connections.is_accepting.load(Ordering::SeqCst) {
             self.front.wake().expect("an eventfd takes a number");

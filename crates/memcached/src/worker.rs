@@ -255,8 +255,8 @@ impl<B: Backend> Worker<B> {
         }
         let mut session = Session::new(number(place), generation);
         session.connection = Some(new.facts.number);
-        // It is set once, as each connection has one place.
-        new.facts.place.set((self.core.index, number(place))).ok();
+        self.shared
+            .note_place(&new.facts, self.core.index, number(place));
         let client = Client::new(new, session, place, &self.core);
         self.places.occupants[place] = Some(Occupant::Client(Box::new(client)));
         self.enqueue(place);

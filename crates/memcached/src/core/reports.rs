@@ -31,10 +31,16 @@ impl<B: Backend> Core<B> {
         if events.is_empty() {
             return;
         }
+        for event in &events {
+            self.shared.details.count(event, key);
+        }
+        // Whose request it was is only asked where somebody is told.
+        if !self.shared.watchers.want(FETCHERS | MUTATIONS) {
+            return;
+        }
         let connection = connection();
-        for event in events {
-            self.shared.details.count(&event, key);
-            if let Some((kind, line)) = line_of(&event, key, connection) {
+        for event in &events {
+            if let Some((kind, line)) = line_of(event, key, connection) {
                 self.shared.watched(kind, || line);
             }
         }

@@ -2,10 +2,11 @@ use std::io::{Read, Write};
 use std::net::UdpSocket as Peer;
 use std::os::unix::net::UnixStream;
 
-use cenote_kv::engine::Counters;
+use cenote_kv::engine::{Ask, Counters, Outcome, Sight};
 use cenote_kv::group::marks::Marks;
 use cenote_kv::group::owner::Change;
 use cenote_kv::memory::key_hash::KeyHasher;
+use cenote_kv::protocol::{Request, Retrieval, Words};
 use mio::Waker;
 
 use super::*;
@@ -126,6 +127,42 @@ fn who_sends_a_request_or_waits_with_it_is_not_idle() {
     worker.drop_idle();
     assert!(worker.places.client(0).is_none());
     assert_eq!(worker.core.traffic().idle_kicks.read(), 1);
+}
+
+#[test]
+fn a_client_is_found_by_its_place_until_it_goes() {
+    let mut worker = worker();
+    assert_eq!(worker.shared.descriptor(0, 0), 0);
+    let _first = connect(&mut worker, b"");
+    assert_eq!(worker.shared.descriptor(0, 0), 7);
+    worker.drop_client(0);
+    assert_eq!(worker.shared.descriptor(0, 0), 0);
+    let _second = connect(&mut worker, b"");
+    assert_eq!(worker.shared.descriptor(0, 0), 7);
+}
+
+#[test]
+fn whose_request_is_counted_by_its_prefix_is_not_asked() {
+    let core = &mut worker().core;
+    core.shared.details.set(true);
+    core.look_for_watchers();
+    let (key, mut answer) = (b"prefix:a", Vec::new());
+    let ask = Ask {
+        request: &Request::Get(Retrieval {
+            keys: Words::new(key),
+            with_cas: false,
+            touch: None,
+        }),
+        key,
+        sight: Sight::Committed,
+    };
+    let partition = core.backend.partition(0);
+    let outcome = core.engine.serve(partition, &ask, &mut answer);
+    assert!(matches!(outcome, Outcome::Answered { waits_for: None }));
+    core.note_events(key, || panic!("nobody is to be told"));
+    let mut counted = Vec::new();
+    core.shared.details.dump(&mut counted);
+    assert!(counted.starts_with(b"PREFIX prefix get 1 "));
 }
 
 /// Has so many bytes stored as `a`.

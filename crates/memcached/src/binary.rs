@@ -143,6 +143,9 @@ impl Session {
     /// Answers what is no message, or none that is served.
     pub(super) fn refuse_message<B: Backend>(&mut self, core: &mut Core<B>, refusal: &Refusal<'_>) {
         self.asked = Some(refusal.head);
+        if refusal.is_of_large_item() {
+            core.engine.counters().store_too_large.count();
+        }
         if let Some(key) = refusal.forget {
             self.forget(core, &delete(key));
         }

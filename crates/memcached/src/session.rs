@@ -208,11 +208,12 @@ impl Session {
         refusal: &Refusal<'_>,
         line: &[u8],
     ) {
+        if refusal.error == Error::TooLarge {
+            core.engine.counters().store_too_large.count();
+        }
         if let Some(key) = &refusal.forget {
-            let mut text = b"md ".to_vec();
-            text.extend_from_slice(key.raw());
-            text.extend_from_slice(if key.is_base64() { b" b\r\n" } else { b"\r\n" });
-            self.forget(core, &text);
+            let end: &[u8] = if key.is_base64() { b" b\r\n" } else { b"\r\n" };
+            self.forget(core, &[b"md ", key.raw(), end].concat());
         }
         if refusal.error == Error::NoShutdown && core.shared.settings.may_shut_down {
             return self.shut_down(core, line);
@@ -238,7 +239,6 @@ impl Session {
 
     /// Deletes an item in whose place a larger one was refused, by the request `text`.
     pub(super) fn forget<B: Backend>(&mut self, core: &mut Core<B>, text: &[u8]) {
-        core.engine.counters().store_too_large.count();
         let ticket = self.hold(core, true, text.len());
         core.serve(ticket, text);
     }

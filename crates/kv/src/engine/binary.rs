@@ -34,7 +34,7 @@ impl<P: Partition, R: Reply> Work<'_, P, R> {
         };
         match served {
             Err(Refusal::NoSpace) => {
-                self.counters.store_no_memory.count();
+                self.count_no_memory();
                 self.tell(message, Status::OutOfMemory);
                 Ok(())
             }

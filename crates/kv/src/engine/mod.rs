@@ -341,10 +341,14 @@ impl<P: Partition, R: Reply> Work<'_, P, R> {
         if refusal != Refusal::NoSpace {
             return Err(refusal);
         }
-        self.counters.store_no_memory.count();
-        self.counters.classes.of(self.class).store_no_memory.count();
+        self.count_no_memory();
         self.error(Error::OutOfMemory, noreply);
         Ok(())
+    }
+
+    fn count_no_memory(&self) {
+        self.counters.store_no_memory.count();
+        self.counters.classes.of(self.class).store_no_memory.count();
     }
 }
 

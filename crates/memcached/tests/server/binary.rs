@@ -2,7 +2,7 @@
 
 use std::io::{Read, Write};
 
-use super::process::{Server, ask};
+use super::process::{Server, ask, stats};
 
 const GET: u8 = 0x00;
 const SET: u8 = 0x01;
@@ -250,4 +250,53 @@ fn half_a_message_holds_up_nobody_else_and_takes_no_memory() {
     let told = asked(&mut stream, &too_large);
     assert_eq!(told, (3, "Too large.".to_owned()));
     assert_eq!(asked(&mut stream, &message(GET, b"", b"k", b"")).0, 1);
+}
+
+#[test]
+fn every_item_that_is_too_large_is_counted() {
+    const ADD: u8 = 0x02;
+    const APPEND: u8 = 0x0e;
+    let server = Server::local("-t 2");
+    let (mut text, mut binary) = (server.connect(), server.connect());
+    let value = "v".repeat(2_000_000);
+    let commands = ["set", "add", "replace", "append", "prepend", "cas"];
+    for command in commands {
+        let cas = if command == "cas" { " 1" } else { "" };
+        let said = format!("{command} k 0 0 2000000{cas}\r\n{value}\r\nmn\r\n");
+        let told = "SERVER_ERROR object too large for cache\r\nMN\r\n";
+        assert_eq!(ask(&mut text, &said), told);
+    }
+    for (opcode, extras) in [(SET, 8), (ADD, 8), (APPEND, 0)] {
+        let said = message(opcode, &[0; 8][..extras], b"k", value.as_bytes());
+        assert_eq!(asked(&mut binary, &said).0, 3);
+    }
+    // A password that is too long is no item.
+    let said = message(AUTHENTICATE, b"", b"PLAIN", value.as_bytes());
+    assert_eq!(asked(&mut binary, &said).0, 3);
+    assert_eq!(stats(&mut text)["store_too_large"], 6 + 3);
+}
+
+#[test]
+fn items_without_memory_are_counted_in_their_classes() {
+    let server = Server::local("-t 1 -m 32 -M");
+    let (mut text, mut binary) = (server.connect(), server.connect());
+    let value = "v".repeat(500_000);
+    let mut stored = 0;
+    let refused = loop {
+        let set = message(
+            SET,
+            &[0; 8],
+            format!("k{stored}").as_bytes(),
+            value.as_bytes(),
+        );
+        match asked(&mut binary, &set) {
+            (0, _) => stored += 1,
+            (status, _) => break status,
+        }
+    };
+    assert_eq!(refused, 0x82);
+    let told = ask(&mut text, "stats items\r\nmn\r\n");
+    let line = told.lines().find(|line| line.ends_with(":outofmemory 1"));
+    assert!(line.is_some(), "{told}");
+    assert_eq!(stats(&mut text)["store_no_memory"], 1);
 }

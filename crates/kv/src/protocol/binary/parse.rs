@@ -58,6 +58,14 @@ pub struct Refusal<'a> {
     skips: u64,
 }
 
+impl Refusal<'_> {
+    /// Whether it is of an item that is too large, whatever was to be done with it.
+    pub fn is_of_large_item(&self) -> bool {
+        let verb = Verb::of(self.head.opcode);
+        self.status == Status::TooLarge && matches!(verb, Some((Verb::Store(_), _)))
+    }
+}
+
 /// What an opcode stands for.
 #[derive(Clone, Copy)]
 enum Verb {

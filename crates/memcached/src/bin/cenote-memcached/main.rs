@@ -14,7 +14,7 @@ use std::process::ExitCode;
 use cenote_cli::stderr;
 use cenote_kv::memory::key_hash::KeyHasher;
 use cenote_memcached::files::Files;
-use cenote_memcached::{Alone, Handle, Server, Settings, Stopped};
+use cenote_memcached::{Alone, Handle, Server, Settings, Stopped, threads};
 use clap::Parser;
 use clap::error::ErrorKind;
 use nix::sys::mman::{MlockAllFlags, mlockall};
@@ -264,6 +264,5 @@ fn watch_signals(handle: Handle, files: Files, verbosity: u8) -> Result<(), Refu
             }
         }
     };
-    let thread = std::thread::Builder::new().name("signals".to_owned());
-    thread.spawn(watch).map(drop).map_err(failed)
+    threads::spawn("signals", watch).map(drop).map_err(failed)
 }

@@ -486,9 +486,7 @@ impl<M: Medium> Pool<M> {
             incarnation: self.space.incarnation,
         };
         let at = self.tail;
-        let reserve = self.cleaning.as_ref().map_or(0, Cleaning::reserve);
-        let end = self.head.half(self.space.active).end;
-        if at + header.object_bytes() + reserve > end {
+        if at + header.object_bytes() > self.end_of(kind) {
             return Err(StoreError::Full);
         }
         self.write_header(at, header, key)?;

@@ -15,6 +15,7 @@ mod listing;
 mod outbox;
 mod parts;
 mod persister;
+mod room;
 mod shard;
 #[cfg(test)]
 mod tests;

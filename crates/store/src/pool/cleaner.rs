@@ -46,10 +46,6 @@ pub(super) struct Cleaning {
 }
 
 impl Cleaning {
-    pub fn reserve(&self) -> u64 {
-        self.reserve
-    }
-
     /// Where the object at a place is being copied to.
     pub fn copy_of(&self, at: u64) -> Option<u64> {
         self.moving.get(&at).copied()
@@ -144,6 +140,11 @@ enum Plan {
 /// Entries that are looked at together, and bytes of copies that share a fence.
 const BATCH: usize = 64;
 const BATCH_BYTES: u64 = 4 << 20;
+
+/// Of a half of the log, what values leave to deletions: room for some at least, before cleaning gives it back.
+fn deletion_bytes(half_bytes: u64) -> u64 {
+    (half_bytes / 64).max(1024)
+}
 
 impl<M: Medium> Pool<M> {
     /// Bytes of the half of the log that is in use, and all of them.
@@ -341,6 +342,18 @@ impl<M: Medium> Pool<M> {
         if let (Kind::Deletion, Some(late)) = (header.kind, &mut cleaning.late_deletions) {
             late.insert(header.sequence);
         }
+    }
+
+    /// Where new objects end at the latest: what copies take is left to them, and some to deletions, by which a
+    /// store that is full is emptied.
+    pub(super) fn end_of(&self, kind: Kind) -> u64 {
+        let half = self.head.half(self.space.active);
+        let copies = self.cleaning.as_ref().map_or(0, |one| one.reserve);
+        let deletions = match kind {
+            Kind::Value => deletion_bytes(half.end - half.start),
+            Kind::Deletion => 0,
+        };
+        half.end.saturating_sub(copies + deletions)
     }
 
     /// Gives up what still waits in the half that is left: durable versions came after it. `false`: the value

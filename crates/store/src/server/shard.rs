@@ -353,7 +353,7 @@ impl<M: Medium> State<M> {
                 self.emptied += 1;
                 self.end_put(shard, given, true, client, waiter, now)
             }
-            Err(error) => Some(self.refuse_version(key, &error)),
+            Err(error) => Some(self.refuse_deletion(key, &error)),
         }
     }
 
@@ -473,58 +473,6 @@ impl<M: Medium> State<M> {
             }
             Err(lost) => Some(Answer::Synced { lost }),
         }
-    }
-
-    /// Whether cleaning goes on, or is to begin: not again for what was left by the last one.
-    pub fn is_cleaning_due(&self) -> bool {
-        let (used, all) = self.pool.log_bytes();
-        let has_grown = used > self.used_after_cleaning + all / 64;
-        self.pool.is_cleaning() || self.pool.is_cleaning_due() && has_grown
-    }
-
-    /// Whether cleaning is under way, or may leave out more than so many bytes or keys.
-    fn may_leave_out(&self, bytes: u64, keys: u64) -> bool {
-        let (used, _) = self.pool.log_bytes();
-        self.pool.is_cleaning()
-            || used > self.used_after_cleaning + bytes
-            // Who deletes a few large values adds next to nothing to the log.
-            || self.pool.replaced_bytes() > bytes
-            || self.emptied > keys
-    }
-
-    /// Whether the log is cleaned for a client that asks for it. Any may, as often as it likes, and
-    /// all that is left is copied: so if a part may be left out, or nobody knows what is there.
-    fn is_worth_cleaning(&self) -> bool {
-        let ((used, all), (_, places)) = (self.pool.log_bytes(), self.pool.hashing());
-        let bytes = (used / 64).max(all / 1024);
-        let keys = (self.pool.keys_in_log() / 64).max(places / 1024);
-        (self.used_after_cleaning == 0 && used > 0) || self.may_leave_out(bytes, keys)
-    }
-
-    /// What a client is told; a log or an index that is full is cleaned if that may help.
-    pub fn refuse(&mut self, error: &StoreError) -> Refusal {
-        if !matches!(error, StoreError::Full) {
-            return error.into();
-        }
-        if self.is_cleaning_stuck {
-            return Refusal::Full;
-        }
-        let ((_, all), (_, places)) = (self.pool.log_bytes(), self.pool.hashing());
-        // For less than that of log or index, all that is left is not copied.
-        if self.may_leave_out(all / 64, places / 64) {
-            self.wants_cleaning = true;
-            return Refusal::Busy;
-        }
-        Refusal::Full
-    }
-
-    /// What a client is told whose key takes no version. A key that has too many takes some again once its
-    /// newest is durable, which it is not by itself under each scheme.
-    fn refuse_version(&mut self, key: &[u8], error: &StoreError) -> Answer {
-        if self.pool.has_too_many_of(key) {
-            self.wanted.extend(self.pool.newest_waiting(key));
-        }
-        Answer::Refused(self.refuse(error))
     }
 
     /// A version is durable: who waits for that is told.

@@ -20,6 +20,7 @@ use crate::protocol::{Answer, INLINE_BYTES_MAX, Refusal, Request};
 use crate::schemes::{Ca, EFactory, Forca, Saw, Scheme};
 
 mod disk;
+mod full;
 mod late;
 mod reads;
 

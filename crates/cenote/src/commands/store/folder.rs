@@ -384,7 +384,8 @@ impl Opened {
             let what = |why: &str| format!("{}: {key}: {why}", self.shown);
             match &error {
                 StoreError::Full => {
-                    let remedy = "copy its objects to a larger store: cenote store create";
+                    let remedy =
+                        "delete objects, or copy them to a larger store: cenote store create";
                     Failure::new(what("the store is full"), remedy).into()
                 }
                 StoreError::Condition(found) => {

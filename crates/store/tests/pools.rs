@@ -246,13 +246,19 @@ fn a_version_that_waits_for_its_value_outlives_cleaning_and_one_that_was_given_u
     let always = Condition::Always;
     pool.allocate(b"key", 3, sum, landing(&value), always)
         .unwrap();
-    assert_eq!(pool.clean(1000).unwrap(), Cleaned::Waiting);
-    assert_eq!(pool.get(b"key").unwrap().unwrap().value, b"old");
+    let (batch, _) = pool.begin_clean(1).unwrap();
+    let fenced = batch.fence();
+    assert_eq!(pool.end_clean(batch, fenced).unwrap(), Cleaned::Going);
     // And one that comes while the log is cleaned.
     let never: Bytes = Arc::new(Mutex::new(vec![0; 3]));
     let given_up = pool
         .allocate(b"key", 3, sum, landing(&never), always)
         .unwrap();
+    assert_eq!(pool.clean(1000).unwrap(), Cleaned::Waiting);
+    assert_eq!(pool.get(b"key").unwrap().unwrap().value, b"old");
+    let another = pool.allocate(b"key", 3, sum, landing(&never), always);
+    let waits = matches!(another, Err(StoreError::Backlog(2)));
+    assert!(waits, "cleaning comes back to the key: {another:?}");
     *value.lock().unwrap() = b"new".to_vec();
     assert_eq!(pool.persist(10).unwrap(), 1);
     assert_eq!(

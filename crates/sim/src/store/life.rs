@@ -383,7 +383,7 @@ pub fn name(key: u64) -> Vec<u8> {
 fn crashed(error: &StoreError) -> Result<Ended, String> {
     match error {
         StoreError::Io(_) => Ok(Ended::Crashed),
-        StoreError::Full | StoreError::Incomplete => Ok(Ended::Through),
+        StoreError::Full | StoreError::Backlog(_) | StoreError::Incomplete => Ok(Ended::Through),
         error => Err(error.to_string()),
     }
 }

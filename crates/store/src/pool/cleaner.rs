@@ -34,6 +34,8 @@ pub(super) struct Cleaning {
     is_over: bool,
     /// Some entry of this pass has a version that waits for its value.
     is_deferred: bool,
+    /// It is not the first pass.
+    is_repeated: bool,
     /// Room that copies take at most: new versions leave it.
     reserve: u64,
     /// Where objects are being copied to.
@@ -304,6 +306,7 @@ impl<M: Medium> Pool<M> {
         if is_deferred || !self.leave_behind() {
             let cleaning = self.cleaning_mut();
             (cleaning.next_slot, cleaning.is_deferred) = (0, false);
+            cleaning.is_repeated = true;
             return Ok(Cleaned::Waiting);
         }
         self.cleaning_mut().is_over = true;
@@ -342,6 +345,18 @@ impl<M: Medium> Pool<M> {
         if let (Kind::Deletion, Some(late)) = (header.kind, &mut cleaning.late_deletions) {
             late.insert(header.sequence);
         }
+    }
+
+    /// Whether cleaning comes back to an entry until what waits there is over, so that nothing more may wait:
+    /// who asks for space again and again would have it wait for ever, and everybody's log fill up.
+    pub(super) fn is_awaited_by_cleaning(&self, found: Found) -> bool {
+        let cleaning = self.cleaning.as_ref().filter(|one| one.is_repeated);
+        let (Some(cleaning), Found::Entry { word, .. }) = (cleaning, found) else {
+            return false;
+        };
+        let mut versions = std::iter::successors(self.object(word), |newer| self.older(newer));
+        let durable = versions.find(|one| self.is_durable(one.at));
+        durable.is_some_and(|one| !self.is_in_use(one.at) && cleaning.copy_of(one.at).is_none())
     }
 
     /// Where new objects end at the latest: what copies take is left to them, and some to deletions, by which a
@@ -452,6 +467,7 @@ impl<M: Medium> Pool<M> {
             next_slot: 0,
             is_over: false,
             is_deferred: false,
+            is_repeated: false,
             reserve,
             moving: HashMap::new(),
             late_deletions: None,

@@ -39,3 +39,31 @@ fn a_store_that_is_full_to_the_brim_is_emptied_by_deletions() {
     bench.turn();
     assert!(is_stored(bench.put(ONE, b"key", &[7; 100_000])));
 }
+
+/// It writes nothing, and asks again before what it has is given up.
+#[test]
+fn a_client_that_asks_for_space_for_ever_does_not_keep_the_log_from_being_cleaned() {
+    const LOG_BYTES: usize = 512 << 10;
+    let value = [7; 8000];
+    let mut bench = Bench::new(new_pool(2 * LOG_BYTES, MEMORY, 256), EFactory);
+    assert!(is_stored(bench.put(ONE, b"key", b"value")));
+    bench.turn();
+    let mut count = 0_usize;
+    for _ in 0..40 {
+        let request = Request::Space {
+            condition: Condition::Always,
+            value_bytes: 5,
+            checksum: Model::checksum(b"key", b"never"),
+            key: b"key",
+        };
+        bench.ask(ONE, 0, request);
+        bench.now = bench.now.after(PATIENCE * 9 / 10);
+        for _ in 0..40 {
+            count += usize::from(is_stored(bench.put(OTHER, &[count as u8 % 8], &value)));
+            bench.step();
+        }
+    }
+    assert!(count * value.len() > 4 * LOG_BYTES, "{count} values");
+    let (pool, key) = (&mut bench.shard.lock().pool, b"key");
+    assert_eq!(pool.get(key).unwrap().unwrap().value, b"value");
+}

@@ -193,9 +193,7 @@ impl Device {
         let outcome = area::off_while(self.path(), |left_bytes| {
             errors.load(Ordering::Relaxed) == before && goes_on(left_bytes)
         });
-        if self.counters().unreadable_pages() == 0 {
-            self.attached.set_merging(true);
-        }
+        self.merge_again();
         if let Err(error) = outcome {
             tracing::info!(%error, "pages stay swapped out");
             return Ok(false);
@@ -203,6 +201,13 @@ impl Device {
         self.swap = SwapState::Off;
         self.swap_on_again()?;
         Ok(true)
+    }
+
+    /// Has neighbouring pages be one request after a swapoff, unless some cannot be read.
+    fn merge_again(&self) {
+        if self.counters().unreadable_pages() == 0 {
+            self.attached.set_merging(true);
+        }
     }
 
     /// Turns swap on, empty, after every page was reclaimed.
@@ -225,12 +230,15 @@ impl Device {
         let used_bytes = self.used_bytes().unwrap_or(0);
         self.attached.set_merging(false);
         if self.swap == SwapState::On && self.used_bytes().is_some() {
-            area::off(self.path(), watch).map_err(|error| Error::StillOn {
-                device: self.path().to_owned(),
-                reason: match error.raw_os_error() {
-                    Some(libc::ENOMEM) => NO_MEMORY.to_owned(),
-                    _ => error.to_string(),
-                },
+            area::off(self.path(), watch).map_err(|error| {
+                self.merge_again();
+                Error::StillOn {
+                    device: self.path().to_owned(),
+                    reason: match error.raw_os_error() {
+                        Some(libc::ENOMEM) => NO_MEMORY.to_owned(),
+                        _ => error.to_string(),
+                    },
+                }
             })?;
         }
         self.swap = SwapState::Off;

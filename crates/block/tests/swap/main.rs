@@ -81,9 +81,7 @@ fn swap_is_as_it_is_told_when_a_reclaim_is_stopped_at_its_last_page() {
         let home = device.reclaim(|left_bytes| left_bytes > 0);
         let is_on = device.used_bytes().is_some();
         assert!(is_on && device.is_on(), "round {round}: {home:?}, {is_on}");
-        let name = device.path().file_name().unwrap();
-        let merging = Path::new("/sys/block").join(name).join("queue/nomerges");
-        assert_eq!(fs::read_to_string(merging).unwrap(), "0\n", "as before");
+        assert_eq!(nomerges(&device), "0\n", "as before");
         wait_until("the group holds less", || {
             program.group.set_limit(32 * MIB).is_ok()
         });
@@ -91,6 +89,35 @@ fn swap_is_as_it_is_told_when_a_reclaim_is_stopped_at_its_last_page() {
     program.group.set_limit(256 * MIB).unwrap();
     program.go_on();
     assert_eq!(program.wait(), 0, "pages that came back wrong");
+    device.swap_off(|_| ()).unwrap();
+}
+
+#[test]
+fn a_device_is_as_fast_as_before_after_a_swapoff_that_failed() {
+    let Some(_turn) = turn("a swapoff that fails") else {
+        return;
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let disk: Arc<dyn Disk> = Arc::new(filled_ram_disk(192 * MIB));
+    let mut device = swap_on(&disk, Options::new(dir.path()));
+    // The kernel looks for signals between two programs.
+    let programs = [32, 33].map(|limit| Program::filled(limit * MIB, 64 * MIB));
+    for program in &programs {
+        program.group.set_limit(256 * MIB).unwrap();
+    }
+    let outcome = device.swap_off(|_| {
+        // The process that turns it off, as the kernel kills it where memory is short.
+        let children = fs::read_to_string("/proc/thread-self/children").unwrap();
+        let newest = children.split_whitespace().next_back().unwrap();
+        kill(newest.parse().unwrap(), libc::SIGKILL);
+    });
+    assert!(matches!(outcome, Err(Error::StillOn { .. })), "{outcome:?}");
+    assert!(device.is_on() && device.used_bytes().is_some());
+    assert_eq!(nomerges(&device), "0\n");
+    for program in &programs {
+        program.go_on();
+        assert_eq!(program.wait(), 0, "pages that came back wrong");
+    }
     device.swap_off(|_| ()).unwrap();
 }
 
@@ -378,6 +405,13 @@ fn swap_on(disk: &Arc<dyn Disk>, mut options: Options) -> Device {
     let mut device = Device::serve(disk, options).unwrap();
     device.swap_on().unwrap();
     device
+}
+
+/// What the kernel says of the merging of requests; 0 is all of it.
+fn nomerges(device: &Device) -> String {
+    let name = device.path().file_name().unwrap();
+    let merging = Path::new("/sys/block").join(name).join("queue/nomerges");
+    fs::read_to_string(merging).unwrap()
 }
 
 fn start_server(dir: &Path, fuse: FuseTransport) -> Result<control::Status, Error> {

@@ -27,6 +27,7 @@ pub enum Role {
 impl Role {
     /// Takes the role, for the rest of the process's life. Before the first thread.
     pub fn take(self) {
+        signals::heed_children();
         match self {
             Self::Prints => signals::end_with_the_reader(),
             Self::Tidies => {
@@ -136,6 +137,24 @@ mod tests {
         assert_eq!(ended.status.signal(), Some(6), "by SIGABRT: {said}");
         assert!(said.contains("on purpose"), "{said}");
         assert!(said.contains("thread nbd-7 panicked at"), "{said}");
+    }
+
+    #[test]
+    #[ignore = "ignores a signal; children_are_waited_for_where_their_signal_was_ignored runs it"]
+    #[allow(unsafe_code, reason = "std ignores no signals")]
+    fn waits_for_a_child() {
+        // SAFETY: no handler is installed.
+        unsafe { libc::signal(libc::SIGCHLD, libc::SIG_IGN) };
+        Role::Prints.take();
+        let ended = Command::new("sh").args(["-c", "exit 7"]).status();
+        assert_eq!(ended.expect("its end").code(), Some(7));
+    }
+
+    #[test]
+    fn children_are_waited_for_where_their_signal_was_ignored() {
+        let ended = alone("waits_for_a_child");
+        let said = String::from_utf8_lossy(&ended.stderr);
+        assert!(ended.status.success(), "{said}");
     }
 
     #[test]

@@ -36,6 +36,13 @@ pub fn end_with_the_reader() {
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
 }
 
+/// Has the kernel keep how each child ended until it is asked. Where whoever started this process
+/// ignored SIGCHLD, waiting for a child would fail once it has ended.
+pub fn heed_children() {
+    // SAFETY: no handler is installed; nothing else in this process has a say in this signal.
+    unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
+}
+
 /// Blocks SIGTERM, and of SIGINT and SIGHUP what is not ignored; the first to come sets the flag and
 /// calls `then`. The second, unless it comes together with the first, ends the process at once.
 ///

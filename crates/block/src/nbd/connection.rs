@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use cenote_volume::Done;
 
 use super::budget::Account;
-use super::changes::Place;
+use super::claims::Place;
 use super::engine::Engine;
 use super::handshake::{Handshake, Security, Step};
 use super::inbox::Inbox;
@@ -546,7 +546,7 @@ impl Connection {
             Step::Transmit(_) if !self.seat.establish() => self.refuse(),
             Step::Transmit(agreed) => {
                 let account = Account::new(Arc::clone(&engine.pool), IN_FLIGHT_BYTES_MAX);
-                let place = Place::new(&engine.changes[agreed.export]);
+                let place = Place::new(&engine.claims[agreed.export]);
                 let session = Session::new(agreed, self.tag_base, account, place);
                 self.phase = Phase::Transmit(Box::new(session));
             }

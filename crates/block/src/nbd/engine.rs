@@ -10,7 +10,7 @@ use cenote_volume::{Done, Request};
 
 use super::budget::Pool;
 use super::buffers::Buffers;
-use super::changes::Changes;
+use super::claims::Claims;
 use super::export::Export;
 use super::stats::Counters;
 use crate::disk::{Extent, Queue};
@@ -22,7 +22,7 @@ pub(crate) struct Engine {
     /// Shared with the other workers.
     pub(crate) pool: Arc<Pool>,
     /// One per export, shared with the other workers.
-    pub(crate) changes: Arc<[Arc<Changes>]>,
+    pub(crate) claims: Arc<[Arc<Claims>]>,
     /// What clients may have TLS with, if anything.
     pub(crate) tls: Option<Arc<rustls::ServerConfig>>,
     pub(crate) counters: Arc<Counters>,
@@ -35,7 +35,7 @@ pub(crate) struct Engine {
     done: Vec<Done>,
     /// A queue may have something to do although nothing is in flight.
     look: bool,
-    /// Somebody holds a request: a queue was full, or another connection's change in the way.
+    /// Somebody holds a request: a queue was full, or another connection's claim in the way.
     refused: bool,
 }
 
@@ -46,7 +46,7 @@ impl Engine {
         queues: Vec<Box<dyn Queue>>,
         counters: Arc<Counters>,
         pool: Arc<Pool>,
-        changes: Arc<[Arc<Changes>]>,
+        claims: Arc<[Arc<Claims>]>,
         tls: Option<Arc<rustls::ServerConfig>>,
     ) -> Self {
         Self {
@@ -54,7 +54,7 @@ impl Engine {
             exports,
             buffers: Buffers::new(),
             pool,
-            changes,
+            claims,
             tls,
             counters,
             extents: Vec::new(),

@@ -21,7 +21,7 @@ use std::time::Duration;
 mod acceptor;
 mod budget;
 mod buffers;
-mod changes;
+mod claims;
 mod connection;
 mod engine;
 mod export;
@@ -44,7 +44,7 @@ pub use stats::Stats;
 
 use acceptor::{Acceptor, Complaint, Door, Tally};
 use budget::Pool;
-use changes::Changes;
+use claims::Claims;
 use engine::Engine;
 use handshake::Security;
 use listen::Listener;
@@ -253,14 +253,14 @@ impl Server {
             .in_flight_bytes_max
             .max(wire::PAYLOAD_BYTES_MAX as usize);
         let pool = Pool::new(pool_bytes, ring_all());
-        let changes = exports.iter().map(|_| Changes::new(ring_all()));
-        let changes: Arc<[Arc<Changes>]> = changes.collect();
+        let claims = exports.iter().map(|_| Claims::new(ring_all()));
+        let claims: Arc<[Arc<Claims>]> = claims.collect();
         let limits = Limits {
             handshake: config.handshake_limit,
             stall: config.stall_limit,
         };
         for (number, ear) in ears.into_iter().enumerate() {
-            let engine = server.engine(&exports, &pool, &changes, config.tls.clone())?;
+            let engine = server.engine(&exports, &pool, &claims, config.tls.clone())?;
             server.start_worker(number, ear, engine, limits)?;
         }
         let (signal, stop) = UnixStream::pair().map_err(NbdError::Thread)?;
@@ -339,7 +339,7 @@ impl Server {
         &mut self,
         exports: &Arc<[Export]>,
         pool: &Arc<Pool>,
-        changes: &Arc<[Arc<Changes>]>,
+        claims: &Arc<[Arc<Claims>]>,
         tls: Option<Arc<rustls::ServerConfig>>,
     ) -> Result<Engine, NbdError> {
         let mut queues = Vec::with_capacity(exports.len());
@@ -357,7 +357,7 @@ impl Server {
             queues,
             counters,
             Arc::clone(pool),
-            Arc::clone(changes),
+            Arc::clone(claims),
             tls,
         ))
     }

@@ -8,7 +8,7 @@
 //! and above a bound no further request is taken. A FLUSH is answered after every
 //! write that came before it on this connection; those of other connections need
 //! no wait, since an acknowledged write is safe already. A request goes to the queue when
-//! no change of another connection to its bytes is there ([`Place`]).
+//! it is its turn among those of other connections to its bytes ([`Claim`]).
 
 mod holes;
 mod writes;
@@ -18,7 +18,7 @@ use std::collections::VecDeque;
 use cenote_volume::{Done, IoError, Op, Request};
 
 use super::budget::Account;
-use super::changes::{Change, Place};
+use super::claims::{Access, Claim, Place};
 use super::engine::Engine;
 use super::handshake::Agreed;
 use super::outbox::{Body, Outbox, Piece};
@@ -38,8 +38,7 @@ pub(crate) struct Session {
     account: Account,
     /// Requests inside the queue.
     submitted: usize,
-    /// Requests that the queue had no room for, or that wait for other connections' changes, oldest
-    /// first.
+    /// Requests that the queue had no room for, or that wait for their turn, oldest first.
     held: VecDeque<Request>,
     /// Among the connections of the export.
     place: Place,
@@ -82,8 +81,8 @@ struct Slot {
     failed: Option<IoError>,
     /// Requests for it in the queue.
     queued: u32,
-    /// What these change, or the rest of its steps will.
-    change: Option<Change>,
+    /// To what these change, or the rest of its steps will, or to what it waits to read.
+    claim: Option<Claim>,
 }
 
 /// A FLUSH that waits for the writes before it.
@@ -240,10 +239,13 @@ impl Session {
 
     /// Offers requests to the queue again that are held.
     pub(crate) fn submit_held(&mut self, engine: &mut Engine) {
-        while let Some(request) = self.held.pop_front() {
-            if let Err(request) = self.offer(request, engine) {
-                self.held.push_front(request);
-                return;
+        // One that waits for its turn must not stop those behind it: it may be them that another
+        // connection waits for, which it waits for itself.
+        for _ in 0..self.held.len() {
+            if let Some(request) = self.held.pop_front()
+                && let Err(request) = self.offer(request, engine)
+            {
+                self.held.push_back(request);
             }
         }
     }
@@ -255,7 +257,7 @@ impl Session {
         let taken = &mut self.slots[slot as usize];
         taken.queued -= 1;
         if taken.queued == 0 && taken.steps_left == 0 {
-            taken.change = None;
+            taken.claim = None;
         }
         let header = taken.header;
         match (done.op, header.command) {
@@ -325,7 +327,7 @@ impl Session {
         self.payload = Payload::None;
         self.held.clear();
         for slot in self.slots.iter_mut().filter(|slot| slot.queued == 0) {
-            slot.change = None;
+            slot.claim = None;
         }
         self.flushes.clear();
         self.outbox = Outbox::default();
@@ -449,40 +451,46 @@ impl Session {
         }
     }
 
-    /// Gives a request to the queue; gives it back if the queue is full, or another connection is
-    /// changing its bytes.
+    /// Gives a request to the queue; gives it back if the queue is full, or it is not its turn.
     fn offer(&mut self, request: Request, engine: &mut Engine) -> Result<(), Request> {
         if !self.is_turn_of(&request) {
             engine.note_refusal();
             return Err(request);
         }
         let slot = request.tag as u32;
+        let only_reads = matches!(request.op, Op::Read(_));
         engine.submit(self.agreed.export, request)?;
         self.submitted += 1;
-        self.slots[slot as usize].queued += 1;
+        let taken = &mut self.slots[slot as usize];
+        taken.queued += 1;
+        if only_reads {
+            taken.claim = None;
+        }
         Ok(())
     }
 
-    /// Whether a request may go to the queue as far as other connections are concerned; what it
-    /// changes is noted then.
+    /// Whether a request may go to the queue as far as other connections are concerned.
     fn is_turn_of(&mut self, request: &Request) -> bool {
         let slot = &mut self.slots[request.tag as u32 as usize];
-        let bytes = match &request.op {
+        let whole = slot.header.offset..slot.header.offset + slot.header.len_bytes;
+        let part_of = |len| request.offset..request.offset + len as u64;
+        let (bytes, access) = match &request.op {
+            Op::Read(buffer) => (part_of(buffer.len()), Access::Read),
             Op::Write(piece) if slot.header.command == command::WRITE => {
-                request.offset..request.offset + piece.len() as u64
-            }
-            Op::Read(buffer) => {
-                let end = request.offset + buffer.len() as u64;
-                return self.place.is_clear(&(request.offset..end));
+                (part_of(piece.len()), Access::Change)
             }
             // All of it at once: what others wrote between two steps would be zeroed by the next.
-            _ => slot.header.offset..slot.header.offset + slot.header.len_bytes,
+            _ => (whole, Access::Change),
         };
-        if let Some(change) = &slot.change {
-            return change.extend(&bytes);
+        if let Some(claim) = &slot.claim {
+            return claim.has_turn(&bytes);
         }
-        slot.change = self.place.begin(bytes);
-        slot.change.is_some()
+        if access == Access::Read && self.place.may_read(&bytes) {
+            return true;
+        }
+        let (claim, is_turn) = self.place.claim(bytes, access);
+        slot.claim = Some(claim);
+        is_turn
     }
 
     /// A slot for a request that has `taken_bytes` of the account.
@@ -496,7 +504,7 @@ impl Session {
             pieces: 0,
             failed: None,
             queued: 0,
-            change: None,
+            claim: None,
         };
         if let Some(index) = self.free.pop() {
             self.slots[index as usize] = slot;
@@ -508,7 +516,7 @@ impl Session {
 
     fn free_slot(&mut self, slot: u32, engine: &mut Engine) {
         let taken = &mut self.slots[slot as usize];
-        taken.change = None;
+        taken.claim = None;
         self.account.give(std::mem::take(&mut taken.taken_bytes));
         engine.buffers.give(std::mem::take(&mut taken.buffer));
         self.free.push(slot);

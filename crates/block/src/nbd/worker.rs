@@ -4,7 +4,7 @@
 //! connection, polls the queues once for all of them, and then sends: requests
 //! that came together are answered together. The acceptor hands connections
 //! over through a [`Mailbox`]. On the path of a request are two locks, each held
-//! for a moment: of what all are changing (`changes`), and of memory beyond a
+//! for a moment: of what all are changing (`claims`), and of memory beyond a
 //! connection's allowance (`budget`).
 
 use std::io::{self, Read, Write};

@@ -124,6 +124,8 @@ impl Queue for GateQueue {
     }
 
     fn deadline(&self) -> Option<Duration> {
-        None
+        // One that came behind the bell.
+        let is_due = !self.held.is_empty() && self.shared.allowed.load(Ordering::SeqCst) > 0;
+        is_due.then_some(Duration::ZERO)
     }
 }

@@ -20,6 +20,12 @@ fn still_serves(fixture: &Fixture) {
     assert!(client.is_closed());
 }
 
+/// A WRITE, with its payload.
+fn write(cookie: u64, offset: u64, bytes: &[u8]) -> Vec<u8> {
+    let header = header((WRITE, 0), cookie, offset, bytes.len() as u32);
+    [&header[..], bytes].concat()
+}
+
 #[test]
 fn requests_may_come_in_any_pieces() {
     let fixture = Fixture::ram(1 << 20);
@@ -188,10 +194,6 @@ fn stopping_finishes_what_is_in_flight_and_closes() {
 /// Its client has sent it again by then, and what follows it: the old one must not come last.
 #[test]
 fn a_write_of_a_connection_that_is_gone_ends_before_its_client_is_served_again() {
-    let write = |cookie, offset, bytes: &[u8]| {
-        let header = header((WRITE, 0), cookie, offset, bytes.len() as u32);
-        [&header[..], bytes].concat()
-    };
     // With two, the connections before and after have a worker each.
     for worker_count in [1, 2] {
         let gate = Gate::new(1 << 20, 64);
@@ -219,6 +221,45 @@ fn a_write_of_a_connection_that_is_gone_ends_before_its_client_is_served_again()
         after.request((READ, 0), 5, 0, 8);
         assert_eq!(after.simple_reply(), (0, 5));
         assert_eq!(after.take(8), b"olnewfar");
+    }
+}
+
+/// Whose writes follow each other without a pause would keep it waiting for ever.
+#[test]
+fn a_wide_request_is_not_passed_by_writes_that_come_later() {
+    for worker_count in [1, 2] {
+        let gate = Gate::new(1 << 20, 64);
+        let fixture = Fixture::with(gate.clone(), |config| config.worker_count = worker_count);
+        let [mut writer, mut trimmer, mut other] = [(); 3].map(|()| fixture.simple());
+        // One on each worker.
+        let mut neighbours: Vec<_> = (0..2).map(|_| fixture.simple()).collect();
+        writer.put(&write(1, 0, b"late"));
+        fixture.wait_for("the first write", |_| gate.waiting() == 1);
+        trimmer.request((TRIM, 0), 2, 0, 1 << 20);
+        fixture.wait_for("the TRIM", |stats| stats.discards == 1);
+        // The workers answer it, so they have handled what came before.
+        let mut handled = |cookie| {
+            for neighbour in &mut neighbours {
+                neighbour.request((FLUSH, 0), cookie, 0, 0);
+                assert_eq!(neighbour.simple_reply(), (0, cookie));
+            }
+        };
+        handled(4);
+        other.put(&write(3, 4, b"next"));
+        fixture.wait_for("the second write", |stats| stats.writes == 2);
+        handled(5);
+        assert_eq!(gate.waiting(), 1, "the second write went first");
+
+        gate.let_through(1);
+        assert_eq!(writer.simple_reply(), (0, 1));
+        gate.let_through(1);
+        assert_eq!(trimmer.simple_reply(), (0, 2));
+        gate.let_through(1);
+        assert_eq!(other.simple_reply(), (0, 3));
+        gate.let_through(1);
+        other.request((READ, 0), 5, 0, 8);
+        assert_eq!(other.simple_reply(), (0, 5));
+        assert_eq!(other.take(8), b"\0\0\0\0next");
     }
 }
 

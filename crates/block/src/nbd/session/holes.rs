@@ -31,7 +31,7 @@ impl Session {
         }
         query_extents(self.agreed.export, header.offset, header.len_bytes, engine);
         let bytes = header.offset..header.offset + header.len_bytes;
-        if engine.extents.iter().any(|extent| extent.allocated) || !self.place.is_clear(&bytes) {
+        if engine.extents.iter().any(|extent| extent.allocated) || !self.place.may_read(&bytes) {
             return false;
         }
         engine.counters.read_bytes.add(header.len_bytes);

@@ -144,6 +144,16 @@ impl Connection {
         if event.dead {
             self.kill();
         }
+        self.end_if_forsaken();
+    }
+
+    /// Ends it if its client may be gone while requests wait to be taken. It may have sent them again
+    /// on another connection, and more to the same bytes after that: taken now, they would come last.
+    fn end_if_forsaken(&mut self) {
+        let waits = self.paused && matches!(self.phase, Phase::Transmit(_));
+        if waits && self.input_ends && self.transport.hides_departures() {
+            self.kill();
+        }
     }
 
     /// Ends the connection after what it has in flight; at once in a handshake.
@@ -254,6 +264,7 @@ impl Connection {
         let patient = std::mem::take(&mut self.patient);
         let before = self.moved_bytes;
         self.take_in(patient, engine);
+        self.end_if_forsaken();
         match (patient, self.moved_bytes > before) {
             (false, true) => Heard::Bytes,
             (true, false) => Heard::InVain,
@@ -442,7 +453,7 @@ impl Connection {
         0
     }
 
-    /// A client that only stopped sending still gets its replies.
+    /// A client that only stopped sending still gets its replies to what was taken.
     fn on_end_of_input(&mut self) {
         match &mut self.phase {
             Phase::Transmit(session) if !session.awaits_payload() => session.end(),

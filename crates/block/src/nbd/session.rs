@@ -185,6 +185,11 @@ impl Session {
         if payload_bytes > u64::from(u32::MAX) {
             return Taking::Hopeless;
         }
+        if header.command == command::DISC {
+            // It needs no room, and its client may not wait for the end.
+            self.end();
+            return Taking::Taken;
+        }
         if !self.has_slots() {
             return Taking::Later;
         }
@@ -195,10 +200,6 @@ impl Session {
         };
         if !self.account.try_take(taken_bytes) {
             return Taking::Later;
-        }
-        if header.command == command::DISC {
-            self.end();
-            return Taking::Taken;
         }
         count_request(&header, engine);
         match verdict {

@@ -95,6 +95,12 @@ impl Transport {
         self.socket.as_raw_fd()
     }
 
+    /// Whether a client that is gone looks like one that only sends no more: TCP says the same of
+    /// both until something is sent there.
+    pub(crate) fn hides_departures(&self) -> bool {
+        matches!(self.socket, Socket::Tcp(_))
+    }
+
     /// Whether every byte is enciphered.
     pub(crate) fn is_secure(&self) -> bool {
         self.tls.is_some()

@@ -77,6 +77,14 @@ impl Fixture {
         client
     }
 
+    /// As [`Fixture::simple`], over TCP.
+    pub fn simple_tcp(&self) -> Client<TcpStream> {
+        let mut client = self.connect_tcp();
+        client.greet();
+        client.go();
+        client
+    }
+
     /// A client past its handshake, with structured replies and block status.
     pub fn structured(&self) -> Client {
         let mut client = self.connect();

@@ -136,6 +136,68 @@ fn a_half_closed_client_still_gets_its_replies() {
     assert!(client.is_closed());
 }
 
+/// A server with a TCP address too, on a port that the kernel chooses.
+fn with_tcp(gate: &Arc<Gate>) -> Fixture {
+    Fixture::with(gate.clone(), |config| {
+        config
+            .addresses
+            .push(Address::Tcp(([127, 0, 0, 1], 0).into()));
+    })
+}
+
+#[test]
+fn a_client_that_says_goodbye_over_tcp_gets_the_replies_to_what_was_taken() {
+    let gate = Gate::new(1 << 20, 1);
+    let fixture = with_tcp(&gate);
+    let mut client = fixture.simple_tcp();
+    // The second is held: the queue is full.
+    for cookie in [1, 2] {
+        client.request((READ, 0), cookie, 0, 4);
+    }
+    client.request((DISC, 0), 3, 0, 0);
+    client.stream.shutdown(std::net::Shutdown::Write).unwrap();
+    gate.let_through(2);
+    for cookie in [1, 2] {
+        assert_eq!(client.simple_reply(), (0, cookie));
+        assert_eq!(client.take(4), [0; 4]);
+    }
+    assert!(client.is_closed());
+}
+
+/// Its client has sent it again by then, and what follows it.
+#[test]
+fn what_was_not_taken_of_a_connection_is_not_done_when_its_client_may_be_gone() {
+    let gate = Gate::new(1 << 20, 1);
+    let fixture = with_tcp(&gate);
+    let mut before = fixture.simple_tcp();
+    let mut after = fixture.simple_tcp();
+    // On the worker of `before`.
+    let mut neighbour = fixture.simple_tcp();
+    let mut handled = |cookie| {
+        neighbour.request((FLUSH, 0), cookie, 0, 0);
+        assert_eq!(neighbour.simple_reply(), (0, cookie));
+    };
+    before.put(&write(1, 0, b"one"));
+    fixture.wait_for("the first write", |_| gate.waiting() == 1);
+    before.put(&[write(2, 3, b"two"), write(3, 6, b"old")].concat());
+    fixture.wait_for("the write that is held", |stats| stats.writes == 2);
+    // A client that is gone refuses the replies too, but that takes a while to be heard.
+    before.stream.shutdown(std::net::Shutdown::Write).unwrap();
+    handled(1);
+    handled(2);
+    after.put(&[write(3, 6, b"old"), write(4, 6, b"new")].concat());
+    fixture.wait_for("both writes again", |stats| stats.writes == 4);
+
+    gate.let_through(5);
+    assert_eq!(after.simple_reply(), (0, 3));
+    assert_eq!(after.simple_reply(), (0, 4));
+    fixture.wait_for("its end", |stats| stats.connections_open == 2);
+    after.request((READ, 0), 5, 0, 9);
+    gate.let_through(1);
+    assert_eq!(after.simple_reply(), (0, 5));
+    assert_eq!(after.take(9), b"one\0\0\0new");
+}
+
 #[test]
 fn a_slow_handshake_is_given_up_and_a_slow_session_is_not() {
     let disk = Arc::new(RamDisk::new(1 << 20));

@@ -50,6 +50,26 @@ const ADD: &str = r#"(module
         (if (i32.eqz (local.get $fault)) (then (return (i32.const 0))))
         (select (i32.const 2) (i32.const 5) (i32.eq (local.get $fault) (i32.const 1)))))"#;
 
+/// The same with the address that is its first argument, once; then it asks for the bytes at the
+/// second.
+const ADD_AND_FETCH: &str = r#"(module
+    (import "cenote" "load" (func $load (param i64 i32 i32) (result i32)))
+    (import "cenote" "store" (func $store (param i64 i32 i32) (result i32)))
+    (memory (export "memory") 2)
+    (func (export "frame") (result i32) (i32.const 65536))
+    (func (export "step") (result i32)
+        (local $fault i32)
+        (local.set $fault
+            (call $load (i64.load (i32.const 65560)) (i32.const 512) (i32.const 8)))
+        (if (i32.eqz (local.get $fault)) (then
+            (i64.store (i32.const 512) (i64.add (i64.load (i32.const 512)) (i64.const 1)))
+            (local.set $fault
+                (call $store (i64.load (i32.const 65560)) (i32.const 512) (i32.const 8)))))
+        (i64.store (i32.const 65536)
+            (i64.load (select (i32.const 65560) (i32.const 65568) (local.get $fault))))
+        (i32.store (i32.const 65544) (i32.const 8))
+        (select (i32.const 2) (i32.const 1) (local.get $fault))))"#;
+
 #[derive(Clone, Copy, Default)]
 struct Counter {
     acknowledged: u64,
@@ -72,6 +92,8 @@ struct Shared {
     stop: AtomicBool,
     /// Additions that were acknowledged.
     added: AtomicU64,
+    /// That ended so on a host that knew the cache.
+    out_of_bounds: AtomicU64,
 }
 
 /// A connection to one host's server threads.
@@ -138,6 +160,7 @@ impl Worker {
                 Ok((status, _)) => {
                     known.in_doubt = status.may_have_run();
                     if status == Status::OutOfBounds {
+                        self.shared.out_of_bounds.fetch_add(1, Ordering::Relaxed);
                         users[host] = None;
                     }
                 }
@@ -224,14 +247,17 @@ fn begin(folder: &Folder, transport: &str) -> (Vec<String>, (CacheId, ProcedureI
     let id = u128::from_str_radix(whole["id"].as_str().expect("text"), 16).expect("a number");
     let hosts = whole["hosts"].as_array().expect("hosts").iter();
     let addresses = hosts.map(|host| text(host, "address")).collect();
-    let module = folder.path().join("add.wasm");
-    std::fs::write(&module, wat::parse_str(ADD).expect("a module")).expect("a file");
+    let procedure = put(folder, "add", ADD);
+    (addresses, (CacheId(id), procedure))
+}
+
+fn put(folder: &Folder, name: &str, text: &str) -> ProcedureId {
+    let module = folder.path().join(name).with_extension("wasm");
+    std::fs::write(&module, wat::parse_str(text).expect("a module")).expect("a file");
     let module = module.to_str().expect("UTF-8");
-    let put = format!("cache proc put add {module} --write c0 --json");
-    let put = words(&put);
-    let put = folder.run(&put).expect(0).json();
-    let number = u32::try_from(put["id"].as_u64().expect("a number")).expect("32 bits");
-    (addresses, (CacheId(id), ProcedureId(number)))
+    let put = format!("cache proc put {name} {module} --write c0 --json");
+    let put = folder.run(&words(&put)).expect(0).json();
+    ProcedureId(u32::try_from(put["id"].as_u64().expect("a number")).expect("32 bits"))
 }
 
 fn start(
@@ -239,7 +265,7 @@ fn start(
     addresses: &[String],
     to: (CacheId, ProcedureId),
     shared: &Arc<Shared>,
-) -> Vec<Worker> {
+) -> Vec<JoinHandle<Vec<Counter>>> {
     let counters = usize::try_from(COUNTERS).expect("small");
     let worker = |number| Worker {
         number,
@@ -250,7 +276,10 @@ fn start(
         random: 0x9e37_79b9_7f4a_7c15 ^ number,
         shared: Arc::clone(shared),
     };
-    (0..WORKERS).map(worker).collect()
+    let workers = (0..WORKERS).map(worker);
+    workers
+        .map(|worker| std::thread::spawn(move || worker.run()))
+        .collect()
 }
 
 /// What the counters say is what was acknowledged.
@@ -280,10 +309,7 @@ fn add_through_it_all(transport: &str) {
     let folder = Folder::new();
     let (addresses, to) = begin(&folder, transport);
     let shared = Arc::<Shared>::default();
-    let workers = start(folder.path(), &addresses, to, &shared).into_iter();
-    let workers: Vec<JoinHandle<Vec<Counter>>> = workers
-        .map(|worker| std::thread::spawn(move || worker.run()))
-        .collect();
+    let workers = start(folder.path(), &addresses, to, &shared);
     let mut cache = open(folder.path(), "c0").expect("its manager runs");
     shared.until_added(200);
 
@@ -309,17 +335,23 @@ fn add_through_it_all(transport: &str) {
     shared.until_added(200);
     until(&folder, |status| status["regions"]["open"] == REGIONS);
 
+    let in_doubt = end(&mut cache, &shared, workers);
+    let added = shared.added.load(Ordering::Relaxed);
+    println!("{transport}: {added} additions acknowledged, {in_doubt} counters in doubt");
+    let all = usize::try_from(WORKERS * COUNTERS).expect("small");
+    assert!(in_doubt < all / 4, "{in_doubt} of {all} counters in doubt");
+}
+
+/// Ends the threads, and looks at what they added; how many counters are in doubt.
+fn end(cache: &mut Cache, shared: &Shared, workers: Vec<JoinHandle<Vec<Counter>>>) -> usize {
     shared.stop.store(true, Ordering::Relaxed);
     let mut in_doubt = 0;
     for (worker, counters) in (0..).zip(workers) {
         let counters = counters.join().expect("it does not panic");
         in_doubt += counters.iter().filter(|counter| counter.in_doubt).count();
-        check(&mut cache, worker, &counters);
+        check(cache, worker, &counters);
     }
-    let added = shared.added.load(Ordering::Relaxed);
-    println!("{transport}: {added} additions acknowledged, {in_doubt} counters in doubt");
-    let all = usize::try_from(WORKERS * COUNTERS).expect("small");
-    assert!(in_doubt < all / 4, "{in_doubt} of {all} counters in doubt");
+    in_doubt
 }
 
 #[test]
@@ -330,6 +362,39 @@ fn no_acknowledged_addition_is_lost_or_made_twice_over_shm() {
 #[test]
 fn no_acknowledged_addition_is_lost_or_made_twice_over_tcp() {
     add_through_it_all("tcp");
+}
+
+#[test]
+fn additions_to_a_cache_that_becomes_longer_are_never_out_of_bounds() {
+    let folder = Folder::new();
+    let (addresses, to) = begin(&folder, "shm");
+    let shared = Arc::<Shared>::default();
+    let workers = start(folder.path(), &addresses, to, &shared);
+    let mut cache = open(folder.path(), "c0").expect("its manager runs");
+    for size in ["7M", "8M", "9M", "10M"] {
+        shared.until_added(100);
+        folder.run(&["cache", "reshape", "c0", "--size", size]);
+        until(&folder, |status| status["whole"] == true);
+    }
+    shared.until_added(100);
+    end(&mut cache, &shared, workers);
+    assert_eq!(shared.out_of_bounds.load(Ordering::Relaxed), 0);
+}
+
+/// Of an address past the end hosts say what they say of a cache that they do not know.
+#[test]
+fn one_request_from_the_command_line_runs_once_wherever_it_ends() {
+    let folder = Folder::new();
+    begin(&folder, "shm");
+    put(&folder, "once", ADD_AND_FETCH);
+    let end = (REGIONS * REGION_BYTES).to_string();
+    let run = ["cache", "proc", "run", "once", "c0", "4096", &end];
+    let run = folder.run(&run).expect(1);
+    assert!(run.stderr.contains("it may have run"), "{run:#?}");
+    let mut cache = open(folder.path(), "c0").expect("its manager runs");
+    let mut bytes = [0; 8];
+    cache.read(4096, &mut bytes).expect("read");
+    assert_eq!(u64::from_le_bytes(bytes), 1);
 }
 
 #[test]

@@ -1,12 +1,13 @@
 //! `cenote cache proc run`: one request for a procedure, from the command line.
 //!
-//! It is asked of one host after the other until one knows the cache: those that have no slab of it
-//! may not. Arguments and answers are shown as numbers of 8 bytes, little-endian, as procedures
+//! It is asked once, of the first host that knows the cache: those that have no slab of it may not.
+//! Arguments and answers are shown as numbers of 8 bytes, little-endian, as procedures
 //! have them.
 
 use anyhow::{Result, bail, ensure};
+use cenote_fabric::Session;
 use cenote_proc::remote::Remote;
-use cenote_proc::{Access, ProcedureId, Status};
+use cenote_proc::{Access, CacheId, ECHO, ProcedureId, Status};
 
 use super::{Common, Site, cache_id, known, say, sites};
 
@@ -22,11 +23,12 @@ pub(super) struct Args {
     common: Common,
 }
 
-/// How a request ended that no host can end better.
-struct End {
-    host: String,
-    status: Status,
-    answer: Vec<u8>,
+/// A host that knows the cache.
+struct Host {
+    name: String,
+    remote: Remote,
+    // Its end would end the connection.
+    _session: Box<dyn Session>,
 }
 
 pub(super) fn run(args: &Args) -> Result<u8> {
@@ -43,12 +45,15 @@ pub(super) fn run(args: &Args) -> Result<u8> {
         bail!("no host has a procedure {}", args.name);
     };
     let argument: Vec<u8> = args.numbers.iter().flat_map(|n| n.to_le_bytes()).collect();
-    let end = ask(sites.up, |remote| remote.run(cache, id, &argument), id)?;
-    let End {
-        host,
-        status,
-        answer,
-    } = end;
+    let Some(mut host) = find(sites.up, cache, id)? else {
+        bail!(
+            "no host that has {} knows {}: nothing ran; look whether its manager runs",
+            args.name,
+            args.cache
+        );
+    };
+    let (status, answer) = host.remote.run(cache, id, &argument)?;
+    let host = host.name;
     let (how, is_whole) = match status {
         Status::Done => ("done", true),
         Status::Stopped => ("stopped; the answer is the state to continue from", true),
@@ -84,28 +89,27 @@ pub(super) fn run(args: &Args) -> Result<u8> {
     Ok(code)
 }
 
-/// Asks hosts that have the procedure until one knows the cache.
-fn ask(
-    sites: Vec<Site>,
-    request: impl Fn(&mut Remote) -> Result<(Status, Vec<u8>), cenote_proc::remote::Cut>,
-    id: ProcedureId,
-) -> Result<End> {
-    let mut last = None;
+/// The first host that has the procedure and knows the cache. This is asked with a procedure that
+/// touches nothing: another may say "out of bounds", too, and have run.
+fn find(sites: Vec<Site>, cache: CacheId, id: ProcedureId) -> Result<Option<Host>> {
     for site in sites {
-        if !site.rows.iter().any(|row| row.id == id) {
+        let Site {
+            name,
+            caller,
+            rows,
+            _session: session,
+        } = site;
+        if !rows.iter().any(|row| row.id == id) {
             continue;
         }
-        let mut remote = Remote::new(site.caller, 1);
-        let (status, answer) = request(&mut remote)?;
-        let end = End {
-            host: site.name,
-            status,
-            answer,
-        };
-        if end.status != Status::OutOfBounds {
-            return Ok(end);
+        let mut remote = Remote::new(caller, 1);
+        if remote.run(cache, ECHO, &[])?.0 != Status::OutOfBounds {
+            return Ok(Some(Host {
+                name,
+                remote,
+                _session: session,
+            }));
         }
-        last = Some(end);
     }
-    Ok(last.expect("a host has the procedure"))
+    Ok(None)
 }

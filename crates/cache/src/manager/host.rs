@@ -22,8 +22,8 @@ const RETURN_MAX: Duration = Duration::from_secs(10);
 /// Between two signs of life.
 const PING: Duration = Duration::from_millis(250);
 
-/// Messages that are with a host at once, besides pings. Its answer to a ping comes behind all that was sent
-/// before, and a late one is taken for its end. Arbitrary.
+/// Messages that are with a host at once, besides pings. Its answer to a ping comes behind all that
+/// was sent before, and a late one is taken for its end. Arbitrary.
 const UNHEARD_MAX: u64 = 1024;
 
 /// Whether it is connected, and how far the books are compared.
@@ -323,8 +323,8 @@ impl HostLink {
         }
     }
 
-    /// Sends a message now, or as soon as the host has heard enough of those before. False: the session
-    /// is dead, or too old for it.
+    /// Sends a message now, or as soon as the host has heard enough of those before. False: the
+    /// session is dead, or too old for it.
     pub fn send(&mut self, request: &Request) -> bool {
         let Some(bytes) = self.encode(request) else {
             return false;

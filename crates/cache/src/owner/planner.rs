@@ -21,9 +21,9 @@ const AHEAD_BYTES: u64 = 1 << 30;
 const AHEAD_MIN: usize = 2;
 /// ... and at most, however small they are. Arbitrary.
 const AHEAD_MAX: usize = 16;
-/// Slabs that a host is asked for at once, where a region has no more of them. It makes one after the
-/// other, and takes none of these requests back: what waits there for longer than it is waited for here
-/// is made for nobody. Arbitrary.
+/// Slabs that a host is asked for at once, where a region has no more of them. It makes one after
+/// the other, and takes none of these requests back: what waits there for longer than it is waited
+/// for here is made for nobody. Arbitrary.
 const ASKED_MAX: usize = 1024;
 
 /// What a region lacks.
@@ -97,8 +97,8 @@ impl Owner {
         copy.state == CopyState::WantedBack || self.hosts[copy.host].is_leaving()
     }
 
-    /// Regions at rest that lack something, most urgent first. Of those without memory no more than hosts take
-    /// now: any of them would do, and there may be very many.
+    /// Regions at rest that lack something, most urgent first. Of those without memory no more than
+    /// hosts take now: any of them would do, and there may be very many.
     fn wanted(&self, now: Time, absent_max: usize) -> Vec<(usize, Want)> {
         let (mut wanted, mut absent) = (Vec::new(), 0);
         let renewing: BTreeSet<usize> = self.renewing.values().map(|it| it.region).collect();
@@ -136,7 +136,7 @@ impl Owner {
             .collect()
     }
 
-    /// Asks for memory for a region, where its host has not been asked for too much; whether that is so.
+    /// Asks for memory for a region. True: nothing was asked, as its host has enough to make.
     /// `asked`: regions that each host makes memory for.
     fn place(&mut self, region: usize, purpose: Purpose, asked: &mut [usize], now: Time) -> bool {
         let replaces = purpose.replaces();

@@ -288,7 +288,8 @@ pub(super) struct Region {
     pub opened_at: u64,
     /// The generation since which the contents are sure.
     pub sure_since: u64,
-    /// It is not made sure before, and what is begun before is of the same wish: what was tried failed.
+    /// It is not made sure before, and what is begun before is of the same wish: what was tried
+    /// failed.
     pub rest_until: Time,
     /// No memory is asked for before: what the last was for failed.
     pub place_at: Time,

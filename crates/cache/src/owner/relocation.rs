@@ -387,8 +387,8 @@ impl Owner {
         }
     }
 
-    /// Nothing that an earlier session to a host asked for is under way any more: a host answers who owns it
-    /// again only then. Until that session began it may have been.
+    /// Nothing that an earlier session to a host asked for is under way any more: a host answers
+    /// who owns it again only then. Until that session began it may have been.
     pub(super) fn end_fills_by(&mut self, host: HostIndex) {
         for region in &mut self.regions {
             if let Task::Switching(switching) = &mut region.task {
@@ -410,7 +410,8 @@ impl Owner {
         }
     }
 
-    /// [`Owner::end_relocation`] of what would fail with other memory, too: that is not asked for at once.
+    /// [`Owner::end_relocation`] of what would fail with other memory, too: that is not asked for
+    /// at once.
     pub(super) fn end_failed(&mut self, region: usize, now: Time) {
         self.end_relocation(region, now);
         self.regions[region].place_at = now.after(PAUSE * 5);

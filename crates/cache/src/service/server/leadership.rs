@@ -42,8 +42,9 @@ pub trait Agreement: Send {
     /// Nobody answers.
     fn is_last(&mut self, epoch: u64) -> Result<bool, String>;
 
-    /// The journal has the epoch that was claimed last, and its manager begins if this says so: no earlier
-    /// journal is good for another any more. Until then one may follow that has the journal before.
+    /// The journal has the epoch that was claimed last, and its manager begins if this says so: no
+    /// earlier journal is good for another any more. Until then one may follow that has the journal
+    /// before.
     ///
     /// # Errors
     /// Nobody answers: it does not begin.

@@ -4,9 +4,9 @@
 //! One key for each cache holds the epoch of its last manager, and the place where that one ran. A
 //! journal of an earlier manager is refused, unless it is that place's own: a lock of the machine
 //! keeps others out there. An epoch that was only claimed, by a manager that never began, makes no
-//! journal an earlier one: beside it the key still has the last that did begin. The epoch is what fences: hosts refuse a lower one from then on. What no
-//! host sees, machines and the table, is fenced by a look at the key, again and again: see
-//! [`Agreement`].
+//! journal an earlier one: beside it the key still has the last that did begin. The epoch is what
+//! fences: hosts refuse a lower one from then on. What no host sees, machines and the table, is
+//! fenced by a look at the key, again and again: see [`Agreement`].
 
 use std::cmp::Ordering;
 use std::time::Duration;

@@ -110,7 +110,8 @@ impl Boot {
         }
     }
 
-    /// Whether nothing that ran in it runs elsewhere: it is this one, or an earlier one of this machine.
+    /// Whether nothing that ran in it runs elsewhere: it is this one, or an earlier one of this
+    /// machine.
     fn is_of_here(&self) -> bool {
         let this = Self::this();
         self.id == this.id || self.machine.is_some() && self.machine == this.machine

@@ -105,6 +105,8 @@ pub struct Device {
     threads: Vec<JoinHandle<()>>,
     /// Added and not deleted.
     is_added: bool,
+    /// Left behind by a dead server.
+    is_recovered: bool,
 }
 
 impl Device {
@@ -146,6 +148,7 @@ impl Device {
             control,
             threads: Vec::new(),
             is_added: true,
+            is_recovered: false,
         };
         if info.features & (wanted | feature::IOCTL_ENCODING) != wanted | feature::IOCTL_ENCODING {
             return Err(Error::TooOld("wait for another server when one dies"));
@@ -193,6 +196,7 @@ impl Device {
             control,
             threads: Vec::new(),
             is_added: false,
+            is_recovered: true,
         };
         device.open_queues(disk, &info)?;
         device
@@ -220,6 +224,12 @@ impl Device {
     #[must_use]
     pub fn path(&self) -> PathBuf {
         PathBuf::from(format!("/dev/ublkb{}", self.number))
+    }
+
+    /// Whether it was there before, with whatever is on it and waited for a server.
+    #[must_use]
+    pub fn is_recovered(&self) -> bool {
+        self.is_recovered
     }
 
     /// Ends the device after what it has in flight.

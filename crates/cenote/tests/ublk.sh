@@ -62,6 +62,19 @@ fails cenote ublk --dir $well --volume v0
 wait $load
 echo "every block was right although a host and two servers died"
 
+# A server that cannot start leaves the device to the next, which serves it whoever reads what it says.
+kill -9 $server
+fails wait $server 2>/dev/null
+dd if="$device" of=/dev/null bs=4k count=1 iflag=direct 2>/run/dd &
+waiting=$!
+fails cenote ublk --dir $well --volume v0 --metrics 0.0.0.0:9641
+[ -e "$device" ]
+cenote ublk --dir $well --volume v0 >/dev/full &
+server=$!
+wait $waiting
+kill -0 $server
+echo "what waited for a server that could not start was served by the next"
+
 # A server that does not come back.
 kill -9 $server
 fails wait $server 2>/dev/null

@@ -109,13 +109,14 @@ pub fn run(args: &Args) -> Result<u8> {
     let mut options = Options::new(identity(serving.spec.id()?));
     options.queue_depth = args.depth;
     options.queue_count = args.threads.unwrap_or(options.queue_count);
-    let device = Device::open(&disk, options).map_err(explain)?;
+    // What may fail comes before the device: one that waited for a server would be gone with this.
     if let Some(address) = &args.metrics {
         VolumeMetrics::new(&serving.volume, None).serve(address, args.allow_remote)?;
     }
+    let device = Device::open(&disk, options).map_err(explain)?;
     let mut out = std::io::stdout();
     let (spec, path) = (&serving.spec, device.path());
-    writeln!(
+    let announced = writeln!(
         out,
         "ready {} {} {} at {}",
         serving.name,
@@ -123,8 +124,13 @@ pub fn run(args: &Args) -> Result<u8> {
         spec.scheme,
         path.display()
     )
-    .and_then(|()| out.flush())
-    .context("announce on standard output")?;
+    .and_then(|()| out.flush());
+    match announced {
+        Err(error) if device.is_recovered() => {
+            tracing::warn!(%error, "announce on standard output; the device is served all the same");
+        }
+        announced => announced.context("announce on standard output")?,
+    }
     serving.announced();
     // Nothing is ever sent: this ends when a signal drops the other end.
     assert!(told.recv().is_err(), "the channel carries its end only");

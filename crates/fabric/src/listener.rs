@@ -264,8 +264,8 @@ impl Listener {
         })
     }
 
-    /// Has all devices serve a window, or none of them. Its memory stays as it is: it may be another
-    /// process's, too.
+    /// Has all devices serve a window, or none of them. Its memory stays as it is: it may be
+    /// another process's, too.
     fn register_with_devices(&self, window: WindowDescriptor, region: &Arc<Region>) -> Result<()> {
         #[cfg(feature = "rdma")]
         for device in self.devices() {

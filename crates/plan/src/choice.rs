@@ -8,8 +8,8 @@
 //! waits for.
 //!
 //! Odds are the paper's formula, which the simulation puts within 3 % above and a quarter below;
-//! where few hosts fail they are binomial, and those of racks are counted over the groups that there
-//! would be ([`crate::odds`]).
+//! where few hosts fail they are binomial, and those of racks are counted over the groups that
+//! there would be ([`crate::odds`]).
 
 use std::cmp::Ordering;
 

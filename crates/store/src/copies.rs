@@ -10,12 +10,12 @@
 //! die leave no older copy behind a newer one. Who finds a change that its client did not bring to the last
 //! store, and has to go past it, brings it there.
 //!
-//! A store that is gone stops changes, or reads if it is the last: who decides that takes it out of the
-//! row, for all clients. One that comes in is named between the first and the last, gets what it lacks by
-//! [`Copies::bring`], and stays there: a last store that were another one than before could show what others
-//! lack. Where one store is left, it is the first and the last until the new one has all. What is ordered
-//! there can be read at once, so who reads it brings it to the new one first. A store that lacks something
-//! is never the first: changes that meet one are refused.
+//! A store that is gone stops changes, or reads if it is the last: who decides that takes it out of
+//! the row, for all clients. One that comes in is named between the first and the last, gets what
+//! it lacks by [`Copies::bring`], and stays there: a last store that were another one than before
+//! could show what others lack. Where one store is left, it is the first and the last until the new
+//! one has all. What is ordered there can be read at once, so who reads it brings it to the new one
+//! first. A store that lacks something is never the first: changes that meet one are refused.
 
 mod change;
 mod copy;

@@ -23,8 +23,8 @@ pub(crate) struct Area {
     free_bytes: AtomicU64,
 }
 
-/// Free ranges, none of which touches the next. A client chooses how many there are: each is found by where it
-/// begins, and by its size.
+/// Free ranges, none of which touches the next. A client chooses how many there are: each is found
+/// by where it begins, and by its size.
 #[derive(Debug, Default)]
 struct Free {
     /// Their bytes, by where they begin.

@@ -364,7 +364,8 @@ impl Directory {
         };
         let (mut gone, mut unreachable) = (Vec::new(), false);
         let mut current = self.lock();
-        // Each verb that a dead host fails comes here: a copy of the directory for each is too much.
+        // Each verb that a dead host fails comes here: a copy of the directory for each is too
+        // much.
         if !current
             .stripes()
             .any(|(extent, stripe)| has_hit(extent, stripe))

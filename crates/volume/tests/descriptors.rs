@@ -1,4 +1,5 @@
-//! A client that has no descriptor left for a worker. A process of its own: the limit is the process's.
+//! A client that has no descriptor left for a worker. A process of its own: the limit is the
+//! process's.
 
 mod support;
 

@@ -147,8 +147,9 @@ impl Connection {
         self.end_if_forsaken();
     }
 
-    /// Ends it if its client may be gone while requests wait to be taken. It may have sent them again
-    /// on another connection, and more to the same bytes after that: taken now, they would come last.
+    /// Ends it if its client may be gone while requests wait to be taken. It may have sent them
+    /// again on another connection, and more to the same bytes after that: taken now, they would
+    /// come last.
     fn end_if_forsaken(&mut self) {
         let waits = self.paused && matches!(self.phase, Phase::Transmit(_));
         if waits && self.input_ends && self.transport.hides_departures() {

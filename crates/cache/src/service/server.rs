@@ -119,7 +119,8 @@ const FOUNDING: Duration = Duration::from_secs(2);
 const SHORT: Duration = Duration::from_millis(5);
 /// For the last words to clients to arrive: they are in their sockets before.
 const PARTING: Duration = Duration::from_millis(500);
-/// How much longer hosts may take to hear which slabs they have back: the more, the longer it takes.
+/// How much longer hosts may take to hear which slabs they have back: the more, the longer it
+/// takes.
 const PARTING_MAX: Duration = Duration::from_secs(10);
 
 impl Server {

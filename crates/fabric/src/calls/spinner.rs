@@ -1,15 +1,15 @@
 //! Whether a thread that has nothing to do looks for work or blocks: learned from what looking
 //! brought.
 //!
-//! Looking saves a wake where the peer has a processor of its own, and costs the peer its time where
-//! the two share one. Which of these holds changes with whatever else the machine does. So a score is
-//! kept: a wait that looking ended raises it, one that it did not lowers it twice as much. While there
-//! is a score each wait looks for the whole time; without one it blocks at once, and a wait now and
-//! then looks all the same. Who blocked costs nothing, so an idle thread does not. Pure: time is
-//! passed in.
+//! Looking saves a wake where the peer has a processor of its own, and costs the peer its time
+//! where the two share one. Which of these holds changes with whatever else the machine does. So a
+//! score is kept: a wait that looking ended raises it, one that it did not lowers it twice as much.
+//! While there is a score each wait looks for the whole time; without one it blocks at once, and a
+//! wait now and then looks all the same. Who blocked costs nothing, so an idle thread does not.
+//! Pure: time is passed in.
 //!
-//! The time to look is whole or none: a shorter one that ends before the peer's usual turn is lost each
-//! time, and teaches nothing.
+//! The time to look is whole or none: a shorter one that ends before the peer's usual turn is lost
+//! each time, and teaches nothing.
 
 use std::time::Duration;
 
@@ -113,8 +113,8 @@ const SCORE_MAX: u32 = 4 * MISS;
 const SCORE_FIRST: u32 = 2 * MISS;
 /// What a look in vain costs: looking goes on while two of three bring something.
 const MISS: u32 = 2;
-/// Without a score one of so many waits looks, fewer the longer that brings nothing: often enough to
-/// find within milliseconds that the peer has a processor again, rare enough to cost nothing.
+/// Without a score one of so many waits looks, fewer the longer that brings nothing: often enough
+/// to find within milliseconds that the peer has a processor again, rare enough to cost nothing.
 const PROBE_EVERY_MIN: u32 = 16;
 const PROBE_EVERY_MAX: u32 = 256;
 

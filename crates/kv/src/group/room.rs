@@ -181,7 +181,8 @@ impl Owner {
         (self.replica.table().class(class), self.went.of(class))
     }
 
-    /// An operation is about to be applied: what may end by it is looked for in all of the table from then on.
+    /// An operation is about to be applied: what may end by it is looked for in all of the table
+    /// from then on.
     pub(super) fn note_ends(&mut self, effect: &Effect) {
         let may_end = match *effect {
             Effect::Put(Entry { expiry, .. }) | Effect::Alter { expiry, .. } => expiry != 0,

@@ -1,8 +1,8 @@
 //! Odds of loss where a given number of units fails, such as racks.
 //!
 //! The hosts of a group of `CodingSets` are in as many racks, so a group is a set of racks. Where
-//! racks have the same number of hosts the sets are the same few, and disjoint; where they have not,
-//! hosts that are left over make groups across them, and the sets overlap.
+//! racks have the same number of hosts the sets are the same few, and disjoint; where they have
+//! not, hosts that are left over make groups across them, and the sets overlap.
 
 use std::collections::BTreeSet;
 

@@ -116,8 +116,8 @@ impl ModelMedium {
         Self::with(image, self.unit)
     }
 
-    /// What is there after its process was killed now: all that was written is seen, and a crash may still
-    /// take what was not durable.
+    /// What is there after its process was killed now: all that was written is seen, and a crash
+    /// may still take what was not durable.
     #[must_use]
     pub fn killed(&self) -> Self {
         let killed = self.clone();

@@ -143,7 +143,8 @@ enum Plan {
 const BATCH: usize = 64;
 const BATCH_BYTES: u64 = 4 << 20;
 
-/// Of a half of the log, what values leave to deletions: room for some at least, before cleaning gives it back.
+/// Of a half of the log, what values leave to deletions: room for some at least, before cleaning
+/// gives it back.
 fn deletion_bytes(half_bytes: u64) -> u64 {
     (half_bytes / 64).max(1024)
 }
@@ -347,8 +348,9 @@ impl<M: Medium> Pool<M> {
         }
     }
 
-    /// Whether cleaning comes back to an entry until what waits there is over, so that nothing more may wait:
-    /// who asks for space again and again would have it wait for ever, and everybody's log fill up.
+    /// Whether cleaning comes back to an entry until what waits there is over, so that nothing more
+    /// may wait: who asks for space again and again would have it wait for ever, and everybody's
+    /// log fill up.
     pub(super) fn is_awaited_by_cleaning(&self, found: Found) -> bool {
         let cleaning = self.cleaning.as_ref().filter(|one| one.is_repeated);
         let (Some(cleaning), Found::Entry { word, .. }) = (cleaning, found) else {
@@ -359,8 +361,8 @@ impl<M: Medium> Pool<M> {
         durable.is_some_and(|one| !self.is_in_use(one.at) && cleaning.copy_of(one.at).is_none())
     }
 
-    /// Where new objects end at the latest: what copies take is left to them, and some to deletions, by which a
-    /// store that is full is emptied.
+    /// Where new objects end at the latest: what copies take is left to them, and some to
+    /// deletions, by which a store that is full is emptied.
     pub(super) fn end_of(&self, kind: Kind) -> u64 {
         let half = self.head.half(self.space.active);
         let copies = self.cleaning.as_ref().map_or(0, |one| one.reserve);

@@ -122,7 +122,8 @@ impl<M: Medium> Pool<M> {
                 for (at, header) in completed {
                     pool.medium.write_back(*at..at + header.object_bytes())?;
                 }
-                // The record that this life began with, before the next one takes the other's place.
+                // The record that this life began with, before the next one takes the other's
+                // place.
                 pool.medium.write_back(0..HEAD_BYTES)?;
                 pool.medium.fence()?;
             }
@@ -182,9 +183,9 @@ impl<M: Medium> Pool<M> {
         Ok(())
     }
 
-    /// A process that was killed may have left a header in the processor's caches, where this walk finds it
-    /// and one after a power failure does not: the fence that takes the pool over makes it durable, before
-    /// anything is behind it. What has its flag had its fence.
+    /// A process that was killed may have left a header in the processor's caches, where this walk
+    /// finds it and one after a power failure does not: the fence that takes the pool over makes it
+    /// durable, before anything is behind it. What has its flag had its fence.
     fn write_back_walked(&self, object: &Object) -> Result<(), StoreError> {
         if self.medium.is_quick() && !self.is_durable(object.at) {
             let bytes = HEADER_BYTES + u64::from(object.header.key_bytes);

@@ -55,8 +55,8 @@ impl<M: Medium, A: Answering> Calls<M, A> {
             let since = turn.began(clock);
             let timed = Timed { operation, since };
             let now = match operation {
-                // Its value is waited for from here on: a client that is in time after its call is not late
-                // because this thread stood still before it.
+                // Its value is waited for from here on: a client that is in time after its call is
+                // not late because this thread stood still before it.
                 Operation::Space => clock(),
                 _ => since,
             };

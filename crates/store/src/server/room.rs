@@ -66,7 +66,8 @@ impl<M: Medium> State<M> {
         Answer::Refused(self.refuse(error))
     }
 
-    /// The same of a deletion. One of a value makes room: the log is cleaned for whatever may be left out.
+    /// The same of a deletion. One of a value makes room: the log is cleaned for whatever may be
+    /// left out.
     pub fn refuse_deletion(&mut self, key: &[u8], error: &StoreError) -> Answer {
         if let Ok(Located::Absent) = self.pool.locate(key, u64::MAX) {
             return self.refuse_version(key, error);
@@ -75,8 +76,8 @@ impl<M: Medium> State<M> {
         Answer::Refused(self.refuse_unless(error, Least { bytes: 0, keys: 0 }))
     }
 
-    /// A key that has too many versions, or that cleaning waits for, takes some again once its newest is
-    /// durable, which it is not by itself under each scheme.
+    /// A key that has too many versions, or that cleaning waits for, takes some again once its
+    /// newest is durable, which it is not by itself under each scheme.
     fn want_newest_of(&mut self, key: &[u8], error: &StoreError) {
         let is_cleaned = self.pool.is_cleaning() && matches!(error, StoreError::Backlog(_));
         if is_cleaned || self.pool.has_too_many_of(key) {

@@ -4,8 +4,8 @@
 //! A stripe with a slab that is awaited is not copied from. With a disk behind it, it is dropped (`slab_drop`);
 //! one that cannot be is declined. The slabs of an excluded host are moved as well.
 //!
-//! Invariants: at most one slab of a stripe moves at a time; a slab with nowhere to go is declined, stays
-//! in use, and holds up no other slab of its stripe.
+//! Invariants: at most one slab of a stripe moves at a time; a slab with nowhere to go is declined,
+//! stays in use, and holds up no other slab of its stripe.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

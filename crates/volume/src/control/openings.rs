@@ -72,8 +72,8 @@ impl Openings {
         }));
     }
 
-    /// An endpoint was opened, or cannot be: who waited for it; `None`: the worker or the session is
-    /// gone.
+    /// An endpoint was opened, or cannot be: who waited for it; `None`: the worker or the session
+    /// is gone.
     pub fn end(&mut self, session: Session, worker: usize) -> Option<Arc<Newcomer>> {
         let waited = |opening: &Opening| opening.session == session && opening.worker == worker;
         let at = self.0.iter().position(waited)?;

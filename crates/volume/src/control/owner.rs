@@ -209,8 +209,8 @@ impl Owner {
         }
     }
 
-    /// An unreachable slab is back: it takes its place again as it was, and in the same epoch all others
-    /// that are back as well.
+    /// An unreachable slab is back: it takes its place again as it was, and in the same epoch all
+    /// others that are back as well.
     pub fn on_returned(&self, cx: &mut Context, acquire: &Acquire, granted: Granted) {
         let mut returned = cx.acquires.take_returned();
         returned.push((*acquire, granted));

@@ -24,8 +24,8 @@ const WINDOW_PART: u64 = 64;
 const PLACES_LOOKED_AT: usize = 16;
 /// Sweeps between two times that items leave some chunks by steps: long values get their places then.
 const PAUSE_SWEEPS: u32 = 16;
-/// Between two looks at all chunks, in nanoseconds, where each is in use and nothing makes room: clients may remove
-/// items meanwhile. A worker is awake once in a second anyway.
+/// Between two looks at all chunks, in nanoseconds, where each is in use and nothing makes room:
+/// clients may remove items meanwhile. A worker is awake once in a second anyway.
 const REST_NS: u64 = 1_000_000_000;
 /// Items that are looked at in one go: a group would miss a member that looks at more. Of more, so many at a
 /// time, which takes a part of what is between two sweeps.
@@ -56,7 +56,8 @@ pub(super) struct Trimming {
     leaving: Option<(Range<u64>, u64)>,
     /// Sweeps until the next part is chosen.
     pause: u32,
-    /// When all chunks are looked at again, in nanoseconds: they are in use, and nothing makes room.
+    /// When all chunks are looked at again, in nanoseconds: they are in use, and nothing makes
+    /// room.
     rests_until: Option<u64>,
 }
 

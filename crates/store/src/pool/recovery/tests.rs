@@ -1,5 +1,5 @@
-//! Files that somebody made up: checksums are right, and what they cover is not. And what a process that was
-//! killed left in caches.
+//! Files that somebody made up: checksums are right, and what they cover is not. And what a process
+//! that was killed left in caches.
 
 use std::io;
 use std::ops::Range;

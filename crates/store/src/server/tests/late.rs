@@ -3,8 +3,8 @@
 use super::*;
 use crate::pool::Landing;
 
-/// A thread reads the clock, and does not run for longer than values are waited for: what is asked for then
-/// has its whole time.
+/// A thread reads the clock, and does not run for longer than values are waited for: what is asked
+/// for then has its whole time.
 #[test]
 fn a_space_is_waited_for_from_when_it_was_asked_for_not_from_when_its_turn_began() {
     let mut bench = Bench::new(new_pool(1 << 20, MEMORY, 64), EFactory);

@@ -147,13 +147,14 @@ impl Connection {
         self.end_if_forsaken();
     }
 
-    /// Ends it if its client may be gone while requests wait to be taken. It may have sent them
-    /// again on another connection, and more to the same bytes after that: taken now, they would
-    /// come last.
+    /// Takes no more if its client may be gone while requests wait to be taken. It may have sent
+    /// them again on another connection, and more to the same bytes after that: taken now, they
+    /// would come last. What was taken has its claims, and goes on. TCP tells of an end behind all
+    /// bytes before it: not while these fill the socket.
     fn end_if_forsaken(&mut self) {
         let waits = self.paused && matches!(self.phase, Phase::Transmit(_));
         if waits && self.input_ends && self.transport.hides_departures() {
-            self.kill();
+            self.on_end_of_input();
         }
     }
 

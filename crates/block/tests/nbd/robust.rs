@@ -188,14 +188,17 @@ fn what_was_not_taken_of_a_connection_is_not_done_when_its_client_may_be_gone() 
     after.put(&[write(3, 6, b"old"), write(4, 6, b"new")].concat());
     fixture.wait_for("both writes again", |stats| stats.writes == 4);
 
-    gate.let_through(5);
+    gate.let_through(6);
     assert_eq!(after.simple_reply(), (0, 3));
     assert_eq!(after.simple_reply(), (0, 4));
+    assert_eq!(before.simple_reply(), (0, 1));
+    assert_eq!(before.simple_reply(), (0, 2));
+    assert!(before.is_closed(), "what was taken is done, and no more");
     fixture.wait_for("its end", |stats| stats.connections_open == 2);
     after.request((READ, 0), 5, 0, 9);
     gate.let_through(1);
     assert_eq!(after.simple_reply(), (0, 5));
-    assert_eq!(after.take(9), b"one\0\0\0new");
+    assert_eq!(after.take(9), b"onetwonew");
 }
 
 #[test]

@@ -130,11 +130,11 @@ impl Pace {
         if orders.rate != self.rate {
             (self.rate, self.since, self.pages) = (orders.rate, Instant::now(), 0);
         }
+        if self.keeps_rate && self.rate == 0 {
+            return Err(Stopped::Off);
+        }
         if !self.keeps_rate || orders.at_once {
             return Ok(Duration::ZERO);
-        }
-        if self.rate == 0 {
-            return Err(Stopped::Off);
         }
         let bytes = self.pages * PAGE_BYTES as u64;
         let due = Duration::from_secs_f64(bytes as f64 / self.rate as f64);

@@ -62,12 +62,16 @@ impl HostDevice {
         };
         let mut windows = self.windows();
         let make = || Registered::new(&self.device, Arc::clone(region), rights.into());
-        let drawn = windows
-            .keys
-            .draw(make, Registered::remote_key)
-            .map_err(os)?;
+        let began = Instant::now();
+        let is_over = || began.elapsed() > DRAW_LIMIT;
+        let drawn = windows.keys.draw(make, Registered::remote_key, is_over);
         let bound = Error::Bound("keys of an RDMA device that no client holds");
-        windows.registered.insert(window.0, drawn.ok_or(bound)?);
+        let drawn = drawn.map_err(os)?.ok_or(bound)?;
+        // One that the device did not let go of still has the window's name. Its key may be given
+        // out again once it goes, and clients may hold that.
+        if let Some(stuck) = windows.registered.insert(window.0, drawn) {
+            windows.keys.retire(stuck.remote_key());
+        }
         Ok(())
     }
 
@@ -295,6 +299,9 @@ impl std::os::fd::AsFd for Connection {
 const RECEIVE_COUNT: usize = 32;
 /// The longest message and its kind, to whole cache lines.
 const RECEIVE_BYTES: usize = FRAME_BYTES_MAX.next_multiple_of(64);
+/// How long keys are drawn that clients may hold. Each try pins the window's memory, and clients
+/// take a host that is silent for a second for dead.
+const DRAW_LIMIT: Duration = Duration::from_millis(500);
 /// A device flushes receives at once.
 const LEAVE_TIME: Duration = Duration::from_millis(500);
 

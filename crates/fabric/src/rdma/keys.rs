@@ -34,9 +34,9 @@ impl Keys {
         }
     }
 
-    /// Makes registrations until one has a key that nobody can hold; `None`: the device ran out of
-    /// them. Those before it are kept until then, so that the device does not give the same ones
-    /// again: some give out first what they got back last.
+    /// Makes registrations until one has a key that nobody can hold; `None`: it was over before. Those
+    /// before it are kept until then, so that the device does not give the same ones again: some give
+    /// out first what they got back last.
     ///
     /// # Errors
     /// Those of `make`.
@@ -44,16 +44,19 @@ impl Keys {
         &self,
         mut make: impl FnMut() -> Result<T, E>,
         key_of: impl Fn(&T) -> u32,
+        mut is_over: impl FnMut() -> bool,
     ) -> Result<Option<T>, E> {
         let mut passed = Vec::new();
-        while passed.len() <= self.retired.len() {
+        loop {
             let made = make()?;
             if self.is_free(key_of(&made)) {
                 return Ok(Some(made));
             }
+            if is_over() {
+                return Ok(None);
+            }
             passed.push(made);
         }
-        Ok(None)
     }
 
     /// Whether nobody can hold the key any more.
@@ -97,10 +100,18 @@ mod tests {
         let mut keys = Keys::default();
         keys.note_peers(0, 1);
         for _ in 0..100 {
-            let drawn = keys.draw(make, |drawn| drawn.0).unwrap();
+            let drawn = keys.draw(make, |drawn| drawn.0, || false).unwrap();
             keys.retire(drawn.expect("a key that nobody holds").0);
         }
         assert_eq!(keys.retired.len(), 100, "each key once");
+        let mut tries = 0;
+        let is_over = || {
+            tries += 1;
+            tries == 10
+        };
+        let drawn = keys.draw(make, |drawn| drawn.0, is_over).unwrap();
+        assert!(drawn.is_none(), "it takes 101 tries");
+        assert_eq!(stack.borrow().len(), 1000, "what was passed over is back");
     }
 
     #[test]

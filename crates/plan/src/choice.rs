@@ -155,13 +155,20 @@ impl Wish {
 
     /// The odds of a loss, of hosts or of racks, where those are more.
     fn loss_of(&self, case: &Case) -> f64 {
+        if self.racks.is_none() {
+            return self.failing().coding_sets(case);
+        }
+        let domains = self.domains();
+        self.loss_with(case, &domains, &self.groups(case, &domains))
+    }
+
+    /// The same with the groups of the case.
+    fn loss_with(&self, case: &Case, domains: &[u32], sets: &CodingSets) -> f64 {
         let of_hosts = self.failing().coding_sets(case);
         let Some(racks) = self.racks else {
             return of_hosts;
         };
-        let domains = self.domains();
         let rack_of = |host: &usize| domains[*host] as usize;
-        let sets = self.groups(case, &domains);
         let of_racks = |group: &Vec<usize>| group.iter().map(rack_of).collect();
         let sets = FatalSets::new(sets.groups().iter().map(of_racks), racks, case.r);
         of_hosts.max(sets.odds(self.failed_racks))
@@ -182,7 +189,8 @@ impl Wish {
             return Ok(None);
         }
         case.check()?;
-        let sets = self.groups(case, &self.domains());
+        let domains = self.domains();
+        let sets = self.groups(case, &domains);
         let grouped: usize = sets.groups().iter().map(Vec::len).sum();
         if grouped == 0 {
             return Ok(None);
@@ -193,7 +201,7 @@ impl Wish {
         };
         let few = self.hosts.min(LOAD_HOSTS);
         let even = balance::one(case, few, LOAD_RUNS, (placer, "groups"), seed)?;
-        let loss = self.loss_of(case);
+        let loss = self.loss_with(case, &domains, &sets);
         let overhead = 1.0 + case.r as f64 / case.k as f64;
         Ok(Some(Candidate {
             scheme: match case.k {

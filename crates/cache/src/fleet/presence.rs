@@ -47,8 +47,9 @@ impl Fleet {
         summary: &dyn Fn(HostIndex) -> HostSummary,
         demand: Demand,
     ) {
-        // Who reaches none of its machines may be cut off itself: then nothing is given back for its silence.
-        // A process that has ended is none: something said so.
+        // Who reaches none of its machines may be cut off itself: then none is given back for its
+        // silence. A host that has ended is not silent: its address refused a connection, or the
+        // owner gave it up while another was connected.
         let is_up =
             |one: &Held| matches!(one.phase, Phase::Used { host, .. } if summary(host).is_up);
         let is_connected = self.machines.values().any(is_up);

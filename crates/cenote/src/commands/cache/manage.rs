@@ -41,9 +41,10 @@ pub struct Args {
 /// A host that is out of reach for longer is taken for dead. Clients of a cache have their data elsewhere,
 /// and are to have a whole cache again soon.
 const GIVE_UP_AFTER: Duration = Duration::from_secs(10);
-/// How long a manager may take to announce itself: it reads and writes at etcd, may have to wait until
-/// the one before it, elsewhere, can act no more, and for a proof that it is the last.
-const START_LIMIT: Duration = Duration::from_secs(35);
+/// How long a manager may take to announce itself. Where etcd is slow it waits 10 s for each of two
+/// calls that claim the cache, 6 s until the one before it, elsewhere, can act no more, 5 s for a
+/// proof that it is the last, and 10 s for each of two calls that begin.
+const START_LIMIT: Duration = Duration::from_secs(60);
 /// Lines of a log that an error shows.
 const TAIL_LINES: usize = 10;
 

@@ -464,7 +464,7 @@ impl<M: Medium> Pool<M> {
             Found::Free { slot } if self.has_place() => (slot, 0),
             Found::Free { .. } => return Err(StoreError::Full),
         };
-        if self.is_awaited_by_cleaning(found) {
+        if kind == Kind::Value && self.is_awaited_by_cleaning(found) {
             return Err(StoreError::Backlog(self.backlog()));
         }
         // Where that one is being copied to another place, the copy comes before this one.

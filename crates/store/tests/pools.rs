@@ -274,6 +274,23 @@ fn a_version_that_waits_for_its_value_outlives_cleaning_and_one_that_was_given_u
 }
 
 #[test]
+fn a_key_takes_versions_while_cleaning_waits_for_what_nothing_names_yet() {
+    let mut pool = Pool::create(ModelMedium::new(POOL_BYTES, 8), CONFIG).unwrap();
+    pool.name_versions(Named::WhenDurable);
+    let always = Condition::Always;
+    let never = Source::Landing(Box::new(vec![0; 3]));
+    let given = pool.allocate(b"key", 3, 1, never, always).unwrap();
+    pool.delete(b"other", always).unwrap();
+    assert_eq!(pool.clean(1000).unwrap(), Cleaned::Waiting);
+    for key in [&b"key"[..], b"other"] {
+        pool.put_durable(key, b"new", always).unwrap();
+    }
+    assert!(pool.give_up(given.sequence));
+    assert_eq!(pool.clean(1000).unwrap(), Cleaned::Done);
+    assert_eq!(pool.get(b"other").unwrap().unwrap().value, b"new");
+}
+
+#[test]
 fn a_deletion_that_becomes_durable_while_the_log_is_cleaned_deletes_what_was_copied() {
     let mut pool = Pool::create(ModelMedium::new(POOL_BYTES, 512), CONFIG).unwrap();
     pool.name_versions(Named::WhenDurable);

@@ -348,11 +348,12 @@ impl<M: Medium> Pool<M> {
         }
     }
 
-    /// Whether cleaning comes back to an entry until what waits there is over, so that nothing more
-    /// may wait: who asks for space again and again would have it wait for ever, and everybody's
-    /// log fill up.
+    /// Whether cleaning comes back to an entry until what waits there is over, so that no more values
+    /// may: who asks for space again and again would have it wait for ever, and everybody's log fill
+    /// up. A deletion is durable soon, and ends that wait; what nothing names yet is not waited for.
     pub(super) fn is_awaited_by_cleaning(&self, found: Found) -> bool {
-        let cleaning = self.cleaning.as_ref().filter(|one| one.is_repeated);
+        let is_waited_for = |one: &&Cleaning| one.is_repeated && self.named == Named::AtAllocation;
+        let cleaning = self.cleaning.as_ref().filter(is_waited_for);
         let (Some(cleaning), Found::Entry { word, .. }) = (cleaning, found) else {
             return false;
         };

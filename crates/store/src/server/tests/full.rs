@@ -67,3 +67,27 @@ fn a_client_that_asks_for_space_for_ever_does_not_keep_the_log_from_being_cleane
     let (pool, key) = (&mut bench.shard.lock().pool, b"key");
     assert_eq!(pool.get(key).unwrap().unwrap().value, b"value");
 }
+
+/// Of the key `key`, whose value [`ONE`] replaces and never writes.
+fn cleaning_that_waits() -> Bench<ModelMedium> {
+    let mut bench = Bench::new(new_pool(1 << 20, MEMORY, 256), EFactory);
+    assert!(is_stored(bench.put(ONE, b"key", b"value")));
+    bench.turn();
+    bench.space(ONE, b"key", b"never");
+    bench.shard.lock().wants_cleaning = true;
+    bench.turn();
+    assert!(bench.shard.lock().pool.is_cleaning());
+    bench
+}
+
+#[test]
+fn a_key_that_cleaning_waits_for_is_deleted_at_once() {
+    let mut bench = cleaning_that_waits();
+    let put = bench.put(OTHER, b"key", b"other");
+    assert_eq!(put, refused(Refusal::Busy));
+    assert!(is_stored(bench.delete(b"key")));
+    bench.turn();
+    let pool = &mut bench.shard.lock().pool;
+    assert!(!pool.is_cleaning(), "nothing is left to wait for");
+    assert_eq!(pool.get(b"key").unwrap(), None);
+}

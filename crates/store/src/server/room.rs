@@ -54,7 +54,8 @@ impl<M: Medium> State<M> {
             return error.into();
         }
         if !self.is_cleaning_stuck && self.may_leave_out(least) {
-            self.wants_cleaning = true;
+            // Asked for while one is under way, another would begin after it.
+            self.wants_cleaning |= !self.pool.is_cleaning();
             return Refusal::Busy;
         }
         Refusal::Full

@@ -91,3 +91,19 @@ fn a_key_that_cleaning_waits_for_is_deleted_at_once() {
     assert!(!pool.is_cleaning(), "nothing is left to wait for");
     assert_eq!(pool.get(b"key").unwrap(), None);
 }
+
+#[test]
+fn who_finds_the_log_full_while_it_is_cleaned_orders_no_other_cleaning() {
+    let mut bench = cleaning_that_waits();
+    let busy = refused(Refusal::Busy);
+    let mut count = 0;
+    while bench.put(OTHER, &[count], &[7; 50_000]) != busy {
+        count += 1;
+    }
+    assert!(count > 5, "{count} values");
+    assert!(!bench.shard.lock().wants_cleaning);
+    assert!(is_stored(bench.delete(b"key")));
+    bench.turn();
+    let state = bench.shard.lock();
+    assert!(!state.pool.is_cleaning() && state.pool.replaced_bytes() > 0);
+}

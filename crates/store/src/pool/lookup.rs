@@ -110,9 +110,10 @@ impl<M: Medium> Pool<M> {
         self.backlog.newest_of(self.hash(key))
     }
 
-    /// Whether a key takes no version until a newer one of it is durable, or none waits.
-    pub fn has_too_many_of(&self, key: &[u8]) -> bool {
-        self.backlog.is_full_of(self.hash(key))
+    /// Whether a key takes no values until a version of it that waits is durable, or none waits: it has
+    /// too many, or cleaning waits for them.
+    pub fn is_closed_to_values(&self, key: &[u8]) -> bool {
+        self.backlog.is_full_of(self.hash(key)) || self.is_awaited_by_cleaning(self.find(key))
     }
 
     /// Whether a version waits for its value or its fence, and was not given up.

@@ -63,7 +63,7 @@ impl<M: Medium> State<M> {
 
     /// What a client is told whose key takes no version.
     pub fn refuse_version(&mut self, key: &[u8], error: &StoreError) -> Answer {
-        self.want_newest_of(key, error);
+        self.want_newest_of(key);
         Answer::Refused(self.refuse(error))
     }
 
@@ -73,15 +73,14 @@ impl<M: Medium> State<M> {
         if let Ok(Located::Absent) = self.pool.locate(key, u64::MAX) {
             return self.refuse_version(key, error);
         }
-        self.want_newest_of(key, error);
+        self.want_newest_of(key);
         Answer::Refused(self.refuse_unless(error, Least { bytes: 0, keys: 0 }))
     }
 
-    /// A key that has too many versions, or that cleaning waits for, takes some again once its
-    /// newest is durable, which it is not by itself under each scheme.
-    fn want_newest_of(&mut self, key: &[u8], error: &StoreError) {
-        let is_cleaned = self.pool.is_cleaning() && matches!(error, StoreError::Backlog(_));
-        if is_cleaned || self.pool.has_too_many_of(key) {
+    /// A key that takes no values takes some again once its newest version is durable, which it is
+    /// not by itself under each scheme. Any other is not waited for: groups get smaller by that.
+    fn want_newest_of(&mut self, key: &[u8]) {
+        if self.pool.is_closed_to_values(key) {
             self.wanted.extend(self.pool.newest_waiting(key));
         }
     }

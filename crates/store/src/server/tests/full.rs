@@ -1,5 +1,7 @@
 //! Logs that are full.
 
+use std::collections::BTreeSet;
+
 use super::*;
 
 #[test]
@@ -106,4 +108,20 @@ fn who_finds_the_log_full_while_it_is_cleaned_orders_no_other_cleaning() {
     bench.turn();
     let state = bench.shard.lock();
     assert!(!state.pool.is_cleaning() && state.pool.replaced_bytes() > 0);
+}
+
+/// Groups are smaller where somebody waits.
+#[test]
+fn who_is_refused_while_the_log_is_cleaned_waits_for_a_key_that_cleaning_waits_for_alone() {
+    let bench = cleaning_that_waits();
+    let (wanted, busy) = (|| bench.shard.lock().wanted.clone(), refused(Refusal::Busy));
+    bench.shard.lock().pool.use_lease_up();
+    bench.space(ONE, b"other", b"value");
+    for _ in 0..10 {
+        assert_eq!(bench.put(OTHER, b"other", b"value"), busy);
+    }
+    assert!(wanted().is_empty(), "{:?}", wanted());
+    assert_eq!(bench.put(OTHER, b"key", b"value"), busy);
+    let newest = bench.shard.lock().pool.newest_waiting(b"key").unwrap();
+    assert_eq!(wanted(), BTreeSet::from([newest]));
 }

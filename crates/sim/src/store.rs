@@ -104,14 +104,20 @@ fn run(scheme: &dyn Scheme, seed: u64, unit: usize, crash_at: Option<u64>) -> Re
             Err(error) => return Err(format!("life {life}: {error}")),
             Ok((pool, _)) => {
                 let mut one = Life::new(pool, &mut oracle, scheme, next_value);
+                let told = |wrong| format!("life {life}: {wrong}");
+                let mut ended = Ended::Through;
                 for _ in 0..STEPS {
-                    let ended = one.step(&mut random);
-                    if ended.map_err(|wrong| format!("life {life}: {wrong}"))? == Ended::Crashed {
+                    ended = one.step(&mut random).map_err(told)?;
+                    if ended == Ended::Crashed {
                         break;
                     }
                 }
                 next_value = one.next_value;
-                ModelMedium::clone(one.pool.medium())
+                let medium = ModelMedium::clone(one.pool.medium());
+                if ended == Ended::Through {
+                    one.end().map_err(told)?;
+                }
+                medium
             }
         };
         if life == 0 {

@@ -177,7 +177,7 @@ impl<'a> Life<'a> {
             Ok(1) => self.oracle.tell(key, sequence),
             // Given up while its client was slow.
             Ok(_) => {}
-            Err(error) => return crashed(&error),
+            Err(error) => return self.crashed(&error),
         }
         Ok(Ended::Through)
     }
@@ -196,7 +196,7 @@ impl<'a> Life<'a> {
                 self.oracle.allocated(key, one.sequence, Some(value))?;
                 Ok((Ended::Through, Some((one.sequence, one.value_at))))
             }
-            Err(error) => crashed(&error).map(|ended| (ended, None)),
+            Err(error) => self.crashed(&error).map(|ended| (ended, None)),
         }
     }
 
@@ -210,7 +210,7 @@ impl<'a> Life<'a> {
                 self.oracle.tell(key, one.sequence);
                 Ok(Ended::Through)
             }
-            Err(error) => crashed(&error),
+            Err(error) => self.crashed(&error),
         }
     }
 
@@ -223,7 +223,7 @@ impl<'a> Life<'a> {
                 self.oracle.tell(key, one.sequence);
                 Ok(Ended::Through)
             }
-            Err(error) => crashed(&error),
+            Err(error) => self.crashed(&error),
         }
     }
 
@@ -264,7 +264,7 @@ impl<'a> Life<'a> {
                 self.oracle.check(key, said, is_durable)?;
                 Ok(Ended::Through)
             }
-            Err(error) => crashed(&error),
+            Err(error) => self.crashed(&error),
         }
     }
 
@@ -279,7 +279,7 @@ impl<'a> Life<'a> {
         }
         let mut group = self.pool.begin_group(1 + random.below(4) as usize);
         if let Err(error) = group.write_back() {
-            return crashed(&error.into());
+            return self.crashed(&error.into());
         }
         self.group = Some(group);
         match random.below(2) {
@@ -316,7 +316,7 @@ impl<'a> Life<'a> {
         let fenced = group.fence();
         match self.pool.end_group(group, fenced) {
             Ok(_) => Ok(Ended::Through),
-            Err(error) => crashed(&error),
+            Err(error) => self.crashed(&error),
         }
     }
 
@@ -345,7 +345,7 @@ impl<'a> Life<'a> {
         };
         let batch = match begun {
             Ok(batch) => batch,
-            Err(error) => return crashed(&error),
+            Err(error) => return self.crashed(&error),
         };
         if random.below(3) == 0 {
             self.batch = Some(batch);
@@ -364,26 +364,71 @@ impl<'a> Life<'a> {
     ) -> Result<Ended, String> {
         if done.is_ok() && batch.has_copies() && random.below(2) == 0 {
             if let Err(error) = self.pool.end_copies(&mut batch, 1) {
-                return crashed(&error);
+                return self.crashed(&error);
             }
             self.fenced = Some(batch);
             return Ok(Ended::Through);
         }
         match self.pool.end_clean(batch, done) {
             Ok(_) => Ok(Ended::Through),
-            Err(error) => crashed(&error),
+            Err(error) => self.crashed(&error),
         }
+    }
+
+    fn crashed(&self, error: &StoreError) -> Result<Ended, String> {
+        match error {
+            StoreError::Io(_) => Ok(Ended::Crashed),
+            StoreError::Full | StoreError::Incomplete => Ok(Ended::Through),
+            // Few versions wait, and cleaning waits for some of them.
+            StoreError::Backlog(_) if self.pool.is_cleaning() => Ok(Ended::Through),
+            error => Err(error.to_string()),
+        }
+    }
+
+    /// Ends what is under way, and gives up what did not come: then cleaning ends, and no key waits for
+    /// anything.
+    pub fn end(mut self) -> Result<(), String> {
+        match self.put_last() {
+            Ok(()) if self.pool.is_cleaning() => Err("its cleaning does not end".to_owned()),
+            // No room for copies, or the medium crashes first.
+            Ok(()) | Err(StoreError::Full | StoreError::Io(_)) => Ok(()),
+            Err(error) => Err(format!("at its end: {error}")),
+        }
+    }
+
+    fn put_last(&mut self) -> Result<(), StoreError> {
+        self.end_taking();
+        if let Some(group) = self.group.take() {
+            let fenced = group.fence();
+            self.pool.end_group(group, fenced)?;
+        }
+        if let Some(batch) = self.fenced.take() {
+            self.pool.end_clean(batch, Ok(()))?;
+        }
+        if let Some(batch) = self.batch.take() {
+            let done = batch.write_back().and_then(|()| batch.fence());
+            self.pool.end_clean(batch, done)?;
+        }
+        while self.pool.persist(usize::MAX)? > 0 {}
+        for sequence in self.pool.next_waiting(usize::MAX, u64::MAX) {
+            self.pool.give_up(sequence);
+        }
+        // The pass that is under way may have met what waited.
+        for _ in 0..2 {
+            if self.pool.is_cleaning() {
+                self.pool.clean(usize::MAX)?;
+            }
+        }
+        for key in 0..KEYS {
+            match (self.pool).put_durable(&name(key), b"last", Condition::Always) {
+                Ok(_) | Err(StoreError::Full) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
     }
 }
 
 pub fn name(key: u64) -> Vec<u8> {
     format!("key {key}").into_bytes()
-}
-
-fn crashed(error: &StoreError) -> Result<Ended, String> {
-    match error {
-        StoreError::Io(_) => Ok(Ended::Crashed),
-        StoreError::Full | StoreError::Backlog(_) | StoreError::Incomplete => Ok(Ended::Through),
-        error => Err(error.to_string()),
-    }
 }

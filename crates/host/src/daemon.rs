@@ -10,12 +10,12 @@
 mod departure;
 mod inheritance;
 mod leaving;
-mod left_fills;
 mod pressure;
 mod reclaim;
 mod service;
 mod slab_stock;
 mod status;
+mod volume_fills;
 mod watch;
 
 use std::collections::BTreeMap;
@@ -34,8 +34,8 @@ use inheritance::Memory;
 pub(crate) use inheritance::{Inherited, open as inherit};
 pub use leaving::End;
 use leaving::Leaving;
-use left_fills::LeftFills;
 use slab_stock::Stocking;
+use volume_fills::VolumeFills;
 use watch::Evicting;
 pub(crate) use watch::Watch;
 
@@ -66,7 +66,7 @@ pub struct Daemon {
     outcomes: Receiver<Outcome>,
     /// Fills that the filler has not ended yet.
     fills: usize,
-    left_fills: LeftFills,
+    volume_fills: VolumeFills,
     keeper: SideThread<keeper::Job>,
     stocking: Stocking,
     filler: SideThread<fill::Job>,
@@ -274,7 +274,7 @@ impl Daemon {
             counters: parts.inherited.handover.counters,
             outcomes: parts.outcomes,
             fills: 0,
-            left_fills: LeftFills::default(),
+            volume_fills: VolumeFills::default(),
             keeper: parts.keeper,
             stocking: Stocking::default(),
             filler: parts.filler,

@@ -19,6 +19,8 @@ pub(crate) enum Outcome {
         /// The session that asked.
         peer: PeerId,
         client: u128,
+        /// What its target was a slab of.
+        volume: u128,
         request: u64,
         len_bytes: u64,
         result: FillResult,

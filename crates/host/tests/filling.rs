@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use cenote_codec::Code;
 use cenote_fabric::Status;
-use cenote_pool::control::{FILL_BYTES_MAX, FillResult, Reply, Request, Source, Window};
+use cenote_pool::control::{FILL_BYTES_MAX, FillResult, Refusal, Reply, Request, Source, Window};
 use support::{Client, Fabric, Host, Lab, SLAB_BYTES, noise};
 
 /// The hosts of one stripe, and a client with a session to each.
@@ -296,22 +296,31 @@ fn many_fills_at_once_are_answered_and_too_many_end_the_connection() {
     assert!(client.incoming().is_err(), "33 outstanding");
 }
 
-#[test]
-fn who_owns_a_volume_again_hears_so_when_no_fill_of_its_last_session_is_under_way() {
+/// The answer to a client that owns volume 7, which it may be told to ask for again.
+fn owns(client: &mut Client, request: u64, epoch: u64) {
+    let own = Request::Own {
+        request,
+        volume: 7,
+        epoch,
+    };
+    loop {
+        match client.ask(&own) {
+            Reply::Owned { request: of, .. } if of == request => return,
+            Reply::Refused {
+                reason: Refusal::Owned,
+                ..
+            } => std::thread::yield_now(),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+/// Client 1 owns the volume and goes while the filler has a fill of it in hand; then `next` owns it.
+fn an_owner_follows_a_fill(next: u64, epoch: u64) {
     let lab = Lab::new(Fabric::Shm);
     let target = lab.host("target", 2);
-    let own = |client: &mut Client, request| {
-        let own = Request::Own {
-            request,
-            volume: 7,
-            epoch: 1,
-        };
-        let answer = client.ask(&own);
-        let is_owned = matches!(answer, Reply::Owned { request: of, .. } if of == request);
-        assert!(is_owned, "{answer:?}");
-    };
     let mut client = lab.client(&target, 1);
-    own(&mut client, 1);
+    owns(&mut client, 1, 1);
     let window = client.map(7, 1);
     // Its source answers nothing for a while.
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -324,7 +333,17 @@ fn who_owns_a_volume_again_hears_so_when_no_fill_of_its_last_session_is_under_wa
     // The filler has it in hand.
     let _connected = silent.accept().unwrap();
     drop(client);
-    let mut client = lab.client(&target, 1);
-    own(&mut client, 2);
+    let mut client = lab.client(&target, next.into());
+    owns(&mut client, 2, epoch);
     assert_eq!(client.status().counters.fills_failed, 1, "it has ended");
+}
+
+#[test]
+fn who_owns_a_volume_again_hears_so_when_no_fill_of_its_last_session_is_under_way() {
+    an_owner_follows_a_fill(1, 1);
+}
+
+#[test]
+fn who_takes_a_volume_over_hears_so_when_no_fill_of_the_last_owner_is_under_way() {
+    an_owner_follows_a_fill(2, 2);
 }

@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use cenote_fabric::{Event, Hello, PeerId, Region, Rights, WindowId};
 use cenote_pool::control::{
-    Drain, FillResult, HELD_SLABS_MAX, Reply, Request, VERSION_OLDEST, Window, version_of,
+    Drain, FillResult, HELD_SLABS_MAX, Refusal, Reply, Request, VERSION_OLDEST, Window, version_of,
 };
 use cenote_pool::injected_faults::{InjectedFault, is_injected};
 use cenote_pool::ledger::{Action, SlabIndex, StripeMember};
 
-use super::left_fills::Owning;
+use super::volume_fills::Owning;
 use super::{Daemon, Memory, Outcome, Session};
 use crate::fill::{Fill, Job as FillJob};
 use crate::keeper::Job as KeeperJob;
@@ -51,6 +51,7 @@ impl Daemon {
             Outcome::Filled {
                 peer,
                 client,
+                volume,
                 request,
                 len_bytes,
                 result,
@@ -67,11 +68,11 @@ impl Daemon {
                 if let Some(session) = self.sessions.get_mut(&peer) {
                     session.fills -= 1;
                     self.send(client, &Reply::Filled { request, result });
-                    return;
                 }
-                for owning in self.left_fills.end(client) {
-                    if self.sessions.contains_key(&owning.peer) {
-                        self.own(now, owning);
+                for owning in self.volume_fills.end(volume, peer) {
+                    // One that has a newer session asks there.
+                    if self.peers.get(&owning.client) == Some(&owning.peer) {
+                        self.ask_to_own(now, owning);
                     }
                 }
             }
@@ -137,7 +138,7 @@ impl Daemon {
             return;
         };
         session.wanted.store(false, Ordering::Relaxed);
-        self.left_fills.leave(session.client, session.fills);
+        self.volume_fills.forget_waiting(peer);
         if self.peers.get(&session.client) == Some(&peer) {
             self.peers.remove(&session.client);
             self.ledger.handle_disconnected(now, session.client);
@@ -280,9 +281,7 @@ impl Daemon {
                     volume,
                     epoch,
                 };
-                if !self.left_fills.wait(owning) {
-                    self.own(now, owning);
-                }
+                self.ask_to_own(now, owning);
             }
             Request::Retake {
                 request,
@@ -337,14 +336,24 @@ impl Daemon {
         }
     }
 
-    fn own(&mut self, now: Duration, owning: Owning) {
+    /// Answers who asks to own a volume, or has it wait: a fill of an earlier owner is one more verb
+    /// that may take effect, and new generations do not stop it.
+    fn ask_to_own(&mut self, now: Duration, owning: Owning) {
         let Owning {
+            peer,
             client,
             request,
             volume,
             epoch,
-            ..
         } = owning;
+        let is_free = self.ledger.may_own(client, volume, epoch).is_ok();
+        if is_free && self.volume_fills.has_others(volume, peer) {
+            if !self.volume_fills.wait(owning) {
+                let reason = Refusal::Owned;
+                self.send(client, &Reply::Refused { request, reason });
+            }
+            return;
+        }
         self.ledger.handle_own(now, client, request, volume, epoch);
         self.say_notice(client);
     }
@@ -380,8 +389,11 @@ impl Daemon {
         if session.fills >= CLIENT_FILLS_MAX || self.fills >= FILLS_MAX {
             return self.cut_off(now, peer, "too many fills outstanding");
         }
+        let volume = slab.and_then(|slab| self.ledger.grant_of(slab));
+        let volume = volume.expect("a lent slab has a grant").place.volume;
         session.fills += 1;
         self.fills += 1;
+        self.volume_fills.begin(volume, peer);
         self.stocking.note_fill((self.clock)());
         let memory = slab.and_then(|slab| self.memory[slab as usize].as_ref());
         let target = Arc::clone(&memory.expect("a lent slab has memory").region);
@@ -389,6 +401,7 @@ impl Daemon {
         self.filler.ask(FillJob {
             peer,
             client,
+            volume,
             request,
             fill,
             target,

@@ -127,6 +127,7 @@ impl Filler {
         Some(Outcome::Filled {
             peer: job.peer,
             client: job.client,
+            volume: job.volume,
             request: job.request,
             len_bytes: job.fill.len_bytes,
             result,

@@ -52,6 +52,8 @@ pub(crate) struct Job {
     pub peer: PeerId,
     /// Its client.
     pub client: u128,
+    /// What the target is a slab of.
+    pub volume: u128,
     /// Which of its requests.
     pub request: u64,
     /// What to do; sound.

@@ -51,7 +51,11 @@ impl Ledger {
         self.prepare_ahead(now);
     }
 
-    fn own(&mut self, client: u128, volume: u128, epoch: u64) -> Result<u32, Refusal> {
+    /// Whether a client that says so now becomes the owner of a volume.
+    ///
+    /// # Errors
+    /// Why it does not.
+    pub fn may_own(&self, client: u128, volume: u128, epoch: u64) -> Result<(), Refusal> {
         let known = self.owners.get(&volume);
         if known.is_some_and(|owner| {
             owner.epoch > epoch || (owner.epoch == epoch && owner.client != client)
@@ -62,17 +66,24 @@ impl Ledger {
         if known.is_none() && self.owners.len() >= self.slabs.len() + idle_max {
             return Err(Refusal::ClientBound);
         }
-        let mut former: Vec<u128> = self
-            .clients()
-            .map(|(other, _)| other)
-            .filter(|&other| other != client && self.uses(other, volume))
-            .collect();
-        former.sort_unstable();
         let is_live =
-            |&other: &u128| self.leases.is_connected(other) && !self.leases.is_orphaned(other);
-        if former.iter().any(is_live) {
-            return Err(Refusal::Owned);
+            |other: u128| self.leases.is_connected(other) && !self.leases.is_orphaned(other);
+        match self.others(client, volume).any(is_live) {
+            true => Err(Refusal::Owned),
+            false => Ok(()),
         }
+    }
+
+    /// Clients besides this one that use a volume.
+    fn others(&self, client: u128, volume: u128) -> impl Iterator<Item = u128> {
+        let clients = self.clients().map(|(other, _)| other);
+        clients.filter(move |&other| other != client && self.uses(other, volume))
+    }
+
+    fn own(&mut self, client: u128, volume: u128, epoch: u64) -> Result<u32, Refusal> {
+        self.may_own(client, volume, epoch)?;
+        let mut former: Vec<u128> = self.others(client, volume).collect();
+        former.sort_unstable();
         for &other in &former {
             if self.leases.is_connected(other) {
                 self.actions.push_back(Action::CutOff { client: other });

@@ -59,9 +59,9 @@ impl Depot {
         }
     }
 
-    /// Whether a module is there.
-    pub fn has(&self, id: ProcedureId) -> bool {
-        self.path(id).exists()
+    /// Whether a module was removed; false where the disk does not say.
+    pub fn is_removed(&self, id: ProcedureId) -> bool {
+        matches!(self.path(id).try_exists(), Ok(false))
     }
 
     /// Holds places in a library for all modules, which are to be [loaded](Self::load). One that is
@@ -109,8 +109,10 @@ impl Depot {
                     tracing::info!(name, version, "a procedure from the disk");
                 }
             }
-            // Who removed it takes its place away, too.
-            Err(_) if !self.has(id) => {}
+            // Its number stays used. Who removed it may have taken its place away, or be about to.
+            Err(_) if self.is_removed(id) => {
+                library.registry().remove(id);
+            }
             Err(error) => {
                 let path = path.display();
                 tracing::error!(%path, error, "no procedure");
@@ -249,6 +251,30 @@ mod tests {
         // Mended, it may come again; what somebody took away may not.
         let was_used = |id| library.registry().was_used(ProcedureId(id));
         assert!(!was_used(1000) && was_used(1001));
+    }
+
+    #[test]
+    fn a_module_that_does_not_come_leaves_no_place_where_requests_wait() {
+        let (library, folder) = (Library::new(), tempfile::tempdir().unwrap());
+        let depot = Depot::new(folder.path().to_owned());
+        for id in 1000..1002 {
+            let mut label = label(id, 8);
+            label.version = id;
+            depot.keep(&label, b"\0asm\x01\0\0\0").unwrap();
+        }
+        let expected = depot.expect_all(&library);
+        assert_eq!(expected.len(), 2);
+        // Somebody removed the one; of the other nobody can say, as it is a link to itself.
+        for id in 1000..1002 {
+            depot.forget(ProcedureId(id)).unwrap();
+        }
+        let path = depot.path(ProcedureId(1001));
+        std::os::unix::fs::symlink(&path, &path).unwrap();
+        for id in expected {
+            depot.load(&library, id);
+        }
+        let rows = library.registry().list();
+        assert_eq!(rows.iter().filter(|row| !row.native).count(), 0);
     }
 
     proptest! {

@@ -94,7 +94,7 @@ fn put(library: &Library, depot: Option<&Depot>, label: &Label, module: &[u8]) -
 /// Whether a module that was kept and put in stays. It was removed meanwhile if its file is gone: who did so
 /// may have come before it was put in.
 fn conclude(library: &Library, depot: &Depot, id: ProcedureId) -> Told {
-    if depot.has(id) {
+    if !depot.is_removed(id) {
         return Told::Kept;
     }
     library.registry().remove(id);
@@ -282,14 +282,17 @@ impl Uploads {
 /// Those of the program stay: all hosts are taken to have them.
 fn remove(library: &Library, depot: Option<&Depot>, id: ProcedureId) -> Told {
     let registry = library.registry();
-    if registry.list().iter().any(|row| row.native && row.id == id) {
+    let rows = registry.list();
+    let row = rows.iter().find(|row| row.id == id);
+    if row.is_some_and(|row| row.native) {
         return refused("the procedure is part of the host's program".into());
     }
     // First: from the disk the next process would have it back, with who may call it.
     if let Err(error) = forget(depot, id) {
         return refused(format!("its file cannot be removed: {error}"));
     }
-    Told::Removed(registry.remove(id))
+    // Who loads it may see first that its file is gone.
+    Told::Removed(registry.remove(id) || row.is_some())
 }
 
 fn list(library: &Library, skip: u32) -> Told {

@@ -7,7 +7,7 @@
 
 mod support;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
@@ -30,9 +30,9 @@ const WORKERS: u64 = 3;
 /// Counters of each thread. Few are left alone.
 const COUNTERS: u64 = 200;
 
-/// Adds one to the number at the address that is its argument. Where that is elsewhere it goes
-/// there.
-const ADD: &str = r#"(module
+/// Adds one to the number at the address that is its first argument, where that is here. What a
+/// procedure does then ends its text.
+const BEGIN: &str = r#"(module
     (import "cenote" "load" (func $load (param i64 i32 i32) (result i32)))
     (import "cenote" "store" (func $store (param i64 i32 i32) (result i32)))
     (memory (export "memory") 2)
@@ -44,31 +44,27 @@ const ADD: &str = r#"(module
         (if (i32.eqz (local.get $fault)) (then
             (i64.store (i32.const 512) (i64.add (i64.load (i32.const 512)) (i64.const 1)))
             (local.set $fault
-                (call $store (i64.load (i32.const 65560)) (i32.const 512) (i32.const 8)))))
+                (call $store (i64.load (i32.const 65560)) (i32.const 512) (i32.const 8)))))"#;
+
+/// Goes to where the address is, if that is elsewhere.
+const ADD: [&str; 2] = [
+    BEGIN,
+    r#"
         (i64.store (i32.const 65536) (i64.load (i32.const 65560)))
         (i32.store (i32.const 65544) (i32.const 8))
         (if (i32.eqz (local.get $fault)) (then (return (i32.const 0))))
-        (select (i32.const 2) (i32.const 5) (i32.eq (local.get $fault) (i32.const 1)))))"#;
+        (select (i32.const 2) (i32.const 5) (i32.eq (local.get $fault) (i32.const 1)))))"#,
+];
 
-/// The same with the address that is its first argument, once; then it asks for the bytes at the
-/// second.
-const ADD_AND_FETCH: &str = r#"(module
-    (import "cenote" "load" (func $load (param i64 i32 i32) (result i32)))
-    (import "cenote" "store" (func $store (param i64 i32 i32) (result i32)))
-    (memory (export "memory") 2)
-    (func (export "frame") (result i32) (i32.const 65536))
-    (func (export "step") (result i32)
-        (local $fault i32)
-        (local.set $fault
-            (call $load (i64.load (i32.const 65560)) (i32.const 512) (i32.const 8)))
-        (if (i32.eqz (local.get $fault)) (then
-            (i64.store (i32.const 512) (i64.add (i64.load (i32.const 512)) (i64.const 1)))
-            (local.set $fault
-                (call $store (i64.load (i32.const 65560)) (i32.const 512) (i32.const 8)))))
+/// Adds once, and then asks for the bytes at its second argument.
+const ADD_AND_FETCH: [&str; 2] = [
+    BEGIN,
+    r#"
         (i64.store (i32.const 65536)
             (i64.load (select (i32.const 65560) (i32.const 65568) (local.get $fault))))
         (i32.store (i32.const 65544) (i32.const 8))
-        (select (i32.const 2) (i32.const 1) (local.get $fault))))"#;
+        (select (i32.const 2) (i32.const 1) (local.get $fault))))"#,
+];
 
 #[derive(Clone, Copy, Default)]
 struct Counter {
@@ -251,9 +247,15 @@ fn begin(folder: &Folder, transport: &str) -> (Vec<String>, (CacheId, ProcedureI
     (addresses, (CacheId(id), procedure))
 }
 
-fn put(folder: &Folder, name: &str, text: &str) -> ProcedureId {
+fn compiled(folder: &Folder, name: &str, text: [&str; 2]) -> PathBuf {
     let module = folder.path().join(name).with_extension("wasm");
-    std::fs::write(&module, wat::parse_str(text).expect("a module")).expect("a file");
+    let bytes = wat::parse_str(text.concat()).expect("a module");
+    std::fs::write(&module, bytes).expect("a file");
+    module
+}
+
+fn put(folder: &Folder, name: &str, text: [&str; 2]) -> ProcedureId {
+    let module = compiled(folder, name, text);
     let module = module.to_str().expect("UTF-8");
     let put = format!("cache proc put {name} {module} --write c0 --json");
     let put = folder.run(&words(&put)).expect(0).json();
@@ -371,10 +373,12 @@ fn additions_to_a_cache_that_becomes_longer_are_never_out_of_bounds() {
     let shared = Arc::<Shared>::default();
     let workers = start(folder.path(), &addresses, to, &shared);
     let mut cache = open(folder.path(), "c0").expect("its manager runs");
-    for size in ["7M", "8M", "9M", "10M"] {
+    for regions in REGIONS + 1..=REGIONS + 4 {
         shared.until_added(100);
-        folder.run(&["cache", "reshape", "c0", "--size", size]);
-        until(&folder, |status| status["whole"] == true);
+        let size = format!("{regions}M");
+        let reshape = ["cache", "reshape", "c0", "--size", &size];
+        folder.run(&reshape).expect(0);
+        until(&folder, |status| status["regions"]["open"] == regions);
     }
     shared.until_added(100);
     end(&mut cache, &shared, workers);
@@ -407,8 +411,7 @@ fn a_cache_with_two_copies_is_refused_to_procedures_that_write() {
     folder
         .run(&[&["cache", "create", "c0"][..], &arguments].concat())
         .expect(0);
-    let module = folder.path().join("add.wasm");
-    std::fs::write(&module, wat::parse_str(ADD).expect("a module")).expect("a file");
+    let module = compiled(&folder, "add", ADD);
     let module = module.to_str().expect("UTF-8");
     let spec = std::fs::read_to_string(folder.path().join("caches/c0/cache.toml"));
     let spec: toml::Table = spec.expect("it was made").parse().expect("TOML");

@@ -36,6 +36,8 @@ struct Host {
     is_kept: Arc<AtomicBool>,
     /// Nothing reaches it.
     is_cut_off: Arc<AtomicBool>,
+    /// Where it keeps what it is sent, if it answers nothing by itself.
+    unanswered: Option<Arc<Mutex<Vec<Request>>>>,
 }
 
 impl Host {
@@ -162,6 +164,10 @@ impl Session for Host {
     fn send(&mut self, message: &[u8]) -> Result<()> {
         let request = Request::decode(message).expect("it is well formed");
         if self.is_cut_off.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        if let Some(unanswered) = &self.unanswered {
+            unanswered.lock().unwrap().push(request);
             return Ok(());
         }
         let answer = self.answer(request);

@@ -19,47 +19,15 @@ impl Dial for Attempts {
     }
 }
 
-/// A session to a host that takes what it is sent and answers nothing by itself.
-#[derive(Clone, Default)]
-struct Slow(Arc<Mutex<Vec<Request>>>);
-
-impl Session for Slow {
-    fn send(&mut self, message: &[u8]) -> Result<()> {
-        let request = Request::decode(message).expect("it is well formed");
-        self.0.lock().unwrap().push(request);
-        Ok(())
-    }
-
-    fn attach(&mut self, _: WindowDescriptor) -> Result<()> {
-        unreachable!("an owner reads and writes nothing")
-    }
-
-    fn receive(&mut self) -> Result<Option<Incoming>> {
-        Ok(None)
-    }
-
-    fn opener(&self) -> Opener {
-        unreachable!("an owner reads and writes nothing")
-    }
-
-    fn caller_opener(&self) -> CallerOpener {
-        unreachable!("an owner makes no calls")
-    }
-
-    fn fd(&self) -> Option<RawFd> {
-        None
-    }
-
-    fn wants_write(&self) -> bool {
-        false
-    }
-}
-
 #[test]
 fn a_host_is_sent_more_once_it_has_heard_what_it_was_sent_before() {
-    let host = Slow::default();
+    let unanswered = Arc::<Mutex<Vec<Request>>>::default();
+    let host = Host {
+        unanswered: Some(Arc::clone(&unanswered)),
+        ..Host::default()
+    };
     let mut link = HostLink::new(config());
-    link.state = State::Up(Box::new(host.clone()));
+    link.state = State::Up(Box::new(host));
     let message = |slab: u32| Request::Held { skip: slab };
     let all: Vec<Request> = (0..5000).map(message).collect();
     for request in &all {
@@ -71,7 +39,7 @@ fn a_host_is_sent_more_once_it_has_heard_what_it_was_sent_before() {
         // While more waits it is asked again at once.
         let pause = u64::from(rounds == 4);
         link.ping(Time(1).after(Duration::from_secs(pause)));
-        let mut sent = host.0.lock().unwrap();
+        let mut sent = unanswered.lock().unwrap();
         assert!(matches!(sent.pop(), Some(Request::Ping { .. })), "at once");
         let expected = all.iter().take(1024 * (rounds + 1));
         assert!(sent.iter().eq(expected), "in order, and no more than that");

@@ -17,7 +17,7 @@ use cenote_cache::owner::{LEASE, Settings};
 use cenote_cache::random::Random;
 use cenote_cache::service::journal::{JournalFile, Log};
 use cenote_cache::service::message::{ToClient, ToManager, VERSION};
-use cenote_cache::service::question::{Answer, Question};
+use cenote_cache::service::question::{Answer, Question, Status};
 use cenote_cache::service::{
     Cache, CallError, Claim, Config, End, Options, Server, StartError, Supply, Terms, ask,
 };

@@ -288,7 +288,8 @@ impl CacheDir {
         // First: the next manager knows what the file says and nothing else.
         self.set_spec(&spec)?;
         if let Err(error) = self.ask(key, question) {
-            // Of one that did not answer it is not known; then the file says what is wanted.
+            // Of one that did not answer it is not known, and what waits for the disk will be done:
+            // then the file says what is wanted.
             if let Some(CallError::Refused(_)) = error.downcast_ref() {
                 self.set_spec(&before)?;
             }

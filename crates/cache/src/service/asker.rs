@@ -28,9 +28,12 @@ pub enum CallError {
     /// No manager is there, and nothing was asked.
     #[error("no manager is there")]
     NoManager,
-    /// The manager refuses.
+    /// The manager refuses, and did nothing.
     #[error("{0}")]
     Refused(String),
+    /// What was asked stands, and is done once the manager's disk has it; why that is not yet.
+    #[error("{0}")]
+    Pending(String),
     /// The system refuses to wait.
     #[error(transparent)]
     Fabric(#[from] cenote_fabric::Error),
@@ -42,7 +45,7 @@ impl CallError {
     pub fn is_retryable(&self) -> bool {
         match self {
             Self::Request(error) => error.is_retryable(),
-            Self::Silent(_) | Self::Ended | Self::NoManager => true,
+            Self::Silent(_) | Self::Ended | Self::NoManager | Self::Pending(_) => true,
             Self::Gone | Self::Refused(_) | Self::Fabric(_) => false,
         }
     }
@@ -52,7 +55,7 @@ impl CallError {
 ///
 /// # Errors
 /// `Silent`: no manager answers; `Ended`: it ended while it was asked; `Refused`: it says why not;
-/// `Fabric`: the system refuses.
+/// `Pending`: it says why not yet; `Fabric`: the system refuses.
 pub fn ask(
     addresses: Vec<Address>,
     key: &ClusterKey,
@@ -118,6 +121,7 @@ pub fn ask_while(
 pub(super) fn read(text: &[u8]) -> Result<Answer, CallError> {
     match serde_json::from_slice(text) {
         Ok(Answer::Error(why)) => Err(CallError::Refused(why)),
+        Ok(Answer::Pending(why)) => Err(CallError::Pending(why)),
         Ok(answer) => Ok(answer),
         Err(error) => Err(CallError::Refused(format!("its answer: {error}"))),
     }

@@ -81,7 +81,9 @@ pub enum Answer {
     Done,
     /// How the cache is.
     Status(Box<Status>),
-    /// Why not.
+    /// It stands, and is done once the disk has it; why that is not yet.
+    Pending(String),
+    /// Why not: nothing was done.
     Error(String),
 }
 

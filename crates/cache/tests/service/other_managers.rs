@@ -30,18 +30,26 @@ impl Log for Refusing {
     }
 }
 
+impl World {
+    /// One whose manager's journal cannot be written while the flag is set.
+    fn on_a_disk_that_can_refuse() -> (Self, Arc<AtomicBool>) {
+        let mut world = Self::new(1);
+        world.manager.as_mut().and_then(Running::end);
+        let refuses = Arc::new(AtomicBool::new(false));
+        let journal = Refusing {
+            file: JournalFile::new(&world.folder.path().join("journal")),
+            refuses: Arc::clone(&refuses),
+        };
+        world
+            .start_on(Box::new(journal), configuration(0), Claim::Lock)
+            .unwrap();
+        (world, refuses)
+    }
+}
+
 #[test]
 fn who_asks_for_a_lease_while_the_journal_cannot_be_written_hears_that_its_manager_is_there() {
-    let mut world = World::new(1);
-    world.manager.as_mut().and_then(Running::end);
-    let refuses = Arc::new(AtomicBool::new(false));
-    let journal = Refusing {
-        file: JournalFile::new(&world.folder.path().join("journal")),
-        refuses: Arc::clone(&refuses),
-    };
-    world
-        .start_on(Box::new(journal), configuration(0), Claim::Lock)
-        .unwrap();
+    let (world, refuses) = World::on_a_disk_that_can_refuse();
     let mut session = world.session(7);
     let join = ToManager::Join { version: VERSION };
     session.send(&join.encode()).unwrap();
@@ -143,35 +151,45 @@ fn a_handle_takes_nothing_from_another_cache_at_its_address() {
 }
 
 #[test]
-fn what_the_disk_refuses_is_not_said_to_be_done() {
-    let mut world = World::new(1);
-    world.manager.as_mut().and_then(Running::end);
-    let refuses = Arc::new(AtomicBool::new(false));
-    let journal = Refusing {
-        file: JournalFile::new(&world.folder.path().join("journal")),
-        refuses: Arc::clone(&refuses),
-    };
-    world
-        .start_on(Box::new(journal), configuration(0), Claim::Lock)
-        .unwrap();
+fn what_the_disk_refuses_is_not_said_to_be_done_and_refused_is_what_stays_undone() {
+    let (world, refuses) = World::on_a_disk_that_can_refuse();
     let asked = |question: &Question| ask(vec![world.address()], &world.key, question, DEADLINE);
-    let deadline = Instant::now() + DEADLINE;
+    let status = || match asked(&Question::Status) {
+        Ok(Answer::Status(status)) => status,
+        answer => panic!("{answer:?}"),
+    };
+    let wait_until = |what: &str, is_so: &dyn Fn(&Status) -> bool| {
+        let deadline = Instant::now() + DEADLINE;
+        while !is_so(&status()) {
+            assert!(Instant::now() < deadline, "it is never {what}");
+        }
+    };
     // A new cache has no table yet.
-    while !matches!(asked(&Question::Status), Ok(Answer::Status(status)) if status.whole) {
-        assert!(Instant::now() < deadline, "it is not whole");
-    }
+    wait_until("whole", &|status| status.whole);
     refuses.store(true, Ordering::Relaxed);
+    let answer = asked(&Question::Resize { regions: 3 });
+    let is_to_come =
+        matches!(&answer, Err(CallError::Pending(why)) if why.starts_with("not on the disk yet"));
+    assert!(is_to_come, "{answer:?}");
     let host = || "h0".to_owned();
     let notice = Question::Notice {
         host: host(),
         seconds: None,
     };
     let withdrawal = Question::Withdraw { host: host() };
-    let resize = Question::Resize { regions: 5 };
+    let resize = Question::Resize { regions: 2 };
     for question in [notice, withdrawal, resize, Question::Delete] {
         let answer = asked(&question);
-        let is_refused =
-            matches!(&answer, Err(CallError::Refused(why)) if why.starts_with("not kept yet"));
-        assert!(is_refused, "{question:?}: {answer:?}");
+        match answer {
+            Err(CallError::Refused(why)) if why.starts_with("nothing is changed") => {}
+            answer => panic!("{question:?}: {answer:?}"),
+        }
     }
+    let ends_at = status().ends_at;
+    assert_eq!(ends_at, None, "its deletion was refused");
+    refuses.store(false, Ordering::Relaxed);
+    wait_until("on the disk", &|status| status.journal_error.is_none());
+    wait_until("whole", &|status| status.whole);
+    let status = status();
+    assert_eq!((status.regions.total, status.ending), (3, false));
 }

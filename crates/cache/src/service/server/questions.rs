@@ -9,7 +9,7 @@ use super::{Life, Record, Server};
 use crate::configuration::Space;
 use crate::fleet::{Fleet, Shown};
 use crate::market::Price;
-use crate::owner::{Access, Entry, REGIONS_MAX, Stage};
+use crate::owner::{Access, Entry, Owner, REGIONS_MAX, Stage};
 use crate::service::question::{
     Answer, Host, Loss, Machine, Move, Question, Regions, Status, Trouble,
 };
@@ -49,10 +49,7 @@ impl Server {
                     Life::Founding {
                         regions: wanted, ..
                     } => *wanted = regions,
-                    _ => {
-                        self.manager.owner.handle_resize(now, regions);
-                        self.keep_change(now)?;
-                    }
+                    _ => return self.change(now, |owner| owner.handle_resize(now, regions)),
                 }
             }
             Question::Configure(parameters) => {
@@ -68,45 +65,58 @@ impl Server {
                     return Err("for at least one second".to_owned());
                 }
                 let duration = seconds.map(Duration::from_secs);
-                self.manager.owner.handle_life_renewed(now, duration);
-                self.keep_change(now)?;
+                return self.change(now, |owner| owner.handle_life_renewed(now, duration));
             }
             Question::Notice { host, seconds } => {
                 let host = self.host(&host)?;
                 let deadline = seconds.map(|seconds| now.after(Duration::from_secs(seconds)));
-                self.manager.owner.handle_notice(now, host, deadline);
-                self.keep_change(now)?;
+                return self.change(now, |owner| owner.handle_notice(now, host, deadline));
             }
             Question::Withdraw { host } => {
                 let host = self.host(&host)?;
-                self.manager.owner.handle_notice_withdrawn(now, host);
-                self.keep_change(now)?;
+                return self.change(now, |owner| owner.handle_notice_withdrawn(now, host));
             }
             Question::Checkpoint => self.begin_checkpoint()?,
             Question::Delete => {
-                self.manager
-                    .owner
-                    .handle_life_renewed(now, Some(Duration::ZERO));
-                self.keep_change(now)?;
+                let none = Some(Duration::ZERO);
+                return self.change(now, |owner| owner.handle_life_renewed(now, none));
             }
         }
         Ok(Answer::Done)
     }
 
-    /// Brings what was decided to the disk: nobody is told before that it is done.
-    fn keep_change(&mut self, now: Time) -> Result<(), String> {
+    /// Changes what the owner has decided, and brings it to the disk: nobody is told before that it
+    /// is done. While the disk lacks an earlier change it changes nothing.
+    fn change(&mut self, now: Time, change: impl FnOnce(&mut Owner)) -> Result<Answer, String> {
+        self.pass_on(now);
+        if let Some(why) = self.why_behind(now) {
+            return Err(format!("nothing is changed: {why}"));
+        }
+        change(&mut self.manager.owner);
         self.manager.flush(now);
         self.pass_on(now);
+        match self.why_behind(now) {
+            None => Ok(Answer::Done),
+            // Its journal takes nothing more.
+            Some(why) if self.manager.owner.is_superseded() => Err(why),
+            Some(why) => Ok(Answer::Pending(format!(
+                "not on the disk yet, and done as soon as it is: {why}"
+            ))),
+        }
+    }
+
+    /// Why the disk lacks what was decided, where it does.
+    fn why_behind(&self, now: Time) -> Option<String> {
         match &self.record {
-            Record::Kept => Ok(()),
-            Record::Refused { error, .. } => Err(format!(
-                "not kept yet: the journal cannot be written: {error}"
-            )),
+            Record::Kept => None,
+            Record::Refused { error, .. } => {
+                Some(format!("the journal cannot be written: {error}"))
+            }
             Record::Unproven => {
                 let why = self.leadership.trouble(now);
                 let why =
                     why.unwrap_or_else(|| "has to prove again that it is in charge".to_owned());
-                Err(format!("not kept yet: the manager {why}"))
+                Some(format!("the manager {why}"))
             }
         }
     }

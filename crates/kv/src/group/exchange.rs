@@ -142,6 +142,10 @@ impl Folding {
         }
     }
 
+    fn has_more(&self) -> bool {
+        self.units_from.is_some()
+    }
+
     /// Adds values, as many as a turn has time for.
     fn step(&mut self, values: &Region) {
         let total = values.bytes().div_ceil(UNIT_BYTES);
@@ -202,12 +206,9 @@ impl Member {
 
     /// Whether it adds its values to the parity that it is to have, and has more to add.
     pub fn is_folding(&self) -> bool {
-        let foldings = self
-            .owners
-            .values()
-            .filter_map(|owned| owned.owner.folding.as_ref());
-        let mut left = foldings.filter_map(|folding| folding.units_from);
-        self.failure.is_none() && left.next().is_some()
+        let mut owners = self.owners.values().map(|owned| &owned.owner);
+        self.failure.is_none()
+            && owners.any(|owner| owner.folding.as_ref().is_some_and(Folding::has_more))
     }
 
     /// Goes on adding its values to the parity that it is to have.
@@ -215,14 +216,11 @@ impl Member {
         let Some(parity) = &mut self.parity else {
             return;
         };
-        let Some(partition) = parity.own else { return };
-        let stream = &mut parity.streams[partition];
-        if stream.units_from.is_some()
-            && let Some(Owned { owner, .. }) = self.owners.get_mut(&partition)
-            && let Some(folding) = &mut owner.folding
-        {
-            folding.step(&owner.region);
-            stream.units_from = folding.units_from;
+        for Owned { owner, .. } in self.owners.values_mut() {
+            if let Some(folding) = owner.folding.as_mut().filter(|folding| folding.has_more()) {
+                folding.step(&owner.region);
+                parity.streams[folding.partition].units_from = folding.units_from;
+            }
         }
     }
 

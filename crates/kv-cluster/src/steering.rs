@@ -36,8 +36,8 @@ const LOOK_EVERY_NS: u64 = 100_000_000;
 /// See the [module](self).
 #[derive(Default)]
 pub struct Steering {
-    /// The number of the view that was proposed, while the outcome is not known.
-    proposed: Option<u32>,
+    /// The view that was proposed, while the outcome is not known.
+    proposed: Option<Proposed>,
     /// When the present deaths were noticed.
     noticed: Option<u64>,
     /// Processes that said what cannot be: the next view does without them.
@@ -53,6 +53,25 @@ pub struct Steering {
     tried: VecDeque<Tried>,
     /// A partition that is to go to another process, if nothing else is to be done.
     hand_over: Option<HandOver>,
+}
+
+/// A view that was proposed.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+struct Proposed {
+    number: u32,
+    /// Who proposed it owns in it all that it owns in the present one.
+    keeps_all: bool,
+}
+
+impl Proposed {
+    fn new(next: &View, view: &View, me: Process) -> Self {
+        let partitions = 0..view.partitions.len();
+        let mut owned = partitions.filter(|index| view.owner(*index) == Some(me));
+        Self {
+            number: next.number,
+            keeps_all: owned.all(|index| next.owner(index) == Some(me)),
+        }
+    }
 }
 
 struct Tried {
@@ -84,7 +103,10 @@ struct Missing<'a> {
 impl Steering {
     /// A view stands: whatever was proposed with its number or a smaller one is decided.
     pub fn note_view(&mut self, number: u32) {
-        if self.proposed.is_some_and(|proposed| proposed <= number) {
+        if self
+            .proposed
+            .is_some_and(|proposed| proposed.number <= number)
+        {
             self.proposed = None;
         }
         self.noticed = None;
@@ -202,7 +224,9 @@ impl Steering {
     /// Nothing has come of the proposal of a view of this number. False if it is not the last proposal: what
     /// became of that nobody knows yet.
     pub fn note_refusal(&mut self, number: u32) -> bool {
-        let is_last = self.proposed == Some(number);
+        let is_last = self
+            .proposed
+            .is_some_and(|proposed| proposed.number == number);
         if is_last {
             self.proposed = None;
         }
@@ -218,12 +242,13 @@ impl Steering {
         spares: &[Process],
         at: &Situation<'_>,
     ) -> Option<View> {
+        let gives_away = self.proposed.is_some_and(|proposed| !proposed.keeps_all);
+        if at.decision == Decision::Late && !gives_away {
+            // Also while somebody is missing, and while it is not known whether they are taken out.
+            member.reopen();
+        }
         if self.proposed.is_some() {
             return None;
-        }
-        if at.decision == Decision::Late {
-            // Also while somebody is missing: nothing was asked that may give a partition away.
-            member.reopen();
         }
         let next = if missing.dead.is_empty() {
             self.noticed = None;
@@ -243,7 +268,9 @@ impl Steering {
         } else {
             self.without(member.me(), view, missing, at.now)
         };
-        self.proposed = next.as_ref().map(|view| view.number);
+        self.proposed = next
+            .as_ref()
+            .map(|next| Proposed::new(next, view, member.me()));
         next
     }
 
@@ -357,194 +384,4 @@ impl Steering {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::super::detector::{Detector, Settings};
-    use super::*;
-    use cenote_kv::group::debts::Word;
-    use cenote_kv::group::view::{Partition, Scheme};
-
-    fn process(node: u32) -> Process {
-        let incarnation = 1;
-        Process { node, incarnation }
-    }
-
-    fn first() -> View {
-        View::first(Scheme::Coded, &[process(0), process(1)], &[process(2)])
-    }
-
-    fn of(dead: &[Process], in_doubt: usize) -> Missing<'_> {
-        Missing {
-            dead,
-            in_doubt,
-            are_replaced: false,
-        }
-    }
-
-    #[test]
-    fn a_refusal_that_comes_late_says_nothing_of_the_next_proposal() {
-        let mut steering = Steering {
-            proposed: Some(5),
-            ..Steering::default()
-        };
-        steering.note_view(4);
-        assert_eq!(steering.proposed, Some(5), "an older view decides nothing");
-        steering.note_view(5);
-        assert_eq!(steering.proposed, None);
-        // Another proposal is on its way when the first one's refusal comes.
-        steering.proposed = Some(6);
-        assert!(!steering.note_refusal(5));
-        assert_eq!(steering.proposed, Some(6));
-        assert!(steering.note_refusal(6));
-        assert_eq!(steering.proposed, None);
-    }
-
-    #[test]
-    fn more_than_the_code_bears_is_given_up_only_when_all_of_it_was_replaced() {
-        let dead = [process(0), process(1)];
-        let without = |are_replaced| {
-            let missing = Missing {
-                dead: &dead,
-                in_doubt: 0,
-                are_replaced,
-            };
-            Steering::default().without(process(2), &first(), missing, 0)
-        };
-        assert_eq!(without(false), None);
-        let view = without(true).expect("they have ended");
-        assert_ne!(view.lost(), 0);
-        let one = Steering::default().without(process(1), &first(), of(&dead[..1], 0), 0);
-        assert_eq!(
-            one.expect("it is borne").partitions[0],
-            Partition::Recovering(0)
-        );
-    }
-
-    #[test]
-    fn a_spare_that_came_to_no_place_is_tried_after_all_others() {
-        let mut steering = Steering::default();
-        let spares = [process(3), process(4), process(5)];
-        let equal = |_| 0;
-        assert_eq!(
-            steering.pick(&spares, Some(4), 0, equal),
-            Some(process(4)),
-            "of the plan"
-        );
-        assert_eq!(steering.pick(&spares, None, 0, equal), Some(process(3)));
-        for hung in [4, 3] {
-            let vacant = first()
-                .without(|dead| dead == process(2))
-                .expect("it was in it");
-            let joining = vacant.with_joining(0, process(hung)).expect("it is vacant");
-            steering.note_newcomers(&joining, 0);
-            let without = joining.without(|dead| dead == process(hung));
-            steering.note_newcomers(&without.expect("it was in it"), 0);
-        }
-        assert_eq!(steering.pick(&spares, Some(4), 0, equal), Some(process(5)));
-        let soon = TRIED_PAUSE_NS - 1;
-        assert_eq!(steering.pick(&spares[..2], Some(3), soon, equal), None);
-        let later = TRIED_PAUSE_NS;
-        assert_eq!(
-            steering.pick(&spares[..2], Some(3), later, equal),
-            Some(process(4)),
-            "longest ago"
-        );
-        // It comes to nothing once more: it is left alone for twice as long.
-        let joining = first()
-            .without(|dead| dead == process(2))
-            .expect("it was in it");
-        let joining = joining.with_joining(0, process(4)).expect("it is vacant");
-        steering.note_newcomers(&joining, later);
-        let without = joining.without(|dead| dead == process(4));
-        steering.note_newcomers(&without.expect("it was in it"), later);
-        let at = |now| steering.pick(&spares[1..2], None, now, equal);
-        assert_eq!(at(3 * TRIED_PAUSE_NS - 1), None);
-        assert_eq!(at(3 * TRIED_PAUSE_NS), Some(process(4)));
-    }
-
-    #[test]
-    fn places_that_one_node_had_go_to_those_that_have_the_fewest() {
-        let membership = Membership::new(process(0), Detector::new(Settings::default()));
-        let spares = [process(0), process(6), process(7)];
-        let picked = |group, places: &dyn Fn(Process) -> usize| {
-            let at = Situation {
-                group,
-                nodes: 10,
-                places,
-                membership: &membership,
-                homes: &[],
-                is_spare: true,
-                leave: Leave::No,
-                decision: Decision::Soon,
-                now: 0,
-                instant: Instant::now(),
-            };
-            let load = |process| at.load(process);
-            let picked = Steering::default().pick(&spares, Some(5), 0, load);
-            picked.expect("some are there").node
-        };
-        // Each group has another one next to it.
-        assert_eq!([1, 7, 8].map(|group| picked(group, &|_| 5)), [6, 7, 0]);
-        assert_eq!(picked(13, &|_| 5), 6, "more groups than nodes");
-        let but_for_the_last = |process: Process| 5 - usize::from(process.node == 7);
-        assert_eq!(
-            [1, 7, 8].map(|group| picked(group, &but_for_the_last)),
-            [7; 3]
-        );
-    }
-
-    #[test]
-    fn who_may_be_cut_off_takes_nobody_out_before_that_is_known() {
-        let five = [0, 1, 2, 3, 4].map(process);
-        let view = View::first(Scheme::Coded, &five[..3], &five[3..]);
-        let without = |dead, in_doubt| {
-            let mut steering = Steering::default();
-            steering.without(five[0], &view, of(dead, in_doubt), 0)
-        };
-        assert_eq!(without(&five[1..2], 3), None, "it hears nobody");
-        assert_eq!(without(&five[1..2], 2), None, "it hears one of four");
-        assert!(without(&five[1..2], 1).is_some(), "these are more");
-        assert!(without(&five[1..3], 0).is_some());
-        // Where two of three may die, the last one goes on once it knows.
-        let view = View::first(Scheme::Replicated, &five[..1], &five[1..3]);
-        let without = |dead, in_doubt| {
-            let mut steering = Steering::default();
-            steering.without(five[0], &view, of(dead, in_doubt), 0)
-        };
-        assert_eq!(without(&five[1..2], 1), None);
-        assert!(without(&five[1..3], 0).is_some());
-    }
-
-    #[test]
-    fn who_owes_the_same_for_too_long_is_missed_until_it_comes() {
-        let mut steering = Steering::default();
-        let ack = |xid| Awaited {
-            process: process(2),
-            partition: 0,
-            what: Word::Ack(xid),
-        };
-        let mut hung = |view, xid, stood_still, now| {
-            steering.note_owed(view, vec![ack(xid)], stood_still, now);
-            steering.hung.clone()
-        };
-        assert_eq!(hung(1, 7, 0, 0), []);
-        assert_eq!(hung(1, 7, 0, OWED_MAX_NS - 1), []);
-        assert_eq!(hung(1, 7, 0, OWED_MAX_NS), [process(2)]);
-        assert_eq!(hung(1, 8, 0, OWED_MAX_NS), [], "it goes on");
-        assert_eq!(hung(2, 8, 0, 2 * OWED_MAX_NS), [], "of another view");
-        // This side was not there to hear it.
-        assert_eq!(hung(2, 8, OWED_MAX_NS, 3 * OWED_MAX_NS), []);
-        assert_eq!(hung(2, 8, 0, 4 * OWED_MAX_NS), [process(2)]);
-        steering.note_owed(2, Vec::new(), 0, 4 * OWED_MAX_NS);
-        assert_eq!(steering.hung, []);
-    }
-
-    #[test]
-    fn who_comes_later_in_the_view_waits_for_who_comes_before() {
-        let mut steering = Steering::default();
-        let dead = [process(2)];
-        let mut at = |now| steering.without(process(1), &first(), of(&dead, 0), now);
-        assert_eq!(at(7), None);
-        assert_eq!(at(6 + RANK_NS), None);
-        assert!(at(7 + RANK_NS).is_some());
-    }
-}
+mod tests;

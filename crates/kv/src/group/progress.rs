@@ -35,8 +35,9 @@ impl Member {
     /// group that is there for a place. Where the answer is a view, it is to be agreed on; if another one
     /// is agreed on instead, [`adopt`](Member::adopt) takes that up; if none, [`reopen`](Member::reopen).
     ///
-    /// To be called only while nothing that was proposed waits for its decision. A view for which a partition is
-    /// closed until it is decided is proposed only where that is soon: what is to go can be served until then.
+    /// To be called only while nothing that was proposed waits for its decision. A view for which a
+    /// partition is closed until it is decided is proposed only where that is soon: where it is
+    /// late, [`reopen`](Member::reopen) has what is to go served until then.
     pub fn propose(
         &mut self,
         now: u64,
@@ -45,9 +46,6 @@ impl Member {
         spare: impl Fn(GroupSlot) -> Option<Process>,
     ) -> Option<View> {
         let view = self.view.clone()?;
-        if decision == Decision::Late {
-            self.reopen();
-        }
         self.propose_for_partitions(&view, now, decision, &spare)
             .or_else(|| self.propose_for_parities(&view, &spare))
             .or_else(|| self.propose_to_leave(&view, now, (leave, decision), &spare))
@@ -180,8 +178,9 @@ impl Member {
         }
     }
 
-    /// What was proposed is not agreed on, for sure: partitions that were to be given away are served
-    /// on. Where the outcome is unknown this must not be called: the new owner may serve already.
+    /// No view that gives a partition away is proposed, or what was proposed is not agreed on, for
+    /// sure: partitions that were to be given away are served on. Where the outcome of such a view
+    /// is unknown this must not be called: the new owner may serve already.
     pub fn reopen(&mut self) {
         for owned in self.owners.values_mut() {
             if owned.is_leaving {

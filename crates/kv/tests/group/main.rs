@@ -395,6 +395,9 @@ fn what_is_to_go_is_served_on_while_nobody_may_agree_on_it() {
         let now = group.now;
         let next = |group: &mut Group, decision| {
             let member = group.member(0);
+            if decision == Decision::Late {
+                member.reopen();
+            }
             member.propose(now, Leave::Soon, decision, |_| None)
         };
         assert_eq!(next(&mut group, Decision::Late), None);

@@ -73,7 +73,8 @@ pub struct Served {
     pub stored_bytes: u64,
 }
 
-/// The threads that serve programs. They end when they are told to and no address space is left.
+/// The threads that serve programs. They end when they are told to and no address space is left, the
+/// first one first.
 pub struct Keeper {
     is_ending: Arc<AtomicBool>,
     peers: Arc<Peers>,
@@ -149,13 +150,25 @@ impl Keeper {
                 done: Vec::new(),
             });
         }
+        let has_first_ended = Arc::new(AtomicBool::new(false));
         for mut work in works {
-            let told = Arc::clone(&keeper.is_ending);
+            let is_first = work.index == 0;
+            let first_end = Arc::clone(&has_first_ended);
+            // Whom the first lets in the others have to let in, too.
+            let told = match is_first {
+                true => Arc::clone(&keeper.is_ending),
+                false => Arc::clone(&has_first_ended),
+            };
             let thread = std::thread::Builder::new()
                 .name(format!("cenote-keeper-{}", work.index))
                 .spawn(move || {
                     let _guard = AbortOnPanic;
-                    work.run(&told)
+                    let served = work.run(&told);
+                    if is_first {
+                        first_end.store(true, Ordering::SeqCst);
+                        work.peers.bells.iter().for_each(Bell::ring);
+                    }
+                    served
                 });
             match thread {
                 Ok(thread) => keeper.threads.push(thread),

@@ -449,6 +449,55 @@ fn a_program_whose_connection_was_closed_before_it_spoke_connects_again() {
 }
 
 #[test]
+fn a_program_that_comes_while_the_command_ends_is_let_in_by_all_or_by_none() {
+    let Some(cluster) = cluster() else {
+        return;
+    };
+    let volume = cluster.volume("rs:2+1", 160 * MIB);
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = |name: &str| folder.path().join(name);
+    std::fs::write(at("preload.so"), cenote_preload::LIBRARY).expect("written");
+    let handlers = Handlers::new(2).expect("a number of handlers");
+    let keeper = Keeper::start(&volume, &at("socket"), 8 * MIB, handlers);
+    let keeper = keeper.unwrap_or_else(|e| panic!("{e}"));
+    // The first handler has let it in, and the second one is slow.
+    symlink(at("socket.0"), at("slow.0")).expect("a link");
+    let listener = packets::listen(&at("slow.1"));
+    let settings = format!("{}:{}:2:{}", 160 * MIB, 32 * MIB, at("slow").display());
+    let program = Command::new(compile(folder.path()))
+        .arg("walk")
+        .env("LD_PRELOAD", at("preload.so"))
+        .env("CENOTE_RUN", settings)
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the program runs");
+    let slow = packets::accept(&listener);
+    assert!(packets::receive(&slow).is_some(), "it has no hello");
+    let (tell, told) = std::sync::mpsc::channel();
+    let ending = std::thread::spawn(move || {
+        tell.send(()).expect("somebody hears");
+        keeper.finish()
+    });
+    told.recv().expect("the keeper ends");
+    // The second handler has turns in which it could end: it has nobody's memory.
+    for _ in 0..200 {
+        let stranger = packets::connect(&at("socket.1")).expect("the second handler is there");
+        packets::send_with(&stranger, &[MAGIC, 0, 0, 0, 0, 0, 0, 0, 0], &[]);
+        let refused = Some([MAGIC, libc::EPROTO as u64, 0]);
+        assert_eq!(packets::receive(&stranger), refused);
+    }
+    std::fs::remove_file(at("slow.1")).expect("removed");
+    symlink(at("socket.1"), at("slow.1")).expect("a link");
+    packets::send(&slow, [MAGIC, libc::ETIMEDOUT as u64, 0]);
+    drop(slow);
+    let output = program.wait_with_output().expect("it ends");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{}: {said}", output.status);
+    assert_eq!(said, "");
+    assert_eq!(ending.join().expect("it ends").spaces, 1);
+}
+
+#[test]
 fn descriptors_that_are_something_else_are_refused() {
     let Some(cluster) = cluster() else {
         return;

@@ -293,13 +293,7 @@ impl Work {
     fn waits(&self) -> Vec<(u32, libc::pollfd)> {
         let mut waits = Vec::with_capacity(2 * self.spaces.len());
         for (id, space) in &self.spaces {
-            // What the others say may be said for long. They are looked at now and then.
-            if !(space.is_given_up() || space.is_short()) {
-                waits.push((*id, wait(space.uffd())));
-            }
-            if space.is_bounded() {
-                waits.extend(space.agent().map(|agent| (*id, wait(agent))));
-            }
+            waits.extend(space.waits().map(|fd| (*id, wait(fd))));
         }
         waits
     }

@@ -131,8 +131,15 @@ impl Space {
         self.kernel.fd()
     }
 
-    pub fn agent(&self) -> Option<RawFd> {
-        self.agent.as_ref().map(AsRawFd::as_raw_fd)
+    /// What to wait for to hear of it. What may say the same for long is left out, and looked at now
+    /// and then: the faults of one that is given up, a fork that cannot be read, and what the agent
+    /// says while a change is put off.
+    pub fn waits(&self) -> impl Iterator<Item = RawFd> {
+        let is_read = !(self.is_given_up || self.is_short());
+        let is_heard = self.is_bounded() && self.put_off.is_none();
+        let agent = self.agent.as_ref().filter(|_| is_heard);
+        let faults = is_read.then(|| self.uffd());
+        faults.into_iter().chain(agent.map(AsRawFd::as_raw_fd))
     }
 
     /// Whether it is not served, and whoever introduces it has to end.

@@ -527,6 +527,9 @@ fn a_program_that_forks_for_long_holds_up_nobody_and_loses_nothing() {
         let is_late = waiting.join().expect("the thread ends");
         assert!(!is_late, "the handler waited for the program");
         assert!(program.space.is_awaited() && !program.space.is_told());
+        // Its agent, which may have something to say, is not heard, and so not waited for.
+        let waits: Vec<_> = program.space.waits().collect();
+        assert_eq!(waits, [program.space.uffd()]);
         // Its descriptors say nothing, and it has its turn all the same.
         assert!(program.space.is_due(program.store.now()));
         assert_eq!(
@@ -543,6 +546,7 @@ fn a_program_that_forks_for_long_holds_up_nobody_and_loses_nothing() {
         assert_eq!(read[5], 100);
     }
     assert!(program.space.put_off.is_none());
+    assert_eq!(program.space.waits().count(), 2, "its faults and its agent");
 }
 
 mod forks;

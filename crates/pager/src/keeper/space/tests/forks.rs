@@ -201,7 +201,8 @@ fn a_fork_waits_while_there_are_no_descriptors() {
     let (space, store) = (&mut program.space, &mut program.store);
     thread::scope(|scope| {
         scope.spawn(|| {
-            use_up_descriptors([space.uffd(), space.agent().expect("an agent")]);
+            let agent = space.agent.as_ref().expect("an agent");
+            use_up_descriptors([space.uffd(), agent.as_raw_fd()]);
             let deadline = Instant::now() + Duration::from_secs(60);
             while !space.is_short() {
                 assert!(Instant::now() < deadline, "the fork is not seen");

@@ -31,7 +31,7 @@ pub struct Config {
     pub huge_pages: bool,
     /// Whether lent memory is locked into RAM.
     pub lock_memory: LockMemory,
-    /// Most clients, connected or holding slabs.
+    /// Most clients with slabs.
     pub clients_max: u32,
     /// What it leaves to the rest of its machine; `None`: it lends its memory whatever happens.
     pub headroom: Option<Headroom>,

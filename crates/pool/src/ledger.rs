@@ -49,7 +49,8 @@ pub struct Limits {
     pub slabs_total: u32,
     /// Most slabs of one client.
     pub client_slabs_max: u32,
-    /// Most clients, connected or holding slabs.
+    /// Most clients that hold slabs or wait for some. One that takes a volume over is not counted: its
+    /// slabs are lent already.
     pub clients_max: usize,
     /// Prepared slabs to keep ahead, so that a grant waits for nothing.
     pub stock: u32,
@@ -205,7 +206,7 @@ impl Ledger {
         Self {
             limits,
             slabs: vec![Slab::Free; limits.slabs_total as usize],
-            leases: Leases::new(limits.lease, limits.clients_max, now),
+            leases: Leases::new(limits.lease, now),
             waiting: VecDeque::new(),
             owners: BTreeMap::new(),
             grants: 0,
@@ -224,15 +225,9 @@ impl Ledger {
         self.actions.pop_front()
     }
 
-    /// A client opened a session. False when there are too many clients: close it. Those that are gone
-    /// and left slabs make room: whoever is there comes first.
-    #[must_use]
-    pub fn handle_connected(&mut self, now: Duration, client: u128, name: &str) -> bool {
-        if !self.make_room_for(client) {
-            return false;
-        }
+    /// A client opened a session. It takes nobody's slab and no place: many only look.
+    pub fn handle_connected(&mut self, now: Duration, client: u128, name: &str) {
         self.leases.connect(now, client, name);
-        true
     }
 
     /// A client's session ended. Its slabs stay; what it waited for goes to stock.
@@ -434,16 +429,15 @@ impl Ledger {
             return Err(Refusal::Owned);
         }
         let former = self.held_at(client, place);
-        let orphan = if former.is_some() || self.slabs_free() > 0 {
-            None
-        } else if self.slabs_lendable() > 0 {
-            Some(self.orphans().min().ok_or(Refusal::NoMemory)?)
-        } else {
+        if former.is_none() && self.slabs_free() == 0 && self.slabs_lendable() == 0 {
             return Err(Refusal::NoMemory);
-        };
+        }
         let held = self.leases.slabs(client) - u32::from(former.is_some());
         let wanted = self.waiting.iter().filter(|w| w.client == client).count();
         if held as usize + wanted >= self.limits.client_slabs_max as usize {
+            return Err(Refusal::ClientBound);
+        }
+        if !self.make_place_for(client) {
             return Err(Refusal::ClientBound);
         }
         if let Some(slab) = former {
@@ -451,8 +445,8 @@ impl Ledger {
             if self.slabs_free() == 0 {
                 return Err(Refusal::NoMemory);
             }
-        }
-        if let Some((_, _, slab)) = orphan {
+        } else if self.slabs_free() == 0 {
+            let (_, _, slab) = self.orphans().min().ok_or(Refusal::NoMemory)?;
             self.take_orphan(slab);
         }
         self.note_owner(client, place.volume);

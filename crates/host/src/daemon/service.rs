@@ -148,11 +148,7 @@ impl Daemon {
     fn begin_session(&mut self, now: Duration, peer: PeerId, hello: &Hello) {
         self.counters.connections += 1;
         let client = hello.client.0;
-        if !self.ledger.handle_connected(now, client, &hello.name) {
-            tracing::warn!(client = hello.name, "too many clients");
-            self.listener.close(peer);
-            return;
-        }
+        self.ledger.handle_connected(now, client, &hello.name);
         let wanted = Arc::new(AtomicBool::new(true));
         self.sessions.insert(
             peer,

@@ -35,26 +35,19 @@ pub struct Lease {
 #[derive(Debug)]
 pub(super) struct Leases {
     lease: Duration,
-    clients_max: usize,
     clients: BTreeMap<u128, Lease>,
     last_tick: Duration,
     expired: u64,
 }
 
 impl Leases {
-    pub(super) fn new(lease: Duration, clients_max: usize, now: Duration) -> Self {
+    pub(super) fn new(lease: Duration, now: Duration) -> Self {
         Self {
             lease,
-            clients_max,
             clients: BTreeMap::new(),
             last_tick: now,
             expired: 0,
         }
-    }
-
-    /// False when the client is new and there are too many.
-    pub(super) fn has_room_for(&self, client: u128) -> bool {
-        self.clients.contains_key(&client) || self.clients.len() < self.clients_max
     }
 
     /// Of the clients that are gone and whose leases ran out, the one whose did so first.
@@ -64,7 +57,6 @@ impl Leases {
         orphaned.min().map(|(_, client)| client)
     }
 
-    /// There is room for it.
     pub(super) fn connect(&mut self, now: Duration, client: u128, name: &str) {
         let lease = self.clients.entry(client).or_insert_with(|| Lease {
             name: String::new(),

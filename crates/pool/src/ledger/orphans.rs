@@ -13,9 +13,10 @@ impl Ledger {
         self.orphans_taken
     }
 
-    /// Whether there is a place for a client; those that are gone and left slabs make one.
-    pub(super) fn make_room_for(&mut self, client: u128) -> bool {
-        while !self.leases.has_room_for(client) {
+    /// Whether a client may hold slabs as far as [`super::Limits::clients_max`] goes. Clients that are
+    /// gone and left slabs make a place: whoever is there comes first.
+    pub(super) fn make_place_for(&mut self, client: u128) -> bool {
+        while !self.has_place(client) && self.places_taken() >= self.limits.clients_max {
             let Some(gone) = self.leases.longest_orphaned() else {
                 return false;
             };
@@ -24,6 +25,17 @@ impl Ledger {
             left.into_iter().for_each(|slab| self.take_orphan(slab));
         }
         true
+    }
+
+    /// Whether a client holds slabs, or waits for some.
+    fn has_place(&self, client: u128) -> bool {
+        let waits = || self.waiting.iter().any(|waiting| waiting.client == client);
+        self.leases.slabs(client) > 0 || waits()
+    }
+
+    fn places_taken(&self) -> usize {
+        let clients = self.clients().map(|(client, _)| client);
+        clients.filter(|&client| self.has_place(client)).count()
     }
 
     pub(super) fn take_orphan(&mut self, slab: SlabIndex) {

@@ -43,7 +43,7 @@ fn lent() -> (Ledger, Vec<Window>, u64) {
         (1, place(1, 0)),
         (0, place(0, 2)),
     ] {
-        assert!(ledger.handle_connected(NOW, client, "client"));
+        ledger.handle_connected(NOW, client, "client");
         ledger.handle_map(NOW, client, 1, place);
         for (_, reply) in carry_out(&mut ledger, &mut generation) {
             match reply {
@@ -110,7 +110,7 @@ fn a_drain_that_is_called_off_leaves_everything_as_it_was() {
 fn a_request_that_waits_is_refused_when_draining_begins() {
     let mut ledger = Ledger::new(limits(), NOW);
     let stock = ledger.poll_action();
-    assert!(ledger.handle_connected(NOW, 0, "client"));
+    ledger.handle_connected(NOW, 0, "client");
     ledger.handle_map(NOW, 0, 5, place(0, 0));
     ledger.handle_drain(NOW, true);
     let refused = Reply::Refused {
@@ -168,7 +168,7 @@ fn the_next_process_has_the_book_of_the_one_before() {
     assert_eq!(next.counts().mapped, 4);
     carry_out(&mut next, &mut generation);
     assert_eq!(next.counts().prepared, 1, "its own stock");
-    assert!(next.handle_connected(start, 0, "client"));
+    next.handle_connected(start, 0, "client");
     let held = next.held(0, 0, 9);
     let seen: Vec<_> = held.iter().map(|slab| (slab.extent, slab.window)).collect();
     assert_eq!(seen, [(0, windows[0]), (1, windows[1]), (2, windows[3])]);
@@ -201,7 +201,7 @@ fn the_next_process_has_the_book_of_the_one_before() {
     );
 
     // The volume is still client 0's.
-    assert!(next.handle_connected(start, 2, "thief"));
+    next.handle_connected(start, 2, "thief");
     next.handle_map(start, 2, 9, place(0, 0));
     let refused = Reply::Refused {
         request: 9,
@@ -254,13 +254,25 @@ fn who_comes_takes_the_place_of_a_client_that_is_gone() {
     let mut ledger = Ledger::new(limits, NOW);
     let mut generation = 0;
     for (client, volume) in [(0, 0), (1, 1)] {
-        assert!(ledger.handle_connected(NOW, client, "client"));
+        ledger.handle_connected(NOW, client, "client");
         ledger.handle_map(NOW, client, 1, place(volume, 0));
         carry_out(&mut ledger, &mut generation);
     }
-    assert!(!ledger.handle_connected(NOW, 2, "one too many"));
+    let refused = Reply::Refused {
+        request: 1,
+        reason: Refusal::ClientBound,
+    };
+    let held = |ledger: &Ledger| [0, 1, 2].map(|client| ledger.held(client, 0, 9).len());
+    ledger.handle_connected(NOW, 2, "one too many");
+    ledger.handle_map(NOW, 2, 1, place(2, 0));
+    assert_eq!(
+        carry_out(&mut ledger, &mut generation),
+        [(2, refused.clone())]
+    );
     ledger.handle_disconnected(NOW, 1);
-    assert!(!ledger.handle_connected(NOW, 2, "it may come back"));
+    ledger.handle_map(NOW, 2, 1, place(2, 0));
+    let may_come_back = [(2, refused)];
+    assert_eq!(carry_out(&mut ledger, &mut generation), may_come_back);
     let mut now = NOW;
     for _ in 0..20 {
         now += TICK;
@@ -268,11 +280,39 @@ fn who_comes_takes_the_place_of_a_client_that_is_gone() {
         ledger.handle_tick(now);
     }
     assert_eq!(ledger.counts().orphaned, 1);
-    assert!(ledger.handle_connected(now, 2, "next"));
-    assert_eq!(
-        (ledger.held(1, 0, 9).len(), ledger.held(0, 0, 9).len()),
-        (0, 1)
-    );
+    ledger.handle_connected(now, 3, "only looks");
+    assert_eq!(held(&ledger), [1, 1, 0]);
+    ledger.handle_map(now, 2, 2, place(2, 0));
+    carry_out(&mut ledger, &mut generation);
+    assert_eq!(held(&ledger), [1, 0, 1]);
+}
+
+/// Its slabs are lent already, and refusing would lose what they hold.
+#[test]
+fn who_takes_a_volume_over_needs_no_place() {
+    let limits = Limits {
+        clients_max: 1,
+        ..limits()
+    };
+    let mut ledger = Ledger::new(limits, NOW);
+    let mut generation = 0;
+    carry_out(&mut ledger, &mut generation);
+    ledger.handle_connected(NOW, 0, "owner");
+    for volume in 0..2 {
+        ledger.handle_own(NOW, 0, 1, volume.into(), 1);
+        ledger.handle_map(NOW, 0, 1, place(volume, 0));
+        carry_out(&mut ledger, &mut generation);
+    }
+    ledger.handle_disconnected(NOW, 0);
+    ledger.handle_connected(NOW, 1, "next owner");
+    ledger.handle_own(NOW, 1, 7, 0, 2);
+    let owned = Reply::Owned {
+        request: 7,
+        slabs: 1,
+    };
+    assert_eq!(carry_out(&mut ledger, &mut generation), [(1, owned)]);
+    let held = [0, 1].map(|client| ledger.held(client, 0, 9).len());
+    assert_eq!(held, [1, 1], "nobody's slab went for it");
 }
 
 #[test]

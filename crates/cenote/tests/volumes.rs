@@ -109,3 +109,27 @@ fn a_volume_whose_files_are_damaged_is_shown_and_the_others_are_served() {
     drop(client);
     assert_eq!(server.end(), Some(0));
 }
+
+#[test]
+fn a_volume_of_eight_and_two_borrows_five_quarters_of_what_it_maps() {
+    let folder = Folder::new();
+    folder
+        .run(&["up", "--hosts", "10", "--memory", "16M"])
+        .expect(0);
+    folder.create_volume("v0", "64M", "rs:8+2");
+    let mut server = Server::start(&folder, &["--volume", "v0"]);
+    assert!(server.ready().starts_with("ready "));
+    let mut client = Client::connect(&folder.path().join("nbd"), "v0");
+    assert_eq!(client.write(0, &[7; 1 << 16]), Ok(()));
+    let told = folder.run(&["volume", "status", "v0", "--json"]).expect(0);
+    let told = told.json();
+    let bytes = |of: &str| told["status"][of].as_u64().expect("a number");
+    assert!(bytes("mapped_bytes") > 0, "{told:#}");
+    assert_eq!(4 * bytes("lent_bytes"), 5 * bytes("mapped_bytes"));
+    assert_eq!(folder.lent_bytes(), bytes("lent_bytes"));
+    // With the owner's own tables as well.
+    let shown = folder.run(&["volume", "status", "v0"]).expect(0).stdout;
+    let overhead = ", 1.250 bytes lent per byte of mapped extents";
+    assert!(shown.contains(overhead), "{shown}");
+    assert_eq!(server.end(), Some(0));
+}

@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::{BufRead as _, Write as _};
+use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Instant;
@@ -43,6 +44,36 @@ fn files_stay_from_mount_to_mount_and_a_signal_unmounts() {
     // It ended as it should: doctor has no reason to look why.
     let note = place.folder.path().join("servers/v/pid");
     assert!(!note.exists());
+}
+
+#[test]
+fn other_users_see_files_if_allow_other_and_the_permissions_let_them() {
+    const NOBODY: u32 = 65_534;
+    let Some(place) = MountRig::new() else { return };
+    let read = |name: &str| {
+        let mut cat = Command::new("cat");
+        cat.arg(place.at(name)).current_dir("/").env("LC_ALL", "C");
+        Ended::from(cat.uid(NOBODY).gid(NOBODY).output().expect("it runs"))
+    };
+    let is_refused = |name: &str| {
+        let refused = read(name).expect(1);
+        assert!(refused.stderr.contains("Permission denied"), "{refused:?}");
+    };
+    let mut server = place.mount(&NEW);
+    place.shell("umask 022; chmod 755 .; echo one > all; echo two > own; chmod 600 own");
+    is_refused("all");
+    assert_eq!(server.end(), Some(0));
+    let allowed = [&OLD[..], &["--allow-other"]].concat();
+    let mut server = place.mount(&allowed);
+    assert_eq!(read("all").expect(0).stdout, "one\n");
+    is_refused("own");
+    assert_eq!(server.end(), Some(0));
+    place
+        .run(&[&allowed[..], &["--background"]].concat())
+        .expect(0);
+    assert_eq!(read("all").expect(0).stdout, "one\n");
+    is_refused("own");
+    place.unmount();
 }
 
 #[test]

@@ -21,6 +21,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal, kill_process};
 use support::cenote;
 
 /// Longer than any page takes on a busy machine.
@@ -216,13 +217,39 @@ impl Home {
     }
 }
 
+impl Home {
+    /// Processes that were started in it, in the background as well: all know it by their environment.
+    fn processes(&self) -> Vec<Pid> {
+        let home = format!("HOME={}", self.path().display());
+        let processes = fs::read_dir("/proc").expect("processes").flatten();
+        let is_here = |process: &fs::DirEntry| {
+            // One that ends meanwhile has none.
+            let environment = fs::read(process.path().join("environ")).unwrap_or_default();
+            let mut variables = environment.split(|byte| *byte == 0);
+            variables.any(|variable| variable == home.as_bytes())
+        };
+        let number = |process: fs::DirEntry| process.file_name().to_str()?.parse().ok();
+        let numbers = processes.filter(is_here).filter_map(number);
+        numbers.filter_map(Pid::from_raw).collect()
+    }
+
+    /// Files that are mounted in it.
+    fn mounts(&self) -> Vec<PathBuf> {
+        let mounts = fs::read_to_string("/proc/self/mounts").expect("mounts");
+        let points = mounts.lines().filter_map(|mount| mount.split(' ').nth(1));
+        let points = points.map(PathBuf::from);
+        points.filter(|at| at.starts_with(self.path())).collect()
+    }
+}
+
 impl Drop for Home {
     fn drop(&mut self) {
         // What a page left, or did not get to.
-        let Ok(clusters) = fs::read_dir(self.path().join(".cenote")) else {
-            return;
-        };
-        for cluster in clusters.flatten() {
+        for mount in self.mounts() {
+            drop(Command::new("umount").arg("-l").arg(mount).output());
+        }
+        let clusters = fs::read_dir(self.path().join(".cenote"));
+        for cluster in clusters.into_iter().flatten().flatten() {
             for command in [&["kv", "down"][..], &["down", "--force"]] {
                 drop(
                     cenote()
@@ -232,6 +259,18 @@ impl Drop for Home {
                         .output(),
                 );
             }
+        }
+        // Servers of its volumes and stores, and what bash has begun.
+        let deadline = Instant::now() + PATIENCE;
+        while let left = self.processes()
+            && !left.is_empty()
+            && Instant::now() < deadline
+        {
+            for process in left {
+                // It may have ended meanwhile.
+                kill_process(process, Signal::KILL).ok();
+            }
+            std::thread::sleep(Duration::from_millis(2));
         }
     }
 }
@@ -452,6 +491,27 @@ fn blocks_are_found_with_what_is_said_of_them() {
         block(14, &["four"], Runs::Never("changes the machine".to_owned())),
     ];
     assert_eq!(blocks("page", text), expected);
+}
+
+#[test]
+fn what_runs_when_a_page_fails_ends_with_its_home() {
+    let home = Home::new();
+    let page = "cenote up --hosts 4 --memory 16M --dir ~/.cenote/left\n\
+                cenote volume create v0 --size 4M --scheme plain --dir ~/.cenote/left\n\
+                cenote nbd --volume v0 --socket ~/nbd --dir ~/.cenote/left --background\n\
+                cenote store create ~/objects --size 16M\n\
+                cenote key new --out key\n\
+                cenote store serve ~/objects --listen tcp:127.0.0.1:0 --key key --background\n\
+                sleep 600 &\n\
+                false\n";
+    let (is_well, said) = home.run("page.md", page);
+    assert!(!is_well && said.contains("page.md:8"), "{said}");
+    let left = home.processes();
+    // Hosts, a server of each kind, and bash's.
+    assert_eq!(left.len(), 4 + 2 + 1, "{said}");
+    drop(home);
+    let is_there = |process: &Pid| support::runs(process.as_raw_nonzero().get().cast_unsigned());
+    assert_eq!(left.into_iter().filter(is_there).collect::<Vec<_>>(), []);
 }
 
 #[test]

@@ -31,7 +31,7 @@ pub trait Log: Send {
     /// Puts other bytes in place of all: either those or the earlier ones survive a crash.
     ///
     /// # Errors
-    /// The system refuses.
+    /// The system refuses. [`Superseded`] where they are other ones than were read just before.
     fn replace(&mut self, bytes: &[u8]) -> io::Result<()>;
 }
 
@@ -41,6 +41,8 @@ pub struct JournalFile {
     path: PathBuf,
     /// For appending: what this process put there. Open, so that no other file gets its number.
     file: Option<File>,
+    /// What was read last, and nothing where nothing was there, until it is replaced. Open as well.
+    read: Option<Option<File>>,
 }
 
 /// Far above any journal, which is written again at four times what it has to say: 2^16 regions of
@@ -54,6 +56,7 @@ impl JournalFile {
         Self {
             path: path.to_owned(),
             file: None,
+            read: None,
         }
     }
 
@@ -66,14 +69,14 @@ impl JournalFile {
 impl Log for JournalFile {
     fn read(&mut self) -> io::Result<Vec<u8>> {
         let mut bytes = Vec::new();
-        let file = match File::open(&self.path) {
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(bytes),
-            other => other?,
-        };
-        file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes)?;
+        let file = find(&self.path)?;
+        if let Some(file) = &file {
+            file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes)?;
+        }
         if bytes.len() as u64 > FILE_BYTES_MAX {
             return Err(ErrorKind::FileTooLarge.into());
         }
+        self.read = Some(file);
         Ok(bytes)
     }
 
@@ -82,8 +85,8 @@ impl Log for JournalFile {
             self.open()?;
         }
         let file = self.file.as_mut().expect("just opened");
-        let (own, there) = (file.metadata()?, std::fs::metadata(&self.path)?);
-        if (own.dev(), own.ino()) != (there.dev(), there.ino()) {
+        let there = File::open(&self.path)?;
+        if !is_same(file, &there)? {
             return Err(Superseded.into());
         }
         append_to(file, bytes)
@@ -91,9 +94,35 @@ impl Log for JournalFile {
 
     fn replace(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.file = None;
-        crate::replace(&self.path, bytes, 0o600)?;
+        let read = self.read.take();
+        let look = || -> io::Result<()> {
+            match (read, find(&self.path)?) {
+                (Some(Some(read)), Some(there)) if !is_same(&read, &there)? => {
+                    Err(Superseded.into())
+                }
+                (Some(None), Some(_)) => Err(Superseded.into()),
+                _ => Ok(()),
+            }
+        };
+        let (folder, name) = crate::open_folder(&self.path)?;
+        crate::replace_after(folder, name, bytes, 0o600, look)?;
         self.open().map(drop)
     }
+}
+
+/// The file at a path, if there is one. Opened: of its name alone a shared folder may say what was
+/// true a while ago.
+fn find(path: &Path) -> io::Result<Option<File>> {
+    match File::open(path) {
+        Ok(file) => Ok(Some(file)),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn is_same(one: &File, other: &File) -> io::Result<bool> {
+    let (one, other) = (one.metadata()?, other.metadata()?);
+    Ok((one.dev(), one.ino()) == (other.dev(), other.ino()))
 }
 
 /// A file whose bytes survive a crash of the machine once they are synced.

@@ -52,8 +52,21 @@ pub fn replace_in(
     bytes: &[u8],
     mode: u32,
 ) -> io::Result<()> {
+    replace_after(folder, name, bytes, mode, || Ok(()))
+}
+
+/// As [`replace_in`], unless `look` ends in an error. It looks when the new bytes are on the disk,
+/// which may take long, and only their name is to change.
+fn replace_after(
+    folder: impl AsFd,
+    name: impl AsRef<OsStr>,
+    bytes: &[u8],
+    mode: u32,
+    look: impl FnOnce() -> io::Result<()>,
+) -> io::Result<()> {
     let (folder, name) = (folder.as_fd(), name.as_ref());
     let draft = Draft::write(folder, name, bytes, mode)?;
+    look()?;
     rustix::fs::renameat(folder, &draft.name, folder, name)?;
     sync(folder)
 }

@@ -123,18 +123,30 @@ impl Journal {
         let bytes = format::batch(&news);
         let len_bytes = *len_bytes + bytes.len() as u64;
         self.disk = Disk::Unknown;
-        self.log.append(&bytes)?;
+        if let Err(error) = self.log.append(&bytes) {
+            let own = self.wanted.epoch;
+            if !Superseded::is_in(&error) || self.epoch_there()?.is_none_or(|epoch| epoch >= own) {
+                return Err(error);
+            }
+            // An earlier manager was stopped when it had looked, and went on later.
+            tracing::warn!("an earlier manager wrote over the journal: it is written again");
+            return self.rewrite();
+        }
         self.disk = Disk::Says(self.wanted.clone(), len_bytes);
         Ok(())
+    }
+
+    /// Where folders are shared, a manager on another machine may have written. What makes no sense
+    /// was cut off.
+    fn epoch_there(&mut self) -> io::Result<Option<u64>> {
+        let there = format::parse(&self.log.read()?);
+        Ok(there.ok().flatten().map(|image| image.epoch))
     }
 
     fn rewrite(&mut self) -> io::Result<()> {
         let bytes = format::whole(&self.wanted);
         self.disk = Disk::Unknown;
-        // Where folders are shared, its manager may be on another machine. What makes no sense was cut off.
-        if let Ok(Some(there)) = format::parse(&self.log.read()?)
-            && there.epoch > self.wanted.epoch
-        {
+        if self.epoch_there()? > Some(self.wanted.epoch) {
             return Err(Superseded.into());
         }
         self.log.replace(&bytes)?;

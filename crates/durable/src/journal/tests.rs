@@ -96,3 +96,26 @@ fn nothing_is_appended_to_the_file_that_another_process_put_there() {
     assert!(Superseded::is_in(&first.append(b", late").unwrap_err()));
     assert_eq!(first.read().unwrap(), b"second");
 }
+
+#[test]
+fn nothing_is_put_in_place_of_what_another_process_put_there_since_it_was_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("journal");
+    let [mut first, mut second] = [JournalFile::new(&path), JournalFile::new(&path)];
+    for bytes in [&b"second"[..], b"second again"] {
+        first.read().unwrap();
+        second.replace(bytes).unwrap();
+        let error = first.replace(b"first").unwrap_err();
+        assert!(Superseded::is_in(&error), "{error}");
+        assert_eq!(second.read().unwrap(), bytes);
+    }
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+    // What it appended to, or nobody has any more, it may replace.
+    first.read().unwrap();
+    first.append(b", more").unwrap();
+    first.replace(b"first").unwrap();
+    first.read().unwrap();
+    std::fs::remove_file(&path).unwrap();
+    first.replace(b"first again").unwrap();
+    assert_eq!(first.read().unwrap(), b"first again");
+}

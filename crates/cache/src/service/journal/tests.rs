@@ -277,6 +277,24 @@ fn a_manager_writes_nothing_to_the_journal_of_a_later_one() {
     assert_eq!(&said, second.wanted());
 }
 
+#[test]
+fn what_an_earlier_manager_wrote_over_a_journal_is_written_over() {
+    let folder = tempfile::tempdir().unwrap();
+    let [path, beside] = ["journal", "journal beside"].map(|name| folder.path().join(name));
+    let begin = |path, epoch| {
+        let image = Image { epoch, ..fresh() };
+        Journal::begin(Box::new(JournalFile::new(path)), image).unwrap()
+    };
+    let mut second = begin(&path, 2);
+    // The first had looked, was stopped for as long as the second took to begin, and went on.
+    begin(&beside, 1);
+    std::fs::rename(&beside, &path).unwrap();
+    second.set_record(&record(&[entry(0, 2, &[1])]));
+    second.write().unwrap();
+    let said = Journal::load(&mut JournalFile::new(&path)).unwrap();
+    assert_eq!(said.as_ref(), Some(second.wanted()));
+}
+
 proptest! {
     #[test]
     fn a_journal_that_is_cut_off_says_what_it_said_at_some_time(

@@ -98,7 +98,7 @@ pub enum Request {
         /// When.
         condition: Condition,
     },
-    /// Ends when all that was put is durable.
+    /// Ends when all is durable whose put had ended before.
     Sync,
 }
 
@@ -262,12 +262,13 @@ impl Store {
         changed(self.ask(Request::Delete { key, condition })?)
     }
 
-    /// Waits until all that was put is durable; how many versions were given up, since their values
-    /// did not come.
+    /// Waits until all is durable whose put had ended before; how many versions were given up, since
+    /// their values did not come.
     ///
     /// What was given up, or may be lost with a connection, is told once, to whoever asks next. So
     /// of the threads that share a store one asks for all of them; a thread that must know of its
-    /// own puts has a store of its own, or puts durably.
+    /// own puts has a store of its own, or puts durably. A call whose own connection ends tells
+    /// nothing of them: the next one does.
     ///
     /// # Errors
     /// [`Error`].

@@ -27,22 +27,42 @@ pub struct Link {
 /// What was put, and is not known to be durable.
 #[derive(Debug, Default)]
 struct Unsettled {
-    /// Puts that were begun, ...
+    /// Puts that ended well, and that a crash may take, ...
     puts: u64,
-    /// ... and those of them that are durable: that were there before a `Sync` that has ended well.
+    /// ... and those of them that are durable: that had ended before a `Sync` began that ended well.
     settled: u64,
-    /// By `Sync` under way: puts before it.
-    syncs: BTreeMap<u64, u64>,
+    /// Under way.
+    concerned: BTreeMap<u64, Concerned>,
     /// A connection ended before all were durable: the next one knows nothing of them.
     is_forgotten: bool,
 }
 
+/// A request that what is durable depends on.
+#[derive(Clone, Copy, Debug)]
+enum Concerned {
+    /// A put that does not wait until it is durable. The store has it once it has ended well.
+    Put,
+    /// A `Sync`, and the puts that had ended before it. The store may not know of others yet.
+    Sync { puts: u64 },
+}
+
 impl Unsettled {
+    fn begin(&mut self, token: u64, request: &Request) {
+        let concerned = match request {
+            Request::Put {
+                is_durable: false, ..
+            } => Concerned::Put,
+            Request::Sync => Concerned::Sync { puts: self.puts },
+            _ => return,
+        };
+        self.concerned.insert(token, concerned);
+    }
+
     fn end(&mut self, token: u64, is_ok: bool) {
-        if let Some(puts) = self.syncs.remove(&token)
-            && is_ok
-        {
-            self.settled = self.settled.max(puts);
+        match self.concerned.remove(&token).filter(|_| is_ok) {
+            Some(Concerned::Put) => self.puts += 1,
+            Some(Concerned::Sync { puts }) => self.settled = self.settled.max(puts),
+            None => {}
         }
     }
 
@@ -50,7 +70,7 @@ impl Unsettled {
     fn forget(&mut self) {
         self.is_forgotten |= self.puts > self.settled;
         self.settled = self.puts;
-        self.syncs.clear();
+        self.concerned.clear();
     }
 }
 
@@ -106,20 +126,13 @@ impl Connection for Link {
 
     fn begin(&mut self, request: Request, token: u64, asked: Time) {
         let now = Time::now();
-        let unsettled = &mut self.unsettled;
-        match &request {
-            Request::Sync if unsettled.is_forgotten => {
-                unsettled.is_forgotten = false;
-                let why = "the connection ended before what was put was durable; a crash may have taken it";
-                self.refused.push((token, Err(Error::Lost(why.to_owned()))));
-                return;
-            }
-            Request::Sync => {
-                unsettled.syncs.insert(token, unsettled.puts);
-            }
-            Request::Put { is_durable, .. } => unsettled.puts += u64::from(!is_durable),
-            _ => {}
+        if matches!(request, Request::Sync) && std::mem::take(&mut self.unsettled.is_forgotten) {
+            let why =
+                "the connection ended before what was put was durable; a crash may have taken it";
+            self.refused.push((token, Err(Error::Lost(why.to_owned()))));
+            return;
         }
+        self.unsettled.begin(token, &request);
         match self.connected(asked) {
             Ok(client) => {
                 client.submit(command(request), token, now);
@@ -214,35 +227,72 @@ mod tests {
         assert!(tries(&mut link, Time::now()), "the store may be there now");
     }
 
+    /// With so many puts that have ended well.
+    fn after_puts(count: u64) -> Unsettled {
+        let mut unsettled = Unsettled::default();
+        for token in 0..count {
+            unsettled.begin(token, &put(false));
+            unsettled.end(token, true);
+        }
+        unsettled
+    }
+
+    fn put(is_durable: bool) -> Request {
+        Request::Put {
+            key: b"key".to_vec(),
+            value: Vec::new(),
+            condition: super::super::Condition::Always,
+            is_durable,
+        }
+    }
+
+    fn is_forgotten_with_its_connection(mut unsettled: Unsettled) -> bool {
+        unsettled.forget();
+        unsettled.is_forgotten
+    }
+
     #[test]
     fn what_a_sync_under_way_was_to_make_durable_is_forgotten_with_its_connection() {
-        let mut unsettled = Unsettled {
-            puts: 2,
-            ..Unsettled::default()
-        };
-        unsettled.syncs.insert(7, 2);
-        unsettled.forget();
-        assert!(unsettled.is_forgotten);
+        let mut unsettled = after_puts(2);
+        unsettled.begin(7, &Request::Sync);
+        assert!(is_forgotten_with_its_connection(unsettled));
 
-        let mut unsettled = Unsettled {
-            puts: 2,
-            ..Unsettled::default()
-        };
-        unsettled.syncs.insert(7, 1);
+        let mut unsettled = after_puts(1);
+        unsettled.begin(7, &Request::Sync);
+        unsettled.begin(8, &put(false));
+        unsettled.end(8, true);
         unsettled.end(7, true);
         assert_eq!(unsettled.settled, 1, "the second came after it");
-        unsettled.syncs.insert(8, 2);
-        unsettled.end(8, false);
-        unsettled.forget();
-        assert!(unsettled.is_forgotten);
+        unsettled.begin(9, &Request::Sync);
+        unsettled.end(9, false);
+        assert!(is_forgotten_with_its_connection(unsettled));
 
-        let mut unsettled = Unsettled {
-            puts: 2,
-            ..Unsettled::default()
-        };
-        unsettled.syncs.insert(7, 2);
+        let mut unsettled = after_puts(2);
+        unsettled.begin(7, &Request::Sync);
         unsettled.end(7, true);
-        unsettled.forget();
-        assert!(!unsettled.is_forgotten, "all of it is durable");
+        let is_forgotten = is_forgotten_with_its_connection(unsettled);
+        assert!(!is_forgotten, "all of it is durable");
+    }
+
+    #[test]
+    fn a_sync_makes_no_put_durable_that_ends_after_it_began() {
+        let mut unsettled = Unsettled::default();
+        unsettled.begin(1, &put(false));
+        unsettled.begin(2, &Request::Sync);
+        unsettled.end(2, true);
+        unsettled.end(1, true);
+        assert!(is_forgotten_with_its_connection(unsettled));
+    }
+
+    #[test]
+    fn puts_that_are_refused_or_durable_are_not_forgotten() {
+        let mut unsettled = Unsettled::default();
+        unsettled.begin(1, &put(false));
+        unsettled.end(1, false);
+        unsettled.begin(2, &put(true));
+        unsettled.end(2, true);
+        // Who waits for this one is told of it.
+        unsettled.begin(3, &put(false));
+        assert!(!is_forgotten_with_its_connection(unsettled));
     }
 }

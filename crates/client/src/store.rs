@@ -173,7 +173,7 @@ impl Store {
         Self::open_within(addresses, key_file, LIMIT)
     }
 
-    /// The same; a store that does not answer for `limit` counts as gone.
+    /// The same; a store that owes answers and gives none for `limit` counts as gone.
     ///
     /// # Errors
     /// [`Error`].

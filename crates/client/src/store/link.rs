@@ -14,14 +14,50 @@ pub struct Link {
     place: StoreTarget,
     waker: Waker,
     client: Option<Client>,
-    /// Under way, and when that has lasted too long. Tokens grow, so the first is the oldest.
-    until: BTreeMap<u64, Time>,
+    under_way: UnderWay,
     /// Ended without the store.
     refused: Vec<(u64, End)>,
     /// When the last try to connect ended, and why in vain. What was asked for until then shares its
     /// end: those who wait behind one another do not wait for a try each.
     last_try: Option<(Time, Error)>,
     unsettled: Unsettled,
+}
+
+/// Requests under way, and whether the store has fallen silent on them.
+#[derive(Debug, Default)]
+struct UnderWay {
+    /// When each was begun. Tokens grow, so the first is the oldest.
+    begun: BTreeMap<u64, Time>,
+    /// When the oldest ended last, or one that has waited for about as long.
+    moved: Time,
+}
+
+impl UnderWay {
+    fn begin(&mut self, token: u64, now: Time) {
+        self.begun.insert(token, now);
+    }
+
+    fn end(&mut self, token: u64, limit: Duration, now: Time) {
+        let oldest = self.oldest();
+        let begun = self.begun.remove(&token);
+        // What came long after the oldest does not say that this one's turn comes.
+        if let (Some(oldest), Some(begun)) = (oldest, begun)
+            && begun <= oldest.after(limit)
+        {
+            self.moved = now;
+        }
+    }
+
+    /// Whether the oldest waits for longer than `limit`, and what it waits with does not end either: where
+    /// much is under way a slow store takes longer for all of it.
+    fn is_stuck(&self, limit: Duration, now: Time) -> bool {
+        let since = self.oldest().map(|oldest| oldest.max(self.moved));
+        since.is_some_and(|since| since.after(limit) < now)
+    }
+
+    fn oldest(&self) -> Option<Time> {
+        self.begun.first_key_value().map(|(_, begun)| *begun)
+    }
 }
 
 /// What was put, and is not known to be durable.
@@ -83,7 +119,7 @@ impl Link {
             place,
             waker,
             client,
-            until: BTreeMap::new(),
+            under_way: UnderWay::default(),
             refused: Vec::new(),
             last_try: None,
             unsettled: Unsettled::default(),
@@ -113,7 +149,7 @@ impl Link {
     fn fail(&mut self, status: Status) {
         self.client = None;
         self.unsettled.forget();
-        let tokens = std::mem::take(&mut self.until).into_keys();
+        let tokens = std::mem::take(&mut self.under_way).begun.into_keys();
         let error = explain(ClientError::Lost(status));
         self.refused
             .extend(tokens.map(|token| (token, Err(error.clone()))));
@@ -125,7 +161,6 @@ impl Connection for Link {
     type End = End;
 
     fn begin(&mut self, request: Request, token: u64, asked: Time) {
-        let now = Time::now();
         if matches!(request, Request::Sync) && std::mem::take(&mut self.unsettled.is_forgotten) {
             let why =
                 "the connection ended before what was put was durable; a crash may have taken it";
@@ -135,8 +170,10 @@ impl Connection for Link {
         self.unsettled.begin(token, &request);
         match self.connected(asked) {
             Ok(client) => {
+                // Connecting took a while.
+                let now = Time::now();
                 client.submit(command(request), token, now);
-                self.until.insert(token, now.after(self.place.limit));
+                self.under_way.begin(token, now);
             }
             Err(error) => {
                 self.unsettled.end(token, false);
@@ -151,15 +188,14 @@ impl Connection for Link {
         while let Some(client) = &mut self.client
             && let Some((token, end)) = client.poll(now)
         {
-            self.until.remove(&token);
+            self.under_way.end(token, self.place.limit, now);
             self.unsettled.end(token, end.is_ok());
             if let Err(ClientError::Lost(status)) = end {
                 broken = Some(status);
             }
             ended.push((token, end.map(done).map_err(explain)));
         }
-        let oldest = self.until.first_key_value();
-        if oldest.is_some_and(|(_, until)| *until < now) {
+        if self.under_way.is_stuck(self.place.limit, now) {
             broken = Some(Status::Timeout);
         }
         if let Some(status) = broken {
@@ -172,7 +208,7 @@ impl Connection for Link {
         let fd = self.waker.as_fd().as_raw_fd();
         let waited = match &mut self.client {
             // Without work an end of the connection is found by what is asked next.
-            Some(client) if !self.until.is_empty() => client.wait_beside(fd, timeout),
+            Some(client) if !self.under_way.begun.is_empty() => client.wait_beside(fd, timeout),
             _ => wait(&[fd], Some(IDLE)).map(drop),
         };
         if waited.is_err() {
@@ -207,7 +243,7 @@ mod tests {
             place,
             waker: Waker::new().unwrap(),
             client: None,
-            until: BTreeMap::new(),
+            under_way: UnderWay::default(),
             refused: Vec::new(),
             last_try: None,
             unsettled: Unsettled::default(),
@@ -225,6 +261,60 @@ mod tests {
         assert!(tries(&mut link, early));
         assert!(!tries(&mut link, early), "it was asked for before that try");
         assert!(tries(&mut link, Time::now()), "the store may be there now");
+    }
+
+    const LIMIT: Duration = Duration::from_secs(8);
+
+    fn at(secs: u64) -> Time {
+        Time::default().after(Duration::from_secs(100 + secs))
+    }
+
+    /// The first of `ends`, (when, token), after which nothing ends before the store counts as silent.
+    fn stuck_at(under_way: &mut UnderWay, ends: &[(u64, u64)]) -> Option<u64> {
+        (0..200).find(|&secs| {
+            for (_, token) in ends.iter().filter(|(when, _)| *when == secs) {
+                under_way.end(*token, LIMIT, at(secs));
+            }
+            under_way.is_stuck(LIMIT, at(secs))
+        })
+    }
+
+    #[test]
+    fn a_store_that_goes_on_answering_is_not_silent_however_much_it_is_asked() {
+        let orders: [[u64; 8]; 2] = [[0, 1, 2, 3, 4, 5, 6, 7], [7, 6, 5, 4, 3, 2, 1, 0]];
+        for order in orders {
+            let mut under_way = UnderWay::default();
+            for token in 0..8 {
+                under_way.begin(token, at(0));
+            }
+            let ends = (1..).map(|round| 2 * round).zip(order);
+            assert_eq!(stuck_at(&mut under_way, &ends.collect::<Vec<_>>()), None);
+        }
+    }
+
+    #[test]
+    fn a_store_that_ends_nothing_is_silent_after_its_limit() {
+        let mut under_way = UnderWay::default();
+        under_way.begin(0, at(0));
+        under_way.begin(1, at(1));
+        assert_eq!(stuck_at(&mut under_way, &[]), Some(9));
+
+        let mut under_way = UnderWay::default();
+        under_way.begin(0, at(0));
+        under_way.begin(1, at(0));
+        assert_eq!(stuck_at(&mut under_way, &[(5, 1)]), Some(14));
+    }
+
+    #[test]
+    fn requests_that_came_long_after_one_that_is_stuck_do_not_keep_it_waiting() {
+        let mut under_way = UnderWay::default();
+        under_way.begin(0, at(0));
+        for token in 1..100 {
+            under_way.begin(token, at(token));
+            under_way.end(token, LIMIT, at(token));
+            let is_over = token > 16;
+            assert_eq!(under_way.is_stuck(LIMIT, at(token)), is_over, "{token}");
+        }
     }
 
     /// With so many puts that have ended well.

@@ -6,7 +6,7 @@
 
 use super::huge;
 use super::latch;
-use super::record::{HEADER_BYTES, Link, Shape};
+use super::record::{HEADER_BYTES, Link, Shape, VALUE_BYTES_MAX};
 use super::sync::{AtomicU64, Ordering};
 
 /// Page frames. An address is in frame `page % frames`.
@@ -174,13 +174,15 @@ impl Locked<'_> {
         !self.memory.link(self.address).is_deleted()
     }
 
-    /// Puts another value in place. `false` if it needs another number of words.
+    /// Puts another value in place. `false` if it needs another number of words, or is too long for a
+    /// header.
     pub fn replace(&mut self, value: &[u8]) -> bool {
         let shape = Shape {
             value_bytes: value.len(),
             ..self.shape
         };
-        if shape.record_bytes() != self.shape.record_bytes() {
+        let fits = shape.record_bytes() == self.shape.record_bytes();
+        if !fits || shape.value_bytes > VALUE_BYTES_MAX {
             return false;
         }
         let first = self.address + shape.value_offset() as u64;

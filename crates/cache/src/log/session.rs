@@ -280,6 +280,7 @@ impl Session {
                     let old = has_old.then_some(&self.scratch[..]);
                     self.merged.clear();
                     store.merge.merge(old, operand, &mut self.merged);
+                    store.check_value(key, &self.merged)?;
                     if record.replace(&self.merged) {
                         return Ok(Merged::Done);
                     }

@@ -351,6 +351,47 @@ fn what_is_out_of_range_is_refused() {
 }
 
 #[test]
+fn a_value_that_a_merge_makes_too_long_in_place_is_refused_and_the_old_one_stays() {
+    // As many words as the longest value has, and one more byte than a header can tell of.
+    let (longest, too_long) = ((1 << 22) - 1, 1 << 22);
+    let settings = Settings {
+        page_bytes: 8 << 20,
+        ..settings(0)
+    };
+    let grow = move |_: Option<&[u8]>, _: &[u8], new: &mut Vec<u8>| new.resize(too_long, 1);
+    let disk = Arc::new(Mutex::new(Disk::default()));
+    let tier = || Box::new(DiskTier::new(Arc::clone(&disk), 1, u64::MAX));
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("checkpoint");
+    let path = Some(file.clone());
+    let store = Store::create(settings.clone(), SECRET, Arc::new(grow), vec![tier()], path);
+    let mut session = store.unwrap().session().unwrap();
+    let value = vec![7; longest];
+    session.upsert(b"key", &value).unwrap();
+    let merge = session.merge(b"key", b"");
+    assert!(
+        matches!(merge, Err(Error::ValueLength { max }) if max == longest),
+        "{merge:?}"
+    );
+    let read = |session: &mut Session| {
+        let (mut found, mut ended) = (Vec::new(), Vec::new());
+        match session.read(b"key", &mut found).unwrap() {
+            Answer::Pending(_) => {
+                session.finish(&mut ended);
+                ended.pop().expect("it ended").result.unwrap()
+            }
+            _ => Some(found),
+        }
+    };
+    assert!(read(&mut session).as_deref() == Some(&value));
+    session.commit(&mut Vec::new()).unwrap();
+    drop(session);
+    let store = Store::recover(settings, Arc::new(grow), vec![tier()], file);
+    let mut session = store.unwrap().session().unwrap();
+    assert!(read(&mut session).as_deref() == Some(&value));
+}
+
+#[test]
 fn an_index_that_is_full_refuses_new_keys_and_serves_the_others() {
     let settings = Settings {
         index_buckets_max: 1,

@@ -20,7 +20,7 @@ use bytes::{Bytes, BytesMut};
 use cenote_cache::client::Error as RequestError;
 use cenote_cache::service::question::{Answer, Question};
 use cenote_cache::service::{self, CallError, OpenError};
-use cenote_fabric::{Address, ClusterKey, Time, Waker};
+use cenote_fabric::{Address, ClusterKey, Time, Waker, WireProtection};
 
 use crate::cluster::Cluster;
 use crate::driver::{Connection, Driver, Over, Pending};
@@ -162,7 +162,10 @@ impl Options {
     /// # Errors
     /// [`Error`].
     pub fn open_in(&self, folder: impl AsRef<Path>, name: &str) -> Result<Cache, Error> {
-        let folder = folder.as_ref();
+        self.managed_in(folder.as_ref(), name)?.open()
+    }
+
+    fn managed_in(&self, folder: &Path, name: &str) -> Result<Managed, Error> {
         if name.is_empty() || name.contains('/') || name.starts_with('.') {
             return Err(Error::Options(format!("{name:?} is no name of a cache")));
         }
@@ -174,7 +177,11 @@ impl Options {
             let what = format!("no manager of {name} in {}", folder.display());
             return Err(Error::NoManager(what));
         }
-        self.with(vec![Address::Shm(socket)], cluster.key)
+        Ok(Managed {
+            addresses: vec![Address::Shm(socket)],
+            key: cluster.key,
+            options: self.with(cluster.page_traffic),
+        })
     }
 
     /// Opens a cache by addresses of its manager, such as `tcp:10.0.0.7:7200`, and the cluster's key.
@@ -191,19 +198,39 @@ impl Options {
             return Err(Error::Options("no address of a manager".to_owned()));
         }
         let key = ClusterKey::load(key_file.as_ref());
-        self.with(
+        let managed = Managed {
             addresses,
-            key.map_err(|error| Error::Options(error.to_string()))?,
-        )
+            key: key.map_err(|error| Error::Options(error.to_string()))?,
+            options: self.with(WireProtection::default()),
+        };
+        managed.open()
     }
 
-    fn with(&self, addresses: Vec<Address>, key: ClusterKey) -> Result<Cache, Error> {
-        let options = service::Options {
+    fn with(&self, page_traffic: WireProtection) -> service::Options {
+        service::Options {
             name: self.name.clone(),
             patience: self.patience,
             timeout: self.timeout,
-            ..service::Options::default()
-        };
+            page_traffic,
+        }
+    }
+}
+
+/// A cache's manager, and how the cache is opened.
+struct Managed {
+    addresses: Vec<Address>,
+    key: ClusterKey,
+    options: service::Options,
+}
+
+impl Managed {
+    fn open(self) -> Result<Cache, Error> {
+        let Self {
+            addresses,
+            key,
+            options,
+        } = self;
+        let timeout = options.timeout;
         let shared = Arc::new(Shared::default());
         let (to, of, with) = (addresses.clone(), shared.clone(), key.clone());
         let open = move || -> Result<_, OpenError> {
@@ -222,7 +249,7 @@ impl Options {
             shared,
             addresses,
             key,
-            timeout: self.timeout,
+            timeout,
         })
     }
 }
@@ -504,5 +531,36 @@ fn explain(error: &CallError, size_bytes: u64) -> Error {
             Error::Unavailable(error.to_string())
         }
         other => Error::Refused(other.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    #[test]
+    fn a_cache_of_a_folder_is_opened_with_the_page_traffic_of_its_cluster_file() {
+        let folder = std::env::temp_dir().join(format!("cenote-client-{}", std::process::id()));
+        let cache = folder.join("caches/c0");
+        std::fs::create_dir_all(&cache).unwrap();
+        std::fs::write(cache.join("socket"), "").unwrap();
+        let key = folder.join("cluster.key");
+        std::fs::write(&key, "37".repeat(32)).unwrap();
+        std::fs::set_permissions(&key, std::fs::Permissions::from_mode(0o600)).unwrap();
+        let opened_with = |line: &str| {
+            let cluster = format!(
+                "key = \"cluster.key\"\n{line}\n[[host]]\nname = \"h0\"\n\
+                 address = \"tcp:127.0.0.1:1\"\ndomain = \"d0\"\n"
+            );
+            std::fs::write(folder.join("cluster.toml"), cluster).unwrap();
+            let managed = Options::default().managed_in(&folder, "c0");
+            managed.map(|managed| managed.options.page_traffic)
+        };
+        let (plain, usual) = (opened_with("page_traffic = \"plain\""), opened_with(""));
+        std::fs::remove_dir_all(&folder).unwrap();
+        assert_eq!(plain, Ok(WireProtection::Plain));
+        assert_eq!(usual, Ok(WireProtection::default()));
     }
 }

@@ -13,7 +13,7 @@
 use std::collections::VecDeque;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -71,8 +71,8 @@ pub type End = Result<Vec<u8>, Error>;
 pub const REQUEST_BYTES_MAX: usize = 1 << 20;
 /// Requests of a long call that are under way at a time.
 const WINDOW: usize = 16;
-/// Losses that nobody asked for: a program may never ask.
-const LOSSES_MAX: usize = 1 << 16;
+/// News of regions that nobody asked for: a program may never ask.
+const NEWS_MAX: usize = 1 << 16;
 
 /// How a cache is.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -88,6 +88,15 @@ pub struct Status {
     pub hosts: usize,
     /// Regions that lost their bytes at some time.
     pub regions_lost: usize,
+}
+
+/// A region that came back from a checkpoint after its bytes were lost.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct FellBack {
+    /// Its number.
+    pub region: u32,
+    /// When its bytes were as they are now, in milliseconds since 1970.
+    pub taken_ms: u64,
 }
 
 /// Why a cache was not opened, or bytes not read or written.
@@ -277,7 +286,13 @@ impl Cache {
     /// and what was written from then on.
     #[must_use]
     pub fn take_lost(&self) -> Vec<u32> {
-        self.shared.losses().drain(..).collect()
+        locked(&self.shared.lost).drain(..).collect()
+    }
+
+    /// Regions that came back from a checkpoint since this was asked last, and of when their bytes are.
+    #[must_use]
+    pub fn take_fallen_back(&self) -> Vec<FellBack> {
+        locked(&self.shared.fallen).drain(..).collect()
     }
 
     /// Asks for many things at a time. Longer requests than [`REQUEST_BYTES_MAX`] end with an error.
@@ -376,12 +391,20 @@ struct Shared {
     region_bytes: AtomicU64,
     is_gone: AtomicBool,
     lost: Mutex<VecDeque<u32>>,
+    fallen: Mutex<VecDeque<FellBack>>,
 }
 
-impl Shared {
-    fn losses(&self) -> std::sync::MutexGuard<'_, VecDeque<u32>> {
-        self.lost.lock().unwrap_or_else(PoisonError::into_inner)
+fn locked<T>(news: &Mutex<VecDeque<T>>) -> MutexGuard<'_, VecDeque<T>> {
+    news.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Keeps the newest.
+fn keep<T>(news: &Mutex<VecDeque<T>>, one: T) {
+    let mut news = locked(news);
+    if news.len() == NEWS_MAX {
+        news.pop_front();
     }
+    news.push_back(one);
 }
 
 /// The handle, on its thread.
@@ -423,11 +446,11 @@ impl Link {
         let is_gone = self.cache.is_gone();
         self.shared.is_gone.store(is_gone, Ordering::Release);
         while let Some(lost) = self.cache.take_lost() {
-            let mut losses = self.shared.losses();
-            if losses.len() == LOSSES_MAX {
-                losses.pop_front();
-            }
-            losses.push_back(lost.region);
+            keep(&self.shared.lost, lost.region);
+        }
+        while let Some(fallen) = self.cache.take_fallen_back() {
+            let cenote_cache::client::FellBack { region, taken_ms } = fallen;
+            keep(&self.shared.fallen, FellBack { region, taken_ms });
         }
     }
 
@@ -539,6 +562,15 @@ mod tests {
     use std::os::unix::fs::PermissionsExt as _;
 
     use super::*;
+
+    #[test]
+    fn of_news_that_nobody_asks_for_the_newest_are_kept() {
+        let news = Mutex::default();
+        for number in 0..=NEWS_MAX {
+            keep(&news, number);
+        }
+        assert!(locked(&news).iter().copied().eq(1..=NEWS_MAX));
+    }
 
     #[test]
     fn a_cache_of_a_folder_is_opened_with_the_page_traffic_of_its_cluster_file() {

@@ -147,7 +147,7 @@ pub struct Index {
     growth: Mutex<()>,
 }
 
-/// Every overflow bucket is in use, and a key needs one more.
+/// Every overflow bucket is in use, a key needs one more, and the index can grow no more.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Full;
 
@@ -279,7 +279,12 @@ impl Index {
                 yield_now();
                 continue;
             }
-            let slot = self.free_slot(number)?;
+            let slot = match self.free_slot(number) {
+                Ok(slot) => slot,
+                // The bucket's turn to be split comes.
+                Err(Full) if self.grow_from(extent) => continue,
+                Err(full) => return Err(full),
+            };
             if slot
                 .compare_exchange(0, wanted | TENTATIVE, Ordering::AcqRel, Ordering::Relaxed)
                 .is_err()
@@ -315,13 +320,24 @@ impl Index {
 
     /// Splits a bucket, unless somebody else does, or there is no room for its other half.
     pub fn split_next(&self) {
-        let Ok(_growth) = self.growth.try_lock() else {
-            return;
-        };
+        if let Ok(_growth) = self.growth.try_lock() {
+            self.split();
+        }
+    }
+
+    /// Splits a bucket unless that was done since the index had this extent. Waits for who holds
+    /// `growth`: none of them waits for an epoch. `false`: it can grow no more.
+    fn grow_from(&self, seen: Extent) -> bool {
+        let _growth = self.growth.lock().expect("nobody panics with it");
+        self.extent() != seen || self.split()
+    }
+
+    /// Splits a bucket, for who holds `growth`. `false`: there is no room for its other half.
+    fn split(&self) -> bool {
         let extent = self.extent();
         let (source, target) = (extent.source(), extent.buckets());
         if target >= self.buckets_max {
-            return;
+            return false;
         }
         let splitting = Extent::new(target, true);
         self.extent.store(splitting.0, Ordering::Release);
@@ -341,7 +357,8 @@ impl Index {
         }
         for slot in &moving {
             let Ok(free) = self.free_slot(target) else {
-                return self.take_back(source, target);
+                self.take_back(source, target);
+                return false;
             };
             free.store(freeze(slot) ^ STATE, Ordering::Relaxed);
         }
@@ -351,6 +368,7 @@ impl Index {
         for slot in moving {
             slot.store(0, Ordering::Release);
         }
+        true
     }
 
     /// Undoes a split for whose target there was no room.

@@ -101,6 +101,26 @@ fn an_index_has_a_bucket_for_three_entries_until_it_may_grow_no_more() {
     assert_eq!(index.bucket_count(), 64);
 }
 
+#[test]
+fn an_index_grows_for_a_bucket_that_is_full_and_refuses_a_key_only_when_it_can_grow_no_more() {
+    let index = Index::new(4, 4 << 4, 0);
+    let add = |bucket, tag| index.find_or_add(BucketTag { bucket, tag }).map(drop);
+    // Of its seven entries and one more a half moves when it is split, the last of the four.
+    for tag in 0..8 {
+        assert_eq!(add(3, tag), Ok(()), "{tag}");
+    }
+    assert_eq!(index.bucket_count(), 8);
+    // These stay together however far it grows.
+    for number in 0..7 {
+        assert_eq!(add(0, number << 4), Ok(()), "{number}");
+    }
+    assert_eq!(add(0, 7 << 4), Err(Full));
+    assert_eq!(index.bucket_count(), 64);
+    for tag in 0..8 {
+        assert!(index.find(BucketTag { bucket: 3, tag }).is_some(), "{tag}");
+    }
+}
+
 /// Threads that own places count upwards in them while the index grows from one bucket to
 /// thousands; others look for what has been there all the time.
 #[test]

@@ -21,6 +21,8 @@ pub(crate) const UNDER_WAY_MAX: usize = 512;
 const WAITING_MAX: usize = 1024;
 /// Longest sleep of the thread: a cache's client is called often enough to keep its lease.
 const REST: Duration = Duration::from_millis(20);
+/// Longest wait of who asked: a clock takes no sum with the longest `Duration`.
+pub(crate) const WAIT_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
 /// How long the thread looks for ends before it sleeps.
 const SPIN: Duration = Duration::from_micros(20);
 
@@ -80,7 +82,7 @@ impl<T> Pending<T> {
     /// # Errors
     /// [`Over`].
     pub fn wait(&mut self, timeout: Duration) -> Result<bool, Over> {
-        let until = Instant::now() + timeout;
+        let until = Instant::now() + timeout.min(WAIT_MAX);
         while self.missing > 0 {
             let left = until.saturating_duration_since(Instant::now());
             match self.from.recv_timeout(left) {
@@ -100,7 +102,7 @@ impl<T> Pending<T> {
     /// # Errors
     /// [`Over`].
     pub fn ends(mut self) -> Result<Vec<T>, Over> {
-        while !self.wait(Duration::from_secs(3600))? {}
+        while !self.wait(WAIT_MAX)? {}
         let ends = self.ends.into_iter();
         Ok(ends.map(|end| end.expect("none is missing")).collect())
     }
@@ -302,6 +304,14 @@ mod tests {
                 });
             }
         });
+    }
+
+    #[test]
+    fn who_waits_for_as_long_as_it_takes_gets_the_ends() {
+        let (driver, _) = doubling(1);
+        let mut pending = driver.begin(1..10);
+        assert_eq!(pending.wait(Duration::MAX), Ok(true));
+        assert_eq!(pending.ends().map(|ends| ends.len()), Ok(9));
     }
 
     #[test]

@@ -21,7 +21,7 @@ use cenote_fabric::{Address, ClientId, ClusterKey, Status, connector};
 use cenote_store::Refusal;
 use cenote_store::client::{Client, ClientError, Command, Outcome};
 
-use crate::driver::{Driver, Over, Pending};
+use crate::driver::{Driver, Over, Pending, WAIT_MAX};
 use link::Link;
 use row::Row;
 
@@ -357,7 +357,8 @@ impl StoreTarget {
             .map_err(|error| Error::Refused(format!("read random bytes: {error}")))?;
         let id = ClientId(u128::from_ne_bytes(id));
         let address = &self.addresses[at];
-        Client::connect(&connector(self.key.clone()), address, id, self.limit)
+        let limit = self.limit.min(WAIT_MAX);
+        Client::connect(&connector(self.key.clone()), address, id, limit)
             .map_err(|error| Error::Unreachable(format!("store {address}: {error}")))
     }
 }

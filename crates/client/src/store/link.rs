@@ -229,18 +229,28 @@ const IDLE: Duration = Duration::from_secs(60);
 mod tests {
     use super::*;
 
-    #[test]
-    fn who_asked_before_a_try_failed_shares_its_end_and_who_asks_later_has_one_of_its_own() {
+    /// Where no store is.
+    fn nowhere(limit: Duration) -> StoreTarget {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address = format!("tcp:{}", listener.local_addr().unwrap());
         drop(listener);
-        let place = StoreTarget {
+        StoreTarget {
             addresses: vec![address.parse().unwrap()],
             key: cenote_fabric::ClusterKey::from_hex(&"37".repeat(32)).unwrap(),
-            limit: Duration::from_millis(100),
-        };
+            limit,
+        }
+    }
+
+    #[test]
+    fn a_store_may_be_waited_for_however_long_it_takes() {
+        let connected = nowhere(Duration::MAX).connect(0);
+        assert!(matches!(connected, Err(Error::Unreachable(_))));
+    }
+
+    #[test]
+    fn who_asked_before_a_try_failed_shares_its_end_and_who_asks_later_has_one_of_its_own() {
         let mut link = Link {
-            place,
+            place: nowhere(Duration::from_millis(100)),
             waker: Waker::new().unwrap(),
             client: None,
             under_way: UnderWay::default(),

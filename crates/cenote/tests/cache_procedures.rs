@@ -3,6 +3,7 @@
 
 mod support;
 
+use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -14,7 +15,8 @@ use cenote_proc_sdk::Away;
 use cenote_proc_sdk::procedures::{Reached, Walk};
 use serde_json::Value;
 use support::cache_load::open;
-use support::{Folder, signal, well, words};
+use support::gate::Gate;
+use support::{Folder, run, signal, well, words};
 
 /// How long what must happen may take on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -235,4 +237,48 @@ fn procedures_follow_a_cache_whose_regions_move_and_whose_hosts_end_over_shm() {
 #[test]
 fn procedures_follow_a_cache_whose_regions_move_and_whose_hosts_end_over_tcp() {
     follow("tcp");
+}
+
+#[test]
+fn a_request_from_the_command_line_goes_past_a_host_that_is_cut_off() {
+    let folder = Folder::new();
+    let up = "up --hosts 2 --memory 16M --slab 256K --transport tcp";
+    folder.run(&words(up)).expect(0);
+    let create = "cache create c0 --size 4M --region 1M";
+    folder.run(&words(create)).expect(0);
+    let whole = until_whole(&folder);
+    let id = u128::from_str_radix(whole["id"].as_str().expect("text"), 16).expect("a number");
+    // The first one is asked what it has before the second is reached. Then it is cut off.
+    let file = folder.path().join("cluster.toml");
+    let mut text = std::fs::read_to_string(&file).expect("a cluster file");
+    let cluster: toml::Table = text.parse().expect("TOML");
+    let addresses = cluster["hosts"].as_array().expect("hosts").iter();
+    let addresses = addresses.map(|host| host["address"].as_str().expect("text").to_owned());
+    let [first, second]: [String; 2] = addresses.collect::<Vec<_>>().try_into().expect("two");
+    let server = |address: &str| -> SocketAddr {
+        let address = address.strip_prefix("tcp:").expect("over TCP");
+        address.parse().expect("an address")
+    };
+    let gate = Gate::to(server(&first));
+    let door = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let gates = [gate.address(), door.local_addr().expect("its address")];
+    for (address, gate) in [&first, &second].into_iter().zip(gates) {
+        text = text.replace(&format!("{address:?}"), &format!("\"tcp:{gate}\""));
+    }
+    let behind = server(&second);
+    let at_the_door = std::thread::spawn(move || {
+        let (stream, _) = door.accept().expect("somebody comes");
+        gate.shut();
+        Gate::at(door, behind, Some(stream))
+    });
+    let gated = folder.path().join("gated.toml");
+    std::fs::write(&gated, text).expect("a file");
+    let gated = gated.to_str().expect("UTF-8");
+    let ended = run(&words(&format!(
+        "cache proc run echo {id} 5 --cluster {gated}"
+    )))
+    .expect(3);
+    assert!(ended.stderr.contains("skipped: host "), "{ended:#?}");
+    assert!(ended.stdout.contains(": 5"), "{ended:#?}");
+    at_the_door.join().expect("it does not panic");
 }

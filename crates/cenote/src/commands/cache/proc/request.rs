@@ -4,12 +4,13 @@
 //! Arguments and answers are shown as numbers of 8 bytes, little-endian, as procedures
 //! have them.
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
+use cenote_cli::failure::chain;
 use cenote_fabric::Session;
 use cenote_proc::remote::Remote;
 use cenote_proc::{Access, CacheId, ECHO, ProcedureId, Status};
 
-use super::{Common, Site, cache_id, known, say, sites};
+use super::{Common, Site, Sites, cache_id, known, say, sites};
 
 #[derive(clap::Args, Debug)]
 pub(super) struct Args {
@@ -39,13 +40,12 @@ pub(super) fn run(args: &Args) -> Result<u8> {
     );
     let loaded = args.common.which.load()?;
     let cache = cache_id(&loaded, &args.cache, Access::Read)?;
-    let sites = sites(&loaded)?;
-    let code = sites.code();
+    let mut sites = sites(&loaded)?;
     let Some(&(_, id)) = known(&sites.up, &args.name).last() else {
         bail!("no host has a procedure {}", args.name);
     };
     let argument: Vec<u8> = args.numbers.iter().flat_map(|n| n.to_le_bytes()).collect();
-    let Some(mut host) = find(sites.up, cache, id)? else {
+    let Some(mut host) = find(&mut sites, cache, id) else {
         bail!(
             "no host that has {} knows {}: nothing ran; look whether its manager runs",
             args.name,
@@ -86,13 +86,14 @@ pub(super) fn run(args: &Args) -> Result<u8> {
             numbers.join(" ")
         ))?;
     }
-    Ok(code)
+    Ok(sites.code())
 }
 
 /// The first host that has the procedure and knows the cache. This is asked with a procedure that
-/// touches nothing: another may say "out of bounds", too, and have run.
-fn find(sites: Vec<Site>, cache: CacheId, id: ProcedureId) -> Result<Option<Host>> {
-    for site in sites {
+/// touches nothing: another may say "out of bounds", too, and have run. A host that does not answer
+/// is one more that is down.
+fn find(sites: &mut Sites, cache: CacheId, id: ProcedureId) -> Option<Host> {
+    for site in sites.up.drain(..) {
         let Site {
             name,
             caller,
@@ -103,13 +104,21 @@ fn find(sites: Vec<Site>, cache: CacheId, id: ProcedureId) -> Result<Option<Host
             continue;
         }
         let mut remote = Remote::new(caller, 1);
-        if remote.run(cache, ECHO, &[])?.0 != Status::OutOfBounds {
-            return Ok(Some(Host {
-                name,
-                remote,
-                _session: session,
-            }));
+        let answer = remote.run(cache, ECHO, &[]);
+        match answer.with_context(|| format!("host {name}")) {
+            Ok((Status::OutOfBounds, _)) => {}
+            Ok(_) => {
+                return Some(Host {
+                    name,
+                    remote,
+                    _session: session,
+                });
+            }
+            Err(error) => {
+                eprintln!("skipped: {}", chain(&error));
+                sites.down += 1;
+            }
         }
     }
-    Ok(None)
+    None
 }

@@ -84,18 +84,13 @@ struct Boot {
 
 impl Boot {
     fn this() -> Self {
-        let read = |path: &str| {
-            let text = std::fs::read_to_string(path).unwrap_or_default();
-            Some(text.trim().to_owned()).filter(|text| !text.is_empty())
-        };
-        // Copies of one image share the first, containers of one machine perhaps too.
-        let installation = read("/etc/machine-id");
-        let name = read("/proc/sys/kernel/hostname");
+        let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
         Self {
             id: format!("{:032x}", cenote_fabric::machine_id()),
-            machine: installation
-                .zip(name)
-                .map(|(id, name)| format!("{id} {name}")),
+            machine: lasting_name(
+                read("/etc/machine-id").trim(),
+                read("/proc/sys/kernel/hostname").trim(),
+            ),
         }
     }
 
@@ -116,6 +111,22 @@ impl Boot {
         let this = Self::this();
         self.id == this.id || self.machine.is_some() && self.machine == this.machine
     }
+
+    /// What an operator finds it by: the host name where it is noted.
+    fn place(&self) -> &str {
+        let machine = self.machine.as_deref();
+        let names = machine.and_then(|machine| machine.split_once(' '));
+        names.map_or(&self.id, |(_, hostname)| hostname)
+    }
+}
+
+/// A machine's name for good. Copies of one image share their machine-id, containers of one machine
+/// perhaps too; with a host name that nobody gave them they would be one.
+fn lasting_name(machine_id: &str, hostname: &str) -> Option<String> {
+    let is_none_yet = machine_id.is_empty() || machine_id == "uninitialized";
+    let is_given =
+        !hostname.is_empty() && hostname != "(none)" && !hostname.starts_with("localhost");
+    (!is_none_yet && is_given).then(|| format!("{machine_id} {hostname}"))
 }
 
 impl std::fmt::Display for Boot {
@@ -207,12 +218,12 @@ fn release(machines: &Folder, number: &str, name: &str) -> Result<u8> {
         return Ok(DONE);
     };
     // Of an earlier boot of this machine no process is found below: it went with that.
-    if let Some(noted) = folder.read(MACHINE)?
-        && !Boot::parse(&noted).is_of_here()
+    if let Some(noted) = folder.read(MACHINE)?.map(|noted| Boot::parse(&noted))
+        && !noted.is_of_here()
     {
         bail!(
             "host {name} runs on machine {}: run cenote cache machine release there",
-            noted.trim()
+            noted.place()
         );
     }
     let identity = Identity::load(&folder)?;
@@ -235,4 +246,31 @@ fn release(machines: &Folder, number: &str, name: &str) -> Result<u8> {
     }
     machines.remove_folder(number)?;
     Ok(DONE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_machine_has_a_lasting_name_only_where_somebody_gave_it_one() {
+        let named = lasting_name("0f1e", "store1");
+        assert_eq!(named.as_deref(), Some("0f1e store1"));
+        for (machine_id, hostname) in [
+            ("", "store1"),
+            ("uninitialized", "store1"),
+            ("0f1e", ""),
+            ("0f1e", "(none)"),
+            ("0f1e", "localhost"),
+            ("0f1e", "localhost.localdomain"),
+        ] {
+            assert_eq!(lasting_name(machine_id, hostname), None);
+        }
+    }
+
+    #[test]
+    fn an_operator_is_told_the_host_name_where_it_is_noted() {
+        assert_eq!(Boot::parse("77 0f1e store1\n").place(), "store1");
+        assert_eq!(Boot::parse("77\n").place(), "77");
+    }
 }

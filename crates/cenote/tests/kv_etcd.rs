@@ -7,6 +7,7 @@ use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
@@ -28,17 +29,22 @@ struct Gated {
     url: String,
 }
 
+/// An etcd with its data in a folder; `None` where there is none.
+fn start_etcd(folder: &Path) -> Option<EtcdServer> {
+    match EtcdServer::start(folder, |_| ()) {
+        Err(error @ ServerError::Missing) => {
+            eprintln!("skipped: {error}");
+            None
+        }
+        other => Some(other.expect("etcd starts")),
+    }
+}
+
 impl Gated {
     /// A cluster of this shape, of which no node runs yet.
     fn found(shape: &[&str]) -> Option<Self> {
         let well = Well::empty();
-        let etcd = match EtcdServer::start(&well.path("etcd"), |_| ()) {
-            Err(error @ ServerError::Missing) => {
-                eprintln!("skipped: {error}");
-                return None;
-            }
-            other => other.expect("etcd starts"),
-        };
+        let etcd = start_etcd(&well.path("etcd"))?;
         let url = etcd.url().to_owned();
         let made = [
             &["up", "--plan-only", "--memory", "64M", "--etcd", &url],
@@ -514,4 +520,59 @@ fn an_etcd_of_the_clusters_own_asks_for_its_password_and_is_brought_back_with_it
         expect_all(at, "before");
     }
     well.run(&["up"]).expect(1);
+}
+
+#[test]
+fn clusters_of_different_names_share_an_etcd_and_no_key() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let Some(etcd) = start_etcd(folder.path()) else {
+        return;
+    };
+    let names = ["one", "two"];
+    let wells = names.map(|name| {
+        let well = Well::empty();
+        let shape = words("--nodes 2 --code 1+1 --memory 64M");
+        let of = ["up", "--etcd", etcd.url(), "--cluster-name", name];
+        well.run(&[&of[..], &shape].concat()).expect(0);
+        well
+    });
+    let mut clients = wells
+        .each_ref()
+        .map(|well| connect(well.clients()[0]).expect("it listens"));
+    for (client, name) in clients.iter_mut().zip(names) {
+        let said = client.ask(&with_value("set key", name.as_bytes(), ""));
+        assert_eq!(said.expect("an answer"), "STORED");
+    }
+    for ((client, name), well) in clients.iter_mut().zip(names).zip(&wells) {
+        let value = client.get("key").expect("an answer");
+        assert_eq!(value.as_deref(), Some(name.as_bytes()));
+        // Whoever knows no more than where etcd is, and the key.
+        let key = well.path("cluster.key");
+        let told = until(
+            "etcd answers",
+            || ask_etcd(etcd.url(), name, &key),
+            |_| true,
+        );
+        assert_eq!(told["cluster"], name);
+        let nodes = told["nodes"].as_array().expect("nodes");
+        assert_eq!(nodes.len(), 2, "{told:#}");
+    }
+}
+
+/// What a cluster's status is, asked with a key and by nobody's folder.
+fn ask_etcd(url: &str, name: &str, key: &Path) -> Ended {
+    let mut status = cenote();
+    status
+        .args([
+            "kv",
+            "status",
+            "--json",
+            "--etcd",
+            url,
+            "--cluster-name",
+            name,
+        ])
+        .arg("--key")
+        .arg(key);
+    Ended::from(status.output().expect("the binary runs"))
 }

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream, UdpSocket};
+use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -40,7 +41,8 @@ fn clients_say_who_they_are_and_come_by_what_sockets_there_are() {
     fs::write(&users, "ann:secret\n").expect("a file");
     let users = users.to_str().expect("UTF-8");
     let serving = format!(
-        "--users {users} --unix-socket socket --max-item-size 2K --connections 5 --later-meta"
+        "--users {users} --unix-socket socket --unix-mask 750 --max-item-size 2K --connections 5 \
+         --later-meta"
     );
     let serving = words(&serving);
     let Some(well) = Well::up(&[&GROUPS[..], &serving].concat()) else {
@@ -53,7 +55,10 @@ fn clients_say_who_they_are_and_come_by_what_sockets_there_are() {
     let length = stranger.read(&mut said).expect("an answer");
     assert_eq!(&said[..length], b"CLIENT_ERROR unauthenticated\r\n");
 
-    let mut socket = UnixStream::connect(well.path("nodes/n01/socket")).expect("it listens");
+    let socket = well.path("nodes/n01/socket");
+    let mode = fs::metadata(&socket).expect("it is there").permissions();
+    assert_eq!(mode.mode() & 0o777, 0o750);
+    let mut socket = UnixStream::connect(socket).expect("it listens");
     let known = "set who 0 0 10\r\nann secret\r\n";
     let large = format!("set b 0 0 3000\r\n{}\r\n", "v".repeat(3000));
     let said = ask(
@@ -76,14 +81,56 @@ fn clients_say_who_they_are_and_come_by_what_sockets_there_are() {
     assert_eq!(said, "ERROR Too many open connections\r\n");
 }
 
+#[test]
+fn silent_clients_are_let_go_and_full_memory_is_told_where_that_is_wished() {
+    let serving = words("--memory 96M --idle-timeout 5s --no-evictions");
+    let Some(well) = Well::up(&[&GROUPS[..], &serving].concat()) else {
+        return;
+    };
+    let clients = well.clients();
+    let mut stream = TcpStream::connect(clients[1]).expect("it listens");
+    let length = 100_000;
+    let value = "v".repeat(length);
+    let mut stored = Vec::new();
+    let refused = (0..).find_map(|key| {
+        let said = ask(
+            &mut stream,
+            &format!("set k{key} 0 0 {length}\r\n{value}\r\nmn\r\n"),
+        );
+        let is_stored = said == "STORED\r\nMN\r\n";
+        stored.extend(is_stored.then_some(key));
+        assert!(key * length < 3 << 30, "it takes more than there is");
+        (!is_stored).then_some(said)
+    });
+    let refused = refused.expect("an answer");
+    assert!(
+        refused.starts_with("SERVER_ERROR out of memory"),
+        "{refused}"
+    );
+    for key in stored {
+        let said = ask(&mut stream, &format!("get k{key}\r\nmn\r\n"));
+        assert!(said.starts_with("VALUE "), "k{key}: {said}");
+    }
+    // It says nothing more, and is told nothing.
+    stream.set_read_timeout(Some(PATIENCE)).expect("a time");
+    let ended = stream.read(&mut [0]).expect("it is let go");
+    assert_eq!(ended, 0);
+}
+
 /// A client that knows TLS, and whom to believe.
 struct Tls(Child);
 
 impl Tls {
     fn connect(address: SocketAddr, authority: &str) -> Self {
+        Self::connect_as(address, authority, &[])
+    }
+
+    /// One that says who it is, by such words of openssl's.
+    fn connect_as(address: SocketAddr, authority: &str, who: &[&str]) -> Self {
         let child = Command::new("openssl")
             .args(["s_client", "-quiet", "-verify_return_error"])
             .args(["-CAfile", authority, "-connect", &address.to_string()])
+            .args(who)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
@@ -169,6 +216,50 @@ fn clients_come_by_tls_alone_where_there_is_a_certificate() {
     let mut said = [0; 30];
     let length = stranger.read(&mut said).expect("an answer");
     assert_eq!(&said[..length], b"CLIENT_ERROR unauthenticated\r\n");
+}
+
+#[test]
+fn clients_without_a_certificate_are_refused_where_that_is_required() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = |name: &str| folder.path().join(name).to_str().expect("UTF-8").to_owned();
+    let [certificate, key, ann, ann_key] = ["certificate", "key", "ann", "ann-key"].map(path);
+    // The one certifies itself and, as one has to who is no authority, the client.
+    let server = words("-subj /CN=well -addext subjectAltName=IP:127.0.0.1");
+    let client =
+        format!("-subj /CN=ann -addext basicConstraints=CA:FALSE -CA {certificate} -CAkey {key}");
+    for (certificate, key, what) in [
+        (&certificate, &key, &server),
+        (&ann, &ann_key, &words(&client)),
+    ] {
+        let made = Command::new("openssl")
+            .args(words("req -x509 -newkey rsa:2048 -nodes -days 2"))
+            .args(what)
+            .args(["-keyout", key, "-out", certificate])
+            .output();
+        let Ok(made) = made else {
+            return println!("skipped: openssl is not installed");
+        };
+        assert!(made.status.success(), "{made:?}");
+    }
+    let serving =
+        format!("--tls-cert {certificate} --tls-key {key} --tls-ca {certificate} --tls-required");
+    let serving = words(&serving);
+    let Some(well) = Well::up(&[&GROUPS[..], &serving].concat()) else {
+        return;
+    };
+    let clients = well.clients();
+    let who = ["-cert", &ann, "-key", &ann_key];
+    let mut known = Tls::connect_as(clients[0], &certificate, &who);
+    assert_eq!(
+        ask(&mut known, "set a 0 0 1\r\n1\r\nmn\r\n"),
+        "STORED\r\nMN\r\n"
+    );
+    let mut stranger = Tls::connect(clients[0], &certificate);
+    // It may be gone already.
+    drop(stranger.write_all(b"get a\r\nquit\r\n"));
+    let mut said = Vec::new();
+    stranger.read_to_end(&mut said).expect("it ends");
+    assert!(said.is_empty(), "{said:?}");
 }
 
 /// Asks in one datagram until all datagrams of an answer have come.

@@ -43,6 +43,7 @@ use backlog::{Backlog, Pending, Waiting};
 use cleaner::Cleaning;
 use lookup::Object;
 
+pub(crate) use cleaner::TOMBSTONE_BYTES_MAX;
 pub use cleaner::{Batch, Cleaned};
 pub use group::{Group, Settled, Taking};
 #[cfg(test)]
@@ -489,7 +490,10 @@ impl<M: Medium> Pool<M> {
             incarnation: self.space.incarnation,
         };
         let at = self.tail;
-        if at + header.object_bytes() > self.end_of(kind) {
+        let makes_room = || kind == Kind::Deletion || self.is_tombstone(found, value_bytes);
+        let end = at + header.object_bytes();
+        let has_room = end <= self.end_for_all() || end <= self.end_for_deletions() && makes_room();
+        if !has_room {
             return Err(StoreError::Full);
         }
         self.write_header(at, header, key)?;

@@ -1,10 +1,13 @@
 //! What a store of a row holds for an object: its number, and its bytes or that it was deleted.
 
-use crate::pool::Version;
+use crate::pool::{TOMBSTONE_BYTES_MAX, Version};
 
 /// In front of the bytes: this, whether it is a deletion, and its number.
 const MAGIC: [u8; 4] = *b"copy";
 pub(super) const HEAD_BYTES: usize = 16;
+
+// A store that is full is emptied by deletions.
+const _: () = assert!(HEAD_BYTES <= TOMBSTONE_BYTES_MAX);
 
 /// One copy, as it is in a store.
 #[derive(Clone, Debug, Eq, PartialEq)]

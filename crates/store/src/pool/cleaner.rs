@@ -143,6 +143,9 @@ enum Plan {
 const BATCH: usize = 64;
 const BATCH_BYTES: u64 = 4 << 20;
 
+/// Largest value that may stand for a deletion, as the copies of an object that was deleted do.
+pub(crate) const TOMBSTONE_BYTES_MAX: usize = 16;
+
 /// Of a half of the log, what values leave to deletions: room for some at least, before cleaning
 /// gives it back.
 fn deletion_bytes(half_bytes: u64) -> u64 {
@@ -354,24 +357,32 @@ impl<M: Medium> Pool<M> {
     pub(super) fn is_awaited_by_cleaning(&self, found: Found) -> bool {
         let is_waited_for = |one: &&Cleaning| one.is_repeated && self.named == Named::AtAllocation;
         let cleaning = self.cleaning.as_ref().filter(is_waited_for);
-        let (Some(cleaning), Found::Entry { word, .. }) = (cleaning, found) else {
-            return false;
-        };
-        let mut versions = std::iter::successors(self.object(word), |newer| self.older(newer));
-        let durable = versions.find(|one| self.is_durable(one.at));
-        durable.is_some_and(|one| !self.is_in_use(one.at) && cleaning.copy_of(one.at).is_none())
+        cleaning.is_some_and(|cleaning| {
+            let durable = self.newest_durable(found);
+            durable.is_some_and(|one| !self.is_in_use(one.at) && cleaning.copy_of(one.at).is_none())
+        })
     }
 
-    /// Where new objects end at the latest: what copies take is left to them, and some to
-    /// deletions, by which a store that is full is emptied.
-    pub(super) fn end_of(&self, kind: Kind) -> u64 {
+    /// Where new objects end at the latest: what copies take is left to them, and some to deletions
+    /// and tombstones, by which a store that is full is emptied.
+    pub(super) fn end_for_all(&self) -> u64 {
         let half = self.head.half(self.space.active);
+        let deletions = deletion_bytes(half.end - half.start);
+        self.end_for_deletions().saturating_sub(deletions)
+    }
+
+    /// The same of deletions and tombstones.
+    pub(super) fn end_for_deletions(&self) -> u64 {
         let copies = self.cleaning.as_ref().map_or(0, |one| one.reserve);
-        let deletions = match kind {
-            Kind::Value => deletion_bytes(half.end - half.start),
-            Kind::Deletion => 0,
-        };
-        half.end.saturating_sub(copies + deletions)
+        self.head.half(self.space.active).end.saturating_sub(copies)
+    }
+
+    /// Whether a value makes room as a deletion does: it is as small as one, and smaller than the durable
+    /// one that it replaces. A key does that a few times, however little smaller each is.
+    pub(super) fn is_tombstone(&self, found: Found, value_bytes: usize) -> bool {
+        let durable = self.newest_durable(found);
+        let before = durable.map_or(0, |one| one.header.value_bytes as usize);
+        value_bytes <= TOMBSTONE_BYTES_MAX && value_bytes < before
     }
 
     /// Gives up what still waits in the half that is left: durable versions came after it. `false`: the value

@@ -104,6 +104,20 @@ impl<M: Medium> Pool<M> {
         self.index.find(self.hash(key), key, is_of_key)
     }
 
+    /// Whether a value of a key makes room by what it replaces, as a deletion does.
+    pub fn makes_room(&self, key: &[u8], value_bytes: usize) -> bool {
+        self.is_tombstone(self.find(key), value_bytes)
+    }
+
+    /// The newest durable version that an entry leads to.
+    pub(super) fn newest_durable(&self, found: Found) -> Option<Object> {
+        let Found::Entry { word, .. } = found else {
+            return None;
+        };
+        let mut versions = std::iter::successors(self.object(word), |newer| self.older(newer));
+        versions.find(|one| self.is_durable(one.at))
+    }
+
     /// The newest version of a key that waits for its value or its fence, whether the index names it
     /// already or not. Of keys with one hash, of either; `None` perhaps if a newer one is durable.
     pub fn newest_waiting(&self, key: &[u8]) -> Option<u64> {

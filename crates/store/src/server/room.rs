@@ -61,20 +61,25 @@ impl<M: Medium> State<M> {
         Refusal::Full
     }
 
-    /// What a client is told whose key takes no version.
-    pub fn refuse_version(&mut self, key: &[u8], error: &StoreError) -> Answer {
-        self.want_newest_of(key);
-        Answer::Refused(self.refuse(error))
+    /// What a client is told whose key does not take a value.
+    pub fn refuse_value(&mut self, key: &[u8], value_bytes: usize, error: &StoreError) -> Answer {
+        let makes_room = self.pool.makes_room(key, value_bytes);
+        self.refuse_version(key, makes_room, error)
     }
 
-    /// The same of a deletion. One of a value makes room: the log is cleaned for whatever may be
-    /// left out.
+    /// The same of a deletion. One of a value makes room.
     pub fn refuse_deletion(&mut self, key: &[u8], error: &StoreError) -> Answer {
-        if let Ok(Located::Absent) = self.pool.locate(key, u64::MAX) {
-            return self.refuse_version(key, error);
-        }
+        let makes_room = !matches!(self.pool.locate(key, u64::MAX), Ok(Located::Absent));
+        self.refuse_version(key, makes_room, error)
+    }
+
+    /// For a version that makes room the log is cleaned for whatever may be left out.
+    fn refuse_version(&mut self, key: &[u8], makes_room: bool, error: &StoreError) -> Answer {
         self.want_newest_of(key);
-        Answer::Refused(self.refuse_unless(error, Least { bytes: 0, keys: 0 }))
+        Answer::Refused(match makes_room {
+            true => self.refuse_unless(error, Least { bytes: 0, keys: 0 }),
+            false => self.refuse(error),
+        })
     }
 
     /// A key that takes no values takes some again once its newest version is durable, which it is

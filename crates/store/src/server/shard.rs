@@ -307,7 +307,7 @@ impl<M: Medium> State<M> {
                     offset: offset.unwrap_or(given.value_at),
                 }
             }
-            Err(error) => self.refuse_version(key, &error),
+            Err(error) => self.refuse_value(key, value_bytes as usize, &error),
         })
     }
 
@@ -330,7 +330,7 @@ impl<M: Medium> State<M> {
         let always = Condition::Always;
         let given = match self.pool.allocate(key, value.len(), sum, source, always) {
             Ok(given) => given,
-            Err(error) => return Some(self.refuse_version(key, &error)),
+            Err(error) => return Some(self.refuse_value(key, value.len(), &error)),
         };
         self.put_bytes += (key.len() + value.len()) as u64;
         let waits = is_durable || shard.scheme.durable() == Durable::BeforeAck;

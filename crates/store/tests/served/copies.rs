@@ -14,9 +14,13 @@ struct Row(Vec<(Lab, Server<FileMedium>)>);
 
 impl Row {
     fn new(count: usize, transport: Transport) -> Self {
+        Self::with(count, &Options::new(transport))
+    }
+
+    fn with(count: usize, options: &Options) -> Self {
         let store = |_| {
             let lab = Lab::new();
-            let server = lab.serve(&Options::new(transport));
+            let server = lab.serve(options);
             (lab, server)
         };
         Self((0..count).map(store).collect())
@@ -189,4 +193,36 @@ fn what_is_read_while_a_store_joins_the_last_one_is_in_both() {
     dying.delete(b"key", Condition::Always).unwrap();
     assert_eq!(joining.get(b"key"), Ok(None));
     assert_eq!(new.get(b"key"), Ok(None));
+}
+
+/// A deletion is a small value in each store, which keeps older copies away.
+#[test]
+fn stores_that_are_full_of_copies_are_emptied_by_deletions() {
+    let options = Options {
+        pool_bytes: 256 << 10,
+        shards: 1,
+        ..Options::new(Transport::Shm)
+    };
+    let row = Row::with(2, &options);
+    let mut copies = row.client(&[0, 1]);
+    let key = |number: u32| format!("key {number}").into_bytes();
+    let mut count = 0;
+    // Those without a value take no more room than deletions.
+    for value in [&[7; 1000][..], &[]] {
+        let full = loop {
+            match copies.put(&key(count), value, Condition::Always) {
+                Ok(_) => count += 1,
+                Err(error) => break error,
+            }
+        };
+        let refused = CopyError::Client(ClientError::Refused(Refusal::Full));
+        assert_eq!((full.store, full.error), (0, refused));
+    }
+    assert!(count > 80, "{count} values");
+    for number in 0..count {
+        let deleted = copies.delete(&key(number), Condition::Always);
+        assert_eq!(deleted, Ok(2), "{number} of {count}");
+    }
+    assert_eq!(copies.keys(b""), Ok(Vec::new()));
+    assert_eq!(copies.put(b"new", &[7; 50_000], Condition::Always), Ok(1));
 }

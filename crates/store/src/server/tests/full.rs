@@ -42,6 +42,36 @@ fn a_store_that_is_full_to_the_brim_is_emptied_by_deletions() {
     assert!(is_stored(bench.put(ONE, b"key", &[7; 100_000])));
 }
 
+/// Deletions of copies are such values.
+#[test]
+fn a_store_that_is_full_takes_small_values_in_place_of_large_ones() {
+    let (full, busy) = (refused(Refusal::Full), refused(Refusal::Busy));
+    let mut bench = Bench::new(new_pool(512 << 10, MEMORY, 1024), EFactory);
+    let mut put = |number: u32, value: &[u8]| loop {
+        let put = bench.put(ONE, &number.to_le_bytes(), value);
+        if put != busy {
+            return put;
+        }
+        bench.turn();
+    };
+    let mut count = 0;
+    while is_stored(put(count, &[7; 1000])) {
+        count += 1;
+    }
+    let mut other = count;
+    while is_stored(put(other, &[7; 16])) {
+        other += 1;
+    }
+    assert!(count > 200, "{count} values");
+    assert_eq!(put(0, &[7; 17]), full, "it is no smaller than a deletion");
+    for number in 0..count {
+        assert!(is_stored(put(number, &[7; 16])), "{number} of {count}");
+    }
+    for number in 0..count / 2 {
+        assert!(is_stored(put(number, &[7; 1000])), "{number} of {count}");
+    }
+}
+
 /// It writes nothing, and asks again before what it has is given up.
 #[test]
 fn a_client_that_asks_for_space_for_ever_does_not_keep_the_log_from_being_cleaned() {

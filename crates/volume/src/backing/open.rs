@@ -238,13 +238,7 @@ fn has_no_data(file: &File, has_bytes: u64) -> io::Result<bool> {
 /// The size, with room on the disk for all of it: a disk that is full later cannot refuse a page.
 fn reserve(file: &File, len_bytes: u64) -> io::Result<()> {
     file.set_len(len_bytes)?;
-    let len =
-        libc::off_t::try_from(len_bytes).map_err(|_| io::Error::from(ErrorKind::FileTooLarge))?;
-    // SAFETY: no pointers.
-    match unsafe { libc::posix_fallocate(file.as_raw_fd(), 0, len) } {
-        0 => Ok(()),
-        error => Err(io::Error::from_raw_os_error(error)),
-    }
+    cenote_durable::allocate(file, len_bytes)
 }
 
 /// Zeros on a page boundary, as direct I/O wants them.

@@ -16,7 +16,6 @@
 use std::fs::File;
 use std::io;
 use std::ops::Range;
-use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -173,7 +172,7 @@ impl Images {
             file.set_len(len)?;
         }
         // And for a first worker: a volume that has no room is not opened.
-        allocate_range(file, 0, offset(OPS_MAX))?;
+        cenote_durable::allocate(file, offset(OPS_MAX) as u64)?;
         let map = Arc::new(MmapRaw::map_raw(file)?);
         let header = Words::new(&map, 0, HEADER_WORDS);
         let word = |at: usize| header.as_slice()[at].load(Ordering::Acquire);
@@ -188,7 +187,8 @@ impl Images {
 
     fn reserve(&self, slots: Range<usize>) -> io::Result<()> {
         let (from, len) = (offset(slots.start), offset(slots.end) - offset(slots.start));
-        allocate_range(&self.file, from, len)?;
+        let range = from as u64..(from + len) as u64;
+        cenote_durable::allocate_range(&self.file, range)?;
         // In memory as well: a write is not to wait for that. The system may refuse: then it does.
         if let Err(error) = self.populate(from, len) {
             tracing::debug!(%error, "populate the images of pages under way");
@@ -240,17 +240,4 @@ impl Images {
 /// Where a slot's image begins.
 const fn offset(slot: usize) -> usize {
     HEADER_WORDS * 8 + slot * PAGE_BYTES
-}
-
-/// Has the disk keep room for some bytes of a file.
-fn allocate_range(file: &File, from: usize, len_bytes: usize) -> io::Result<()> {
-    let fit = |value: usize| {
-        libc::off_t::try_from(value).map_err(|_| io::Error::from(io::ErrorKind::FileTooLarge))
-    };
-    let (from, len) = (fit(from)?, fit(len_bytes)?);
-    // SAFETY: no pointers.
-    match unsafe { libc::posix_fallocate(file.as_raw_fd(), from, len) } {
-        0 => Ok(()),
-        error => Err(io::Error::from_raw_os_error(error)),
-    }
 }

@@ -4,8 +4,7 @@
 mod support;
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::net::TcpListener;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -352,6 +351,12 @@ fn its_end_is_the_programs_and_signals_are_too() {
     assert_eq!(support::run(&missing).code, 1);
 }
 
+/// A port that nobody has.
+fn port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    listener.local_addr().expect("bound").port()
+}
+
 fn patiently<T>(mut what: impl FnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + Duration::from_secs(120);
     loop {
@@ -363,20 +368,17 @@ fn patiently<T>(mut what: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// Connects to a server, once there is one.
-fn connect(socket: &Path) -> UnixStream {
-    let stream = patiently(|| UnixStream::connect(socket).ok());
-    let limit = Some(Duration::from_secs(120));
-    stream.set_read_timeout(limit).expect("a socket");
-    stream
-}
-
 /// A client of Redis: requests, and simple or bulk answers.
-struct Redis(BufReader<UnixStream>);
+struct Redis(BufReader<std::net::TcpStream>);
 
 impl Redis {
-    fn connect(socket: &Path) -> Self {
-        Self(BufReader::new(connect(socket)))
+    fn connect(port: u16) -> Self {
+        let stream = patiently(|| std::net::TcpStream::connect(("127.0.0.1", port)).ok());
+        stream.set_nodelay(true).expect("a socket");
+        stream
+            .set_read_timeout(Some(Duration::from_secs(120)))
+            .expect("a socket");
+        Self(BufReader::new(stream))
     }
 
     fn send(&mut self, words: &[&[u8]]) {
@@ -454,15 +456,19 @@ fn a_snapshot_of_redis_is_what_was_there_when_it_forked() {
     }
     let folder = cluster("64M");
     let files = tempfile::tempdir().expect("a folder");
-    let dir = files.path().to_str().expect("UTF-8");
-    let socket = files.path().join("socket");
-    let redis = format!(
-        "redis-server --port 0 --unixsocket {dir}/socket --dir {dir} --rdbcompression no \
-         --loglevel warning"
-    );
-    let redis = [&words(&redis)[..], &["--save", ""]].concat();
-    let program = Program::start(&folder, "20M", "320M", &redis);
-    let mut client = Redis::connect(&socket);
+    let dir = files.path().to_str().expect("UTF-8").to_owned();
+    let redis = |port: u16| {
+        format!(
+            "redis-server --port {port} --bind 127.0.0.1 --dir {dir} --rdbcompression no \
+             --loglevel warning"
+        )
+    };
+    let unsaved = ["--save", ""];
+    let at = port();
+    let line = redis(at);
+    let program = [&words(&line)[..], &unsaved].concat();
+    let program = Program::start(&folder, "20M", "320M", &program);
+    let mut client = Redis::connect(at);
     client.set_all(1);
     assert_eq!(client.ask(&[b"BGSAVE"]), "+Background saving started");
     // The child has forked: what comes now is not in its snapshot.
@@ -481,12 +487,16 @@ fn a_snapshot_of_redis_is_what_was_there_when_it_forked() {
     let figures = program.ends_well(40 * MIB);
     assert!(figures["spaces"].as_u64() >= Some(2), "{figures}");
     // Another server, without us, reads the snapshot.
-    let mut plain = Command::new(redis[0])
-        .args(&redis[1..])
+    let at = port();
+    let line = redis(at);
+    let line = words(&line);
+    let mut plain = Command::new(line[0])
+        .args(&line[1..])
+        .args(unsaved)
         .stdout(Stdio::null())
         .spawn()
         .expect("it runs");
-    let mut client = Redis::connect(&socket);
+    let mut client = Redis::connect(at);
     patiently(|| client.ask(&[b"PING"]).starts_with("+PONG").then_some(()));
     client.check_all(1);
     client.send(&[b"SHUTDOWN", b"NOSAVE"]);
@@ -564,11 +574,11 @@ mod long {
             return;
         }
         let folder = cluster("64M");
-        let files = tempfile::tempdir().expect("a folder");
-        let socket = files.path().join("socket");
-        let line = format!("memcached -u root -m 96 -t 2 -s {}", socket.display());
+        let at = port();
+        let line = format!("memcached -u root -m 96 -t 2 -p {at} -l 127.0.0.1");
         let program = Program::start(&folder, "20M", "320M", &words(&line));
-        let mut client = support::memcached::Client::new(connect(&socket));
+        let address = ([127, 0, 0, 1], at).into();
+        let mut client = patiently(|| support::memcached::connect(address).ok());
         for round in 0..2 {
             for key in 0..KEYS {
                 let set = format!("set {}", name(key));

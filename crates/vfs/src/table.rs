@@ -3,6 +3,7 @@
 //! Three layers: what changed since the last commit began, what that commit carries, and the
 //! database's last snapshot. A reader sees the uppermost; a commit empties the middle one.
 
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
@@ -52,11 +53,6 @@ impl<T: Rows> Snapshot<T> {
     pub fn get(&self, key: &T::Key) -> Result<Option<T::Value>> {
         let found = self.0.get(T::store_key(key)).map_err(unreadable)?;
         Ok(found.map(|value| T::load(value.value())))
-    }
-
-    /// The first row in a range.
-    pub fn first(&self, range: Range<'_, T>) -> Result<Option<Row<T>>> {
-        Self::row(self.range(range)?.next())
     }
 
     /// The last row in a range.
@@ -114,59 +110,29 @@ impl<T: Rows> Table<T> {
 
     /// The first row in a range. Takes as long as there are removed rows before it, so the range
     /// ends with what the caller cares for.
-    pub fn first(&self, (from, to): Range<'_, T>) -> Result<Option<Row<T>>> {
-        let mut from: Bound<T::Key> = from.cloned();
-        loop {
-            #[cfg(test)]
-            steps::count();
-            let range = (from.as_ref(), to);
-            if is_empty(range) {
-                return Ok(None);
-            }
-            let active = self.active.range::<T::Key, _>(range).next();
-            let frozen = self.frozen.range::<T::Key, _>(range).next();
-            let stored = self.snapshot.first(range)?;
-            let keys = [
-                active.map(|(key, _)| key),
-                frozen.map(|(key, _)| key),
-                stored.as_ref().map(|(key, _)| key),
-            ];
-            let Some(least) = keys.into_iter().flatten().min() else {
-                return Ok(None);
-            };
-            match changed::<T>(active, frozen, least) {
-                Some(Some(value)) => return Ok(Some((least.clone(), value.clone()))),
-                Some(None) => from = Bound::Excluded(least.clone()),
-                None => return Ok(stored),
-            }
+    pub fn first(&self, range: Range<'_, T>) -> Result<Option<Row<T>>> {
+        if is_empty(range) {
+            return Ok(None);
         }
+        uppermost::<T>(
+            self.active.range::<T::Key, _>(range),
+            self.frozen.range::<T::Key, _>(range),
+            self.snapshot.range(range)?,
+            T::Key::cmp,
+        )
     }
 
     /// The last row in a range; as [`Table::first`].
-    pub fn last(&self, (from, to): Range<'_, T>) -> Result<Option<Row<T>>> {
-        let mut to: Bound<T::Key> = to.cloned();
-        loop {
-            let range = (from, to.as_ref());
-            if is_empty(range) {
-                return Ok(None);
-            }
-            let active = self.active.range::<T::Key, _>(range).next_back();
-            let frozen = self.frozen.range::<T::Key, _>(range).next_back();
-            let stored = self.snapshot.last(range)?;
-            let keys = [
-                active.map(|(key, _)| key),
-                frozen.map(|(key, _)| key),
-                stored.as_ref().map(|(key, _)| key),
-            ];
-            let Some(most) = keys.into_iter().flatten().max() else {
-                return Ok(None);
-            };
-            match changed::<T>(active, frozen, most) {
-                Some(Some(value)) => return Ok(Some((most.clone(), value.clone()))),
-                Some(None) => to = Bound::Excluded(most.clone()),
-                None => return Ok(stored),
-            }
+    pub fn last(&self, range: Range<'_, T>) -> Result<Option<Row<T>>> {
+        if is_empty(range) {
+            return Ok(None);
         }
+        uppermost::<T>(
+            self.active.range::<T::Key, _>(range).rev(),
+            self.frozen.range::<T::Key, _>(range).rev(),
+            self.snapshot.range(range)?.rev(),
+            |one, other| other.cmp(one),
+        )
     }
 
     /// The greatest key that has a row.
@@ -185,8 +151,20 @@ impl<T: Rows> Table<T> {
 
     /// Takes a row away.
     pub fn remove(&mut self, key: &T::Key) {
-        let before = self.active.insert(key.clone(), None);
+        // A row that no other layer has leaves nothing behind, which walks would step over.
+        let before = match self.active.get(key) {
+            Some(Some(_)) if self.is_below(key) == Ok(false) => self.active.remove(key),
+            _ => self.active.insert(key.clone(), None),
+        };
         self.undo.push((key.clone(), before));
+    }
+
+    /// Whether there is a row without what changed since the last commit began.
+    fn is_below(&self, key: &T::Key) -> Result<bool> {
+        match self.frozen.get(key) {
+            Some(row) => Ok(row.is_some()),
+            None => self.snapshot.get(key).map(|row| row.is_some()),
+        }
     }
 
     /// Makes what was changed stay.
@@ -263,17 +241,46 @@ impl<T: Rows> Snapshot<T> {
     }
 }
 
-/// A changed row of the upper layers.
-type Found<'a, T> = Option<(&'a <T as Rows>::Key, &'a Option<<T as Rows>::Value>)>;
+/// A changed row.
+type Change<'a, T> = (&'a <T as Rows>::Key, &'a Option<<T as Rows>::Value>);
 
-/// What the uppermost layer that has `key` says of it.
-fn changed<'a, T: Rows>(
-    active: Found<'a, T>,
-    frozen: Found<'a, T>,
-    key: &T::Key,
-) -> Option<&'a Option<T::Value>> {
-    let mut layers = [active, frozen].into_iter().flatten();
-    layers.find(|(at, _)| *at == key).map(|(_, row)| row)
+/// The row that comes first by `order`, of layers that have theirs in that order.
+fn uppermost<'a, T: Rows>(
+    active: impl Iterator<Item = Change<'a, T>>,
+    frozen: impl Iterator<Item = Change<'a, T>>,
+    mut stored: impl Iterator<Item = std::result::Result<Stored<'static, T>, redb::StorageError>>,
+    order: fn(&T::Key, &T::Key) -> Ordering,
+) -> Result<Option<Row<T>>>
+where
+    T::Key: 'a,
+    T::Value: 'a,
+{
+    let (mut active, mut frozen) = (active.peekable(), frozen.peekable());
+    let mut row = Snapshot::<T>::row(stored.next())?;
+    loop {
+        #[cfg(test)]
+        steps::count();
+        let keys = [
+            active.peek().map(|(key, _)| *key),
+            frozen.peek().map(|(key, _)| *key),
+            row.as_ref().map(|(key, _)| key),
+        ];
+        let first = keys.into_iter().flatten();
+        let Some(first) = first.min_by(|one, other| order(one, other)) else {
+            return Ok(None);
+        };
+        let is_first = keys.map(|key| key == Some(first));
+        let changed = [
+            is_first[0].then(|| active.next()).flatten(),
+            is_first[1].then(|| frozen.next()).flatten(),
+        ];
+        match changed.into_iter().flatten().next() {
+            None => return Ok(row),
+            Some((key, Some(value))) => return Ok(Some((key.clone(), value.clone()))),
+            Some((_, None)) if is_first[2] => row = Snapshot::<T>::row(stored.next())?,
+            Some((_, None)) => {}
+        }
+    }
 }
 
 /// Whether no key can be in a range; maps refuse to look there.
@@ -293,7 +300,7 @@ pub fn unreadable(error: impl Into<redb::Error>) -> FsError {
     FsError::Io
 }
 
-/// How many rows [`Table::first`] and [`Snapshot::some`] looked at in this thread.
+/// How many rows [`Table::first`], [`Table::last`] and [`Snapshot::some`] looked at in this thread.
 #[cfg(test)]
 pub mod steps {
     use std::cell::Cell;
@@ -309,5 +316,100 @@ pub mod steps {
     /// Hands out what was counted, and begins again.
     pub fn take() -> u64 {
         STEPS.take()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use redb::backends::InMemoryBackend;
+    use redb::{Database, ReadableDatabase as _};
+
+    use super::*;
+    use crate::records::Orphans;
+
+    type Rest = BTreeMap<u64, Option<()>>;
+
+    /// A table that has rows in its snapshot, in a commit under way, and changed since; and its database.
+    fn layered(stored: &[u64], frozen: Rest, active: Rest) -> (Table<Orphans>, Database) {
+        let database = Database::builder().create_with_backend(InMemoryBackend::new());
+        let database = database.expect("a database in memory");
+        let transaction = database.begin_write().expect("a transaction");
+        {
+            let mut table = transaction.open_table(Orphans::TABLE).expect("a table");
+            for key in stored {
+                table.insert(key, ()).expect("a row");
+            }
+        }
+        transaction.commit().expect("a commit");
+        let transaction = database.begin_read().expect("a transaction");
+        let mut table = Table::new(Snapshot::open(&transaction).expect("a snapshot"));
+        table.frozen = Arc::new(frozen);
+        table.active = active;
+        (table, database)
+    }
+
+    /// The rows in a range, from both ends.
+    fn walked(table: &Table<Orphans>, from: u64, to: u64) -> [Vec<u64>; 2] {
+        let (mut up, mut down) = (Vec::new(), Vec::new());
+        let (mut low, mut high) = (Bound::Included(from), Bound::Included(to));
+        while let Some((key, ())) = table
+            .first((low.as_ref(), Bound::Included(&to)))
+            .expect("rows")
+        {
+            up.push(key);
+            low = Bound::Excluded(key);
+        }
+        while let Some((key, ())) = table
+            .last((Bound::Included(&from), high.as_ref()))
+            .expect("rows")
+        {
+            down.insert(0, key);
+            high = Bound::Excluded(key);
+        }
+        [up, down]
+    }
+
+    #[test]
+    fn both_ends_of_a_range_are_what_the_uppermost_layers_say() {
+        // Each key is in its own way in the three layers: of its three digits to the base of 3, 0 is
+        // nothing, 1 a row and 2 one that was removed.
+        let digit = |key: u64, place: u32| key / 3_u64.pow(place) % 3;
+        let change = |place| {
+            let keys = (0..27).filter(move |key| digit(*key, place) > 0);
+            keys.map(|key| (key, (digit(key, place) == 1).then_some(())))
+                .collect()
+        };
+        let stored: Vec<u64> = (0..27).filter(|key| digit(*key, 2) == 1).collect();
+        let (table, _database) = layered(&stored, change(1), change(0));
+        let is_there = |key: &u64| {
+            let digits = [digit(*key, 0), digit(*key, 1), digit(*key, 2)];
+            digits.into_iter().find(|digit| *digit > 0) == Some(1)
+        };
+        for from in 0..27 {
+            for to in 0..27 {
+                let rows: Vec<u64> = (from..=to).filter(is_there).collect();
+                assert_eq!(
+                    walked(&table, from, to),
+                    [rows.clone(), rows],
+                    "{from} to {to}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn a_row_that_comes_and_goes_between_commits_leaves_nothing_unless_another_layer_has_it() {
+        let frozen = [(2, Some(())), (3, None)].into_iter().collect();
+        let (mut table, _database) = layered(&[1, 3], frozen, BTreeMap::new());
+        for key in 1..=4 {
+            table.put(key, ());
+            table.remove(&key);
+        }
+        let left: Vec<u64> = table.active.keys().copied().collect();
+        assert_eq!(left, [1, 2]);
+        assert!(walked(&table, 0, 9).concat().is_empty());
+        table.roll_back();
+        assert_eq!(table.active, Rest::new());
+        assert_eq!(walked(&table, 0, 9)[0], [1, 2]);
     }
 }

@@ -227,3 +227,39 @@ impl State {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use crate::files::{Caller, NewInode, Write};
+    use crate::medium::BLOCK_BYTES;
+    use crate::medium::model::ModelMedium;
+    use crate::table::steps;
+    use crate::{Files, ROOT};
+
+    #[test]
+    fn writes_in_order_to_space_set_aside_look_at_rows_linear_in_their_number() {
+        const BLOCKS: u64 = 1000;
+        let caller = Caller::default();
+        // So large that no request commits by itself.
+        let medium = Arc::new(ModelMedium::new(4 << 30));
+        let files = Files::open(medium, caller).expect("a file system");
+        let new = NewInode {
+            mode: libc::S_IFREG | 0o600,
+            rdev: 0,
+            target: None,
+        };
+        let (ino, _) = files.make(&caller, ROOT, b"f", new).expect("a file");
+        let all = (0, BLOCKS * BLOCK_BYTES);
+        files.allocate(&caller, ino, all, 0).expect("space");
+        steps::take();
+        for block in 0..BLOCKS {
+            let at = block * BLOCK_BYTES;
+            let written = files.write(&caller, ino, at, &[7; 4096], Write::default());
+            written.expect("a write");
+        }
+        let steps = steps::take();
+        assert!(steps < 50 * BLOCKS, "{steps} rows were looked at");
+    }
+}

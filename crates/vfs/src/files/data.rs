@@ -288,22 +288,46 @@ impl Files {
         if grows {
             self.clear_tail(ino, size, end)?;
         }
-        self.edit(|state| {
-            let mut inode = state.file(ino)?;
-            let blocks = (offset / BLOCK_BYTES, end.div_ceil(BLOCK_BYTES));
-            let (_, given) = state.fill_holes(ino, blocks)?;
-            for given in &given {
-                state.attach(ino, given.block, given.extent(false))?;
-                inode.blocks += given.run.len;
+        let blocks = (offset / BLOCK_BYTES, end.div_ceil(BLOCK_BYTES));
+        let filled = self.edit(|state| {
+            let (pieces, given) = state.fill_holes(ino, blocks)?;
+            let count: u64 = given.iter().map(|given| given.run.len).sum();
+            if count > 0 {
+                // Before memory is taken: writes may make a row of each block.
+                state.check_room(count * EXTENT_BYTES)?;
             }
-            if !given.is_empty() {
-                // Now that rows which writes may add there are counted.
-                state.check_room(0)?;
-            }
-            if grows {
-                inode.size = end;
-            }
-            state.put_changed(caller, ino, inode)
+            Ok((pieces, given))
+        });
+        let (pieces, given) = filled?;
+        let published = self.reserve_unwritten(&pieces).and_then(|()| {
+            self.edit(|state| {
+                let mut inode = state.file(ino)?;
+                for given in &given {
+                    state.attach(ino, given.block, given.extent(false))?;
+                    inode.blocks += given.run.len;
+                }
+                if !given.is_empty() {
+                    // Others may have taken the room meanwhile.
+                    state.check_room(0)?;
+                }
+                if grows {
+                    inode.size = end;
+                }
+                state.put_changed(caller, ino, inode)
+            })
+        });
+        if published.is_err() {
+            self.release(&given);
+        }
+        published
+    }
+
+    /// Gets memory for blocks that are not written: writes there find it, whoever takes the rest.
+    fn reserve_unwritten(&self, pieces: &[Piece]) -> Result<()> {
+        let mut unwritten = pieces.iter().filter(|piece| !piece.is_written);
+        unwritten.try_for_each(|piece| {
+            let start = self.place(piece.start.expect("holes were filled"));
+            Ok(self.medium.reserve(start, piece.len * BLOCK_BYTES)?)
         })
     }
 

@@ -295,9 +295,8 @@ mod tests {
         }
     }
 
-    #[test]
-    fn names_can_be_added_and_deleted_when_data_has_taken_the_last_memory() {
-        let caller = Caller::default();
+    /// A file system whose medium has memory until it is told that there is none.
+    fn on_extents() -> (Files, Arc<Extents>) {
         let medium = Arc::new(Faulty::new(64 << 20));
         let extents = Arc::new(Extents {
             mapped: Mutex::default(),
@@ -308,7 +307,14 @@ mod tests {
             Access::Write(offset, len) | Access::Reserve(offset, len) => asked.take(offset, len),
             Access::Read | Access::Discard(..) => None,
         });
-        let files = Files::open(medium, caller).expect("a file system");
+        let files = Files::open(medium, Caller::default()).expect("a file system");
+        (files, extents)
+    }
+
+    #[test]
+    fn names_can_be_added_and_deleted_when_data_has_taken_the_last_memory() {
+        let caller = Caller::default();
+        let (files, extents) = on_extents();
         let ino = make(&files, b"big").expect("a file");
         let bytes = vec![7; 1 << 20];
         let how = Write::default();
@@ -322,6 +328,25 @@ mod tests {
         files.unlink(&caller, ROOT, b"big").expect("a deletion");
         files.forget(ino, 1).expect("nobody has it");
         files.commit().expect("the deletion is kept");
+    }
+
+    #[test]
+    fn space_that_was_set_aside_can_be_written_when_others_have_taken_the_last_memory() {
+        const BYTES: u64 = 4 << 20;
+        let caller = Caller::default();
+        let (files, extents) = on_extents();
+        let ino = make(&files, b"f").expect("a file");
+        let set_aside = files.allocate(&caller, ino, (0, BYTES), 0);
+        set_aside.expect("space while there is memory");
+        extents.is_full.store(true, Ordering::Relaxed);
+        let (bytes, how) = (vec![7; BYTES as usize], Write::default());
+        let written = files.write(&caller, ino, 0, &bytes, how);
+        written.expect("a write to space that was set aside");
+        // What there is no memory for is refused, and is still free.
+        let free_blocks = files.usage().free_blocks;
+        let refused = files.allocate(&caller, ino, (BYTES, 2 * BYTES), 0);
+        assert_eq!(refused, Err(FsError::NoSpace));
+        assert_eq!(files.usage().free_blocks, free_blocks);
     }
 
     #[test]
@@ -341,9 +366,9 @@ mod tests {
         medium.refuse(move |access| is_reserve(access).then_some(MediumError::NoSpace));
         let set_aside = || files.allocate(&caller, ino, (0, 8 * GIB), 0);
         assert_eq!(set_aside(), Err(FsError::NoSpace));
-        let start = BLOCK_BYTES;
+        let (start, data_offset) = (BLOCK_BYTES, files.data_offset);
         medium.refuse(move |access| match access {
-            Access::Reserve(offset, len) => {
+            Access::Reserve(offset, len) if offset < data_offset => {
                 assert_eq!((offset, len), (start + STEP / 4, 9 * STEP - STEP / 4));
                 None
             }

@@ -188,6 +188,13 @@ def test_pods_have_the_time_that_draining_and_the_notice_take():
     assert node["terminationGracePeriodSeconds"] > 70
 
 
+def test_pods_with_data_that_kubernetes_cannot_wait_for_are_replaced_by_hand():
+    found = objects(rendered(CHART / "ci" / "all.yaml"))
+    for end in ("-host", "-swap"):
+        strategy = of_kind(found, "DaemonSet", end)["spec"]["updateStrategy"]
+        assert strategy == {"type": "OnDelete"}, (end, strategy)
+
+
 def test_scripts_for_swap_are_sound():
     scripts = of_kind(objects(rendered(CHART / "ci" / "all.yaml")), "ConfigMap", "-swap")["data"]
     with folder() as place:

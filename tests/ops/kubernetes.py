@@ -195,6 +195,23 @@ def test_pods_with_data_that_kubernetes_cannot_wait_for_are_replaced_by_hand():
         assert strategy == {"type": "OnDelete"}, (end, strategy)
 
 
+def test_addresses_of_ipv6_have_brackets_before_a_port():
+    found = objects(rendered(CHART / "ci" / "all.yaml"))
+    host, kv = container_of(found, "DaemonSet", "-host"), container_of(found, "StatefulSet", "-kv")
+    for script, count in [(host["command"][2], 2), (kv["command"][2], 2),
+                          (host["lifecycle"]["preStop"]["exec"]["command"][2], 1)]:
+        # What it would run, without the key.
+        lines = [line for line in script.splitlines() if not line.startswith("install")]
+        shown = "\n".join(lines).replace("exec cenote", "echo cenote")
+        for address, before_port in (("fd00::7", "[fd00::7]:"), ("10.0.0.7", "10.0.0.7:")):
+            said = run("sh", "-euc", shown, env=dict(
+                os.environ, NODE_NAME="n", POD_NAME="kv-0", NODE_IP=address, POD_IP=address,
+                ALLOCATABLE_MIB="1000")).stdout
+            assert said.count(before_port) == count, said
+            # A node of the store is told the address alone.
+            assert script != kv["command"][2] or f"--listen {address} " in said, said
+
+
 def test_scripts_for_swap_are_sound():
     scripts = of_kind(objects(rendered(CHART / "ci" / "all.yaml")), "ConfigMap", "-swap")["data"]
     with folder() as place:

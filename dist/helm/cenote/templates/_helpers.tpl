@@ -42,6 +42,11 @@ capabilities: { drop: [ALL] }
 install -m 400 /etc/cenote/secret/cluster.key /run/cenote/cluster.key
 {{- end }}
 
+{{/* Before a port an address of IPv6 has brackets. */}}
+{{- define "cenote.bracket" -}}
+case ${{ . }} in *:*) {{ . }}="[${{ . }}]" ;; esac
+{{- end }}
+
 {{- define "cenote.keyVolumes" -}}
 - name: secret
   secret: { secretName: {{ .Values.key.secretName }}, defaultMode: 0440 }

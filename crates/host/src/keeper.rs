@@ -3,7 +3,8 @@
 //! Populating a slab takes up to half a second and so does freeing it; the control
 //! thread does neither. Fills have a thread of their own, so that a write that waits for
 //! a repair never waits for a slab besides. Memory is given back before any is made: a machine that
-//! wants it waits. Bound: one job per slab.
+//! wants it waits. What was taken over is locked last: nobody waits for that.
+//! Bound: two jobs per slab.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -27,8 +28,13 @@ pub(crate) enum Job {
 }
 
 impl Job {
-    fn makes_memory(&self) -> bool {
-        matches!(self, Self::Prepare(_))
+    /// Jobs of a lower turn go first; those of the same in the order they came in.
+    fn turn(&self) -> u8 {
+        match self {
+            Self::GiveBack(..) => 0,
+            Self::Prepare(_) => 1,
+            Self::Lock(_) => 2,
+        }
     }
 }
 
@@ -65,8 +71,10 @@ fn run(inbox: &Receiver<Job>, mut carry_out: impl FnMut(Job) -> bool) {
             jobs.push_back(job);
         }
         jobs.extend(inbox.try_iter());
-        let first = jobs.iter().position(|job| !job.makes_memory());
+        let first = (0..jobs.len()).min_by_key(|&job| jobs[job].turn());
         let job = match jobs.remove(first.unwrap_or(0)).expect("not empty") {
+            // All of it was given back meanwhile.
+            Job::Lock(region) if region.is_dead() => continue,
             Job::Lock(region) => {
                 if let Err(error) = region.lock() {
                     tracing::warn!(%error, "memory that was taken over is not locked");
@@ -176,15 +184,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_is_given_back_before_any_is_made() {
+    fn memory_is_given_back_before_any_is_made_and_locked_last() {
         let options = RegionOptions {
             huge: false,
             reserved: false,
             lock: false,
         };
         let region = || Arc::new(Region::create("kept", 4096, options).unwrap());
+        let taken_over = region();
         let (jobs, inbox) = channel();
         for job in [
+            Job::Lock(Arc::clone(&taken_over)),
             Job::Prepare(1),
             Job::Prepare(2),
             Job::GiveBack(3, region()),
@@ -196,12 +206,15 @@ mod tests {
         drop(jobs);
         let mut done = Vec::new();
         run(&inbox, |job| {
+            // The job has it still.
+            assert_eq!(Arc::strong_count(&taken_over), 2, "is locked last");
             done.push(match job {
                 Job::Prepare(slab) | Job::GiveBack(slab, _) => slab,
-                Job::Lock(_) => unreachable!("none was sent"),
+                Job::Lock(_) => unreachable!("has no outcome"),
             });
             true
         });
         assert_eq!(done, [3, 5, 1, 2, 4]);
+        assert_eq!(Arc::strong_count(&taken_over), 1, "was locked");
     }
 }

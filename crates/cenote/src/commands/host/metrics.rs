@@ -66,6 +66,8 @@ fn gauges(status: &HostStatus) -> Vec<Metric> {
         "cenote_host_uptime" in Seconds: "Time since the host started", status.uptime_s;
         "cenote_host_strangers_waiting":
             "Connections that have not yet authenticated", status.strangers.waiting;
+        "cenote_host_slabs_lendable":
+            "Slabs that the host would lend now, orphaned ones included", status.slabs_lendable();
         "cenote_host_slabs_free": "Slabs without memory behind them", status.slabs.free;
         "cenote_host_slabs_preparing": "Slabs being populated", status.slabs.preparing;
         "cenote_host_slabs_prepared":

@@ -25,6 +25,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use cenote_cli::failure::Failure;
 use cenote_cli::signals;
 use cenote_host::{Daemon, Inheritance};
 
@@ -37,6 +38,9 @@ const PROBE: &str = "CENOTE_HANDOVER_PROBE";
 /// Names of the descriptors in systemd's store.
 const STORED_STATE: &str = "cenote-state";
 const STORED_SLAB: &str = "cenote-slab-";
+/// As many as a service manager can pass: their names are one variable, `LISTEN_FDNAMES`, which may
+/// have 128 KiB, and above it does not start the service at all. The unit says the same.
+const STORED_MAX: usize = 7680;
 /// Most bytes of a state: a million slabs have less.
 const STATE_BYTES_MAX: u64 = 128 << 20;
 
@@ -124,6 +128,32 @@ pub fn exec(program: &Path, daemon: &Daemon, stop: &AtomicBool) -> Result<()> {
     Err(error).with_context(|| format!("run {}", program.display()))
 }
 
+/// Refuses more slabs than the service manager would keep.
+///
+/// # Errors
+/// It would not.
+pub fn check_store(slabs: usize) -> Result<(), Failure> {
+    check_store_of(service::stored_max(), slabs)
+}
+
+fn check_store_of(most: Option<usize>, slabs: usize) -> Result<(), Failure> {
+    let needed = slabs.saturating_add(1);
+    let most = most.unwrap_or(STORED_MAX).min(STORED_MAX);
+    if needed <= most {
+        return Ok(());
+    }
+    Err(Failure::new(
+        format!(
+            "to keep {slabs} slabs takes {needed} descriptors, but the service manager keeps at \
+             most {most}"
+        ),
+        match needed <= STORED_MAX {
+            true => format!("FileDescriptorStoreMax={needed} of the service, or larger slabs"),
+            false => "use larger slabs, or do not keep them".to_owned(),
+        },
+    ))
+}
+
 /// Leaves the daemon's slabs with the service manager, for the next process of the service. The
 /// caller ends without taking them back.
 ///
@@ -131,13 +161,7 @@ pub fn exec(program: &Path, daemon: &Daemon, stop: &AtomicBool) -> Result<()> {
 /// The manager does not take them, or not so many.
 pub fn store(daemon: &Daemon) -> Result<usize> {
     let (state, memory) = daemon.handover();
-    let count = memory.len() + 1;
-    if let Some(most) = service::stored_max().filter(|&most| most < count) {
-        bail!(
-            "the service manager keeps at most {most} descriptors, {count} are needed: raise \
-             FileDescriptorStoreMax"
-        );
-    }
+    check_store(memory.len())?;
     let mut paper = File::from(memfd("cenote-handover")?);
     paper.write_all(&state)?;
     // First: if the manager drops what comes last, the next process finds that there should be more.
@@ -303,4 +327,33 @@ fn replace(program: &Path, number: &str) -> io::Error {
     // SAFETY: a path and two arrays of C strings that end with null; all live through the call.
     unsafe { libc::execve(program.as_ptr(), argv.as_ptr(), envp.as_ptr()) };
     io::Error::last_os_error()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slabs_are_kept_where_they_and_the_state_fit_the_store() {
+        let remedy = |most, slabs| {
+            let refused = check_store_of(most, slabs).err();
+            refused.map(|failure| failure.remedy().to_owned())
+        };
+        assert_eq!(remedy(Some(9), 8), None);
+        let raised = remedy(Some(8), 8).expect("one is for the state");
+        assert!(raised.contains("FileDescriptorStoreMax=9"), "{raised}");
+        // Before version 254 systemd does not say; nor does it help to raise what cannot be passed.
+        assert_eq!(remedy(None, STORED_MAX - 1), None);
+        for most in [None, Some(1 << 20)] {
+            let larger = remedy(most, STORED_MAX).expect("cannot be passed");
+            assert!(larger.starts_with("use larger slabs"), "{larger}");
+        }
+    }
+
+    #[test]
+    fn the_names_of_all_that_is_stored_fit_a_variable() {
+        let slabs = (1..STORED_MAX).map(|index| format!("{STORED_SLAB}{index}:").len());
+        let names = "LISTEN_FDNAMES=".len() + STORED_STATE.len() + 1 + slabs.sum::<usize>();
+        assert!(names < 128 << 10, "{names}");
+    }
 }

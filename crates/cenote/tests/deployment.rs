@@ -213,7 +213,7 @@ fn the_units_say_what_the_program_relies_on() {
         "NotifyAccess=main",
         "ExecStart=/usr/bin/cenote host --config /etc/cenote/host.toml",
         "ExecReload=/bin/kill -HUP $MAINPID",
-        "FileDescriptorStoreMax=4096",
+        "FileDescriptorStoreMax=7680",
         "LimitMEMLOCK=infinity",
         "Restart=on-failure",
         "NoNewPrivileges=yes",

@@ -164,6 +164,13 @@ fn lend(settings: &Settings) -> Result<u8> {
         cenote.takes_over = succeeds
     )
     .entered();
+    if let Err(error) = check_kept(settings, &key) {
+        // Clients would lose what is lent now, for what may be lost at the end.
+        if !succeeds {
+            return Err(error);
+        }
+        tracing::warn!(error = format!("{error:#}"), "slabs are not kept at the end");
+    }
     let mut daemon = match start(settings, &key, inheritance) {
         Err(error) if succeeds && is_about_inheritance(&error) => {
             lost(&error);
@@ -270,6 +277,16 @@ fn checked(settings: &Settings, key: &ClusterKey) -> Result<cenote_host::Config>
         }
     }
     Ok(config)
+}
+
+/// Whether all that it is to lend can be left with the service manager, if that is wanted.
+fn check_kept(settings: &Settings, key: &ClusterKey) -> Result<()> {
+    if settings.keep_slabs {
+        let slabs = settings.host_config(key)?.slabs_total();
+        succession::check_store(slabs as usize)
+            .with_context(|| format!("keep_slabs of host {}", settings.name))?;
+    }
+    Ok(())
 }
 
 /// Whether a host did not start for what it was left, and would without.

@@ -175,6 +175,7 @@ impl Ledger {
         if let Some(round) = &mut self.evicting.round {
             round.asked_at = later(round.asked_at);
         }
+        self.draining = self.draining.map(later);
         for slab in &mut self.slabs {
             if let Slab::Mapped(grant) = slab
                 && let Some(asked) = &mut grant.asked
@@ -184,16 +185,15 @@ impl Ledger {
         }
     }
 
-    /// A client gives a slab back: it was asked for, and the client answers.
+    /// A client gives a slab back. If it was asked for, the client answers.
     pub(super) fn note_given_back(&mut self, now: Duration, slab: SlabIndex) {
-        let Slab::Mapped(Grant {
-            client,
-            asked: Some(_),
-            ..
-        }) = self.slabs[slab as usize]
-        else {
+        let Slab::Mapped(Grant { client, asked, .. }) = self.slabs[slab as usize] else {
             return;
         };
+        self.leases.note_given_back(now, client);
+        if asked.is_none() {
+            return;
+        }
         self.evicting.counts.done += 1;
         for slab in &mut self.slabs {
             if let Slab::Mapped(grant) = slab
@@ -415,13 +415,17 @@ impl Ledger {
         if with_memory <= self.room.slabs_floor || self.evicting.taken.is_some_and(is_on_its_way) {
             return;
         }
-        let all_asked = self.draining.map(|since| Asked {
-            since,
-            is_answered: false,
-            activity: None,
-        });
+        let asked_by_drain = |client| {
+            let begun = self.draining?;
+            let gave_back = self.leases.gave_back(client);
+            Some(Asked {
+                since: gave_back.map_or(begun, |time| time.max(begun)),
+                is_answered: false,
+                activity: None,
+            })
+        };
         let unanswered = self.grants().filter_map(|(slab, grant)| {
-            let asked = grant.asked.or(all_asked)?;
+            let asked = grant.asked.or_else(|| asked_by_drain(grant.client))?;
             // One that is there may be copying, and slabs are large.
             let is_there = self.leases.is_heard_of(now, grant.client, UNANSWERED);
             let may_copy = is_there && !grant.declined;

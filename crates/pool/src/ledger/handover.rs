@@ -133,6 +133,7 @@ impl Ledger {
                 slabs: 0,
                 last_seen: now.saturating_sub(client.silent),
                 orphaned_since: client.orphaned.map(|age| now.saturating_sub(age)),
+                gave_back: None,
             };
             ledger.leases.insert(client.id, lease);
         }

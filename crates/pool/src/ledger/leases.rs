@@ -29,6 +29,8 @@ pub struct Lease {
     pub last_seen: Duration,
     /// Set while its lease has run out and it holds slabs.
     pub orphaned_since: Option<Duration>,
+    /// When it last gave a slab back, moved on likewise.
+    pub(super) gave_back: Option<Duration>,
 }
 
 /// The leases of all clients that are connected or hold slabs.
@@ -64,6 +66,7 @@ impl Leases {
             slabs: 0,
             last_seen: now,
             orphaned_since: None,
+            gave_back: None,
         });
         name.clone_into(&mut lease.name);
         lease.connected = true;
@@ -87,6 +90,17 @@ impl Leases {
             lease.last_seen = lease.last_seen.max(now);
             lease.orphaned_since = None;
         }
+    }
+
+    pub(super) fn note_given_back(&mut self, now: Duration, client: u128) {
+        if let Some(lease) = self.clients.get_mut(&client) {
+            lease.gave_back = Some(now);
+        }
+    }
+
+    /// When the client last gave a slab back.
+    pub(super) fn gave_back(&self, client: u128) -> Option<Duration> {
+        self.clients.get(&client)?.gave_back
     }
 
     /// Counts a slab; its client is connected.
@@ -121,6 +135,7 @@ impl Leases {
         };
         for lease in self.clients.values_mut() {
             lease.last_seen = now.min(lease.last_seen + slept);
+            lease.gave_back = lease.gave_back.map(|time| now.min(time + slept));
             match &mut lease.orphaned_since {
                 Some(since) => *since = now.min(*since + slept),
                 None if lease.slabs > 0 && now.saturating_sub(lease.last_seen) > self.lease => {

@@ -75,3 +75,37 @@ fn a_host_that_drains_has_its_floor() {
     }
     assert_eq!((house.taken.len(), house.told.len()), (1, 1));
 }
+
+#[test]
+fn a_host_that_drains_takes_nothing_from_a_client_that_gives_back() {
+    let mut house = House::new(20, &[9]);
+    house.ledger.handle_drain(house.now, true);
+    house.settle();
+    (house.slabs_max, house.slabs_floor) = (3, 3);
+    for second in 1..=30 {
+        house.tick(&[0]);
+        if second % 5 == 0 {
+            let (client, window) = house.lent[0];
+            house.give_back(client, window);
+        }
+        assert_eq!(house.taken, [], "after {second} s");
+    }
+    assert_eq!(house.ledger.evictions().taken, 0);
+}
+
+#[test]
+fn a_host_that_was_stopped_while_it_drains_takes_nothing_for_it() {
+    // One gives a slab back, the other has not come to that.
+    let mut house = House::new(20, &[4, 4]);
+    house.ledger.handle_drain(house.now, true);
+    house.settle();
+    (house.slabs_max, house.slabs_floor) = (3, 3);
+    house.tick(&[0, 1]);
+    let (client, window) = house.lent[0];
+    house.give_back(client, window);
+    house.now += Duration::from_secs(60);
+    for _ in 0..5 {
+        house.tick(&[0, 1]);
+        assert_eq!(house.taken, []);
+    }
+}

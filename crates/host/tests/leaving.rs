@@ -38,8 +38,10 @@ fn clients_are_asked_for_their_slabs_until_they_give_them_back() {
     assert_eq!(next_evict(&mut owner), windows);
     assert_eq!(next_evict(&mut owner), windows, "asked again");
 
-    owner.send(&Request::Decline { window: windows[0] });
-    let declined = operator.status_when(|status| status.clients[0].declined == 1);
+    let declined = operator.status_when(|status| {
+        owner.send(&Request::Decline { window: windows[0] });
+        status.clients[0].declined == 1
+    });
     assert_eq!(
         (declined.clients[0].id, declined.clients[0].version),
         (1, cenote_pool::control::VERSION)

@@ -126,6 +126,8 @@ pub struct Grant {
     pub window: Window,
     /// Whether the client was asked for it and has nowhere to put its bytes.
     pub declined: bool,
+    /// Since when it is asked for again after that.
+    asked_again: Option<Duration>,
     /// The first generation: names the grant for good.
     pub birth: u64,
     /// It was an earlier owner's, and its client has not asked for it yet.
@@ -345,6 +347,7 @@ impl Ledger {
     pub fn handle_tick(&mut self, now: Duration) {
         let slept = self.leases.tick(now);
         self.forgive_sleep(now, slept);
+        self.forget_declined(now);
         let taken: Vec<SlabIndex> = self
             .orphans()
             .filter(|&(since, ..)| now.saturating_sub(since) >= self.limits.orphan_life)
@@ -486,6 +489,7 @@ impl Ledger {
                 place,
                 window,
                 declined: false,
+                asked_again: None,
                 birth: window.generation,
                 is_left: false,
                 asked: None,

@@ -179,9 +179,10 @@ impl Daemon {
         if !self.ledger.is_draining() && self.ledger.asked_back() == 0 {
             return;
         }
+        let now = self.elapsed();
         let clients: Vec<u128> = self.peers.keys().copied().collect();
         for client in clients {
-            let windows = self.ledger.wanted_back(client, EVICT_WINDOWS_MAX);
+            let windows = self.ledger.wanted_back(now, client, EVICT_WINDOWS_MAX);
             let evict = Reply::Evict { windows };
             if matches!(&evict, Reply::Evict { windows } if !windows.is_empty()) {
                 self.send(client, &evict);

@@ -10,6 +10,10 @@ use crate::control::{Refusal, Reply, Window};
 
 use super::{Grant, Ledger, Slab};
 
+/// A declined slab that is asked for again for this long, and is not declined again, may have found a
+/// place. More than two of the pauses between askings, each of which a client without a place answers.
+const DECLINE_FADES: Duration = Duration::from_millis(2500);
+
 impl Ledger {
     /// An operator wants the host drained, or lending again.
     pub fn handle_drain(&mut self, now: Duration, draining: bool) {
@@ -35,6 +39,19 @@ impl Ledger {
         };
         if let Slab::Mapped(grant) = &mut self.slabs[at as usize] {
             grant.declined |= self.draining.is_some() || grant.asked.is_some();
+            grant.asked_again = None;
+        }
+    }
+
+    /// One time without a place is no reason to wait for nothing: the client may copy the slab by now.
+    pub(super) fn forget_declined(&mut self, now: Duration) {
+        for slab in &mut self.slabs {
+            if let Slab::Mapped(grant) = slab
+                && let Some(since) = grant.asked_again
+                && now.saturating_sub(since) >= DECLINE_FADES
+            {
+                (grant.declined, grant.asked_again) = (false, None);
+            }
         }
     }
 
@@ -50,20 +67,29 @@ impl Ledger {
         self.draining.is_some() && self.slabs.iter().all(|slab| matches!(slab, Slab::Free))
     }
 
-    /// Windows to ask a client for, at most `count`: the oldest grants first, after them those
+    /// Windows to ask a client for now, at most `count`: the oldest grants first, after them those
     /// that it declined.
     #[must_use]
-    pub fn wanted_back(&self, client: u128, count: usize) -> Vec<Window> {
+    pub fn wanted_back(&mut self, now: Duration, client: u128, count: usize) -> Vec<Window> {
         let wanted = |grant: &Grant| self.draining.is_some() || grant.asked.is_some();
         let held = self
             .grants()
             .filter(|(_, grant)| grant.client == client && wanted(grant));
         let mut wanted: Vec<_> = held
-            .map(|(_, grant)| (grant.declined, grant.sequence, grant.window))
+            .map(|(slab, grant)| (grant.declined, grant.sequence, slab))
             .collect();
-        wanted.sort_by_key(|&(declined, sequence, _)| (declined, sequence));
-        wanted.truncate(count);
-        wanted.into_iter().map(|(.., window)| window).collect()
+        wanted.sort_unstable();
+        let mut windows = Vec::new();
+        for (.., slab) in wanted.into_iter().take(count) {
+            let Slab::Mapped(grant) = &mut self.slabs[slab as usize] else {
+                unreachable!("its grant was found above");
+            };
+            if grant.declined {
+                grant.asked_again.get_or_insert(now);
+            }
+            windows.push(grant.window);
+        }
+        windows
     }
 
     /// Slabs that a client was asked for and declined.

@@ -177,10 +177,11 @@ impl Ledger {
         }
         self.draining = self.draining.map(later);
         for slab in &mut self.slabs {
-            if let Slab::Mapped(grant) = slab
-                && let Some(asked) = &mut grant.asked
-            {
-                asked.since = later(asked.since);
+            if let Slab::Mapped(grant) = slab {
+                grant.asked_again = grant.asked_again.map(later);
+                if let Some(asked) = &mut grant.asked {
+                    asked.since = later(asked.since);
+                }
             }
         }
     }

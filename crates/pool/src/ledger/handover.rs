@@ -156,6 +156,7 @@ impl Ledger {
                 birth: slab.birth,
                 is_left: slab.is_left,
                 declined: false,
+                asked_again: None,
                 asked: None,
                 renewal: None,
                 sequence: ledger.grants,

@@ -52,9 +52,9 @@ const ANSWER: Duration = Duration::from_secs(5);
 const CALL_OFF: Duration = Duration::from_secs(5);
 /// How often it is asked how far it is.
 const LOOK: Duration = Duration::from_millis(200);
-/// How long nothing may move before slabs that were declined count as stuck: the host asks
-/// again each second, and volumes look for room several times in that.
-const STUCK: Duration = Duration::from_secs(4);
+/// How long nobody may want to move what is left before it counts as stuck. The host asks again each
+/// second, and has forgotten after 4 what a client declined once.
+const STUCK: Duration = Duration::from_secs(6);
 
 #[derive(Debug, Serialize)]
 struct Report<'a> {
@@ -182,7 +182,7 @@ fn watch(
     let bar = progress::steps(u64::from(lent_before), "slabs returned");
     let lost = |e: anyhow::Error| (lent_before, call_off(target, &e));
     let mut status = host.ask(&Request::Drain(how), ANSWER).map_err(lost)?;
-    let (mut left, mut moved_at) = (lent(&status), Instant::now());
+    let (mut left, mut stuck_since) = (lent(&status), Instant::now());
     let why = loop {
         if status.draining && status.slabs.free == status.slabs.total() {
             bar.finish_and_clear();
@@ -191,9 +191,10 @@ fn watch(
         if !status.draining {
             return Err((left, anyhow!("host {name}: the drain was cancelled")));
         }
-        if lent(&status) < left {
-            (left, moved_at) = (lent(&status), Instant::now());
+        if lent(&status) < left || !is_stuck(&status) {
+            stuck_since = Instant::now();
         }
+        left = left.min(lent(&status));
         bar.set_position(u64::from(lent_before.saturating_sub(left)));
         if stop.load(std::sync::atomic::Ordering::SeqCst) {
             break "interrupted".to_owned();
@@ -201,7 +202,7 @@ fn watch(
         if Instant::now() >= deadline {
             break format!("not drained within {}", Span::from(args.timeout));
         }
-        if moved_at.elapsed() >= STUCK && is_stuck(&status) {
+        if stuck_since.elapsed() >= STUCK {
             break "no room elsewhere".to_owned();
         }
         std::thread::sleep(LOOK);

@@ -59,7 +59,7 @@ fn lent() -> (Ledger, Vec<Window>, u64) {
 #[test]
 fn a_draining_host_lends_nothing_and_wants_all_back() {
     let (mut ledger, windows, mut generation) = lent();
-    assert_eq!(ledger.wanted_back(0, 9), [], "not asked yet");
+    assert_eq!(ledger.wanted_back(NOW, 0, 9), [], "not asked yet");
     ledger.handle_drain(NOW, true);
     assert_eq!(carry_out(&mut ledger, &mut generation), []);
     assert_eq!((ledger.slabs_free(), ledger.slabs_lendable()), (0, 0));
@@ -73,12 +73,16 @@ fn a_draining_host_lends_nothing_and_wants_all_back() {
     };
     assert_eq!(carry_out(&mut ledger, &mut generation), [(1, refused)]);
 
-    assert_eq!(ledger.wanted_back(0, 2), windows[..2]);
+    assert_eq!(ledger.wanted_back(NOW, 0, 2), windows[..2]);
     ledger.handle_declined(0, windows[0]);
     ledger.handle_declined(1, windows[1]); // Not its own.
     assert_eq!((ledger.declined(0), ledger.declined(1)), (1, 0));
     let order = [windows[1], windows[3], windows[0]];
-    assert_eq!(ledger.wanted_back(0, 9), order, "what was declined is last");
+    assert_eq!(
+        ledger.wanted_back(NOW, 0, 9),
+        order,
+        "what was declined is last"
+    );
 
     for (client, window) in [0, 0, 1, 0].into_iter().zip(&windows) {
         assert!(!ledger.is_drained());
@@ -91,6 +95,33 @@ fn a_draining_host_lends_nothing_and_wants_all_back() {
 }
 
 #[test]
+fn a_slab_that_is_not_declined_again_has_found_a_place() {
+    let (mut ledger, windows, _) = lent();
+    ledger.handle_drain(NOW, true);
+    ledger.handle_declined(0, windows[0]);
+    let mut now = NOW;
+    let mut second = |ledger: &mut Ledger, is_asked: bool| {
+        now += TICK;
+        ledger.handle_tick(now);
+        if is_asked {
+            assert_eq!(ledger.wanted_back(now, 0, 9).len(), 3);
+        }
+        ledger.declined(0)
+    };
+    for _ in 0..5 {
+        assert_eq!(second(&mut ledger, false), 1, "it was not asked again");
+    }
+    for _ in 0..5 {
+        assert_eq!(second(&mut ledger, true), 1, "it says so each time");
+        ledger.handle_declined(0, windows[0]);
+    }
+    for _ in 0..3 {
+        assert_eq!(second(&mut ledger, true), 1, "its answer may be late");
+    }
+    assert_eq!(second(&mut ledger, true), 0);
+}
+
+#[test]
 fn a_drain_that_is_called_off_leaves_everything_as_it_was() {
     let (mut ledger, windows, mut generation) = lent();
     let before = (ledger.counts(), ledger.slabs_lendable());
@@ -100,7 +131,10 @@ fn a_drain_that_is_called_off_leaves_everything_as_it_was() {
     ledger.handle_drain(NOW, false);
     carry_out(&mut ledger, &mut generation);
     assert_eq!((ledger.counts(), ledger.slabs_lendable()), before);
-    assert_eq!((ledger.wanted_back(0, 9), ledger.declined(0)), (vec![], 0));
+    assert_eq!(
+        (ledger.wanted_back(NOW, 0, 9), ledger.declined(0)),
+        (vec![], 0)
+    );
     for (client, window) in [0, 0, 1, 0].into_iter().zip(&windows) {
         assert!(ledger.find(client, *window).is_some());
     }
@@ -222,7 +256,7 @@ fn a_drain_goes_on_in_the_next_process_until_all_is_given_back() {
     ledger.handle_drain(NOW, true);
     carry_out(&mut ledger, &mut generation);
     let mut next = Ledger::inherit(limits(), NOW, &ledger.handover(NOW));
-    assert_eq!(next.wanted_back(0, 1), windows[..1]);
+    assert_eq!(next.wanted_back(NOW, 0, 1), windows[..1]);
     assert_eq!((next.poll_action(), next.slabs_free()), (None, 0));
     let drained = Handover {
         draining: true,

@@ -247,11 +247,11 @@ fn what_is_on_its_way_is_not_asked_for_again() {
     }
     assert_eq!(house.evicted().len(), 3, "asked in one round");
     assert_eq!(
-        house.ledger.wanted_back(0, 99).len(),
+        house.ledger.wanted_back(house.now, 0, 99).len(),
         3,
         "asked again until they are back"
     );
-    let (client, window) = (0, house.ledger.wanted_back(0, 1)[0]);
+    let (client, window) = (0, house.ledger.wanted_back(house.now, 0, 1)[0]);
     house.give_back(client, window);
     house.slabs_max = 8;
     house.tick(&[0]);
@@ -285,7 +285,7 @@ fn with_room_again_nothing_stays_asked_for() {
         (house.ledger.asked_back(), house.ledger.declined(0)),
         (0, 0)
     );
-    assert_eq!(house.ledger.wanted_back(0, 99), []);
+    assert_eq!(house.ledger.wanted_back(house.now, 0, 99), []);
     assert_eq!(house.ledger.evictions().done, 0);
 }
 
@@ -351,7 +351,7 @@ fn a_declined_slab_is_replaced_and_asked_for_again_all_the_same() {
     assert_eq!(other.len(), 1);
     assert_ne!(other[0].1, declined);
     assert_eq!(
-        house.ledger.wanted_back(0, 9),
+        house.ledger.wanted_back(house.now, 0, 9),
         [other[0].1, declined],
         "declined ones last"
     );

@@ -63,7 +63,7 @@ proptest! {
                 Step::Answer => { house.answer_questions(); }
                 Step::GiveBack(nth) | Step::Decline(nth) => {
                     let wanted: Vec<_> = (0..3).flat_map(|c| {
-                        house.ledger.wanted_back(c, 99).into_iter().map(move |w| (c, w))
+                        house.ledger.wanted_back(house.now, c, 99).into_iter().map(move |w| (c, w))
                     }).collect();
                     if !wanted.is_empty() {
                         let (client, window) = wanted[nth % wanted.len()];

@@ -112,12 +112,15 @@ fn a_host_that_is_to_stop_ends_when_it_is_drained_and_has_said_so() {
     let mut daemon = Daemon::start(lab.config("h", 4)).unwrap();
     let address = daemon.addresses()[0].clone();
     let thread = std::thread::spawn(move || daemon.run(&AtomicBool::new(false)).unwrap());
-    let mut owner = Client::connect(&lab.key, &address, 1).unwrap();
-    let mut operator = Client::connect(&lab.key, &address, 2).unwrap();
+    let connect = |id| Client::connect(&lab.key, &address, id).unwrap();
+    let (mut owner, mut operator, mut other) = (connect(1), connect(2), connect(3));
     let window = owner.map(7, 0);
     drain(&mut operator, Drain::Stop);
     assert_eq!(next_evict(&mut owner), [window]);
     owner.send(&Request::Unmap { window });
+    // Who only looks at it does not take the answer of who ordered it.
+    other.status_when(|status| status.slabs.free == 4);
+    other.status();
     let drained = operator.status_when(|status| status.slabs.free == 4);
     assert!(drained.draining);
     assert_eq!(thread.join().unwrap(), End::Drained);

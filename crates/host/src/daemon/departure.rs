@@ -31,7 +31,7 @@ const FAREWELL: Duration = Duration::from_secs(1);
 /// acknowledge no write of what it holds.
 const RETURN: Duration = Duration::from_secs(5);
 
-/// How long a drained host that is to stop waits until somebody has asked how it is.
+/// How long a drained host that is to stop waits until who ordered it has asked how it is.
 const TELL: Duration = Duration::from_secs(5);
 
 impl Daemon {
@@ -145,6 +145,7 @@ impl Daemon {
     pub(crate) fn drain(&mut self, now: Duration, drain: Drain) {
         tracing::info!(?drain, "an operator's order");
         self.leaving.stops = drain == Drain::Stop;
+        self.leaving.ordered_by = None;
         self.leaving.is_told = false;
         self.leaving.drained_at = None;
         if drain == Drain::Off && self.leaving.goes_at.take().is_some() {

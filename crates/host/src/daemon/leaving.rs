@@ -38,7 +38,9 @@ pub(super) struct Leaving {
     pub grace: Duration,
     /// When the machine goes, drained or not.
     pub goes_at: Option<Time>,
-    /// Whether somebody was told that it is drained.
+    /// Who ordered that, and looks on.
+    pub ordered_by: Option<u128>,
+    /// Whether that client was told that it is drained, or anybody if nobody looks on.
     pub is_told: bool,
     pub drained_at: Option<Time>,
     /// What traces have of a drain that goes on.

@@ -301,6 +301,7 @@ impl Daemon {
             Request::Status => self.tell_status(client),
             Request::Drain(drain) => {
                 self.drain(now, drain);
+                self.leaving.ordered_by = Some(client);
                 self.tell_status(client);
             }
             Request::Activity { request, slabs } => {
@@ -355,7 +356,8 @@ impl Daemon {
     }
 
     fn tell_status(&mut self, client: u128) {
-        self.leaving.is_told |= self.ledger.is_drained();
+        let looks_on = self.leaving.ordered_by.is_none_or(|by| by == client);
+        self.leaving.is_told |= looks_on && self.ledger.is_drained();
         let status = self.status();
         self.send(client, &Reply::Status(Box::new(status)));
     }

@@ -366,7 +366,12 @@ impl Listener {
         let path = stranger.path.clone();
         let mut channel = Channel::new(stranger.into_socket(), proven.transport, false);
         let earlier = self.peers.get(&proven.hello.client).copied();
-        if matches!(proven.purpose, Purpose::Control) && earlier.is_none() {
+        let is_control = matches!(proven.purpose, Purpose::Control);
+        if is_control && earlier.is_some_and(|earlier| id < earlier.0) {
+            // The client gave this connection up, and what it had said arrives late.
+            return;
+        }
+        if is_control && earlier.is_none() {
             self.make_place(events);
         }
         let welcome = match proven.purpose {

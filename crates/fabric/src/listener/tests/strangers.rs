@@ -8,7 +8,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::MESSAGE_BYTES_MAX;
-use crate::noise::{HANDSHAKE_BYTES, HELLO_BYTES, Initiator};
+use crate::noise::{HANDSHAKE_BYTES, HELLO_BYTES, Initiator, Purpose};
 
 #[test]
 fn without_the_key_a_peer_hears_nothing_and_the_host_goes_on() {
@@ -323,4 +323,27 @@ proptest! {
         let alive = matches!(receive(&mut *session), Incoming::Message(bytes) if bytes == b"alive");
         prop_assert!(alive);
     }
+}
+
+#[test]
+fn a_handshake_that_its_client_gave_up_ends_no_later_session_of_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let host = Host::start(&both(&dir));
+    let (initiator, first) = Initiator::start(&key());
+    let mut given_up = raw(&host);
+    given_up.write_all(&first).unwrap();
+    let mut answer = [0; HANDSHAKE_BYTES];
+    given_up.read_exact(&mut answer).unwrap();
+    let mut session = connect(&host.addresses[0], 4);
+    host.next_connected();
+    // What the network held back arrives.
+    let mut transport = initiator.finish(&answer).unwrap();
+    let said = transport.hello(Purpose::Control, &hello(4));
+    given_up.write_all(&said).unwrap();
+    let mut heard = Vec::new();
+    given_up.read_to_end(&mut heard).ok();
+    assert!(heard.is_empty(), "it is not welcome");
+    session.send(b"served").unwrap();
+    assert!(matches!(receive(&mut *session), Incoming::Message(bytes) if bytes == b"served"));
+    assert!(matches!(host.next(), Event::Message { .. }));
 }

@@ -313,17 +313,19 @@ impl Service<'_> {
 
     /// Serves the only connection for as long as it is busy and there is nothing else to do.
     fn serve_lone(&mut self) {
-        while self.live == 1
-            && self.unsaid.is_empty()
+        if self.live != 1 {
+            return;
+        }
+        let Some(index) = self.connections.iter().position(Option::is_some) else {
+            return;
+        };
+        while self.unsaid.is_empty()
             && !self.bench.has_news
             && !self.shared.has_commands.load(Ordering::Acquire)
         {
-            let lone = self
-                .connections
-                .iter_mut()
-                .enumerate()
-                .find_map(|(index, served)| served.as_mut().map(|served| (index, served)));
-            let Some((index, served)) = lone else { return };
+            let Some(served) = &mut self.connections[index] else {
+                return;
+            };
             if served.interest == Interest::Room {
                 return;
             }

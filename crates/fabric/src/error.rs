@@ -96,6 +96,12 @@ pub enum Error {
     /// A message is larger than the bound, or a bounded queue is full.
     #[error("{0}: limit reached")]
     Bound(&'static str),
+    /// The name under which a client wants to be known.
+    #[error(
+        "{0:?} is no client name: one has at most 64 bytes and no control character such as a \
+         line end"
+    )]
+    ClientName(String),
     /// Bytes that the protocol does not allow.
     #[error("protocol: {0}")]
     Protocol(&'static str),
@@ -105,6 +111,12 @@ pub enum Error {
     /// Another process serves this address.
     #[error("{address}: address in use by another host")]
     AddressInUse {
+        /// The address.
+        address: Address,
+    },
+    /// What lies at the path of the address was not made by a host.
+    #[error("{address}: a file that is no socket lies there; name another path, or remove it")]
+    NoSocket {
         /// The address.
         address: Address,
     },

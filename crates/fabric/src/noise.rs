@@ -78,6 +78,11 @@ pub(crate) const HELLO_BYTES: usize = HELLO_PLAIN_BYTES + TAG_BYTES;
 pub const TAG_BYTES: usize = 16;
 /// Longest sealed message.
 pub const SEALED_BYTES_MAX: usize = 65535;
+/// Names of clients are shown on terminals: nothing may move a cursor.
+pub(crate) fn is_printable(name: &str) -> bool {
+    !name.chars().any(char::is_control)
+}
+
 /// Longest client name in bytes.
 pub(crate) const NAME_BYTES_MAX: usize = 64;
 
@@ -336,8 +341,7 @@ fn decode_hello(bytes: &[u8]) -> Option<(Purpose, Hello)> {
     };
     let name = bytes[24..].get(..usize::from(bytes[1]))?;
     let name = std::str::from_utf8(name).ok()?;
-    // Shown on terminals, so nothing that moves a cursor.
-    if name.chars().any(char::is_control) {
+    if !is_printable(name) {
         return None;
     }
     let client = ClientId(u128::from_le_bytes(bytes[8..24].try_into().ok()?));

@@ -6,7 +6,8 @@ use std::os::fd::RawFd;
 use std::time::Duration;
 
 use crate::calls::CallerOpener;
-use crate::{Address, Endpoint, RemoteWindow, Result, WindowDescriptor};
+use crate::noise::{NAME_BYTES_MAX, is_printable};
+use crate::{Address, Endpoint, Error, RemoteWindow, Result, WindowDescriptor};
 
 pub use client::{connector, connector_tuned, connector_with};
 
@@ -22,8 +23,19 @@ pub struct ClientId(pub u128);
 pub struct Hello {
     /// Identity; a later session of the same client ends the earlier one.
     pub client: ClientId,
-    /// For people: shown by `cenote status`. At most 64 bytes.
+    /// For people: shown by `cenote status`. At most 64 bytes, none of a control character.
     pub name: String,
+}
+
+impl Hello {
+    /// # Errors
+    /// `ClientName`: no host takes it.
+    pub(crate) fn check_name(&self) -> Result<()> {
+        if self.name.len() > NAME_BYTES_MAX || !is_printable(&self.name) {
+            return Err(Error::ClientName(self.name.clone()));
+        }
+        Ok(())
+    }
 }
 
 /// Opens data connections of one session, on any thread: see [`Session::opener`].

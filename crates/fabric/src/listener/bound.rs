@@ -4,7 +4,7 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 #[cfg(feature = "rdma")]
@@ -95,6 +95,13 @@ impl Bound {
         let in_use = || Error::AddressInUse {
             address: address.clone(),
         };
+        let is_ours = std::fs::symlink_metadata(path)
+            .map_or_else(|_| true, |found| found.file_type().is_socket());
+        if !is_ours {
+            return Err(Error::NoSocket {
+                address: address.clone(),
+            });
+        }
         let lock = Lock::take(path).map_err(os)?.ok_or_else(in_use)?;
         match socket::connect_unix(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}

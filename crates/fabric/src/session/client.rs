@@ -15,8 +15,7 @@ use crate::channel::Channel;
 use crate::frame::{Frame, Welcome};
 use crate::memory::Mapping;
 use crate::noise::{
-    HANDSHAKE_BYTES, Initiator, NAME_BYTES_MAX, Purpose, Refusal, TAG_BYTES, VERSION_CALLS,
-    VERSION_PROTECTED,
+    HANDSHAKE_BYTES, Initiator, Purpose, Refusal, TAG_BYTES, VERSION_CALLS, VERSION_PROTECTED,
 };
 use crate::rdma::Tuning;
 use crate::resolver::Resolver;
@@ -79,9 +78,7 @@ impl Connector for SocketConnector {
         if let Address::Rdma(_) = address {
             return Err(unusable(address));
         }
-        if hello.name.len() > NAME_BYTES_MAX {
-            return Err(Error::Bound("client name"));
-        }
+        hello.check_name()?;
         let dialog = Dialog::new(address, timeout);
         let (socket, reached) = dialog.dial(&self.resolver)?;
         let channel = open(&dialog, socket, &self.key, Purpose::Control, hello)?;
@@ -414,9 +411,15 @@ impl<'a> Dialog<'a> {
             address: self.address.clone(),
             source,
         })?;
+        self.connect_any(&found)
+    }
+
+    /// A refusal is reported only where every address refuses: of a host that is silent at one and
+    /// does not listen at another nobody may think that it has ended.
+    fn connect_any(&self, found: &[SocketAddr]) -> Result<(OwnedFd, SocketAddr)> {
         let mut left = found.len();
-        let mut last = Error::Timeout(self.timeout);
-        for target in found {
+        let (mut refused, mut failed) = (None, None);
+        for &target in found {
             let share = self.left()? / u32::try_from(left).expect("a name has few addresses");
             left -= 1;
             match TcpStream::connect_timeout(&target, share) {
@@ -427,13 +430,16 @@ impl<'a> Dialog<'a> {
                         .map_err(|e| self.os("set up a connection to", e))?;
                     return Ok((stream.into(), target));
                 }
-                Err(error) if error.kind() == io::ErrorKind::TimedOut => {
-                    last = Error::Timeout(self.timeout);
+                Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+                    refused = Some(self.os("connect to", error));
                 }
-                Err(error) => last = self.os("connect to", error),
+                Err(error) if error.kind() == io::ErrorKind::TimedOut => {
+                    failed = Some(Error::Timeout(self.timeout));
+                }
+                Err(error) => failed = Some(self.os("connect to", error)),
             }
         }
-        Err(last)
+        Err(failed.or(refused).unwrap_or(Error::Timeout(self.timeout)))
     }
 
     /// Waits for the rings that the host grants next.

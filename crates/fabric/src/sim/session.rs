@@ -17,7 +17,6 @@ use super::net::{Net, NodeId};
 use super::state::State;
 use super::trace::Kind;
 use crate::calls::{Caller, CallerOpener};
-use crate::noise::NAME_BYTES_MAX;
 use crate::{
     Address, Connector, Endpoint, Error, Hello, Incoming, MESSAGE_BYTES_MAX, Opener, Result,
     Session, WindowDescriptor,
@@ -54,9 +53,7 @@ impl Connector for SimConnector {
         hello: &Hello,
         timeout: Duration,
     ) -> Result<Box<dyn Session>> {
-        if hello.name.len() > NAME_BYTES_MAX {
-            return Err(Error::Bound("client name"));
-        }
+        hello.check_name()?;
         let state = &mut *self.net.lock();
         let nodes = &state.nodes;
         let host = nodes

@@ -73,6 +73,17 @@ fn an_endpoint_notices_the_end_by_itself() {
 }
 
 #[test]
+fn a_file_that_is_no_socket_stays_where_it_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("data");
+    std::fs::write(&path, "somebody's").unwrap();
+    let refused = Listener::bind(&[Address::Shm(path.clone())], &key());
+    assert!(matches!(refused.err(), Some(Error::NoSocket { .. })));
+    assert_eq!(std::fs::read(&path).unwrap(), b"somebody's");
+    assert!(!dir.path().join("data.lock").exists());
+}
+
+#[test]
 fn an_address_is_served_once_and_again_after_its_host_died() {
     let dir = tempfile::tempdir().unwrap();
     let address = shm_address(&dir);

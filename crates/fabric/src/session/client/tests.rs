@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::channel::Granting;
 use crate::memory::{Region, RegionOptions};
-use crate::noise::{HELLO_BYTES, Responder};
+use crate::noise::{HELLO_BYTES, NAME_BYTES_MAX, Responder};
 use crate::{ClientId, Generation, Rights, WindowId};
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -103,14 +103,41 @@ fn nobody_at_the_address_is_an_error_of_the_system() {
     let address = Address::Shm(dir.path().join("none"));
     let refused = connector(key()).connect(&address, &hello(), PATIENCE);
     assert!(matches!(refused.err(), Some(Error::Os { .. })));
-    let long = Hello {
-        name: "x".repeat(NAME_BYTES_MAX + 1),
-        ..hello()
+    for name in ["x".repeat(NAME_BYTES_MAX + 1), "two\nlines".to_owned()] {
+        let hello = Hello { name, ..hello() };
+        assert!(matches!(
+            connector(key()).connect(&address, &hello, PATIENCE).err(),
+            Some(Error::ClientName(name)) if name == hello.name
+        ));
+    }
+}
+
+#[test]
+fn a_host_that_is_silent_at_one_of_its_addresses_is_not_taken_for_ended() {
+    // As one that is stopped: nobody takes the connections that fill its backlog.
+    let stopped = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let silent = stopped.local_addr().unwrap();
+    let mut waiting = Vec::new();
+    while let Ok(one) = TcpStream::connect_timeout(&silent, Duration::from_millis(200)) {
+        waiting.push(one);
+    }
+    let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let refusing = nobody.local_addr().unwrap();
+    drop(nobody);
+    let address = Address::Tcp("both.example:1".parse().unwrap());
+    let failure = |found: &[SocketAddr]| {
+        let dialog = Dialog::new(&address, Duration::from_millis(400));
+        dialog.connect_any(found).expect_err("nobody answers")
     };
-    assert!(matches!(
-        connector(key()).connect(&address, &long, PATIENCE).err(),
-        Some(Error::Bound(_))
-    ));
+    for found in [[silent, refusing], [refusing, silent]] {
+        let error = failure(&found);
+        assert!(matches!(error, Error::Timeout(_)), "{found:?}: {error}");
+    }
+    let error = failure(&[refusing, refusing]);
+    assert!(
+        matches!(&error, Error::Os { source, .. } if source.kind() == io::ErrorKind::ConnectionRefused),
+        "{error}"
+    );
 }
 
 #[test]

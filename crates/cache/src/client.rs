@@ -36,6 +36,7 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use cenote_fabric::{RemoteWindow, Time};
 use cenote_pool::control::Window;
+use smallvec::SmallVec;
 
 use crate::owner::{Entry, HostIndex};
 use crate::path::{Completion, Path, Token};
@@ -152,7 +153,7 @@ struct Request {
     token: Token,
     pieces_left: usize,
     /// Parts of a read's buffer, in order.
-    parts: Vec<Option<BytesMut>>,
+    parts: SmallVec<[Option<BytesMut>; 1]>,
     result: Result<(), Error>,
     /// Regions that parts of a write are in, with their losses then.
     written: Vec<(usize, u32)>,
@@ -272,7 +273,11 @@ impl Client {
         let ranges = self.cut(address, buffer.len())?;
         let request = self.add_request(token, ranges.len());
         for (index, (slab, offset, len_bytes)) in ranges.into_iter().enumerate() {
-            let part = buffer.split_to(len_bytes);
+            // The last, or only, part has the buffer itself.
+            let part = match buffer.len() == len_bytes {
+                true => std::mem::take(&mut buffer),
+                false => buffer.split_to(len_bytes),
+            };
             self.add_piece(now, request, index, slab, offset, PieceKind::Read(part));
         }
         Ok(())

@@ -1,5 +1,7 @@
 //! Which requests are taken, and how they are cut into pieces.
 
+use smallvec::SmallVec;
+
 use super::region::RegionView;
 use super::{Client, Error, PARTS_MAX, REQUEST_BYTES_MAX, REQUESTS_MAX};
 
@@ -34,10 +36,10 @@ impl Client {
         &self,
         address: u64,
         len_bytes: usize,
-    ) -> Result<Vec<(u64, u64, usize)>, Error> {
+    ) -> Result<SmallVec<[(u64, u64, usize); 1]>, Error> {
         let slab_bytes = self.geometry.slab_bytes;
         let (mut at, mut left) = (address, len_bytes);
-        let mut ranges = Vec::with_capacity(1);
+        let mut ranges = SmallVec::new();
         while left > 0 {
             let offset = at % slab_bytes;
             let here = usize::try_from(slab_bytes - offset).map_or(left, |room| room.min(left));

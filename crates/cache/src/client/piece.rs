@@ -2,9 +2,11 @@
 
 use bytes::{Bytes, BytesMut};
 use cenote_fabric::{RemoteWindow, Time};
+use smallvec::SmallVec;
 
 use super::queue::Span;
 use super::region::WindowName;
+use crate::owner::HostIndex;
 
 /// What a piece does.
 #[derive(Debug)]
@@ -14,6 +16,9 @@ pub enum PieceKind {
     /// The bytes.
     Write(Bytes),
 }
+
+/// Copies of a slab, by host.
+pub type Targets = SmallVec<[(HostIndex, RemoteWindow); 1]>;
 
 /// Where a piece is.
 #[derive(Debug)]
@@ -32,7 +37,7 @@ pub enum Progress {
         losses: u32,
         /// Copies that it is to go to yet, the next one last: the copy that is read comes last of
         /// all, so that what is read is in the others, too.
-        rest: Vec<(usize, RemoteWindow)>,
+        rest: Targets,
     },
 }
 

@@ -2,7 +2,7 @@
 
 use cenote_fabric::{RemoteWindow, Time};
 
-use super::piece::{PieceKind, Progress, Trace};
+use super::piece::{PieceKind, Progress, Targets, Trace};
 use super::region::{WindowName, name_of};
 use super::{Client, Error};
 use crate::injected_faults::{InjectedFault, is_injected};
@@ -75,7 +75,7 @@ impl Client {
             (false, Some(stale)) if is_injected(InjectedFault::StaleServed) => &stale[..1],
             (false, _) => entry.copies.get(..1).unwrap_or_default(),
         };
-        let mut targets: Vec<(usize, RemoteWindow)> = Vec::with_capacity(copies.len());
+        let mut targets = Targets::new();
         for copy in copies {
             let Some(window) = self.attached(copy.host, copy.windows[slab]) else {
                 return Started::Lacks;
@@ -89,7 +89,7 @@ impl Client {
     }
 
     /// Posts the last of `rest`, and keeps the others for later.
-    fn post(&mut self, number: u64, generation: u64, mut rest: Vec<(usize, RemoteWindow)>) -> bool {
+    fn post(&mut self, number: u64, generation: u64, mut rest: Targets) -> bool {
         let Some((host, window)) = rest.pop() else {
             return false;
         };

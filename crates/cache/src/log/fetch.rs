@@ -1,6 +1,7 @@
 //! Getting one record, or one page, back from tiers: the fastest that has it, then the next.
 
 use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::error::Error;
 use super::page::Page;
@@ -8,9 +9,41 @@ use super::record::{self, Parsed, Record};
 use super::store::Store;
 use super::tiers::{End, Inbox, Request, Started};
 
-/// Bytes that are read where a record's length is not known: most records, and one block of a disk
-/// at most twice.
-const GUESS_BYTES: u64 = 512;
+/// How many bytes are read where a record's length is not known: as many as most had that were read
+/// lately. A longer one takes a second read; of a shorter one the rest is read in vain.
+pub struct LikelyLength(AtomicU64);
+
+impl Default for LikelyLength {
+    fn default() -> Self {
+        Self(AtomicU64::new(512))
+    }
+}
+
+impl LikelyLength {
+    /// Below, the transfer costs nothing beside the read; above, a second read costs little beside it.
+    const RANGE_BYTES: std::ops::RangeInclusive<u64> = 64..=4096;
+
+    fn bytes(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// A record had so many bytes. Longer ones count four times: they cost more.
+    fn note(&self, len_bytes: usize) {
+        let (least, most) = (*Self::RANGE_BYTES.start(), *Self::RANGE_BYTES.end());
+        let len_bytes = (len_bytes as u64)
+            .next_multiple_of(least)
+            .clamp(least, most);
+        let likely = self.bytes();
+        let nearer = match len_bytes.checked_sub(likely) {
+            Some(more) => likely + more.div_ceil(16),
+            None => likely - (likely - len_bytes) / 64,
+        };
+        // Of two threads one may be forgotten.
+        if nearer != likely {
+            self.0.store(nearer, Ordering::Relaxed);
+        }
+    }
+}
 
 /// What is wanted at an address.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -50,7 +83,11 @@ impl Fetch {
     /// Of the record at `address`, below the head.
     pub fn record(store: &Store, address: u64) -> Self {
         let end = store.page_start(address) + store.page_bytes();
-        Self::new(address, Wanted::Record, GUESS_BYTES.min(end - address))
+        Self::new(
+            address,
+            Wanted::Record,
+            store.likely_length.bytes().min(end - address),
+        )
     }
 
     /// Of the page at `address`.
@@ -117,7 +154,7 @@ impl Fetch {
                 }
             }
             Wanted::Record => match record::parse(&bytes, self.address, number) {
-                Parsed::Whole(_) => {}
+                Parsed::Whole(record) => store.likely_length.note(record.len_bytes),
                 Parsed::Wrong => return false,
                 Parsed::Longer(len) => {
                     let end = store.page_start(self.address) + store.page_bytes();
@@ -202,5 +239,36 @@ impl Fetch {
     /// The page, once [`Progress::Here`] was said.
     pub fn fetched_page<'a>(&'a self, store: &Store) -> Option<Page<'a>> {
         Page::parse(self.bytes.as_deref()?, self.address, store.secret.store)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is read after records of these lengths.
+    fn after(lens: impl Iterator<Item = usize>) -> u64 {
+        let likely = LikelyLength::default();
+        lens.for_each(|len_bytes| likely.note(len_bytes));
+        likely.bytes()
+    }
+
+    #[test]
+    fn records_of_one_length_are_read_at_once_and_hardly_more_than_they_are() {
+        for len_bytes in [16, 48, 64, 512, 1040, 4096] {
+            let read = after(std::iter::repeat_n(len_bytes, 1000)) as usize;
+            assert!(read >= len_bytes, "{read} of {len_bytes}");
+            assert!(
+                read < len_bytes.next_multiple_of(64) + 64,
+                "{read} of {len_bytes}"
+            );
+        }
+        assert_eq!(after(std::iter::repeat_n(1 << 20, 1000)), 4096);
+    }
+
+    #[test]
+    fn a_long_record_now_and_then_does_not_make_all_reads_long() {
+        let lens = (0..10_000).map(|index| if index % 100 == 0 { 4096 } else { 48 });
+        assert!(after(lens) < 512);
     }
 }

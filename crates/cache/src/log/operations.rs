@@ -1,7 +1,8 @@
 //! Operations of a session that wait for tiers, and how each goes on.
 
-use std::collections::HashMap;
 use std::sync::Arc;
+
+use foldhash::HashMap;
 
 use super::error::Error;
 use super::fetch::{Fetch, Progress};

@@ -18,6 +18,7 @@ use siphasher::sip::SipHasher13;
 
 use super::epoch::Epochs;
 use super::error::Error;
+use super::fetch::LikelyLength;
 use super::flow::{Flow, FlowLock};
 use super::index::{BucketTag, Entry, Index};
 use super::memory::Memory;
@@ -84,6 +85,7 @@ pub struct Store {
     pub(super) tiers: Tiers,
     pub(super) flow: FlowLock,
     pub(super) addresses: Addresses,
+    pub(super) likely_length: LikelyLength,
     /// Where checkpoints go.
     pub(super) file: Option<PathBuf>,
     /// The begin that the checkpoint file has. Held while the file is written.
@@ -215,6 +217,7 @@ impl Store {
             secret,
             merge,
             file,
+            likely_length: LikelyLength::default(),
             file_begin: Mutex::new(begin),
         })
     }

@@ -1,9 +1,10 @@
 //! The tiers of one store, shared by its threads: who holds what, and whose each answer is.
 
-use std::collections::HashSet;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard};
+
+use foldhash::HashSet;
 
 use super::{Request, Tier};
 
@@ -88,7 +89,7 @@ impl Tiers {
             has_sync_failed: AtomicBool::new(false),
             device: Mutex::new(Device {
                 tier: Some(tier),
-                under_way: HashSet::new(),
+                under_way: HashSet::default(),
                 sync: None,
             }),
         };

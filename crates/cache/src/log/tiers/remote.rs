@@ -6,11 +6,11 @@
 //! have checksums besides.
 //! Paper: \[redy22\] section FASTER.
 
-use std::collections::HashMap;
 use std::io;
 use std::ops::Range;
 
 use bytes::{Bytes, BytesMut};
+use foldhash::HashMap;
 
 use super::{Buffer, Busy, Ended, Request, Tier};
 use crate::client::{self, Error};
@@ -115,7 +115,7 @@ impl RemoteTier {
             page_bytes,
             slots: vec![Slot::Empty; pages],
             floor: 0,
-            under_way: HashMap::new(),
+            under_way: HashMap::default(),
             ended: Vec::new(),
             replies: Vec::new(),
         }

@@ -169,7 +169,10 @@ fn lend(settings: &Settings) -> Result<u8> {
         if !succeeds {
             return Err(error);
         }
-        tracing::warn!(error = format!("{error:#}"), "slabs are not kept at the end");
+        tracing::warn!(
+            error = format!("{error:#}"),
+            "slabs are not kept at the end"
+        );
     }
     let mut daemon = match start(settings, &key, inheritance) {
         Err(error) if succeeds && is_about_inheritance(&error) => {

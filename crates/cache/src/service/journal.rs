@@ -123,14 +123,10 @@ impl Journal {
         let bytes = format::batch(&news);
         let len_bytes = *len_bytes + bytes.len() as u64;
         self.disk = Disk::Unknown;
-        if let Err(error) = self.log.append(&bytes) {
-            let own = self.wanted.epoch;
-            if !Superseded::is_in(&error) || self.epoch_there()?.is_none_or(|epoch| epoch >= own) {
-                return Err(error);
-            }
-            // An earlier manager was stopped when it had looked, and went on later.
-            tracing::warn!("an earlier manager wrote over the journal: it is written again");
-            return self.rewrite();
+        match self.log.append(&bytes) {
+            // By a later manager; or by an earlier one, which looked, was stopped, and went on.
+            Err(error) if Superseded::is_in(&error) => return self.rewrite(),
+            appended => appended?,
         }
         self.disk = Disk::Says(self.wanted.clone(), len_bytes);
         Ok(())
@@ -143,13 +139,22 @@ impl Journal {
         Ok(there.ok().flatten().map(|image| image.epoch))
     }
 
+    /// Writes all of it, over whatever is not of a later manager: also over what another one put there
+    /// meanwhile. Each further turn of the loop takes another one's write.
     fn rewrite(&mut self) -> io::Result<()> {
         let bytes = format::whole(&self.wanted);
         self.disk = Disk::Unknown;
-        if self.epoch_there()? > Some(self.wanted.epoch) {
-            return Err(Superseded.into());
+        loop {
+            if self.epoch_there()? > Some(self.wanted.epoch) {
+                return Err(Superseded.into());
+            }
+            match self.log.replace(&bytes) {
+                Err(error) if Superseded::is_in(&error) => {
+                    tracing::warn!("another manager wrote over the journal: looked at again");
+                }
+                replaced => break replaced?,
+            }
         }
-        self.log.replace(&bytes)?;
         self.disk = Disk::Says(self.wanted.clone(), bytes.len() as u64);
         Ok(())
     }

@@ -101,7 +101,11 @@ fn a_host_on_another_machine_is_not_ended_from_here() {
     assert!(!here.contains(elsewhere));
     fs::write(&machine, format!("{elsewhere}\n")).expect("a file");
     let refused = world.machine("release").expect(1);
-    let said = format!("host {NAME} runs on machine {elsewhere}");
+    let said = format!("host {NAME} was started in another boot");
+    assert!(refused.stderr.contains(&said), "{refused:#?}");
+    fs::write(&machine, format!("{elsewhere} 0f1e store1\n")).expect("a file");
+    let refused = world.machine("release").expect(1);
+    let said = format!("host {NAME} runs on machine store1");
     assert!(refused.stderr.contains(&said), "{refused:#?}");
     assert_eq!(world.running(), running, "it was left alone");
     assert!(world.noted().join("pid").exists(), "and is noted still");

@@ -112,11 +112,10 @@ impl Boot {
         self.id == this.id || self.machine.is_some() && self.machine == this.machine
     }
 
-    /// What an operator finds it by: the host name where it is noted.
-    fn place(&self) -> &str {
-        let machine = self.machine.as_deref();
-        let names = machine.and_then(|machine| machine.split_once(' '));
-        names.map_or(&self.id, |(_, hostname)| hostname)
+    /// What an operator finds its machine by, where that has a lasting name.
+    fn hostname(&self) -> Option<&str> {
+        let (machine_id, hostname) = self.machine.as_deref()?.split_once(' ')?;
+        lasting_name(machine_id, hostname).map(|_| hostname)
     }
 }
 
@@ -221,10 +220,18 @@ fn release(machines: &Folder, number: &str, name: &str) -> Result<u8> {
     if let Some(noted) = folder.read(MACHINE)?.map(|noted| Boot::parse(&noted))
         && !noted.is_of_here()
     {
-        bail!(
-            "host {name} runs on machine {}: run cenote cache machine release there",
-            noted.place()
-        );
+        match noted.hostname() {
+            Some(place) => {
+                bail!("host {name} runs on machine {place}: run cenote cache machine release there")
+            }
+            // Nobody can say which machine that was.
+            None => bail!(
+                "host {name} was started in another boot, of this machine or of another one: run \
+                 cenote cache machine release there; if that machine was started again since, \
+                 remove {}",
+                folder.path().display()
+            ),
+        }
     }
     let identity = Identity::load(&folder)?;
     if let Some(host) = identity
@@ -270,7 +277,9 @@ mod tests {
 
     #[test]
     fn an_operator_is_told_the_host_name_where_it_is_noted() {
-        assert_eq!(Boot::parse("77 0f1e store1\n").place(), "store1");
-        assert_eq!(Boot::parse("77\n").place(), "77");
+        assert_eq!(Boot::parse("77 0f1e store1\n").hostname(), Some("store1"));
+        for unnamed in ["77\n", "77 0f1e localhost\n"] {
+            assert_eq!(Boot::parse(unnamed).hostname(), None);
+        }
     }
 }

@@ -316,7 +316,7 @@ impl Files {
     }
 
     /// Whether a commit may give space back, and how often that has happened.
-    fn space_to_come(&self) -> (bool, u64) {
+    pub(super) fn space_to_come(&self) -> (bool, u64) {
         let state = self.state();
         // Rows of a commit under way take room twice until it has ended.
         let is_committing = state.row_bytes[1] > 0;

@@ -272,17 +272,20 @@ impl Files {
             }
             _ => return Err(FsError::Unsupported),
         }
-        let set_aside = self.change(|| self.set_aside(caller, ino, (offset, end), keeps_size));
-        Ok(set_aside? || has_changed_mode)
+        let set_aside = self.change(|| self.set_aside(caller, ino, (offset, end), keeps_size))?;
+        Ok(set_aside.ok_or(FsError::NoSpace)? || has_changed_mode)
     }
 
+    /// Whether the file's mode changed by it; `None` where the hosts lack memory and no commit was to
+    /// give some back. Each try takes what memory there is, if only for a moment.
     fn set_aside(
         &self,
         caller: &Caller,
         ino: Ino,
         (offset, end): (u64, u64),
         keeps_size: bool,
-    ) -> Result<bool> {
+    ) -> Result<Option<bool>> {
+        let (is_coming, _) = self.space_to_come();
         let (_range, size) = self.lock_to_end(ino, offset, end)?;
         let grows = end > size && !keeps_size;
         if grows {
@@ -299,7 +302,9 @@ impl Files {
             Ok((pieces, given))
         });
         let (pieces, given) = filled?;
-        let published = self.reserve_unwritten(&pieces).and_then(|()| {
+        let reserved = self.reserve_unwritten(&pieces);
+        let is_hopeless = matches!(reserved, Err(FsError::NoSpace)) && !is_coming;
+        let published = reserved.and_then(|()| {
             self.edit(|state| {
                 let mut inode = state.file(ino)?;
                 for given in &given {
@@ -319,7 +324,10 @@ impl Files {
         if published.is_err() {
             self.release(&given);
         }
-        published
+        match is_hopeless {
+            true => Ok(None),
+            false => published.map(Some),
+        }
     }
 
     /// Gets memory for blocks that are not written: writes there find it, whoever takes the rest.

@@ -164,7 +164,7 @@ impl State {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
-    use std::sync::atomic::AtomicBool;
+    use std::sync::atomic::{AtomicBool, AtomicUsize};
     use std::sync::{Arc, Mutex};
 
     use super::*;
@@ -347,6 +347,34 @@ mod tests {
         let refused = files.allocate(&caller, ino, (BYTES, 2 * BYTES), 0);
         assert_eq!(refused, Err(FsError::NoSpace));
         assert_eq!(files.usage().free_blocks, free_blocks);
+    }
+
+    #[test]
+    fn memory_that_no_commit_will_give_back_is_asked_for_once() {
+        let caller = Caller::default();
+        let medium = Arc::new(Faulty::new(16 << 30));
+        let files = Files::open(medium.clone(), caller).expect("a file system");
+        let ino = make(&files, b"f").expect("a file");
+        let other = make(&files, b"other").expect("a file");
+        files.commit().expect("a commit");
+        let asked = Arc::new(AtomicUsize::new(0));
+        let (times, data_offset) = (Arc::clone(&asked), files.data_offset);
+        medium.refuse(move |access| match access {
+            Access::Reserve(offset, _) if offset >= data_offset => {
+                times.fetch_add(1, Ordering::Relaxed);
+                Some(MediumError::NoSpace)
+            }
+            _ => None,
+        });
+        let set_aside = || files.allocate(&caller, ino, (0, 1 << 20), 0);
+        assert_eq!(set_aside(), Err(FsError::NoSpace));
+        assert_eq!(asked.swap(0, Ordering::Relaxed), 1);
+        let (bytes, how) = ([7; BLOCK_BYTES as usize], Write::default());
+        files.write(&caller, other, 0, &bytes, how).expect("room");
+        let punched = files.allocate(&caller, other, (0, BLOCK_BYTES), PUNCH);
+        punched.expect("a hole");
+        assert_eq!(set_aside(), Err(FsError::NoSpace));
+        assert_eq!(asked.load(Ordering::Relaxed), 2, "again after a commit");
     }
 
     #[test]

@@ -95,9 +95,7 @@ impl Bound {
         let in_use = || Error::AddressInUse {
             address: address.clone(),
         };
-        let is_ours = std::fs::symlink_metadata(path)
-            .map_or_else(|_| true, |found| found.file_type().is_socket());
-        if !is_ours {
+        if std::fs::metadata(path).is_ok_and(|found| !found.file_type().is_socket()) {
             return Err(Error::NoSocket {
                 address: address.clone(),
             });

@@ -414,11 +414,11 @@ impl<'a> Dialog<'a> {
         self.connect_any(&found)
     }
 
-    /// A refusal is reported only where every address refuses: of a host that is silent at one and
-    /// does not listen at another nobody may think that it has ended.
+    /// A refusal is reported only where every address refuses that can be reached from here: of a
+    /// host that is silent at one and does not listen at another nobody may think that it has ended.
     fn connect_any(&self, found: &[SocketAddr]) -> Result<(OwnedFd, SocketAddr)> {
         let mut left = found.len();
-        let (mut refused, mut failed) = (None, None);
+        let (mut unreachable, mut refused, mut failed) = (None, None, None);
         for &target in found {
             let share = self.left()? / u32::try_from(left).expect("a name has few addresses");
             left -= 1;
@@ -433,13 +433,25 @@ impl<'a> Dialog<'a> {
                 Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
                     refused = Some(self.os("connect to", error));
                 }
+                // This machine has no address of that family, or no route: nothing was asked.
+                Err(error)
+                    if matches!(
+                        error.kind(),
+                        io::ErrorKind::NetworkUnreachable
+                            | io::ErrorKind::AddrNotAvailable
+                            | io::ErrorKind::Unsupported
+                    ) =>
+                {
+                    unreachable = Some(self.os("connect to", error));
+                }
                 Err(error) if error.kind() == io::ErrorKind::TimedOut => {
                     failed = Some(Error::Timeout(self.timeout));
                 }
                 Err(error) => failed = Some(self.os("connect to", error)),
             }
         }
-        Err(failed.or(refused).unwrap_or(Error::Timeout(self.timeout)))
+        let said = failed.or(refused).or(unreachable);
+        Err(said.unwrap_or(Error::Timeout(self.timeout)))
     }
 
     /// Waits for the rings that the host grants next.

@@ -76,6 +76,8 @@ pub struct Daemon {
     /// Whether the last slab that was to be prepared got no memory; see [`Daemon::slabs_free`].
     is_short: bool,
     leaving: Leaving,
+    /// When it was last said that clients are refused by a limit.
+    limit_told: Option<Duration>,
     evicting: Evicting,
     /// `None` on a host that lends its memory whatever happens.
     watch: Option<Watch>,
@@ -275,6 +277,7 @@ impl Daemon {
             outcomes: parts.outcomes,
             fills: 0,
             volume_fills: VolumeFills::default(),
+            limit_told: None,
             keeper: parts.keeper,
             stocking: Stocking::default(),
             filler: parts.filler,

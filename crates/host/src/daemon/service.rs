@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use cenote_fabric::{Event, Hello, PeerId, Region, Rights, WindowId};
+use cenote_fabric::{Event, Hello, PeerId, Region, Rights, Time, WindowId};
 use cenote_pool::control::{
     Drain, FillResult, HELD_SLABS_MAX, Refusal, Reply, Request, VERSION_OLDEST, Window, version_of,
 };
@@ -20,6 +20,8 @@ use crate::keeper::Job as KeeperJob;
 const CLIENT_FILLS_MAX: usize = 32;
 /// Most fills outstanding in all; bounds the memory that they wait in to some 10 MiB.
 const FILLS_MAX: usize = 1024;
+/// How often it is said that clients are refused by a limit.
+const LIMIT_TOLD_EVERY: Duration = Duration::from_secs(60);
 
 impl Daemon {
     pub(super) fn handle_event(&mut self, now: Duration, event: Event) {
@@ -110,7 +112,12 @@ impl Daemon {
                             self.counters.maps += 1;
                             self.stocking.note_grant((self.clock)());
                         }
-                        Reply::Refused { .. } => self.counters.refused += 1,
+                        Reply::Refused { reason, .. } => {
+                            self.counters.refused += 1;
+                            if *reason == Refusal::ClientBound {
+                                self.tell_limit((self.clock)());
+                            }
+                        }
                         _ => {}
                     }
                     self.send(client, &reply);
@@ -330,6 +337,20 @@ impl Daemon {
                 self.tell_status(client);
                 self.leaving.askers.insert(client);
             }
+        }
+    }
+
+    /// Says that a client is refused though there is room: nothing else here shows it.
+    fn tell_limit(&mut self, now: Time) {
+        let now = Duration::from_nanos(now.0);
+        if self
+            .limit_told
+            .is_none_or(|told| now.saturating_sub(told) >= LIMIT_TOLD_EVERY)
+        {
+            self.limit_told = Some(now);
+            tracing::warn!(
+                "a client gets no slab: clients_max others have some, or it has as many as one may"
+            );
         }
     }
 

@@ -380,9 +380,11 @@ impl<M: Medium> Pool<M> {
     /// Whether a value makes room as a deletion does: it is as small as one, and smaller than the durable
     /// one that it replaces. A key does that a few times, however little smaller each is.
     pub(super) fn is_tombstone(&self, found: Found, value_bytes: usize) -> bool {
-        let durable = self.newest_durable(found);
-        let before = durable.map_or(0, |one| one.header.value_bytes as usize);
-        value_bytes <= TOMBSTONE_BYTES_MAX && value_bytes < before
+        let before = || {
+            let durable = self.newest_durable(found);
+            durable.map_or(0, |one| one.header.value_bytes as usize)
+        };
+        value_bytes <= TOMBSTONE_BYTES_MAX && value_bytes < before()
     }
 
     /// Gives up what still waits in the half that is left: durable versions came after it. `false`: the value

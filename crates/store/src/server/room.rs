@@ -63,7 +63,8 @@ impl<M: Medium> State<M> {
 
     /// What a client is told whose key does not take a value.
     pub fn refuse_value(&mut self, key: &[u8], value_bytes: usize, error: &StoreError) -> Answer {
-        let makes_room = self.pool.makes_room(key, value_bytes);
+        let is_full = matches!(error, StoreError::Full);
+        let makes_room = is_full && self.pool.makes_room(key, value_bytes);
         self.refuse_version(key, makes_room, error)
     }
 

@@ -262,17 +262,26 @@ impl Drop for Home {
         }
         // Servers of its volumes and stores, and what bash has begun.
         let deadline = Instant::now() + PATIENCE;
-        while let left = self.processes()
-            && !left.is_empty()
-            && Instant::now() < deadline
-        {
+        let mut killed = Vec::new();
+        loop {
+            let left = self.processes();
+            // One that ends has no variables any more, and may be there for a while yet.
+            let is_over = left.is_empty() && !killed.iter().any(runs_yet);
+            if is_over || Instant::now() >= deadline {
+                break;
+            }
             for process in left {
                 // It may have ended meanwhile.
                 kill_process(process, Signal::KILL).ok();
+                killed.push(process);
             }
             std::thread::sleep(Duration::from_millis(2));
         }
     }
+}
+
+fn runs_yet(process: &Pid) -> bool {
+    support::runs(process.as_raw_nonzero().get().cast_unsigned())
 }
 
 /// Ends at the first command that ends otherwise than its line says, and names it.
@@ -510,8 +519,7 @@ fn what_runs_when_a_page_fails_ends_with_its_home() {
     // Hosts, a server of each kind, and bash's.
     assert_eq!(left.len(), 4 + 2 + 1, "{said}");
     drop(home);
-    let is_there = |process: &Pid| support::runs(process.as_raw_nonzero().get().cast_unsigned());
-    assert_eq!(left.into_iter().filter(is_there).collect::<Vec<_>>(), []);
+    assert_eq!(left.into_iter().filter(runs_yet).collect::<Vec<_>>(), []);
 }
 
 #[test]

@@ -173,7 +173,8 @@ impl Store {
         Self::open_within(addresses, key_file, LIMIT)
     }
 
-    /// The same; a store that owes answers and gives none for `limit` counts as gone.
+    /// The same; a store counts as gone when for `limit` neither its oldest request ends nor another
+    /// that was begun within `limit` after that.
     ///
     /// # Errors
     /// [`Error`].

@@ -49,7 +49,7 @@ pub struct Limits {
     pub slabs_total: u32,
     /// Most slabs of one client.
     pub client_slabs_max: u32,
-    /// Most clients that hold slabs or wait for some. One that takes a volume over is not counted: its
+    /// Most clients that hold slabs or wait for some. One that takes a volume over needs no place: its
     /// slabs are lent already.
     pub clients_max: usize,
     /// Prepared slabs to keep ahead, so that a grant waits for nothing.

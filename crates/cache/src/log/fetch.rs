@@ -10,7 +10,9 @@ use super::store::Store;
 use super::tiers::{End, Inbox, Request, Started};
 
 /// How many bytes are read where a record's length is not known: as many as most had that were read
-/// lately. A longer one takes a second read; of a shorter one the rest is read in vain.
+/// lately. A longer one takes a second read; of a shorter one the rest is read in vain. On a cache
+/// line of its own: readers change it.
+#[repr(align(128))]
 pub struct LikelyLength(AtomicU64);
 
 impl Default for LikelyLength {

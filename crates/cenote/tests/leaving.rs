@@ -376,7 +376,10 @@ fn a_host_that_is_told_to_end_while_it_upgrades_ends() {
     let [program, next, asked, go_on] = ["cenote", "next", "asked", "go-on"].map(path);
     fs::copy(this_binary(), &program).expect("a copy");
     let line = "host --name h00 --memory 16M --listen tcp:127.0.0.1:0 --key";
-    let mut child = Command::new(&program)
+    // As nohup leaves it to these tests, it would be ignored.
+    let mut child = Command::new("env")
+        .arg("--default-signal=HUP")
+        .arg(&program)
         .args(words(line))
         .arg(path("cluster.key"))
         .stdout(Stdio::piped())

@@ -5,6 +5,9 @@ use smallvec::SmallVec;
 use super::region::RegionView;
 use super::{Client, Error, PARTS_MAX, REQUEST_BYTES_MAX, REQUESTS_MAX};
 
+/// Slab, offset and length of each part of a request.
+pub(super) type Parts = SmallVec<[(u64, u64, usize); 1]>;
+
 impl Client {
     /// Whether a request for this range is taken.
     pub(super) fn admit(&self, address: u64, len_bytes: usize) -> Result<(), Error> {
@@ -30,13 +33,9 @@ impl Client {
         Ok(())
     }
 
-    /// Slab, offset and length of each part of a range: it lies in one slab, and a path takes it.
-    /// `Full`: there are too many parts by then.
-    pub(super) fn cut(
-        &self,
-        address: u64,
-        len_bytes: usize,
-    ) -> Result<SmallVec<[(u64, u64, usize); 1]>, Error> {
+    /// The parts of a range: each lies in one slab, and a path takes it. `Full`: there are too many
+    /// parts by then.
+    pub(super) fn cut(&self, address: u64, len_bytes: usize) -> Result<Parts, Error> {
         let slab_bytes = self.geometry.slab_bytes;
         let (mut at, mut left) = (address, len_bytes);
         let mut ranges = SmallVec::new();

@@ -252,7 +252,7 @@ fn a_request_from_the_command_line_goes_past_a_host_that_is_cut_off() {
     let file = folder.path().join("cluster.toml");
     let mut text = std::fs::read_to_string(&file).expect("a cluster file");
     let cluster: toml::Table = text.parse().expect("TOML");
-    let addresses = cluster["hosts"].as_array().expect("hosts").iter();
+    let addresses = cluster["host"].as_array().expect("hosts").iter();
     let addresses = addresses.map(|host| host["address"].as_str().expect("text").to_owned());
     let [first, second]: [String; 2] = addresses.collect::<Vec<_>>().try_into().expect("two");
     let server = |address: &str| -> SocketAddr {

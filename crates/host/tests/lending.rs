@@ -228,19 +228,19 @@ fn a_client_that_breaks_the_protocol_is_cut_off_and_others_are_not() {
 }
 
 #[test]
-fn clients_beyond_the_bound_are_turned_away() {
+fn a_client_gets_a_slab_once_fewer_have_some_than_may_and_is_heard_before() {
     let lab = Lab::new(Fabric::Shm);
-    let host = lab.host("h", 2);
+    let host = lab.host("h", 32);
     let mut clients: Vec<_> = (0..16).map(|id| lab.client(&host, id)).collect();
-    let turned_away = match Client::connect(&lab.key, &host.address, 99) {
-        Ok(mut client) => client.incoming().is_err(),
-        Err(_) => true,
-    };
-    assert!(turned_away);
-    assert_eq!(clients[15].status().clients_total, 16);
-    drop(clients.remove(0));
-    clients[0].status_when(|status| status.clients_total == 15);
-    lab.client(&host, 99).status();
+    let lent: Vec<_> = (0..)
+        .zip(&mut clients)
+        .map(|(id, client)| client.map(id, 0))
+        .collect();
+    let mut late = lab.client(&host, 99);
+    assert_eq!(late.try_map(99, 0), Err(Refusal::ClientBound));
+    assert_eq!(late.status().slabs_lendable(), 16, "there is room");
+    clients[3].unmap(lent[3]);
+    late.map(99, 0);
 }
 
 #[test]

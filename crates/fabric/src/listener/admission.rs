@@ -40,6 +40,28 @@ impl Listener {
         }
     }
 
+    /// Where all places are taken, the client goes that has been silent longest: one that uses its
+    /// connection says something four times in that time, and an operator always gets in.
+    pub(super) fn make_place(&mut self, events: &mut Vec<Event>) {
+        if self.peers.len() < self.places {
+            return;
+        }
+        let silent = self
+            .peers
+            .values()
+            .filter_map(|&id| match self.connections.get(&id.0) {
+                Some(Connection::Peer(peer)) => peer.silent_since().map(|since| (since, id)),
+                _ => None,
+            });
+        if let Some((since, id)) = silent.min()
+            && since.elapsed() >= self.silence
+        {
+            tracing::warn!("all places are taken: a silent client goes");
+            self.end_peer(id);
+            events.push(Event::Disconnected { peer: id });
+        }
+    }
+
     /// Has strangers go until there is a place for one from `source`.
     fn make_room(&mut self, index: usize, source: Source, events: &mut Vec<Event>) {
         while let Some(id) = self.bound[index].strangers.displaced_by(source) {

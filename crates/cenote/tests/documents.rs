@@ -218,7 +218,8 @@ impl Home {
 }
 
 impl Home {
-    /// Processes that were started in it, in the background as well: all know it by their environment.
+    /// Processes that were started in it, in the background as well: all know it by their
+    /// environment.
     fn processes(&self) -> Vec<Pid> {
         let home = format!("HOME={}", self.path().display());
         let processes = fs::read_dir("/proc").expect("processes").flatten();

@@ -1,5 +1,6 @@
-//! What somebody hears who listens to the network beneath a cluster: nothing of what is stored, unless it was told
-//! to go in the clear. Without network namespaces it is left out, and the key-value store without etcd.
+//! What somebody hears who listens to the network beneath a cluster: nothing of what is stored,
+//! unless it was told to go in the clear. Without network namespaces it is left out, and the
+//! key-value store without etcd.
 
 mod support;
 
@@ -24,8 +25,8 @@ fn secret(len_bytes: usize) -> Vec<u8> {
     SECRET.iter().copied().cycle().take(len_bytes).collect()
 }
 
-/// Does something on a machine of its own, whose processes reach each other only over its network. Where there
-/// cannot be one it says so and does nothing.
+/// Does something on a machine of its own, whose processes reach each other only over its network.
+/// Where there cannot be one it says so and does nothing.
 fn on_a_machine(what: impl FnOnce() + Send) {
     const MACHINE: &str = "alone";
     if let Some(net) = Net::of([(MACHINE, "10.77.0.2")]) {

@@ -289,7 +289,8 @@ impl Cache {
         locked(&self.shared.lost).drain(..).collect()
     }
 
-    /// Regions that came back from a checkpoint since this was asked last, and of when their bytes are.
+    /// Regions that came back from a checkpoint since this was asked last, and of when their bytes
+    /// are.
     #[must_use]
     pub fn take_fallen_back(&self) -> Vec<FellBack> {
         locked(&self.shared.fallen).drain(..).collect()

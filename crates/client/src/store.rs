@@ -173,8 +173,8 @@ impl Store {
         Self::open_within(addresses, key_file, LIMIT)
     }
 
-    /// The same; a store counts as gone when for `limit` neither its oldest request ends nor another
-    /// that was begun within `limit` after that.
+    /// The same; a store counts as gone when for `limit` neither its oldest request ends nor
+    /// another that was begun within `limit` after that.
     ///
     /// # Errors
     /// [`Error`].
@@ -263,8 +263,8 @@ impl Store {
         changed(self.ask(Request::Delete { key, condition })?)
     }
 
-    /// Waits until all is durable whose put had ended before; how many versions were given up, since
-    /// their values did not come.
+    /// Waits until all is durable whose put had ended before; how many versions were given up,
+    /// since their values did not come.
     ///
     /// What was given up, or may be lost with a connection, is told once, to whoever asks next. So
     /// of the threads that share a store one asks for all of them; a thread that must know of its

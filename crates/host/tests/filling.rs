@@ -315,7 +315,8 @@ fn owns(client: &mut Client, request: u64, epoch: u64) {
     }
 }
 
-/// Client 1 owns the volume and goes while the filler has a fill of it in hand; then `next` owns it.
+/// Client 1 owns the volume and goes while the filler has a fill of it in hand; then `next` owns
+/// it.
 fn an_owner_follows_a_fill(next: u64, epoch: u64) {
     let lab = Lab::new(Fabric::Shm);
     let target = lab.host("target", 2);

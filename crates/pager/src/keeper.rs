@@ -73,8 +73,8 @@ pub struct Served {
     pub stored_bytes: u64,
 }
 
-/// The threads that serve programs. They end when they are told to and no address space is left, the
-/// first one first.
+/// The threads that serve programs. They end when they are told to and no address space is left,
+/// the first one first.
 pub struct Keeper {
     is_ending: Arc<AtomicBool>,
     peers: Arc<Peers>,

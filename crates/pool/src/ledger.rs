@@ -49,8 +49,8 @@ pub struct Limits {
     pub slabs_total: u32,
     /// Most slabs of one client.
     pub client_slabs_max: u32,
-    /// Most clients that hold slabs or wait for some. One that takes a volume over needs no place: its
-    /// slabs are lent already.
+    /// Most clients that hold slabs or wait for some. One that takes a volume over needs no place:
+    /// its slabs are lent already.
     pub clients_max: usize,
     /// Prepared slabs to keep ahead, so that a grant waits for nothing.
     pub stock: u32,

@@ -329,7 +329,8 @@ mod tests {
 
     type Rest = BTreeMap<u64, Option<()>>;
 
-    /// A table that has rows in its snapshot, in a commit under way, and changed since; and its database.
+    /// A table that has rows in its snapshot, in a commit under way, and changed since; and its
+    /// database.
     fn layered(stored: &[u64], frozen: Rest, active: Rest) -> (Table<Orphans>, Database) {
         let database = Database::builder().create_with_backend(InMemoryBackend::new());
         let database = database.expect("a database in memory");
@@ -371,8 +372,8 @@ mod tests {
 
     #[test]
     fn both_ends_of_a_range_are_what_the_uppermost_layers_say() {
-        // Each key is in its own way in the three layers: of its three digits to the base of 3, 0 is
-        // nothing, 1 a row and 2 one that was removed.
+        // Each key is in its own way in the three layers: of its three digits to the base of 3, 0
+        // is nothing, 1 a row and 2 one that was removed.
         let digit = |key: u64, place: u32| key / 3_u64.pow(place) % 3;
         let change = |place| {
             let keys = (0..27).filter(move |key| digit(*key, place) > 0);

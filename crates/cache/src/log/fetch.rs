@@ -22,7 +22,8 @@ impl Default for LikelyLength {
 }
 
 impl LikelyLength {
-    /// Below, what is read in vain costs nothing beside the read; above, a second read costs little.
+    /// Below, what is read in vain costs nothing beside the read; above, a second read costs
+    /// little.
     const RANGE_BYTES: std::ops::RangeInclusive<u64> = 64..=4096;
 
     fn bytes(&self) -> u64 {

@@ -174,8 +174,8 @@ impl Locked<'_> {
         !self.memory.link(self.address).is_deleted()
     }
 
-    /// Puts another value in place. `false` if it needs another number of words, or is too long for a
-    /// header.
+    /// Puts another value in place. `false` if it needs another number of words, or is too long for
+    /// a header.
     pub fn replace(&mut self, value: &[u8]) -> bool {
         let shape = Shape {
             value_bytes: value.len(),

@@ -139,8 +139,8 @@ impl Journal {
         Ok(there.ok().flatten().map(|image| image.epoch))
     }
 
-    /// Writes all of it, over whatever is not of a later manager: also over what another one put there
-    /// meanwhile. Each further turn of the loop takes another one's write.
+    /// Writes all of it, over whatever is not of a later manager: also over what another one put
+    /// there meanwhile. Each further turn of the loop takes another one's write.
     fn rewrite(&mut self) -> io::Result<()> {
         let bytes = format::whole(&self.wanted);
         self.disk = Disk::Unknown;

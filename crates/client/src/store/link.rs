@@ -48,8 +48,8 @@ impl UnderWay {
         }
     }
 
-    /// Whether the oldest waits for longer than `limit`, and what it waits with does not end either: where
-    /// much is under way a slow store takes longer for all of it.
+    /// Whether the oldest waits for longer than `limit`, and what it waits with does not end
+    /// either: where much is under way a slow store takes longer for all of it.
     fn is_stuck(&self, limit: Duration, now: Time) -> bool {
         let since = self.oldest().map(|oldest| oldest.max(self.moved));
         since.is_some_and(|since| since.after(limit) < now)
@@ -65,7 +65,8 @@ impl UnderWay {
 struct Unsettled {
     /// Puts that ended well, and that a crash may take, ...
     puts: u64,
-    /// ... and those of them that are durable: that had ended before a `Sync` began that ended well.
+    /// ... and those of them that are durable: that had ended before a `Sync` began that ended
+    /// well.
     settled: u64,
     /// Under way.
     concerned: BTreeMap<u64, Concerned>,
@@ -279,7 +280,8 @@ mod tests {
         Time::default().after(Duration::from_secs(100 + secs))
     }
 
-    /// The first of `ends`, (when, token), after which nothing ends before the store counts as silent.
+    /// The first of `ends`, (when, token), after which nothing ends before the store counts as
+    /// silent.
     fn stuck_at(under_way: &mut UnderWay, ends: &[(u64, u64)]) -> Option<u64> {
         (0..200).find(|&secs| {
             for (_, token) in ends.iter().filter(|(when, _)| *when == secs) {

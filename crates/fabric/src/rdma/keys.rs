@@ -34,9 +34,9 @@ impl Keys {
         }
     }
 
-    /// Makes registrations until one has a key that nobody can hold; `None`: it was over before. Those
-    /// before it are kept until then, so that the device does not give the same ones again: some give
-    /// out first what they got back last.
+    /// Makes registrations until one has a key that nobody can hold; `None`: it was over before.
+    /// Those before it are kept until then, so that the device does not give the same ones again:
+    /// some give out first what they got back last.
     ///
     /// # Errors
     /// Those of `make`.

@@ -415,7 +415,8 @@ impl<'a> Dialog<'a> {
     }
 
     /// A refusal is reported only where every address refuses that can be reached from here: of a
-    /// host that is silent at one and does not listen at another nobody may think that it has ended.
+    /// host that is silent at one and does not listen at another nobody may think that it has
+    /// ended.
     fn connect_any(&self, found: &[SocketAddr]) -> Result<(OwnedFd, SocketAddr)> {
         let mut left = found.len();
         let (mut unreachable, mut refused, mut failed) = (None, None, None);

@@ -354,8 +354,8 @@ impl Daemon {
         }
     }
 
-    /// Answers who asks to own a volume, or has it wait: a fill of an earlier owner is one more verb
-    /// that may take effect, and new generations do not stop it.
+    /// Answers who asks to own a volume, or has it wait: a fill of an earlier owner is one more
+    /// verb that may take effect, and new generations do not stop it.
     fn ask_to_own(&mut self, now: Duration, owning: Owning) {
         let Owning {
             peer,

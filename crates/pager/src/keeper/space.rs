@@ -131,9 +131,9 @@ impl Space {
         self.kernel.fd()
     }
 
-    /// What to wait for to hear of it. What may say the same for long is left out, and looked at now
-    /// and then: the faults of one that is given up, a fork that cannot be read, and what the agent
-    /// says while a change is put off.
+    /// What to wait for to hear of it. What may say the same for long is left out, and looked at
+    /// now and then: the faults of one that is given up, a fork that cannot be read, and what the
+    /// agent says while a change is put off.
     pub fn waits(&self) -> impl Iterator<Item = RawFd> {
         let is_read = !(self.is_given_up || self.is_short());
         let is_heard = self.is_bounded() && self.put_off.is_none();

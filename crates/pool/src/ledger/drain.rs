@@ -10,8 +10,9 @@ use crate::control::{Refusal, Reply, Window};
 
 use super::{Grant, Ledger, Slab};
 
-/// A declined slab that is asked for again for this long, and is not declined again, may have found a
-/// place. More than two of the pauses between askings, each of which a client without a place answers.
+/// A declined slab that is asked for again for this long, and is not declined again, may have found
+/// a place. More than two of the pauses between askings, each of which a client without a place
+/// answers.
 const DECLINE_FADES: Duration = Duration::from_millis(2500);
 
 impl Ledger {
@@ -43,7 +44,8 @@ impl Ledger {
         }
     }
 
-    /// One time without a place is no reason to wait for nothing: the client may copy the slab by now.
+    /// One time without a place is no reason to wait for nothing: the client may copy the slab by
+    /// now.
     pub(super) fn forget_declined(&mut self, now: Duration) {
         for slab in &mut self.slabs {
             if let Slab::Mapped(grant) = slab

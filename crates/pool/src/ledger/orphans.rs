@@ -13,8 +13,8 @@ impl Ledger {
         self.orphans_taken
     }
 
-    /// Whether a client may hold slabs as far as [`super::Limits::clients_max`] goes. Clients that are
-    /// gone and left slabs make a place: whoever is there comes first.
+    /// Whether a client may hold slabs as far as [`super::Limits::clients_max`] goes. Clients that
+    /// are gone and left slabs make a place: whoever is there comes first.
     pub(super) fn make_place_for(&mut self, client: u128) -> bool {
         while !self.has_place(client) && self.places_taken() >= self.limits.clients_max {
             let Some(gone) = self.leases.longest_orphaned() else {

@@ -385,8 +385,8 @@ impl<'a> Life<'a> {
         }
     }
 
-    /// Ends what is under way, and gives up what did not come: then cleaning ends, and no key waits for
-    /// anything.
+    /// Ends what is under way, and gives up what did not come: then cleaning ends, and no key waits
+    /// for anything.
     pub fn end(mut self) -> Result<(), String> {
         match self.put_last() {
             Ok(()) if self.pool.is_cleaning() => Err("its cleaning does not end".to_owned()),

@@ -351,9 +351,10 @@ impl<M: Medium> Pool<M> {
         }
     }
 
-    /// Whether cleaning comes back to an entry until what waits there is over, so that no more values
-    /// may: who asks for space again and again would have it wait for ever, and everybody's log fill
-    /// up. A deletion is durable soon, and ends that wait; what nothing names yet is not waited for.
+    /// Whether cleaning comes back to an entry until what waits there is over, so that no more
+    /// values may: who asks for space again and again would have it wait for ever, and everybody's
+    /// log fill up. A deletion is durable soon, and ends that wait; what nothing names yet is not
+    /// waited for.
     pub(super) fn is_awaited_by_cleaning(&self, found: Found) -> bool {
         let is_waited_for = |one: &&Cleaning| one.is_repeated && self.named == Named::AtAllocation;
         let cleaning = self.cleaning.as_ref().filter(is_waited_for);
@@ -377,8 +378,8 @@ impl<M: Medium> Pool<M> {
         self.head.half(self.space.active).end.saturating_sub(copies)
     }
 
-    /// Whether a value makes room as a deletion does: it is as small as one, and smaller than the durable
-    /// one that it replaces. A key does that a few times, however little smaller each is.
+    /// Whether a value makes room as a deletion does: it is as small as one, and smaller than the
+    /// durable one that it replaces. A key does that a few times, however little smaller each is.
     pub(super) fn is_tombstone(&self, found: Found, value_bytes: usize) -> bool {
         let before = || {
             let durable = self.newest_durable(found);

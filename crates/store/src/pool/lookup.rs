@@ -124,8 +124,8 @@ impl<M: Medium> Pool<M> {
         self.backlog.newest_of(self.hash(key))
     }
 
-    /// Whether a key takes no values until a version of it that waits is durable, or none waits: it has
-    /// too many, or cleaning waits for them.
+    /// Whether a key takes no values until a version of it that waits is durable, or none waits: it
+    /// has too many, or cleaning waits for them.
     pub fn is_closed_to_values(&self, key: &[u8]) -> bool {
         self.backlog.is_full_of(self.hash(key)) || self.is_awaited_by_cleaning(self.find(key))
     }

@@ -276,8 +276,8 @@ impl Files {
         Ok(set_aside.ok_or(FsError::NoSpace)? || has_changed_mode)
     }
 
-    /// Whether the file's mode changed by it; `None` where the hosts lack memory and no commit was to
-    /// give some back. Each try takes what memory there is, if only for a moment.
+    /// Whether the file's mode changed by it; `None` where the hosts lack memory and no commit was
+    /// to give some back. Each try takes what memory there is, if only for a moment.
     fn set_aside(
         &self,
         caller: &Caller,

@@ -52,8 +52,8 @@ const ANSWER: Duration = Duration::from_secs(5);
 const CALL_OFF: Duration = Duration::from_secs(5);
 /// How often it is asked how far it is.
 const LOOK: Duration = Duration::from_millis(200);
-/// How long nobody may want to move what is left before it counts as stuck. The host asks again each
-/// second, and has forgotten after 4 what a client declined once.
+/// How long nobody may want to move what is left before it counts as stuck. The host asks again
+/// each second, and has forgotten after 4 what a client declined once.
 const STUCK: Duration = Duration::from_secs(6);
 
 #[derive(Debug, Serialize)]

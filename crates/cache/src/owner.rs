@@ -117,6 +117,8 @@ pub struct Owner {
     recording: Option<Recording>,
     /// The driver may soon carry nothing out.
     is_wary: bool,
+    /// Procedures of hosts write to regions with two copies.
+    hosts_write: bool,
     /// The last time that anything was concluded.
     looked_at: Time,
     /// The last time at which no host was up.
@@ -155,6 +157,7 @@ impl Owner {
             is_record_queued: false,
             recording: None,
             is_wary: false,
+            hosts_write: false,
             looked_at: now,
             cut_off_until: now,
             saved: BTreeMap::new(),
@@ -345,8 +348,8 @@ impl Owner {
     }
 
     /// A host was told all that the listener was told: its procedures use the cache. What it goes
-    /// by is said and waited for as with any client; it asks for its lease next, and writes to its
-    /// own memory alone. False: there are too many clients.
+    /// by is said and waited for as with any client; it asks for its lease next, and writes to
+    /// regions alone whose first copy it has. False: there are too many clients.
     #[must_use]
     pub fn handle_host_joined(&mut self, now: Time, client: ClientNumber, host: HostIndex) -> bool {
         self.join(now, client, Role::Host(host))

@@ -1,5 +1,5 @@
 //! Procedures that write to a cache that `cenote cache create` made, while its regions move, a host
-//! stands still, and its manager is killed and followed.
+//! stands still, and its manager is killed and followed. With two copies hosts are killed as well.
 //!
 //! Each counter is added to by one thread, one request at a time. A request whose end says that it
 //! may have run may run still, so its counter is left alone from then on; it may be one higher than
@@ -230,15 +230,13 @@ fn notice(cache: &mut Cache, host: &str) {
     cache.ask(&notice).expect("taken");
 }
 
-fn begin(folder: &Folder, transport: &str) -> (Vec<String>, (CacheId, ProcedureId)) {
+fn begin(folder: &Folder, transport: &str, copies: &str) -> (Vec<String>, (CacheId, ProcedureId)) {
     let cluster = ["--hosts", "4", "--memory", "16M", "--slab", "256K"];
     folder
         .run(&[&["up"][..], &cluster, &["--transport", transport]].concat())
         .expect(0);
-    let arguments = ["--size", "6M", "--region", "1M"];
-    folder
-        .run(&[&["cache", "create", "c0"][..], &arguments].concat())
-        .expect(0);
+    let create = format!("cache create c0 --size 6M --region 1M --copies {copies}");
+    folder.run(&words(&create)).expect(0);
     let whole = until(folder, |status| status["whole"] == true);
     let id = u128::from_str_radix(whole["id"].as_str().expect("text"), 16).expect("a number");
     let hosts = whole["hosts"].as_array().expect("hosts").iter();
@@ -309,7 +307,7 @@ fn check(cache: &mut Cache, worker: u64, counters: &[Counter]) {
 
 fn add_through_it_all(transport: &str) {
     let folder = Folder::new();
-    let (addresses, to) = begin(&folder, transport);
+    let (addresses, to) = begin(&folder, transport, "1");
     let shared = Arc::<Shared>::default();
     let workers = start(folder.path(), &addresses, to, &shared);
     let mut cache = open(folder.path(), "c0").expect("its manager runs");
@@ -338,6 +336,65 @@ fn add_through_it_all(transport: &str) {
     until(&folder, |status| status["regions"]["open"] == REGIONS);
 
     let in_doubt = end(&mut cache, &shared, workers);
+    few(transport, &shared, in_doubt);
+}
+
+/// Hosts are upgraded, die, stand still and leave, and the manager is followed; then the second
+/// copies alone are read.
+fn add_to_two_copies(transport: &str) {
+    let folder = Folder::new();
+    let (addresses, to) = begin(&folder, transport, "2");
+    let shared = Arc::<Shared>::default();
+    let workers = start(folder.path(), &addresses, to, &shared);
+    let mut cache = open(folder.path(), "c0").expect("its manager runs");
+    shared.until_added(200);
+
+    // Upgraded in place they have their memory, and know nothing of what they had sent.
+    let hosts = status(&folder)["hosts"].as_array().expect("hosts").clone();
+    for host in &hosts {
+        signal(folder.pid(&text(host, "name")), "HUP");
+        shared.until_added(50);
+    }
+
+    let killed = fullest(&status(&folder), &[]);
+    signal(folder.pid(&killed), "KILL");
+    let is_whole = |status: &Value| status["whole"] == true;
+    until(&folder, |status| {
+        regions_of(status, &killed) == 0 && is_whole(status)
+    });
+    shared.until_added(200);
+
+    // Longer than a lease, and than its peers wait for an answer.
+    let stopped = fullest(&status(&folder), &[&killed]);
+    signal(folder.pid(&stopped), "STOP");
+    std::thread::sleep(Duration::from_secs(3));
+    signal(folder.pid(&stopped), "CONT");
+    shared.until_added(200);
+
+    let pid = std::fs::read_to_string(folder.path().join("caches/c0/pid")).expect("a pid file");
+    signal(pid.trim().parse().expect("a number"), "KILL");
+    folder.run(&["cache", "start", "c0"]).expect(0);
+    shared.until_added(200);
+
+    until(&folder, is_whole);
+    let left = fullest(&status(&folder), &[&killed]);
+    notice(&mut cache, &left);
+    until(&folder, |status| regions_of(status, &left) == 0);
+    shared.until_added(200);
+    until(&folder, is_whole);
+
+    shared.stop.store(true, Ordering::Relaxed);
+    let counters = workers
+        .into_iter()
+        .map(|worker| worker.join().expect("it does not panic"));
+    let counters: Vec<_> = counters.collect();
+    let second = fullest(&status(&folder), &[&killed, &left]);
+    signal(folder.pid(&second), "KILL");
+    until(&folder, |status| regions_of(status, &second) == 0);
+    few(transport, &shared, check_all(&mut cache, &counters));
+}
+
+fn few(transport: &str, shared: &Shared, in_doubt: usize) {
     let added = shared.added.load(Ordering::Relaxed);
     println!("{transport}: {added} additions acknowledged, {in_doubt} counters in doubt");
     let all = usize::try_from(WORKERS * COUNTERS).expect("small");
@@ -347,13 +404,19 @@ fn add_through_it_all(transport: &str) {
 /// Ends the threads, and looks at what they added; how many counters are in doubt.
 fn end(cache: &mut Cache, shared: &Shared, workers: Vec<JoinHandle<Vec<Counter>>>) -> usize {
     shared.stop.store(true, Ordering::Relaxed);
-    let mut in_doubt = 0;
-    for (worker, counters) in (0..).zip(workers) {
-        let counters = counters.join().expect("it does not panic");
-        in_doubt += counters.iter().filter(|counter| counter.in_doubt).count();
-        check(cache, worker, &counters);
+    let counters = workers
+        .into_iter()
+        .map(|worker| worker.join().expect("it does not panic"));
+    check_all(cache, &counters.collect::<Vec<_>>())
+}
+
+/// Looks at what all threads added; how many counters are in doubt.
+fn check_all(cache: &mut Cache, counters: &[Vec<Counter>]) -> usize {
+    for (worker, counters) in (0..).zip(counters) {
+        check(cache, worker, counters);
     }
-    in_doubt
+    let in_doubt = counters.iter().flatten().filter(|counter| counter.in_doubt);
+    in_doubt.count()
 }
 
 #[test]
@@ -367,9 +430,19 @@ fn no_acknowledged_addition_is_lost_or_made_twice_over_tcp() {
 }
 
 #[test]
+fn no_acknowledged_addition_to_two_copies_is_lost_with_one_over_shm() {
+    add_to_two_copies("shm");
+}
+
+#[test]
+fn no_acknowledged_addition_to_two_copies_is_lost_with_one_over_tcp() {
+    add_to_two_copies("tcp");
+}
+
+#[test]
 fn additions_to_a_cache_that_becomes_longer_are_never_out_of_bounds() {
     let folder = Folder::new();
-    let (addresses, to) = begin(&folder, "shm");
+    let (addresses, to) = begin(&folder, "shm", "1");
     let shared = Arc::<Shared>::default();
     let workers = start(folder.path(), &addresses, to, &shared);
     let mut cache = open(folder.path(), "c0").expect("its manager runs");
@@ -389,7 +462,7 @@ fn additions_to_a_cache_that_becomes_longer_are_never_out_of_bounds() {
 #[test]
 fn one_request_from_the_command_line_runs_once_wherever_it_ends() {
     let folder = Folder::new();
-    begin(&folder, "shm");
+    begin(&folder, "shm", "1");
     put(&folder, "once", ADD_AND_FETCH);
     let end = (REGIONS * REGION_BYTES).to_string();
     let run = ["cache", "proc", "run", "once", "c0", "4096", &end];
@@ -399,26 +472,4 @@ fn one_request_from_the_command_line_runs_once_wherever_it_ends() {
     let mut bytes = [0; 8];
     cache.read(4096, &mut bytes).expect("read");
     assert_eq!(u64::from_le_bytes(bytes), 1);
-}
-
-#[test]
-fn a_cache_with_two_copies_is_refused_to_procedures_that_write() {
-    let folder = Folder::new();
-    folder
-        .run(&["up", "--hosts", "2", "--memory", "8M", "--slab", "256K"])
-        .expect(0);
-    let arguments = ["--size", "1M", "--region", "1M", "--copies", "2"];
-    folder
-        .run(&[&["cache", "create", "c0"][..], &arguments].concat())
-        .expect(0);
-    let module = compiled(&folder, "add", ADD);
-    let module = module.to_str().expect("UTF-8");
-    let spec = std::fs::read_to_string(folder.path().join("caches/c0/cache.toml"));
-    let spec: toml::Table = spec.expect("it was made").parse().expect("TOML");
-    let id = spec["id"].as_str().expect("a text");
-    let number = u128::from_str_radix(id, 16).expect("a number").to_string();
-    for name in ["c0", &number] {
-        let put = folder.run(&["cache", "proc", "put", "add", module, "--write", name]);
-        assert!(put.expect(1).stderr.contains("has 2 copies"), "{name}");
-    }
 }

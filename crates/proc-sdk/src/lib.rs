@@ -50,9 +50,12 @@ pub trait Memory {
 /// Why bytes could not be used.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Fault {
-    /// Some are on another machine, or beyond the cache's end.
+    /// Some are on another machine, or beyond the cache's end. Of a store also: it has to wait, as
+    /// the region is on the move, or as the step stored 64 KiB already into a cache with two
+    /// copies.
     Elsewhere,
-    /// The procedure may only read, or the region is on the move.
+    /// The procedure may only read, or it is a store of more than 64 KiB into a cache with two
+    /// copies.
     Denied,
 }
 

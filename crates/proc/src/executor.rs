@@ -7,18 +7,23 @@
 //! Regions move meanwhile. Everything that names a region names its generation as well: the machine
 //! that had it forwards what is stale once, to the owner that it knows, and refuses it otherwise;
 //! who is refused waits for the word about the new owner and asks again (R2, R3).
+//! Where a cache has two copies, what a step stored has to be in both before it ends (`commits`).
 //! Pure, but for a look at the clock behind what counts until some time; only the [`Shelf`] of
 //! requests that wait to be run is shared, so that idle threads can help.
 //! Paper: `[compucache]` Execution, Migration with forwarding.
 
 mod accounts;
+mod commits;
+mod doubts;
 mod inactive_requests;
 mod moves;
 mod shelf;
+mod suspects;
 #[cfg(test)]
 mod tests;
+mod turns;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -27,15 +32,21 @@ use cenote_proc_sdk::Memory as _;
 use foldhash::HashMap;
 
 use crate::injected_faults::{self, InjectedFault};
-use crate::message::{Data, Fetch, Moved, Need, Refused};
+use crate::message::{Data, Fetch, Moved, Need, Refused, Replicate};
+use crate::service::WriteState;
 use crate::table::Clock;
 use crate::{
-    CacheId, ClientId, Machine, Outcome, RegionLocation, Request, Response, Slot, Status, Stores,
-    Table, Trap,
+    CacheId, ClientId, Life, Machine, Outcome, RegionLocation, Request, Response, Slot, Status,
+    Stores, Table, Trap,
 };
 use accounts::Accounts;
+pub use commits::Delivery;
+use commits::{Commits, Hold};
+use doubts::Doubted;
 use inactive_requests::{Parked, Wait, Waiting};
+use shelf::Lanes;
 pub use shelf::{Ready, Shelf};
+use suspects::Suspect;
 
 /// Runs steps of procedures.
 pub trait Run {
@@ -121,6 +132,25 @@ pub enum Action {
         /// The bytes, or why not.
         data: Data,
     },
+    /// Stores, for second copies.
+    Replicate {
+        /// Who has them.
+        to: Machine,
+        /// The stores.
+        replicate: Replicate,
+    },
+    /// A region is doubtful: the machine's other threads are to know
+    /// ([`Executor::handle_doubt`]) before anything is answered.
+    Doubt {
+        /// Of the cache.
+        cache: CacheId,
+        /// Which.
+        region: usize,
+        /// By which the store was sent.
+        generation: u64,
+        /// Of the first copy.
+        life: Life,
+    },
 }
 
 /// A step that was taken; by whom does not matter.
@@ -132,6 +162,8 @@ pub struct Ended {
     stores: Stores,
     /// When its loads were over for certain, if it made some that count until some time alone.
     loaded_by: Option<Time>,
+    /// Its end is to wait for copies.
+    hold: Option<Box<Hold>>,
 }
 
 impl Ended {
@@ -146,11 +178,19 @@ pub struct Executor {
     limits: Limits,
     now: Time,
     shelf: Arc<Shelf>,
+    /// The same for caches with two copies: what a step finds is on this thread alone.
+    own: Lanes,
     caches: HashMap<CacheId, Table>,
     /// Who gets the requests for caches that this machine left.
     successors: HashMap<CacheId, Machine>,
     accounts: Accounts,
     parked: Parked,
+    commits: HashMap<CacheId, Commits>,
+    /// Messages with stores that are not answered: of which cache each is, and to whom.
+    flights: HashMap<u64, (CacheId, Machine)>,
+    replicates_sent: u64,
+    doubts: BTreeMap<(CacheId, usize), Doubted>,
+    suspects: BTreeMap<Machine, Suspect>,
     actions: VecDeque<Action>,
     round: u64,
     /// Reused between rounds.
@@ -168,10 +208,16 @@ impl Executor {
             limits,
             now: Time::default(),
             shelf: Arc::default(),
+            own: Lanes::default(),
             caches: HashMap::default(),
             successors: HashMap::default(),
             accounts: Accounts::new(limits),
             parked: Parked::default(),
+            commits: HashMap::default(),
+            flights: HashMap::default(),
+            replicates_sent: 0,
+            doubts: BTreeMap::new(),
+            suspects: BTreeMap::new(),
             actions: VecDeque::new(),
             round: 0,
             batch: Vec::new(),
@@ -189,9 +235,14 @@ impl Executor {
     /// Takes a cache in, or forgets what was known of it. Requests wait for the words that follow,
     /// but for those whose regions are no more.
     pub fn handle_cache(&mut self, cache: CacheId, mut table: Table) {
+        self.abandon_commits(cache);
+        if let Some(before) = self.caches.get(&cache) {
+            table.succeed(before);
+        }
         table.set_clock(self.clock);
         let regions = table.len();
         self.caches.insert(cache, table);
+        self.tell_tables_of_suspects();
         self.successors.remove(&cache);
         for waiting in self.parked.take_for_maps_from(cache, regions) {
             self.pursue(waiting);
@@ -200,6 +251,7 @@ impl Executor {
 
     /// Ends the use of a cache: requests for it are answered `OutOfBounds` from now on.
     pub fn handle_deleted(&mut self, cache: CacheId) {
+        self.abandon_commits(cache);
         self.caches.remove(&cache);
         self.successors.remove(&cache);
         for waiting in self.parked.take_of(cache) {
@@ -216,12 +268,17 @@ impl Executor {
     /// Requests of clients. What a client may not have under way is answered `Busy`.
     pub fn handle_requests(&mut self, requests: impl IntoIterator<Item = Request>) {
         let (accounts, actions, caches) = (&mut self.accounts, &mut self.actions, &self.caches);
+        let own = &mut self.own;
         self.shelf
             .extend(requests.into_iter().filter_map(|request| {
-                let status = if !caches.contains_key(&request.cache) {
+                let table = caches.get(&request.cache);
+                let status = if table.is_none() {
                     Status::OutOfBounds
                 } else if !accounts.admit_queued(request.client) {
                     Status::Busy
+                } else if table.is_some_and(Table::keeps_back) {
+                    own.push(Ready::from(request));
+                    return None;
                 } else {
                     return Some(Ready::from(request));
                 };
@@ -234,13 +291,19 @@ impl Executor {
 
     /// A word about a region; what waited for it goes on. Returns whether it holds now: a newer
     /// word, or another of the same generation, is known otherwise.
-    pub fn handle_map(&mut self, cache: CacheId, index: usize, slot: Slot) -> bool {
+    pub fn handle_map(&mut self, cache: CacheId, index: usize, mut slot: Slot) -> bool {
+        self.heed_doubt(cache, index, &mut slot);
         let Some(table) = self.caches.get_mut(&cache) else {
             return false;
         };
         let is_known = table.agrees(index, &slot);
-        let is_back = matches!(slot.place, RegionLocation::Here { .. });
+        let is_leaving = matches!(slot.place, RegionLocation::Leaving { .. });
+        let is_back = slot.place.is_here() && !is_leaving;
         let is_news = table.set(index, slot);
+        if is_news {
+            // Steps that stored, or found stores, are taken again by what is known now.
+            self.scatter(cache);
+        }
         if is_news && is_back {
             self.successors.remove(&cache);
         }
@@ -250,6 +313,24 @@ impl Executor {
             }
         }
         is_news || is_known
+    }
+
+    /// The owner of a cache with two copies knows that procedures here write.
+    pub fn handle_permit(&mut self, cache: CacheId) {
+        let Some(table) = self.caches.get_mut(&cache) else {
+            return;
+        };
+        table.permit_writes();
+        for waiting in self.parked.take_for_maps_from(cache, 0) {
+            self.pursue(waiting);
+        }
+    }
+
+    /// How far this thread is with writing to a cache with two copies.
+    #[must_use]
+    pub fn write_state(&self, cache: CacheId) -> WriteState {
+        let table = self.caches.get(&cache);
+        table.map_or(WriteState::Idle, Table::write_state)
     }
 
     /// Procedures may use a cache until then; those that were too late go on.
@@ -272,107 +353,27 @@ impl Executor {
         for waiting in self.parked.take_retries(self.now) {
             self.pursue(waiting);
         }
+        self.probe_suspects();
     }
 
-    /// Takes up to `most` steps, and sends the answers whose clients have nothing more queued.
-    /// Returns how many steps were taken. To be called after events even if none is to be taken. A
-    /// step that was ended because it took too long is the last of its turn: whoever else waits for
-    /// this thread has waited long enough.
-    pub fn run(&mut self, runner: &mut impl Run, most: usize) -> usize {
-        let mut batch = std::mem::take(&mut self.batch);
-        self.shelf.take(most, &mut batch);
-        if !batch.is_empty() {
-            runner.begin();
-        }
-        let mut ended = std::mem::take(&mut self.ended);
-        self.step_all(runner, batch, &Arc::clone(&self.shelf), &mut ended);
-        let taken = ended.len();
-        for ended in ended.drain(..) {
-            self.settle(ended);
-        }
-        self.ended = ended;
-        self.round += 1;
-        self.accounts.flush(self.round, &mut self.actions);
-        taken
-    }
-
-    /// Takes up to `most` steps for another thread, whose executor is to [`Executor::settle`] them.
-    pub fn help(&mut self, other: &Shelf, runner: &mut impl Run, most: usize) -> Vec<Ended> {
-        let mut batch = std::mem::take(&mut self.batch);
-        other.take(most, &mut batch);
-        runner.begin();
-        let mut ended = Vec::with_capacity(batch.len());
-        self.step_all(runner, batch, other, &mut ended);
-        ended
-    }
-
-    /// Takes the steps of a batch from `shelf`. It ends with a step that took too long, or when all
-    /// of them have: the others go back.
-    fn step_all(
-        &mut self,
-        runner: &mut impl Run,
-        mut batch: Vec<Ready>,
-        shelf: &Shelf,
-        ended: &mut Vec<Ended>,
-    ) {
-        let mut has_loaded = false;
-        let until = (batch.len() > LOOK_STEPS).then(|| self.clock.now().after(BATCH_TIME));
-        let mut steps = batch.drain(..);
-        while let Some(ready) = steps.next() {
-            let step = self.step(runner, ready);
-            has_loaded |= step.loaded_by.is_some();
-            let looks = (ended.len() + 1).is_multiple_of(LOOK_STEPS);
-            let is_late = looks && until.is_some_and(|until| self.clock.now() >= until);
-            if is_late || step.is_slow() {
-                shelf.put_back(step.request.client, steps.by_ref());
-            }
-            ended.push(step);
-        }
-        drop(steps);
-        self.batch = batch;
-        if has_loaded {
-            // One look at the clock for all: it costs more than a step.
-            let now = self.clock.now();
-            let times = ended.iter_mut().filter_map(|step| step.loaded_by.as_mut());
-            times.for_each(|loaded_by| *loaded_by = now);
+    /// Acts on a step's end, or has it wait for copies.
+    pub fn settle(&mut self, mut ended: Ended) {
+        // Answers of its client do not wait for copies.
+        self.accounts.unqueued(ended.request.client);
+        match ended.hold.take() {
+            Some(hold) => self.hold(ended, *hold),
+            None => self.finish(ended),
         }
     }
 
-    fn step(&mut self, runner: &mut impl Run, ready: Ready) -> Ended {
-        let Ready {
-            mut request,
-            addr,
-            data,
-        } = ready;
-        let now = self.now;
-        let table = self.caches.get_mut(&request.cache);
-        let Some(table) = table.filter(|table| !table.is_lapsing(now)) else {
-            return Ended {
-                request,
-                outcome: None,
-                stores: Stores::default(),
-                loaded_by: None,
-            };
-        };
-        request.steps = request.steps.saturating_add(1);
-        let outcome = runner.step(&mut request, table, addr, &data);
-        Ended {
-            request,
-            outcome: Some(outcome),
-            stores: table.take_stores(),
-            loaded_by: table.take_loaded().then_some(Time::default()),
-        }
-    }
-
-    /// Acts on a step's end.
-    pub fn settle(&mut self, ended: Ended) {
+    fn finish(&mut self, ended: Ended) {
         let Ended {
             request,
             outcome,
             stores,
             loaded_by,
+            hold: _,
         } = ended;
-        self.accounts.unqueued(request.client);
         let table = self.caches.get(&request.cache);
         let outcome = match (outcome, table) {
             // It may have written, or may have read what is no more. Nothing of it is to be
@@ -392,7 +393,10 @@ impl Executor {
             (None, Some(table)) if table.is_lapsing(self.now) => {
                 return self.await_lease(request);
             }
-            // A thread that helped has not heard of the cache yet, or no longer knows it.
+            // Too much is on its way to copies.
+            (None, Some(table)) if table.is_full() => return self.redo(request),
+            // A thread that helped has not heard of the cache yet, no longer knows it, or leaves it
+            // to this one.
             (None, Some(_)) => return self.queue(Ready::from(request)),
             (None, None) => return self.answer(request, Status::OutOfBounds),
         };
@@ -442,7 +446,20 @@ impl Executor {
     /// When [`Executor::handle_tick`] is due next, if nothing else comes.
     #[must_use]
     pub fn next_tick(&self) -> Option<Time> {
-        self.parked.next_time()
+        let probe = self.next_probe();
+        self.parked.next_time().into_iter().chain(probe).min()
+    }
+
+    /// Requests that wait to be run and that no other thread takes, or for copies.
+    #[must_use]
+    pub fn own(&self) -> usize {
+        self.own.len() + self.commits.values().map(Commits::held).sum::<usize>()
+    }
+
+    /// Whether there are steps to take that no other thread takes.
+    #[must_use]
+    pub fn has_own_work(&self) -> bool {
+        self.own.len() > 0
     }
 
     /// Requests that wait for bytes or for a word.
@@ -453,7 +470,15 @@ impl Executor {
 
     fn queue(&mut self, ready: Ready) {
         self.accounts.queued(ready.request.client);
-        self.shelf.extend([ready]);
+        self.shelve(ready);
+    }
+
+    fn shelve(&mut self, ready: Ready) {
+        let table = self.caches.get(&ready.request.cache);
+        match table.is_some_and(Table::keeps_back) {
+            true => self.own.push(ready),
+            false => self.shelf.extend([ready]),
+        }
     }
 
     fn answer(&mut self, request: Request, status: Status) {
@@ -461,6 +486,19 @@ impl Executor {
         let response = request.into_response(status);
         self.accounts
             .answer(client, response, self.round, &mut self.actions);
+    }
+
+    /// Parks a request for a moment.
+    fn redo(&mut self, request: Request) {
+        let at = self.now.after(self.limits.retry);
+        let give_up = self.now.after(self.limits.wait);
+        let waiting = Waiting {
+            request,
+            need: None,
+            buffer: Vec::new(),
+            give_up,
+        };
+        self.parked.put(waiting, Wait::Retry { at });
     }
 
     /// Parks a request until this machine may use the cache for longer.
@@ -550,9 +588,3 @@ impl Executor {
         }
     }
 }
-
-/// A batch ends when its steps have taken so long: its thread has connections to serve. Arbitrary:
-/// twice what a guest's step may take, and far less than makes a peer take it for dead.
-const BATCH_TIME: Duration = Duration::from_millis(20);
-/// Steps between two looks at the clock for that: a look costs about as much as a short step.
-const LOOK_STEPS: usize = 4;

@@ -30,6 +30,20 @@ pub enum InjectedFault {
     LateStore,
     /// Another machine gets bytes that were loaded too late.
     LateFetch,
+    /// A store is in the first copy, and answered, before the second has it.
+    FirstFirst,
+    /// A store of which nobody knows whether the second copy has it counts as never made.
+    ForgetDoubt,
+    /// A second copy takes stores of a machine that goes by an older word.
+    StaleSecond,
+    /// A machine goes by a word while stores from before it are on their way.
+    HastyWord,
+    /// A step finds the first copy as it is, without what steps before it stored.
+    BlindStep,
+    /// A newer word ends a doubt, though no window was renewed.
+    HastyTrust,
+    /// Stores are sent before the owner knows that there are any.
+    UnsaidStore,
 }
 
 #[cfg(feature = "injected-faults")]

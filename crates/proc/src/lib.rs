@@ -25,6 +25,7 @@ pub mod spread;
 mod table;
 #[cfg(feature = "wasm")]
 pub mod wasm;
+mod write_set;
 
 pub use library::{Compiled, ECHO, FILTER, LOOKUP, Library, LoadError, MODULE_MAX, WALK, checksum};
 pub use native::Native;
@@ -32,4 +33,4 @@ pub use procedures::{Access, Grants, Procedures, Registry, RegistryError};
 pub use request::{
     CacheId, ClientId, Outcome, ProcedureId, Request, Response, State, Status, Trap,
 };
-pub use table::{Local, Machine, RegionLocation, Slot, Stores, Table};
+pub use table::{Life, Local, Machine, RegionLocation, Slot, Stores, Table};

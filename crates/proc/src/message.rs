@@ -11,6 +11,8 @@ use crate::{CacheId, ClientId, Machine, ProcedureId, Request, Response, State, S
 
 /// Bytes of a message at most.
 pub const MESSAGE_MAX: usize = 64 << 10;
+/// Bytes of a [`Piece`] at most.
+pub const PIECE_MAX: usize = 16 << 10;
 /// As many items as the message has.
 pub(crate) const ANY: usize = u32::MAX as usize;
 
@@ -30,6 +32,8 @@ messages! {
         5 => Fetch(Fetch),
         /// DFlow, back.
         6 => Data(Data),
+        /// Stores, for second copies.
+        7 => Replicate(Replicate),
     }
 
     /// A request that goes on at another machine.
@@ -112,6 +116,41 @@ messages! {
         pub bytes: Result<Vec<u8>, Refusal> as BytesOrRefusal,
     }
 
+    /// Stores that second copies are to have: all of them, or none unless the end says that nobody
+    /// knows.
+    #[derive(Clone, Debug, Eq, PartialEq)]
+    pub struct Replicate {
+        /// The sender's.
+        pub token: u64,
+        /// Of the cache.
+        pub cache: CacheId,
+        /// Each in one region.
+        pub pieces: Vec<Piece> as List<u32, 0, ANY>,
+    }
+
+    /// Bytes for the second copy of a region.
+    #[derive(Clone, Debug, Eq, PartialEq)]
+    pub struct Piece {
+        /// Of the first.
+        pub addr: u64,
+        /// Of the region, as the sender knows it.
+        pub generation: u64,
+        /// At most [`PIECE_MAX`].
+        pub bytes: Vec<u8> as Bytes<u32, PIECE_MAX>,
+    }
+
+    /// What became of a [`Replicate`].
+    #[derive(Clone, Copy, Debug, Eq, PartialEq)]
+    #[repr(u8)]
+    pub enum Replicated | "unknown answer to stores" {
+        /// The second copies have all of it.
+        0 => Written,
+        /// None has any of it: the region is elsewhere, or on the move, or the machine has no time.
+        1 => Refused,
+        /// Some may have some of it, or come to have it.
+        2 => InDoubt,
+    }
+
     for Response { number, status, state as StateBytes }
     for CacheId { 0 }
     for ClientId { 0 }
@@ -168,7 +207,7 @@ impl Message {
         let kinds = match sender {
             Sender::Client(_) => 1..=1,
             Sender::Server => 2..=2,
-            Sender::Machine => 3..=6,
+            Sender::Machine => 3..=7,
         };
         if bytes.first().is_some_and(|kind| !kinds.contains(kind)) {
             return Err(NoMessage("unknown kind, or not this sender's"));
@@ -180,6 +219,23 @@ impl Message {
             }
         }
         Ok(message)
+    }
+}
+
+impl Piece {
+    /// What it takes of a message.
+    pub(crate) fn len_bytes(&self) -> usize {
+        8 + 8 + 4 + self.bytes.len()
+    }
+}
+
+impl Replicated {
+    /// Reads an answer.
+    ///
+    /// # Errors
+    /// [`NoMessage`].
+    pub fn read(bytes: &[u8]) -> Result<Self, NoMessage> {
+        Ok(Reader::new(bytes).whole()?)
     }
 }
 

@@ -32,6 +32,8 @@ pub struct Request {
     pub procedure: ProcedureId,
     /// Steps that were taken.
     pub steps: u32,
+    /// How often its stores were refused by a second copy, on this machine.
+    pub refusals: u32,
     /// The argument, or the state after some steps; [`STATE_MAX`] bytes at most.
     pub state: State,
 }
@@ -157,6 +159,7 @@ impl Request {
             cache,
             procedure,
             steps: 0,
+            refusals: 0,
             state: State::from_slice(argument),
         }
     }

@@ -14,10 +14,13 @@ mod words;
 use cenote_wire::{List, Reader, Writer, messages};
 
 use crate::Response;
-use crate::message::{ANY, Data, Fetch, MESSAGE_MAX, Message, Moved, NoMessage, Sender};
+use crate::message::{ANY, Data, Fetch, MESSAGE_MAX, Message, Moved, NoMessage, Replicate, Sender};
 
 pub use orders::{Label, Order, Row, Told};
-pub use words::{Heard, Named, Opened, SlabPlace, SlabWord, Word, WordRefusal};
+pub use words::{
+    DOUBTS_MAX, Doubt, Heard, Named, Opened, SlabPlace, SlabWord, Word, WordRefusal, WriteState,
+    Writing,
+};
 
 /// A call with a batch of requests: what follows is [`Message::Requests`].
 pub const REQUESTS: u8 = 2;
@@ -59,6 +62,8 @@ messages! {
         3 => Move(Travel),
         /// What became of requests that went away from there: the numbers are their tickets.
         2 => Answers(Vec<Response> as List<u32, 0, ANY>),
+        /// Stores for second copies: the answer is a [`crate::message::Replicated`].
+        7 => Replicate(Replicate),
     }
 
     /// A request on its way, with its way home.

@@ -7,7 +7,11 @@
 //! Memory that peers write is reached by copies through [`Local`] alone. Of a window each copy
 //! looks at the generation, so that a slab that is given back between two words is never used after
 //! that.
+//! Stores into a cache with two copies are kept back ([`pending`]) until the executor has brought
+//! them to both.
 //! Paper: `[compucache]` Translate.
+
+pub(crate) mod pending;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,6 +20,7 @@ use cenote_fabric::{Dead, HeldWindow, Region, Time, Unwritten};
 use cenote_proc_sdk::{Fault, Memory};
 
 use crate::injected_faults::{self, InjectedFault};
+use pending::Pending;
 
 /// A machine of a cache.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
@@ -27,7 +32,33 @@ pub enum Local {
     /// Of this process alone, or of windows whose generations nobody asks for.
     Region(Arc<Region>),
     /// A life of a window.
-    Window(HeldWindow),
+    Window {
+        /// The memory.
+        window: HeldWindow,
+        /// Number and generation.
+        name: (u32, u64),
+    },
+}
+
+/// What a region's bytes here are in, until its window is renewed.
+#[derive(Clone, Debug)]
+pub enum Life {
+    /// Of [`Local::Region`]: that itself, so that no other is taken for it.
+    Region(Arc<Region>),
+    /// Of [`Local::Window`]: its name.
+    Window(u32, u64),
+}
+
+impl PartialEq for Life {
+    fn eq(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Region(one), Self::Region(other)) => Arc::ptr_eq(one, other),
+            (Self::Window(id, generation), Self::Window(other, later)) => {
+                (id, generation) == (other, later)
+            }
+            _ => false,
+        }
+    }
 }
 
 impl From<Arc<Region>> for Local {
@@ -40,14 +71,21 @@ impl Local {
     fn len_bytes(&self) -> u64 {
         match self {
             Self::Region(region) => region.len_bytes(),
-            Self::Window(window) => window.len_bytes(),
+            Self::Window { window, .. } => window.len_bytes(),
         }
     }
 
     fn is_over(&self) -> bool {
         match self {
             Self::Region(region) => region.is_dead(),
-            Self::Window(window) => window.is_over(),
+            Self::Window { window, .. } => window.is_over(),
+        }
+    }
+
+    pub(crate) fn life(&self) -> Life {
+        match self {
+            Self::Region(region) => Life::Region(Arc::clone(region)),
+            Self::Window { name, .. } => Life::Window(name.0, name.1),
         }
     }
 
@@ -55,16 +93,16 @@ impl Local {
     fn read(&self, offset: u64, target: &mut [u8]) -> Result<(), Dead> {
         match self {
             Self::Region(region) => region.read(offset, target),
-            Self::Window(window) => window.read(offset, target),
+            Self::Window { window, .. } => window.read(offset, target),
         }
     }
 
-    fn write(&self, offset: u64, source: &[u8]) -> Result<(), Unwritten> {
+    pub(crate) fn write(&self, offset: u64, source: &[u8]) -> Result<(), Unwritten> {
         match self {
             Self::Region(region) => region
                 .write(offset, source)
                 .map_err(|Dead| Unwritten::Nothing),
-            Self::Window(window) => window.write(offset, source),
+            Self::Window { window, .. } => window.write(offset, source),
         }
     }
 }
@@ -79,8 +117,26 @@ pub enum RegionLocation {
         /// Of the region's first byte.
         offset: u64,
     },
+    /// Its first copy is here, as with `Here`; a store reaches the second before that.
+    First {
+        /// What the bytes are in.
+        memory: Local,
+        /// Of the region's first byte.
+        offset: u64,
+        /// Who has the second copy.
+        second: Machine,
+    },
     /// It belongs to another machine.
     At(Machine),
+    /// It belongs to another machine, whose stores come here first: this is the second copy.
+    Second {
+        /// What the bytes are in.
+        memory: Local,
+        /// Of the region's first byte.
+        offset: u64,
+        /// To whom it belongs.
+        first: Machine,
+    },
     /// It is here and moves away: reads go on, writes wait. Paper: `[redy22]` migration.
     Leaving {
         /// What the bytes are in.
@@ -90,6 +146,53 @@ pub enum RegionLocation {
     },
     /// Nobody has it, as far as is known here.
     Nowhere,
+}
+
+impl RegionLocation {
+    /// Whether the copy that is read is here.
+    #[must_use]
+    pub fn is_here(&self) -> bool {
+        matches!(
+            self,
+            Self::Here { .. } | Self::First { .. } | Self::Leaving { .. }
+        )
+    }
+
+    /// The other machine that has the copy that is read.
+    #[must_use]
+    pub fn elsewhere(&self) -> Option<Machine> {
+        match self {
+            Self::At(machine) | Self::Second { first: machine, .. } => Some(*machine),
+            Self::Here { .. } | Self::First { .. } | Self::Leaving { .. } | Self::Nowhere => None,
+        }
+    }
+
+    /// Of the copy that is read, if it is here.
+    pub(crate) fn life(&self) -> Option<Life> {
+        let (memory, _) = self.bytes().filter(|_| self.is_here())?;
+        Some(memory.life())
+    }
+
+    /// The same, and what is here is read only.
+    pub(crate) fn without_stores(self) -> Self {
+        match self {
+            Self::Here { memory, offset } | Self::First { memory, offset, .. } => {
+                Self::Leaving { memory, offset }
+            }
+            other => other,
+        }
+    }
+
+    /// What of it is here, of whatever use.
+    fn bytes(&self) -> Option<(&Local, u64)> {
+        match self {
+            Self::Here { memory, offset }
+            | Self::First { memory, offset, .. }
+            | Self::Leaving { memory, offset }
+            | Self::Second { memory, offset, .. } => Some((memory, *offset)),
+            Self::At(_) | Self::Nowhere => None,
+        }
+    }
 }
 
 /// A region's place, and which word about it this is.
@@ -136,6 +239,8 @@ pub struct Table {
     stores: Stores,
     loaded: bool,
     clock: Clock,
+    /// Of a cache with two copies: what was stored and is not in both.
+    pending: Option<Box<Pending>>,
 }
 
 /// What became of the stores of a step.
@@ -192,7 +297,13 @@ impl Table {
             stores: Stores::default(),
             loaded: false,
             clock: Clock::default(),
+            pending: None,
         }
+    }
+
+    /// The cache has regions with two copies: what is stored is kept back until both have it.
+    pub fn keep_stores_back(&mut self) {
+        self.pending = Some(Box::default());
     }
 
     /// Goes by another clock than the machine's from now on.
@@ -215,19 +326,12 @@ impl Table {
         let Some(known) = self.slots.get_mut(index) else {
             return false;
         };
-        let same_owner = |place: &RegionLocation| {
-            matches!(
-                place,
-                RegionLocation::Here { .. } | RegionLocation::Leaving { .. }
-            )
-        };
+        let same_owner = RegionLocation::is_here;
         let news = slot.generation > known.generation
             || slot.generation == known.generation
                 && same_owner(&slot.place)
                 && same_owner(&known.place);
-        if let RegionLocation::Here { memory, offset }
-        | RegionLocation::Leaving { memory, offset } = &slot.place
-        {
+        if let Some((memory, offset)) = slot.place.bytes() {
             let end = offset.checked_add(self.region_bytes);
             assert!(
                 end.is_some_and(|end| end <= memory.len_bytes()),
@@ -236,7 +340,7 @@ impl Table {
         }
         let serves_old = injected_faults::is(InjectedFault::ServeOld)
             && same_owner(&known.place)
-            && matches!(slot.place, RegionLocation::At(_));
+            && slot.place.elsewhere().is_some();
         if news && !serves_old || injected_faults::is(InjectedFault::OldWord) {
             self.here -= usize::from(same_owner(&known.place));
             self.here += usize::from(same_owner(&slot.place));
@@ -248,19 +352,29 @@ impl Table {
     /// Whether a word says what is known already.
     pub(crate) fn agrees(&self, index: usize, slot: &Slot) -> bool {
         self.slots.get(index).is_some_and(|known| {
-            let same_place = match (&known.place, &slot.place) {
-                (RegionLocation::At(known), RegionLocation::At(said)) => known == said,
-                (RegionLocation::Nowhere, RegionLocation::Nowhere) => true,
-                _ => false,
-            };
-            known.generation == slot.generation && same_place
+            let is_here = known.place.is_here() || slot.place.is_here();
+            let same_place = known.place.elsewhere() == slot.place.elsewhere();
+            known.generation == slot.generation && !is_here && same_place
         })
     }
 
     /// Whether a store into a region waits: for the end of its move, or for more time.
     pub(crate) fn holds_stores(&self, index: usize) -> bool {
-        let is_leaving = |slot: &Slot| matches!(slot.place, RegionLocation::Leaving { .. });
-        self.is_too_late() || self.slots.get(index).is_some_and(is_leaving)
+        let holds = |slot: &Slot| self.is_kept_from_stores(&slot.place);
+        self.is_too_late() || self.slots.get(index).is_some_and(holds)
+    }
+
+    /// Whether a region that is here takes no stores.
+    fn is_kept_from_stores(&self, place: &RegionLocation) -> bool {
+        match place {
+            RegionLocation::Leaving { .. } => true,
+            RegionLocation::First { second, .. } if self.is_suspect(*second) => true,
+            _ if injected_faults::is(InjectedFault::UnsaidStore) => false,
+            _ => self
+                .pending
+                .as_ref()
+                .is_some_and(|pending| !pending.may_write),
+        }
     }
 
     /// The region that `addr` is in, if the cache is that long.
@@ -280,6 +394,11 @@ impl Table {
     #[must_use]
     pub fn rest_of_region(&self, addr: u64) -> u64 {
         self.region_bytes - addr % self.region_bytes
+    }
+
+    /// Where each region is, by index.
+    pub(crate) fn places(&self) -> impl Iterator<Item = &RegionLocation> {
+        self.slots.iter().map(|slot| &slot.place)
     }
 
     /// How many regions there are.
@@ -378,11 +497,8 @@ impl Table {
         let index = addr.checked_div(self.region_bytes)?;
         let within = addr - index * self.region_bytes;
         let slot = self.slots.get(usize::try_from(index).ok()?)?;
-        let (memory, offset, leaving) = match &slot.place {
-            RegionLocation::Here { memory, offset } => (memory, *offset, false),
-            RegionLocation::Leaving { memory, offset } => (memory, *offset, true),
-            RegionLocation::At(_) | RegionLocation::Nowhere => return None,
-        };
+        let (memory, offset) = slot.place.bytes().filter(|_| slot.place.is_here())?;
+        let leaving = self.is_kept_from_stores(&slot.place);
         Some(Span {
             memory,
             offset: offset + within,
@@ -404,7 +520,12 @@ impl Memory for Table {
             span.memory
                 .read(span.offset, part)
                 .map_err(|_| Fault::Elsewhere)?;
-            addr = addr.wrapping_add(span.len);
+            let len = span.len;
+            if let Some(pending) = &mut self.pending {
+                let region = (addr / self.region_bytes) as usize;
+                pending.patch(region, addr, part);
+            }
+            addr = addr.wrapping_add(len);
             target = rest;
             self.loaded = true;
         }
@@ -415,8 +536,14 @@ impl Memory for Table {
         if !self.step_writes {
             return Err(Fault::Denied);
         }
+        if let Some(pending) = &mut self.pending {
+            pending.wants_to_write = true;
+        }
         if !injected_faults::is(InjectedFault::WriteLeaving) {
             self.may_store(addr, source.len() as u64)?;
+        }
+        if self.pending.is_some() {
+            return self.keep_back(addr, source);
         }
         let mut changed = false;
         while !source.is_empty() {

@@ -40,7 +40,8 @@ pub enum Renewal {
 pub(super) enum Role {
     /// Reads and writes anywhere.
     User,
-    /// Runs procedures: reads and writes the regions of this host. The listener tells it.
+    /// Runs procedures: reads the regions whose first copy is on this host. It writes these, and
+    /// second copies for other hosts, once one said that it does. The listener tells it.
     Host(HostIndex),
     /// Is told of every change, and uses nothing.
     Listener,
@@ -92,6 +93,11 @@ impl Clients {
 
     pub fn leave(&mut self, client: ClientNumber) {
         self.0.remove(&client);
+    }
+
+    /// Forgets one, and gives what it knew.
+    pub(super) fn take(&mut self, client: ClientNumber) -> Option<Gone> {
+        self.0.remove(&client).map(|mut client| client.gone())
     }
 
     /// `overdue`: regions with the generation that each client was to know by now.
@@ -154,10 +160,7 @@ impl Clients {
         self.0.retain(|_, client| {
             let is_over = client.role != Role::Listener && client.is_over(now);
             if is_over && client.renewed_at.is_some() {
-                gone.push(Gone {
-                    role: client.role,
-                    known: std::mem::take(&mut client.known),
-                });
+                gone.push(client.gone());
             }
             !is_over
         });
@@ -166,6 +169,13 @@ impl Clients {
 }
 
 impl Client {
+    fn gone(&mut self) -> Gone {
+        Gone {
+            role: self.role,
+            known: std::mem::take(&mut self.known),
+        }
+    }
+
     fn knows(&self, region: usize, generation: u64) -> bool {
         let known = self.known.get(region);
         known.is_some_and(|&known| known >= generation)

@@ -15,7 +15,7 @@ use std::collections::BTreeSet;
 use cenote_fabric::Time;
 use cenote_pool::control::Window;
 
-use super::clients::{ClientNumber, Role};
+use super::clients::{ClientNumber, Gone, Role};
 use super::host::HostIndex;
 use super::region::{Access, Contents, Copy, CopyState, Fencing, Purpose, Renewing, Target, Task};
 use super::relocation::{ANSWER_LIMIT, PAUSE};
@@ -29,40 +29,89 @@ const RENEWING_MAX: usize = 64;
 impl Owner {
     /// Forgets clients whose lease is over, and doubts what they may have been writing to.
     pub(super) fn forget_clients(&mut self, now: Time) {
-        let gone = self.clients.drop_silent(now);
+        for gone in self.clients.drop_silent(now) {
+            self.doubt_writes_of(&gone);
+        }
+    }
+
+    /// Procedures of hosts write to regions with two copies from now on: what a host leaves behind
+    /// is to be fenced off. None stores anything before this is noted.
+    pub fn note_hosts_write(&mut self) {
+        self.hosts_write = true;
+    }
+
+    /// The process behind a client is another one, with the same memory, or is elsewhere: what it
+    /// was writing is in doubt. Concluded by the next [`Owner::handle_tick`].
+    pub fn note_host_restarted(&mut self, client: ClientNumber) {
+        if let Some(gone) = self.clients.take(client) {
+            self.doubt_writes_of(&gone);
+        }
+    }
+
+    /// Doubtful regions with a copy on a host, with their generations: nothing new is to be stored
+    /// there by another process before they are fenced ([`Owner::are_fenced`]).
+    #[must_use]
+    pub fn doubtful_on(&self, host: HostIndex) -> Vec<(usize, u64)> {
+        let regions = self.regions.iter().enumerate();
+        let concerned = regions.filter(|(_, region)| {
+            region.contents == Contents::Doubtful && region.holds(|copy| copy.host == host)
+        });
+        concerned
+            .map(|(at, region)| (at, region.generation))
+            .collect()
+    }
+
+    /// Whether regions that were doubtful were made sure since. They may be doubtful again.
+    #[must_use]
+    pub fn are_fenced(&self, doubtful: &[(usize, u64)]) -> bool {
+        doubtful.iter().all(|&(region, generation)| {
+            let region = self.regions.get(region);
+            region.is_none_or(|region| {
+                region.contents == Contents::Sure || region.sure_since > generation
+            })
+        })
+    }
+
+    fn doubt_writes_of(&mut self, gone: &Gone) {
         if is_injected(InjectedFault::CopiesDiverge) {
             return;
         }
-        for gone in gone {
-            for (index, region) in self.regions.iter_mut().enumerate() {
-                // Procedures write to the only copy of a region, where it is.
-                let writes = match (gone.role, &region.copies[..]) {
-                    (Role::Host(host), [copy]) => copy.host == host && self.settings.copies == 1,
-                    (Role::Host(_) | Role::Listener, _) => false,
-                    (Role::User, _) => true,
-                };
-                if !writes {
-                    continue;
+        let hosts_write = self.hosts_write || self.settings.copies == 1;
+        for (index, region) in self.regions.iter_mut().enumerate() {
+            let writes = match gone.role {
+                // Procedures write to both copies, and which one is the first may have changed.
+                Role::Host(host) => {
+                    hosts_write && region.copies.iter().any(|copy| copy.host == host)
                 }
-                let known = gone.known.get(index).copied().unwrap_or(0);
-                // It has no write under way from before what it knew, and begins none while frozen.
-                if region.opened_at > 0 && region.opened_at >= known && !region.copies.is_empty() {
-                    region.contents = Contents::Doubtful;
-                }
+                Role::Listener => false,
+                Role::User => true,
+            };
+            if !writes {
+                continue;
+            }
+            let known = gone.known.get(index).copied().unwrap_or(0);
+            // It has no write under way from before what it knew, and begins none while frozen.
+            if region.opened_at > 0 && region.opened_at >= known && !region.copies.is_empty() {
+                region.contents = Contents::Doubtful;
             }
         }
     }
 
-    /// [`Owner::handle_doubt`], concluded by the next [`Owner::handle_tick`].
-    pub fn note_doubt(&mut self, client: ClientNumber, region: usize, generation: u64) {
-        if !self.clients.contains(client) {
-            return;
-        }
+    /// A host says that a store which it sent to a second copy, by an entry of this generation, may
+    /// be there alone, or land late. As [`Owner::note_doubt`], also of one whose lease is over.
+    pub fn note_host_doubt(&mut self, region: usize, generation: u64) {
         if let Some(region) = self.regions.get_mut(region)
             && generation > region.sure_since
             && !region.copies.is_empty()
         {
             region.contents = Contents::Doubtful;
+        }
+    }
+
+    /// [`Owner::handle_doubt`], concluded by the next [`Owner::handle_tick`].
+    pub fn note_doubt(&mut self, client: ClientNumber, region: usize, generation: u64) {
+        if self.clients.contains(client) {
+            self.note_host_doubt(region, generation);
         }
     }
 

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use cenote_fabric::{Address, Generation, Time, WindowId, Windows};
 use cenote_proc::service::{
-    EVERYBODY, Named, Opened, SLABS_MAX, SlabPlace, SlabWord, Word, WordRefusal,
+    Doubt, EVERYBODY, Named, Opened, SLABS_MAX, SlabPlace, SlabWord, Word, WordRefusal, Writing,
 };
 use cenote_proc::{CacheId, Local, Machine, RegionLocation, Slot, Table};
 
@@ -70,6 +70,35 @@ pub(super) enum Notice {
     Close {
         cache: CacheId,
     },
+    Write {
+        cache: CacheId,
+    },
+    Told {
+        cache: CacheId,
+        doubts: Arc<Vec<Doubt>>,
+    },
+}
+
+impl Notice {
+    pub(super) fn cache(&self) -> CacheId {
+        match self {
+            Self::Open(cache) => cache.id(),
+            Self::Map { cache, .. }
+            | Self::Leave { cache, .. }
+            | Self::Close { cache }
+            | Self::Write { cache }
+            | Self::Told { cache, .. } => *cache,
+        }
+    }
+
+    /// Whether it says nothing of where slabs are.
+    pub(super) fn is_leave(&self) -> bool {
+        match self {
+            Self::Map { slots, .. } => slots.is_empty(),
+            Self::Write { .. } | Self::Told { .. } => true,
+            Self::Open(_) | Self::Leave { .. } | Self::Close { .. } => false,
+        }
+    }
 }
 
 impl Cache {
@@ -82,11 +111,14 @@ impl Cache {
         let Opened {
             slab_bytes,
             slabs,
-            writable,
+            writing,
             leased,
             ..
         } = self.opened;
-        let mut table = Table::new(slab_bytes, slabs as usize, writable);
+        let mut table = Table::new(slab_bytes, slabs as usize, writing != Writing::Denied);
+        if writing == Writing::Replicated {
+            table.keep_stores_back();
+        }
         table.allow_writes(Time(0));
         if leased {
             table.end_reads_with_writes();
@@ -118,6 +150,12 @@ impl Cache {
     /// This host's number of the cache's machine `index`.
     pub(super) fn machine(&self, index: u32) -> Option<Machine> {
         self.machines.get(index as usize).copied()
+    }
+
+    /// Another machine of the cache; none: that is this one.
+    fn other(&self, index: u32) -> Result<Option<Machine>, WordRefusal> {
+        let machine = self.machine(index).ok_or(WordRefusal::Shape)?;
+        Ok((machine != ME).then_some(machine))
     }
 
     /// What the cache's machines call this one.
@@ -171,6 +209,18 @@ impl Directory {
             Word::Close { cache } => {
                 inner.of(client, cache)?;
                 inner.close(cache, tell);
+                Ok(0)
+            }
+            Word::Write { cache } => {
+                let cache = inner.of(client, cache)?.id();
+                let mut tell = tell;
+                tell(Notice::Write { cache });
+                Ok(0)
+            }
+            Word::Told { cache, doubts } => {
+                let cache = inner.of(client, cache)?.id();
+                let (mut tell, doubts) = (tell, Arc::new(doubts));
+                tell(Notice::Told { cache, doubts });
                 Ok(0)
             }
         }
@@ -260,17 +310,31 @@ impl Directory {
             }
             let place = match word.place {
                 SlabPlace::Nowhere => Some(RegionLocation::Nowhere),
-                SlabPlace::At(machine) => match cache.machine(machine) {
-                    None => return Err(WordRefusal::Shape),
-                    Some(ME) => None,
-                    Some(machine) => Some(RegionLocation::At(machine)),
-                },
+                SlabPlace::At(machine) => cache.other(machine)?.map(RegionLocation::At),
                 SlabPlace::Here(named) => self
                     .held(cache, named)
                     .map(|memory| RegionLocation::Here { memory, offset: 0 }),
                 SlabPlace::Leaving(named) => self
                     .held(cache, named)
                     .map(|memory| RegionLocation::Leaving { memory, offset: 0 }),
+                SlabPlace::First { named, second } => {
+                    let second = cache.other(second)?;
+                    let copies = self.held(cache, named).zip(second);
+                    copies.map(|(memory, second)| RegionLocation::First {
+                        memory,
+                        offset: 0,
+                        second,
+                    })
+                }
+                SlabPlace::Second { named, first } => {
+                    let first = cache.other(first)?;
+                    let copies = self.held(cache, named).zip(first);
+                    copies.map(|(memory, first)| RegionLocation::Second {
+                        memory,
+                        offset: 0,
+                        first,
+                    })
+                }
             };
             let Some(place) = place else {
                 missing += 1;
@@ -300,7 +364,10 @@ impl Directory {
         let held = self
             .windows
             .hold(WindowId(window), Generation(generation))?;
-        (held.len_bytes() >= cache.opened.slab_bytes).then_some(Local::Window(held))
+        (held.len_bytes() >= cache.opened.slab_bytes).then_some(Local::Window {
+            window: held,
+            name: (window, generation),
+        })
     }
 
     fn leave(
@@ -402,14 +469,14 @@ impl Inner {
 }
 
 /// What of a cache does not change as long as it is that cache.
-fn shape(opened: &Opened) -> (u64, bool, bool) {
+fn shape(opened: &Opened) -> (u64, Writing, bool) {
     let Opened {
         slab_bytes,
-        writable,
+        writing,
         leased,
         ..
     } = *opened;
-    (slab_bytes, writable, leased)
+    (slab_bytes, writing, leased)
 }
 
 /// The addresses of a cache's machines but the one that is told.

@@ -43,6 +43,8 @@ pub(super) enum Sent {
     Relay(u32, Time),
     /// Answers, kept until they are known to be there.
     Answers(Late),
+    /// Stores for second copies, by the executor's token.
+    Replicate(u64),
 }
 
 /// Answers for another machine, on their way.

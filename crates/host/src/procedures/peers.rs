@@ -5,7 +5,7 @@
 //! short-lived thread: a machine that is silent keeps nobody waiting but those who want it. What
 //! was sent and not answered is lost with its connection; what was not sent is given back as such.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
@@ -29,6 +29,8 @@ pub(super) struct Job {
     pub thread: usize,
     pub token: u64,
     pub bytes: Vec<u8>,
+    /// It is not sent where that would take a connection that is yet to be made.
+    pub at_once: bool,
 }
 
 /// How a call ended.
@@ -77,6 +79,7 @@ impl Peers {
             inbox,
             waker: waker.clone(),
             links: HashMap::new(),
+            out_of_reach: HashSet::new(),
             arrive,
             arrivals,
         };
@@ -124,6 +127,8 @@ struct Work {
     inbox: Receiver<Job>,
     waker: Waker,
     links: HashMap<Machine, Link>,
+    /// Those that were not reached the last time.
+    out_of_reach: HashSet<Machine>,
     arrive: Sender<(Machine, Connected)>,
     arrivals: Receiver<(Machine, Connected)>,
 }
@@ -197,9 +202,11 @@ impl Work {
             used_at: now,
         });
         link.used_at = now;
+        let is_up = matches!(link.state, State::Up(_));
         match link.state {
             State::Shunned(until) if now < until => return refuse(&self.deliver, &job),
             _ if link.waiting.len() >= WAITING_MAX => return refuse(&self.deliver, &job),
+            _ if job.at_once && !is_up => refuse(&self.deliver, &job),
             _ => link.waiting.push_back(job),
         }
         if !matches!(link.state, State::Shunned(_)) {
@@ -229,6 +236,7 @@ impl Work {
         };
         match connected {
             Ok((session, caller)) => {
+                self.out_of_reach.remove(&machine);
                 link.state = State::Up(Line {
                     caller,
                     session,
@@ -237,7 +245,10 @@ impl Work {
                 });
             }
             Err(error) => {
-                tracing::warn!(address = %link.address, %error, "reach a machine of a cache");
+                // It is tried again and again as long as it is wanted.
+                if self.out_of_reach.insert(machine) {
+                    tracing::warn!(address = %link.address, %error, "reach a machine of a cache");
+                }
                 link.shun(&self.deliver);
             }
         }

@@ -1,13 +1,14 @@
 //! What the server threads share: where things are, and the way to each other.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::Sender;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use cenote_fabric::Waker;
 use cenote_proc::executor::{Ended, Shelf};
-use cenote_proc::service::Told;
-use cenote_proc::{Library, Machine, Response};
+use cenote_proc::service::{DOUBTS_MAX, Doubt, Told, WriteState};
+use cenote_proc::{CacheId, Library, Life, Machine, Response};
 
 use super::depot::Depot;
 use super::directory::{Directory, Notice};
@@ -38,8 +39,11 @@ pub(super) struct Post {
 pub(super) enum Letter {
     /// A word of an owner.
     Notice(Notice, Taken),
-    /// Every thread goes by a word of this thread's, but for so many slabs.
-    Taken(u64, u32),
+    /// Every thread goes by a word of this thread's.
+    Taken(u64, Heed),
+    /// A slab of a cache is doubtful, since a store by the entry of this generation, into this
+    /// life.
+    Doubt(CacheId, usize, u64, Life),
     /// Steps that another thread took.
     Ended(Vec<Ended>),
     /// What became of requests that went away, by their tickets.
@@ -59,28 +63,58 @@ pub(super) struct Taken(Arc<Pending>);
 struct Pending {
     /// Notices that threads have not read, and one for who makes it.
     left: AtomicUsize,
-    /// Slabs of which a thread knows better: all of them hear the same in the same order.
-    late: AtomicU32,
+    heed: Mutex<Heed>,
     thread: usize,
     word: u64,
+}
+
+/// What threads make of a word.
+#[derive(Clone, Default)]
+pub(super) struct Heed {
+    /// Slabs of which they know better: all of them hear the same in the same order.
+    pub late: u32,
+    /// How far they are with writing, the furthest.
+    pub state: WriteState,
+    /// Slabs that are doubtful. With more than an answer has room for, not all of them.
+    pub doubts: BTreeSet<Doubt>,
 }
 
 impl Taken {
     pub(super) fn new(thread: usize, word: u64) -> Self {
         Self(Arc::new(Pending {
             left: AtomicUsize::new(1),
-            late: AtomicU32::new(0),
+            heed: Mutex::default(),
             thread,
             word,
         }))
     }
 
-    /// A thread took a notice in, in which it knows better of `late` slabs.
-    pub(super) fn note(&self, shared: &Shared, late: u32) {
-        self.0.late.fetch_max(late, Ordering::AcqRel);
+    /// A thread took a notice in.
+    pub(super) fn note(
+        &self,
+        shared: &Shared,
+        (late, state): (u32, WriteState),
+        doubts: impl Iterator<Item = Doubt>,
+    ) {
+        let mut heed = self.0.heed.lock().unwrap_or_else(PoisonError::into_inner);
+        heed.late = heed.late.max(late);
+        heed.state = heed.state.max(state);
+        for doubt in doubts {
+            if heed.doubts.len() > DOUBTS_MAX {
+                break;
+            }
+            heed.doubts.insert(doubt);
+        }
+        drop(heed);
+        self.told(shared);
+    }
+
+    /// Whoever makes it has told all, or a thread has taken it in.
+    pub(super) fn told(&self, shared: &Shared) {
         if self.0.left.fetch_sub(1, Ordering::AcqRel) == 1 {
-            let late = self.0.late.load(Ordering::Acquire);
-            shared.post(self.0.thread, Letter::Taken(self.0.word, late));
+            let mut heed = self.0.heed.lock().unwrap_or_else(PoisonError::into_inner);
+            let letter = Letter::Taken(self.0.word, std::mem::take(&mut heed));
+            shared.post(self.0.thread, letter);
         }
     }
 }
@@ -88,6 +122,14 @@ impl Taken {
 impl Shared {
     pub(super) fn post(&self, thread: usize, letter: Letter) {
         self.posts[thread].send(letter);
+    }
+
+    pub(super) fn post_to_others(&self, but: usize, letter: impl Fn() -> Letter) {
+        for (thread, post) in self.posts.iter().enumerate() {
+            if thread != but {
+                post.send(letter());
+            }
+        }
     }
 
     pub(super) fn tell_all(&self, notice: &Notice, taken: &Taken) {

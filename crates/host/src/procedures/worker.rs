@@ -5,26 +5,28 @@
 //! what has become possible since. Answers gather in [`Worker::answers`]: the connections are the
 //! caller's.
 
+mod words;
+
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
 use cenote_fabric::Time;
 use cenote_fabric::calls::{Answered, Call, CallId};
-use cenote_proc::executor::{Action, Executor};
-use cenote_proc::message::{Data, Message, NoMessage, Refusal, Refused, Sender};
+use cenote_proc::executor::{Action, Delivery, Executor};
+use cenote_proc::message::{Data, Message, NoMessage, Refusal, Refused, Replicated, Sender};
 use cenote_proc::service::{
-    ERRAND, Errand, Heard, ORDER, Order, REQUESTS, Taking, Travel, WORD, Word, read_data,
+    ERRAND, Errand, ORDER, Order, REQUESTS, Taking, Travel, WORD, Word, read_data,
 };
 use cenote_proc::spread::{ROUND, whom_to_help};
 use cenote_proc::{CacheId, ClientId, Machine, Procedures, Response, Status, Trap};
 use foldhash::{HashMap, HashMapExt as _};
 
 use super::desk::{Answer, Desk};
-use super::directory::{Cache, ME, Notice};
+use super::directory::{Cache, ME};
 use super::journeys::{Home, Journeys, Late, PATIENCE, RELAY, Sent, early, lost};
 use super::peers::{Called, Job};
-use super::shared::{Letter, Shared, Taken};
+use super::shared::{Letter, Shared};
 use super::uploads::Uploads;
 
 /// See the module's text.
@@ -41,6 +43,7 @@ pub(crate) struct Worker {
     /// Words that other threads have not taken in yet.
     words: HashMap<u64, (CallId, u32)>,
     words_heard: u64,
+    held_words: words::HeldWords,
     /// To be sent.
     pub(crate) answers: Vec<Answer>,
     now: Time,
@@ -74,6 +77,7 @@ impl Worker {
             uploads: Uploads::new(index),
             words: HashMap::new(),
             words_heard: 0,
+            held_words: words::HeldWords::default(),
             answers: Vec::new(),
             now: Time::now(),
             looked_at: Time(0),
@@ -112,6 +116,7 @@ impl Worker {
             self.read(letter);
             any = true;
         }
+        self.read_held();
         // Parked requests are gone through, so not at each turn while there are any.
         if self.executor.inactive() == 0 || now.since(self.ticked_at) >= TICK {
             self.ticked_at = now;
@@ -150,7 +155,7 @@ impl Worker {
     }
 
     pub(crate) fn has_work(&self) -> bool {
-        !self.shared.shelves[self.index].is_empty()
+        !self.shared.shelves[self.index].is_empty() || self.executor.has_own_work()
     }
 
     /// Nobody waits for what was asked over a connection: what runs runs on, unheard.
@@ -171,18 +176,10 @@ impl Worker {
 
     fn read(&mut self, letter: Letter) {
         match letter {
-            Letter::Notice(notice, taken) => {
-                let late = self.hear(notice);
-                // Nothing runs here by the older word any more.
-                self.act();
-                taken.note(&self.shared, late);
-            }
-            Letter::Taken(word, late) => {
-                if let Some((call, missing)) = self.words.remove(&word) {
-                    let now = Time::now().0;
-                    let missing = missing.saturating_add(late);
-                    self.answer_word(call, &Heard::Taken { now, missing });
-                }
+            Letter::Notice(notice, taken) => self.read_notice(notice, taken),
+            Letter::Taken(word, heed) => self.word_taken(word, heed),
+            Letter::Doubt(cache, region, generation, life) => {
+                self.executor.handle_doubt(cache, region, generation, life);
             }
             Letter::Ended(ended) => {
                 for ended in ended {
@@ -200,82 +197,6 @@ impl Worker {
         }
     }
 
-    /// Goes by a word from here on; of how many slabs a newer one is known.
-    fn hear(&mut self, notice: Notice) -> u32 {
-        let mut late = 0;
-        match notice {
-            Notice::Open(cache) => {
-                let id = cache.id();
-                let known = self.caches.get_mut(&id);
-                match known.filter(|known| cache.is_as_before(&known.cache)) {
-                    Some(known) => known.cache = cache,
-                    // All of it is said again: by a follower, or of another number of slabs.
-                    None => {
-                        self.executor.handle_cache(id, cache.table());
-                        let writes_until = Time(0);
-                        let known = Known {
-                            cache,
-                            writes_until,
-                        };
-                        self.caches.insert(id, known);
-                    }
-                }
-            }
-            Notice::Map {
-                cache,
-                writes_until,
-                slots,
-            } => {
-                for (slab, slot) in slots.iter() {
-                    let holds = self.executor.handle_map(cache, *slab, slot.clone());
-                    late += u32::from(!holds);
-                }
-                if let Some(known) = self.caches.get_mut(&cache)
-                    && writes_until > known.writes_until
-                {
-                    known.writes_until = writes_until;
-                    self.executor.handle_lease(cache, writes_until);
-                }
-            }
-            Notice::Leave { cache, successor } => self.executor.handle_leave(cache, successor),
-            Notice::Close { cache } => {
-                self.caches.remove(&cache);
-                self.executor.handle_deleted(cache);
-            }
-        }
-        late
-    }
-
-    fn take_word(&mut self, call: &Call<'_>, word: Word) -> Answered {
-        self.words_heard += 1;
-        let number = self.words_heard;
-        let taken = Taken::new(self.index, number);
-        let mut told = false;
-        let heard = self.shared.directory.hear(call.client.0, word, |notice| {
-            told = true;
-            self.shared.tell_all(&notice, &taken);
-        });
-        match heard {
-            // Answered once every thread goes by it.
-            Ok(missing) if told => {
-                self.words.insert(number, (call.id, missing));
-                taken.note(&self.shared, 0);
-            }
-            Ok(missing) => {
-                let now = Time::now().0;
-                self.answer_word(call.id, &Heard::Taken { now, missing });
-            }
-            Err(why) => self.answer_word(call.id, &Heard::Refused(why)),
-        }
-        Answered::Later
-    }
-
-    fn answer_word(&mut self, call: CallId, heard: &Heard) {
-        let mut bytes = Vec::new();
-        heard.write(&mut bytes);
-        self.answers.push((call, bytes));
-    }
-
     fn take_requests(&mut self, call: &Call<'_>, body: &[u8]) -> Result<Answered, NoMessage> {
         let connection = call.id.connection();
         let client = ClientId(connection);
@@ -286,7 +207,8 @@ impl Worker {
         let desk = self.desks.entry(connection);
         let desk = desk.or_insert_with(|| Desk::new(user, now));
         desk.take(call.id, requests.len(), now);
-        let held = self.shared.shelves[self.index].len() + self.executor.inactive();
+        let waiting = self.executor.inactive() + self.executor.own();
+        let held = self.shared.shelves[self.index].len() + waiting;
         let is_full = desk.under_way() > CONNECTION_MAX || held > THREAD_MAX;
         let mut refused = Vec::new();
         let caches = &self.caches;
@@ -333,6 +255,10 @@ impl Worker {
             Errand::Answers(responses) => {
                 self.answers.push((call, vec![0]));
                 self.deliver_home(responses);
+            }
+            Errand::Replicate(replicate) => {
+                let end = self.executor.handle_replicate(&replicate);
+                self.answers.push((call, vec![end as u8]));
             }
         }
         Answered::Later
@@ -423,6 +349,19 @@ impl Worker {
                     Message::Data(data).write(&mut bytes);
                     self.answer_incoming(to, bytes);
                 }
+                Action::Replicate { to, replicate } => {
+                    let token = self.journeys.sent(Sent::Replicate(replicate.token));
+                    self.call(to, token, &Errand::Replicate(replicate));
+                }
+                Action::Doubt {
+                    cache,
+                    region,
+                    generation,
+                    life,
+                } => {
+                    let doubt = || Letter::Doubt(cache, region, generation, life.clone());
+                    self.shared.post_to_others(self.index, doubt);
+                }
             }
         }
     }
@@ -439,6 +378,8 @@ impl Worker {
             thread: self.index,
             token,
             bytes,
+            // Stores wait behind it that others take at once.
+            at_once: matches!(errand, Errand::Replicate(_)),
         });
     }
 
@@ -458,6 +399,16 @@ impl Worker {
                 };
                 let bytes = read.map_or(Err(Refusal::Early), |data| data.bytes);
                 self.executor.handle_data(Data { token, bytes });
+            }
+            Some(Sent::Replicate(token)) => {
+                let delivery = match &end {
+                    Called::Answered(bytes) => {
+                        Replicated::read(bytes).map_or(Delivery::Lost, Delivery::Answered)
+                    }
+                    Called::NotSent => Delivery::NotSent,
+                    Called::Lost => Delivery::Lost,
+                };
+                self.executor.handle_replicated(token, delivery);
             }
             Some(Sent::Relay(number, _)) => {
                 let bytes = match end {

@@ -9,7 +9,7 @@ use cenote_fabric::{RemoteWindow, Status as Verb, Time};
 use cenote_pool::control::Window;
 use cenote_proc::remote::{Ended, Remote, exchange};
 use cenote_proc::service::{
-    Heard, Label, Named, Opened, Order, PIECE_MAX, SlabPlace, SlabWord, Told, Word,
+    Heard, Label, Named, Opened, Order, PIECE_MAX, SlabPlace, SlabWord, Told, Word, Writing,
 };
 use cenote_proc::{CacheId, Grants, ProcedureId};
 
@@ -113,7 +113,10 @@ impl Cache {
             cache: self.id,
             slab_bytes: SLAB_BYTES,
             slabs: u32::try_from(self.slabs.len() + self.promised.len()).unwrap(),
-            writable: self.writable,
+            writing: match self.writable {
+                true => Writing::Direct,
+                false => Writing::Denied,
+            },
             leased: self.leased,
             me: u32::try_from(me).unwrap(),
             machines: self.machines.clone(),

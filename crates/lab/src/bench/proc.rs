@@ -1,11 +1,12 @@
 //! `cenote bench proc`: procedures beside the data, against verbs that fetch it.
 //!
-//! A host on threads of this process lends one slab. Variants alternate in each round; figures are
-//! medians of the rounds.
+//! Hosts on threads of this process lend one slab each. Variants alternate in each round; figures
+//! are medians of the rounds.
 
 mod filter;
 mod lines;
 mod site;
+mod writes;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -32,6 +33,7 @@ use site::{CACHE, GUESTS, Idle, Site};
   cenote bench proc --hops 1 --hops 16 --hops 64 --transport tcp --json
   cenote bench proc --empty --transport shm
   cenote bench proc --filter --transport tcp --out docs/papers/compucache
+  cenote bench proc --writes
 
 A linked list of randomly placed nodes is followed by one verb for each node, by a native procedure of
 the host (native) and by one in WebAssembly (wasm), with one request in flight. Each variant has a JSON
@@ -58,6 +60,10 @@ pub struct Args {
     /// Measure a filter at selectivities of 0.1 to 100 %, in place of a list
     #[arg(long)]
     filter: bool,
+    /// Measure additions to numbers in one copy and in two, in place of a list: by verbs that read
+    /// and write, and by a procedure in WebAssembly, one and many in flight
+    #[arg(long, conflicts_with_all = ["filter", "empty", "uneven"])]
+    writes: bool,
     /// Folder for a table and a plot of the --filter results
     #[arg(long, value_name = "DIR", requires = "filter")]
     out: Option<PathBuf>,
@@ -133,6 +139,10 @@ pub fn run(args: &Args, rounds: Option<usize>, to: (bool, Option<&Path>)) -> Res
             continue;
         }
         let bytes = usize::try_from(args.memory)? << 10;
+        if args.writes {
+            out.extend(&writes::run(transport, rounds)?)?;
+            continue;
+        }
         if args.uneven {
             out.extend(&uneven(bytes, transport, rounds)?)?;
             continue;
@@ -165,7 +175,7 @@ impl fmt::Display for Line {
             .map_or(String::new(), |us| format!(", p99 {us:.1} us"));
         write!(
             f,
-            "{:<12} {:<4} {hops:<8} {:>12.0} per second, p50 {:.1} us{p99}",
+            "{:<22} {:<4} {hops:<8} {:>12.0} per second, p50 {:.1} us{p99}",
             self.variant, self.transport, self.ops_per_second, self.p50_us
         )
     }

@@ -8,7 +8,7 @@ use super::{Action, Executor, Ready};
 use crate::injected_faults::{self, InjectedFault};
 use crate::message::{Data, Fetch, Moved, Need, Refusal, Refused};
 use crate::procedures::is_size;
-use crate::{CacheId, Machine, RegionLocation, Request, Status};
+use crate::{CacheId, Machine, Request, Status};
 
 /// What a machine does with a request that names a region and its generation.
 enum Route {
@@ -42,8 +42,8 @@ impl Executor {
             return self.answer(waiting.request, Status::OutOfBounds);
         };
         let generation = slot.generation;
-        let to = match &slot.place {
-            RegionLocation::At(to) if *to != self.me => *to,
+        let to = match slot.place.elsewhere() {
+            Some(to) if to != self.me => to,
             _ => return self.parked.put(waiting, Wait::Map { index }),
         };
         match need {
@@ -110,17 +110,15 @@ impl Executor {
         let Some(slot) = slot else {
             return Route::Nowhere;
         };
-        match &slot.place {
+        match slot.place.elsewhere() {
             _ if slot.generation < generation => Route::Early,
-            RegionLocation::Here { .. } | RegionLocation::Leaving { .. } => Route::Serve,
+            None if slot.place.is_here() => Route::Serve,
             // The sender has the same word, and yet sent it here.
-            RegionLocation::At(_) if slot.generation == generation => Route::Stale,
-            RegionLocation::At(to)
-                if !forwarded || injected_faults::is(InjectedFault::ForwardTwice) =>
-            {
-                Route::Onward(*to, slot.generation)
+            Some(_) if slot.generation == generation => Route::Stale,
+            Some(to) if !forwarded || injected_faults::is(InjectedFault::ForwardTwice) => {
+                Route::Onward(to, slot.generation)
             }
-            RegionLocation::At(_) | RegionLocation::Nowhere => Route::Stale,
+            Some(_) | None => Route::Stale,
         }
     }
 
@@ -319,12 +317,14 @@ impl Executor {
     /// This machine goes on forwarding what is stale as long as it has the table. It is back once a
     /// region is here again.
     pub fn handle_leave(&mut self, cache: CacheId, successor: Machine) {
+        self.abandon_commits(cache);
         let mut queued = Vec::new();
         self.shelf.take(usize::MAX, &mut queued);
+        self.own.take(usize::MAX, &mut queued);
         let (leaving, staying): (Vec<_>, Vec<_>) = queued
             .into_iter()
             .partition(|ready| ready.request.cache == cache);
-        self.shelf.extend(staying);
+        staying.into_iter().for_each(|ready| self.shelve(ready));
         for ready in leaving {
             self.accounts.unqueued(ready.request.client);
             self.accounts.departed(ready.request.client);

@@ -36,8 +36,9 @@ pub struct Shelf {
     len: AtomicUsize,
 }
 
+/// Requests by client.
 #[derive(Debug, Default)]
-struct Lanes {
+pub(super) struct Lanes {
     by_client: HashMap<ClientId, VecDeque<Ready>>,
     /// Clients with requests, the next one first.
     turns: VecDeque<ClientId>,
@@ -68,13 +69,7 @@ impl Shelf {
     /// What was taken and not run, in the order in which it was taken. `slow` has its turn last.
     pub(super) fn put_back(&self, slow: ClientId, rest: impl DoubleEndedIterator<Item = Ready>) {
         let mut lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
-        for ready in rest.rev() {
-            lanes.put_back(ready);
-        }
-        if let Some(place) = lanes.turns.iter().position(|client| *client == slow) {
-            lanes.turns.remove(place);
-            lanes.turns.push_back(slow);
-        }
+        lanes.put_all_back(slow, rest);
         self.len.store(lanes.len, Ordering::Relaxed);
     }
 
@@ -89,7 +84,11 @@ impl Shelf {
 }
 
 impl Lanes {
-    fn push(&mut self, ready: Ready) {
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(super) fn push(&mut self, ready: Ready) {
         let client = ready.request.client;
         let lane = self.by_client.entry(client).or_default();
         if lane.is_empty() {
@@ -97,6 +96,21 @@ impl Lanes {
         }
         lane.push_back(ready);
         self.len += 1;
+    }
+
+    /// As [`Shelf::put_back`].
+    pub(super) fn put_all_back(
+        &mut self,
+        slow: ClientId,
+        rest: impl DoubleEndedIterator<Item = Ready>,
+    ) {
+        for ready in rest.rev() {
+            self.put_back(ready);
+        }
+        if let Some(place) = self.turns.iter().position(|client| *client == slow) {
+            self.turns.remove(place);
+            self.turns.push_back(slow);
+        }
     }
 
     fn put_back(&mut self, ready: Ready) {
@@ -110,7 +124,7 @@ impl Lanes {
     }
 
     /// A few of each client in turn: who floods the queue waits behind himself.
-    fn take(&mut self, most: usize, into: &mut Vec<Ready>) {
+    pub(super) fn take(&mut self, most: usize, into: &mut Vec<Ready>) {
         let mut left = most;
         while left > 0 {
             let Some(client) = self.turns.pop_front() else {

@@ -1,4 +1,5 @@
 mod cluster;
+mod copies;
 mod ends;
 mod leases;
 mod stalls;
@@ -10,6 +11,7 @@ use cenote_fabric::{Region, RegionOptions};
 use cenote_proc_sdk::procedures::{Echo, WalkList};
 use proptest::prelude::*;
 
+use super::turns::BATCH_TIME;
 use super::*;
 use crate::injected_faults::{InjectedFault, inject};
 use crate::message::Message;
@@ -407,9 +409,9 @@ fn threads_that_help_lose_nothing_and_answer_through_the_owner() {
     assert!(numbers.into_iter().eq(0..4000));
 }
 
-/// Puts a message where it means something: into a cache of four regions and a gap behind.
+/// Puts a message where it means something: into a cache of five regions and a gap behind.
 fn aimed(message: Message) -> Message {
-    let near = |addr: u64| addr % (5 * 4096);
+    let near = |addr: u64| addr % (6 * 4096);
     let need = |need: Need| match need {
         Need::Data { addr, size } => Need::Data {
             addr: near(addr),
@@ -450,6 +452,14 @@ fn aimed(message: Message) -> Message {
             data.token %= 16;
             Message::Data(data)
         }
+        Message::Replicate(mut replicate) => {
+            replicate.cache = CacheId(1);
+            for piece in &mut replicate.pieces {
+                piece.addr = near(piece.addr);
+                piece.generation %= 4;
+            }
+            Message::Replicate(replicate)
+        }
         other => other,
     }
 }
@@ -464,14 +474,15 @@ proptest! {
         let mut runner = Procedures::new(Arc::new(registry));
         let limits = Limits { client_requests: 5, clients: 20, ..Limits::default() };
         let mut executor = Executor::new(Machine(1), limits);
-        let mut table = Table::new(4096, 4, false);
+        let mut table = Table::new(4096, 5, false);
         let memory = Region::create("proc-test", 4096, RegionOptions::default()).unwrap();
         let memory = Arc::new(memory);
         let places = [
             RegionLocation::Here { memory: Arc::clone(&memory).into(), offset: 0 },
             RegionLocation::At(Machine(2)),
-            RegionLocation::Leaving { memory: memory.into(), offset: 0 },
+            RegionLocation::Leaving { memory: Arc::clone(&memory).into(), offset: 0 },
             RegionLocation::Nowhere,
+            RegionLocation::Second { memory: memory.into(), offset: 0, first: Machine(2) },
         ];
         for (index, place) in places.into_iter().enumerate() {
             table.set(index, Slot { generation: 2, place });
@@ -484,6 +495,7 @@ proptest! {
                 Message::Refused(refused) => { executor.handle_refused(refused); 1 }
                 Message::Fetch(fetch) => { executor.handle_fetch(fetch); 1 }
                 Message::Data(data) => { executor.handle_data(data); 1 }
+                Message::Replicate(replicate) => { executor.handle_replicate(&replicate); 0 }
                 Message::Responses(_) => 0,
             };
             executor.handle_tick(Time(at * 1000));

@@ -15,6 +15,7 @@ fn request() -> impl Strategy<Value = Request> {
             cache: CacheId(cache),
             procedure: ProcedureId(code),
             steps: 0,
+            refusals: 0,
             state: state.into(),
         }
     })
@@ -75,7 +76,19 @@ pub(crate) fn message() -> impl Strategy<Value = Message> {
             _ => Err(Refusal::OutOfBounds),
         },
     });
+    let piece = (any::<(u64, u64)>(), state()).prop_map(|((addr, generation), bytes)| Piece {
+        addr,
+        generation,
+        bytes,
+    });
+    let replicate =
+        (any::<(u64, u128)>(), vec(piece, 0..9)).prop_map(|((token, cache), pieces)| Replicate {
+            token,
+            cache: CacheId(cache),
+            pieces,
+        });
     prop_oneof![
+        replicate.prop_map(Message::Replicate),
         vec(request(), 0..20).prop_map(Message::Requests),
         vec(response, 0..20).prop_map(Message::Responses),
         moved().prop_map(Message::Moved),

@@ -33,14 +33,22 @@ fn any_slab() -> impl Strategy<Value = SlabWord> {
             window: number,
             generation: window,
         };
-        (0..4).prop_map(move |kind| SlabWord {
+        (0..6).prop_map(move |kind| SlabWord {
             slab,
             generation,
             place: match kind {
                 0 => SlabPlace::Nowhere,
                 1 => SlabPlace::At(number),
                 2 => SlabPlace::Here(named),
-                _ => SlabPlace::Leaving(named),
+                3 => SlabPlace::Leaving(named),
+                4 => SlabPlace::First {
+                    named,
+                    second: number,
+                },
+                _ => SlabPlace::Second {
+                    named,
+                    first: number,
+                },
             },
         })
     })
@@ -48,19 +56,23 @@ fn any_slab() -> impl Strategy<Value = SlabWord> {
 
 fn word() -> impl Strategy<Value = Word> {
     let opened = (
-        any::<(u128, u64, u32, (bool, bool), u32)>(),
+        any::<(u128, u64, u32, (u8, bool), u32)>(),
         vec(text(20), 0..5),
         vec(any::<u128>(), 0..5),
     );
     let map = (any::<(u128, u64)>(), vec(any_slab(), 0..20));
     prop_oneof![
         opened.prop_map(
-            |((cache, slab_bytes, slabs, (writable, leased), me), machines, users)| {
+            |((cache, slab_bytes, slabs, (writing, leased), me), machines, users)| {
                 Word::Open(Opened {
                     cache: CacheId(cache),
                     slab_bytes,
                     slabs,
-                    writable,
+                    writing: match writing % 3 {
+                        0 => Writing::Denied,
+                        1 => Writing::Direct,
+                        _ => Writing::Replicated,
+                    },
                     leased,
                     me,
                     machines,
@@ -79,6 +91,15 @@ fn word() -> impl Strategy<Value = Word> {
         }),
         any::<u128>().prop_map(|cache| Word::Close {
             cache: CacheId(cache)
+        }),
+        any::<u128>().prop_map(|cache| Word::Write {
+            cache: CacheId(cache)
+        }),
+        (any::<u128>(), vec(any::<(u32, u64)>(), 0..9)).prop_map(|(cache, doubts)| {
+            let doubt = |(slab, generation)| Doubt { slab, generation };
+            let doubts = doubts.into_iter().map(doubt).collect();
+            let cache = CacheId(cache);
+            Word::Told { cache, doubts }
         }),
     ]
 }
@@ -130,6 +151,7 @@ fn errand() -> impl Strategy<Value = Errand> {
         |(message, (user, home, ticket))| match message {
             Message::Responses(responses) => Some(Errand::Answers(responses)),
             Message::Fetch(fetch) => Some(Errand::Fetch(fetch)),
+            Message::Replicate(replicate) => Some(Errand::Replicate(replicate)),
             Message::Moved(moved) => Some(Errand::Move(Travel {
                 user,
                 home,
@@ -218,8 +240,23 @@ fn answers_to_words_are_read_as_they_were_written() {
         WordRefusal::Full,
     ];
     let refused = refused.into_iter().map(Heard::Refused);
-    let taken = Heard::Taken { now: 7, missing: 3 };
-    for heard in refused.chain([taken]) {
+    let doubt = Doubt {
+        slab: 5,
+        generation: 9,
+    };
+    let said = [
+        (WriteState::Idle, vec![]),
+        (WriteState::Idle, vec![doubt]),
+        (WriteState::Writes, vec![]),
+        (WriteState::Wants, vec![doubt; 2]),
+    ];
+    let taken = said.map(|(state, doubts)| Heard::Taken {
+        now: 7,
+        missing: 3,
+        state,
+        doubts,
+    });
+    for heard in refused.chain(taken) {
         let mut bytes = Vec::new();
         heard.write(&mut bytes);
         assert_eq!(Heard::read(&bytes), Ok(heard));

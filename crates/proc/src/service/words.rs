@@ -34,6 +34,18 @@ messages! {
             /// The cache.
             cache: CacheId,
         },
+        /// The owner knows that procedures of this process write to a cache with two copies.
+        5 => Write {
+            /// The cache.
+            cache: CacheId,
+        },
+        /// The owner has heard of doubts.
+        6 => Told {
+            /// The cache.
+            cache: CacheId,
+            /// Which.
+            doubts: Vec<Doubt> as List<u32, 0, DOUBTS_MAX> | "too many doubts",
+        },
     }
 
     /// A cache, as far as all of it is alike.
@@ -45,8 +57,8 @@ messages! {
         pub slab_bytes: u64,
         /// How many it has.
         pub slabs: u32,
-        /// Whether procedures may write.
-        pub writable: bool,
+        /// Whether procedures may write, and how.
+        pub writing: Writing,
         /// Whether procedures may read only as long as they may write, or might.
         pub leased: bool,
         /// Which of the machines is told.
@@ -55,6 +67,18 @@ messages! {
         pub machines: Vec<String> as List<u32, 0, MACHINES_MAX, Text<u32, ADDRESS_MAX>> | "too many machines",
         /// Clients that may run procedures on it, beside its owner.
         pub users: Vec<u128> as List<u32, 0, USERS_MAX> | "too many users",
+    }
+
+    /// Whether procedures may write, and how.
+    #[derive(Clone, Copy, Debug, Eq, PartialEq)]
+    #[repr(u8)]
+    pub enum Writing | "unknown way to write" {
+        /// They may not.
+        0 => Denied,
+        /// Slabs have one copy.
+        1 => Direct,
+        /// Slabs have a second copy, which gets what is stored before the first.
+        2 => Replicated,
     }
 
     /// Where a slab of a cache is.
@@ -79,6 +103,44 @@ messages! {
         2 => Here(Named),
         /// There still, and on the move: it is read, and written nowhere.
         3 => Leaving(Named),
+        /// Its first copy is in a window of the host that is told.
+        4 => First {
+            /// The window.
+            named: Named,
+            /// The machine that has the second.
+            second: u32,
+        },
+        /// Its second copy is there.
+        5 => Second {
+            /// The window.
+            named: Named,
+            /// The machine that has the first.
+            first: u32,
+        },
+    }
+
+    /// How far a host's process is with writing to a cache with two copies. It stores nothing
+    /// before its owner knows: what a process had sent that is no more is the owner's to find out.
+    #[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
+    #[repr(u8)]
+    pub enum WriteState | "unknown state of writing" {
+        /// No procedure has stored anything.
+        #[default]
+        0 => Idle,
+        /// One is to store something.
+        1 => Wants,
+        /// They store ([`Word::Write`]).
+        2 => Writes,
+    }
+
+    /// A slab whose copies may differ: the host does not know what became of a store into the
+    /// second.
+    #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+    pub struct Doubt {
+        /// Which.
+        pub slab: u32,
+        /// Of its region's entry, by which the store was sent.
+        pub generation: u64,
     }
 
     /// A life of a window.
@@ -110,7 +172,7 @@ messages! {
 }
 
 /// What becomes of a word.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Heard {
     /// All threads go by it.
     Taken {
@@ -118,6 +180,11 @@ pub enum Heard {
         now: u64,
         /// Slabs that it says are in windows that the host does not have.
         missing: u32,
+        /// How far it is with writing.
+        state: WriteState,
+        /// Slabs that its owner is to make equal, until it says that it heard ([`Word::Told`]). To
+        /// be passed on before what the host goes by.
+        doubts: Vec<Doubt>,
     },
     /// Nothing was changed.
     Refused(WordRefusal),
@@ -140,11 +207,27 @@ impl Word {
 }
 
 impl Heard {
-    /// Appends the answer: 0 and what it says, or the number of the refusal.
+    /// Appends the answer: 0, or 5 where procedures write to two copies, and what it says; or the
+    /// number of the refusal.
     pub fn write(&self, out: &mut Vec<u8>) {
         let mut out = Writer::new(out);
         match self {
-            Self::Taken { now, missing } => out.put(&(0_u8, *now, *missing)),
+            Self::Taken {
+                now,
+                missing,
+                state: WriteState::Idle,
+                doubts,
+            } if doubts.is_empty() => out.put(&(0_u8, *now, *missing)),
+            Self::Taken {
+                now,
+                missing,
+                state,
+                doubts,
+            } => {
+                out.put(&(WRITING, *now, *missing));
+                out.put(state);
+                out.put_as::<List<u32, 0, DOUBTS_MAX>, _>(doubts);
+            }
             Self::Refused(why) => out.put(why),
         }
     }
@@ -159,6 +242,14 @@ impl Heard {
             0 => Self::Taken {
                 now: input.take()?,
                 missing: input.take()?,
+                state: WriteState::Idle,
+                doubts: Vec::new(),
+            },
+            WRITING => Self::Taken {
+                now: input.take()?,
+                missing: input.take()?,
+                state: input.take()?,
+                doubts: input.take_as::<List<u32, 0, DOUBTS_MAX>, _>()?,
             },
             why => Self::Refused(WordRefusal::take_tagged(why, &mut input)?),
         };
@@ -166,3 +257,9 @@ impl Heard {
         Ok(heard)
     }
 }
+
+/// An answer about a cache with two copies. No owner that does not know of it gets one: it lets
+/// procedures write to one copy alone.
+const WRITING: u8 = 5;
+/// Slabs that one answer names. Of more the host answers that it lacks a slab, and loses its lease.
+pub const DOUBTS_MAX: usize = 2048;

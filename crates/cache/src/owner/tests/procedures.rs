@@ -70,17 +70,108 @@ fn what_a_silent_host_may_have_been_writing_to_is_fenced_and_nothing_else() {
     assert!(world.owner.is_settled());
 }
 
+/// Which regions have other windows after something than before it.
+fn fenced(world: &mut World, happens: impl FnOnce(&mut World)) -> Vec<usize> {
+    let before = world.owner.entries();
+    happens(world);
+    world.run();
+    world.pass(LEASE);
+    world.run();
+    assert!(world.owner.is_settled());
+    let after = world.owner.entries();
+    let pairs = before.iter().zip(&after).enumerate();
+    let is_other = |(_, (before, after)): &(usize, (&Entry, &Entry))| before.copies != after.copies;
+    pairs.filter(is_other).map(|(region, _)| region).collect()
+}
+
+fn copies_on(world: &World, host: usize) -> Vec<usize> {
+    let entries = world.owner.entries();
+    let is_there = |region: &usize| entries[*region].copies.iter().any(|copy| copy.host == host);
+    (0..entries.len()).filter(is_there).collect()
+}
+
 #[test]
-fn of_two_copies_procedures_write_none_and_nothing_is_made_equal() {
-    let mut world = World::settled(2, 2, 3);
-    for host in 0..3 {
-        join_host(&mut world, host as u64, host);
+fn of_two_copies_those_on_a_silent_host_are_made_equal_once_hosts_write() {
+    for writes in [false, true] {
+        let mut world = World::settled(2, 4, 6);
+        let silent = host_of(&world, 0);
+        join_host(&mut world, 1, silent);
+        if writes {
+            world.owner.note_hosts_write();
+        }
+        let there = copies_on(&world, silent);
+        assert!(there.len() < world.owner.region_count());
+        let fenced = fenced(&mut world, |world| {
+            world.pass(LEASE);
+            world.pass(LEASE_MARGIN);
+        });
+        assert_eq!(fenced, if writes { there } else { vec![] });
     }
+}
+
+#[test]
+fn what_a_process_was_writing_that_another_follows_is_fenced_before_that_one_writes() {
+    let mut world = World::settled(2, 4, 6);
+    let host = host_of(&world, 0);
+    join_host(&mut world, 1, host);
+    world.owner.note_hosts_write();
+    assert_eq!(world.owner.doubtful_on(host), []);
+    let there = copies_on(&world, host);
+    let mut doubtful = Vec::new();
+    let fenced = fenced(&mut world, |world| {
+        world.owner.note_host_restarted(1);
+        doubtful = world.owner.doubtful_on(host);
+        assert!(!world.owner.are_fenced(&doubtful));
+        world.owner.handle_tick(world.now);
+    });
+    assert_eq!(fenced, there);
+    assert!(
+        doubtful
+            .iter()
+            .map(|(region, _)| *region)
+            .eq(there.iter().copied())
+    );
+    assert!(world.owner.are_fenced(&doubtful));
+    // Others that are doubtful later keep nobody waiting for these.
+    for region in there {
+        let generation = world.owner.entries()[region].generation;
+        world.owner.note_host_doubt(region, generation);
+    }
+    assert!(world.owner.are_fenced(&doubtful));
+}
+
+/// A region leaves the host with its second copy: clients turn to that, which is copied, while the
+/// host that has written stands still.
+#[test]
+fn a_host_that_wrote_to_the_first_copy_leaves_doubts_where_it_is_the_second_by_now() {
+    let mut world = World::settled(2, 1, 3);
+    let copies = world.owner.entries()[0].copies.clone();
+    let (writer, leaver) = (copies[0].host, copies[1].host);
+    join_host(&mut world, 1, writer);
+    world.owner.note_hosts_write();
+    world.owner.handle_host_silent(world.now, writer);
+    world.owner.handle_notice(world.now, leaver, None);
+    world.run();
     world.seen.clear();
     world.pass(LEASE);
     world.pass(LEASE_MARGIN);
+    assert!(world.run_until(|action| matches!(action, Action::Fill { .. })));
+    assert!(!renews(&world).is_empty(), "what it sent lands nowhere");
+}
+
+#[test]
+fn a_host_says_its_doubts_before_what_it_goes_by_and_the_copies_are_made_equal_first() {
+    let mut world = World::settled(2, 1, 3);
+    let first = host_of(&world, 0);
+    join_host(&mut world, 1, first);
+    let generation = world.owner.entries()[0].generation;
+    world.owner.handle_notice(world.now, first, None);
     world.run();
-    assert_eq!((renews(&world), world.owner.is_settled()), (vec![], true));
+    world.seen.clear();
+    world.owner.note_doubt(1, 0, generation);
+    know_all(&mut world, 1);
+    assert!(world.run_until(|action| matches!(action, Action::Fill { .. })));
+    assert_eq!(renews(&world).len(), 2, "what is sent lands nowhere");
 }
 
 #[test]

@@ -20,7 +20,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use cenote_fabric::{Address, Time, Waker};
-use cenote_proc::service::MACHINES_MAX;
+use cenote_proc::service::{MACHINES_MAX, WriteState};
 
 use super::{Life, Server};
 use crate::owner::{Access, ClientNumber, Entry, Renewal, Settings};
@@ -58,7 +58,15 @@ struct Host {
     known: BTreeMap<u32, u64>,
     /// It was told all there is, and what its clock showed then.
     asking: Option<Asking>,
+    /// The owner knows that procedures write there to two copies, in the process at the end of this
+    /// connection.
+    writes: Option<Connection>,
+    /// What is to be fenced before they may.
+    fences: Option<Vec<(usize, u64)>>,
 }
+
+/// A speaker's life, and which of its connections.
+type Connection = (u64, u64);
 
 /// What all speakers say.
 pub(super) struct Table {
@@ -100,6 +108,8 @@ impl Host {
             renewed_at: Time(0),
             known: BTreeMap::new(),
             asking: None,
+            writes: None,
+            fences: None,
         }
     }
 
@@ -148,8 +158,12 @@ impl Herald {
     }
 
     /// Takes the hosts, and which are up. Where others are named, or the same by other addresses, all
-    /// hosts are told again, as words name machines by their numbers.
-    fn set_machines<'a>(&mut self, hosts: impl Iterator<Item = (&'a Address, bool)> + Clone) {
+    /// hosts are told again, as words name machines by their numbers. Gives what the owner called
+    /// those that are at another address.
+    fn set_machines<'a>(
+        &mut self,
+        hosts: impl Iterator<Item = (&'a Address, bool)> + Clone,
+    ) -> Vec<ClientNumber> {
         let addresses = || hosts.clone().map(|(address, _)| address);
         // While there is room all are named at once, and not told again for each that comes up.
         let has_room = addresses().count() <= MACHINES_MAX;
@@ -170,10 +184,11 @@ impl Herald {
         }
         self.unnamed = unnamed;
         if roll.is_none() && addresses().eq(self.hosts.iter().map(|host| &host.address)) {
-            return;
+            return Vec::new();
         }
         let roll = roll.unwrap_or_else(|| self.table.roll.clone());
         let mut before = std::mem::take(&mut self.hosts).into_iter();
+        let mut replaced = Vec::new();
         let host = |address: &'a Address| match before.next() {
             // It keeps what lease it has.
             Some(host) if host.address == *address => Host {
@@ -181,7 +196,10 @@ impl Herald {
                 asking: None,
                 ..host
             },
-            _ => Host::new(address),
+            other => {
+                replaced.extend(other.and_then(|host| host.number));
+                Host::new(address)
+            }
         };
         self.hosts = addresses().map(host).collect();
         let address = |&host: &usize| self.hosts[host].address.to_string();
@@ -191,6 +209,7 @@ impl Herald {
             roll,
             rows: Arc::clone(&self.table.rows),
         });
+        replaced
     }
 
     /// Takes what speakers have done, between turns: a turn may stand still after its clock was looked
@@ -224,7 +243,9 @@ impl Server {
         }
         let hosts = self.manager.hosts();
         let hosts = hosts.map(|(host, is_up)| (&host.address, is_up));
-        self.herald.set_machines(hosts);
+        for number in self.herald.set_machines(hosts) {
+            self.manager.owner.note_host_restarted(number);
+        }
         self.link_speakers();
         if self.herald.listener.is_none() {
             let number = self.next_client();
@@ -243,8 +264,21 @@ impl Server {
     }
 
     fn note_known(&mut self, host: usize, report: Report) {
+        if let Some(state) = report.state {
+            self.note_writing(host, (report.life, report.connection), state);
+        }
+        self.herald.hosts[host].asking = report.asking;
+        let per_region = self.herald.table.settings.slabs_per_region;
         let host = &mut self.herald.hosts[host];
-        host.asking = report.asking;
+        for doubt in &report.doubts {
+            // Before what it goes by: a region that is doubtful is fenced before it is copied.
+            let region = (doubt.slab / per_region) as usize;
+            let owner = &mut self.manager.owner;
+            owner.note_host_doubt(region, doubt.generation);
+        }
+        if let (Some(speaker), false) = (&host.speaker, report.doubts.is_empty()) {
+            speaker.tell_heard(&report.doubts);
+        }
         if report.known.is_empty() {
             return;
         }
@@ -257,6 +291,42 @@ impl Server {
             self.manager.owner.note_all_known(number, &known);
         }
         host.known.extend(report.known);
+    }
+
+    /// A host's process says how far it is with writing to two copies. It stores nothing before the
+    /// owner knows: what one had sent that is no more is fenced off before the next may store.
+    fn note_writing(&mut self, host: usize, connection: Connection, state: WriteState) {
+        let owner = &mut self.manager.owner;
+        let known = &mut self.herald.hosts[host];
+        match (known.writes, state) {
+            (Some(since), WriteState::Writes) if since == connection => return,
+            // It goes on, over another connection or with another manager.
+            (_, WriteState::Writes) => {}
+            (None, WriteState::Idle) => return,
+            (None, WriteState::Wants) => {
+                let fences = known.fences.get_or_insert_with(|| owner.doubtful_on(host));
+                if !owner.are_fenced(fences) {
+                    return;
+                }
+                known.fences = None;
+            }
+            // It has not heard yet that it may.
+            (Some(since), WriteState::Wants) if since == connection => return,
+            // It is another process, or had the cache closed: it knows of no stores.
+            (Some(_), WriteState::Wants | WriteState::Idle) => {
+                known.writes = None;
+                if let Some(number) = known.number.take() {
+                    owner.note_host_restarted(number);
+                }
+                known.fences = Some(owner.doubtful_on(host));
+                return;
+            }
+        }
+        known.writes = Some(connection);
+        owner.note_hosts_write();
+        if let Some(speaker) = &known.speaker {
+            speaker.permit(connection.1);
+        }
     }
 
     /// Gives hosts their leases that were told everything, once what the owner decided before is

@@ -18,7 +18,7 @@ use cenote_proc::service::{Label, Row};
 use cenote_proc::{Access, CacheId, Grants, MODULE_MAX, ProcedureId, checksum, orders};
 use serde::Serialize;
 
-use crate::caches::{CacheDir, Spec};
+use crate::caches::CacheDir;
 use crate::place::{Loaded, Which};
 
 /// `cache proc` and what follows it.
@@ -33,8 +33,7 @@ use crate::place::{Loaded, Which};
 A procedure is a WebAssembly module built with the crate cenote-proc-sdk; docs/guides/cache.md shows
 one. Hosts with a module folder (host --modules) keep it over a restart. put makes a new version; put
 --version N installs version N on hosts that lack it: new ones, and those that restarted without a
-module folder. Hosts that are down are skipped, and the exit code is 3. The cluster's key is needed.
---write needs a cache with one copy.")]
+module folder. Hosts that are down are skipped, and the exit code is 3. The cluster's key is needed.")]
 pub struct Args {
     #[command(subcommand)]
     action: Action,
@@ -185,30 +184,13 @@ fn sites(loaded: &Loaded) -> Result<Sites> {
     Ok(Sites { up, down })
 }
 
-/// A cache by its number, or by its name in the cluster's folder. One whose number is not in the folder is
-/// somebody else's: what it allows is not known here.
-fn cache_id(loaded: &Loaded, text: &str, access: Access) -> Result<CacheId> {
-    let spec = match text.parse::<u128>() {
-        Err(_) => CacheDir::open(&loaded.dir, text)?.spec()?,
-        Ok(number) => {
-            let mut specs = Vec::new();
-            for cache in CacheDir::all(&loaded.dir)? {
-                specs.push(cache.spec()?);
-            }
-            let is_it = |spec: &Spec| spec.id().is_ok_and(|id| id == number);
-            match specs.into_iter().find(is_it) {
-                Some(spec) => spec,
-                None => return Ok(CacheId(number)),
-            }
-        }
+/// A cache by its number, or by its name in the cluster's folder.
+fn cache_id(loaded: &Loaded, text: &str) -> Result<CacheId> {
+    let number = match text.parse() {
+        Ok(number) => number,
+        Err(_) => CacheDir::open(&loaded.dir, text)?.spec()?.id()?,
     };
-    ensure!(
-        access == Access::Read || spec.copies == 1,
-        "{text} has {} copies, and a procedure writes to one only: use --read, or a cache with \
-         --copies 1",
-        spec.copies
-    );
-    Ok(CacheId(spec.id()?))
+    Ok(CacheId(number))
 }
 
 /// What hosts have of a name, the newest last: number and version.
@@ -241,7 +223,7 @@ fn put(args: &Put) -> Result<u8> {
     let write = args.write.iter().map(|cache| (cache, Access::ReadWrite));
     let named = write.chain(read);
     let caches: Vec<_> = named
-        .map(|(cache, access)| Ok((cache_id(&loaded, cache, access)?, access)))
+        .map(|(cache, access)| Ok((cache_id(&loaded, cache)?, access)))
         .collect::<Result<_>>()?;
     let mut sites = sites(&loaded)?;
     let known = known(&sites.up, &args.name);

@@ -1,5 +1,5 @@
-//! A host on threads of this process that lends one slab, and a client of it that runs procedures
-//! there.
+//! Hosts on threads of this process that lend one slab each, and a client of theirs that runs
+//! procedures there.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,7 +16,7 @@ use cenote_fabric::{
 use cenote_host::{Config, Daemon, Inheritance, LockMemory, Running};
 use cenote_pool::control::{Reply, Request, Window};
 use cenote_proc::remote::{Remote, exchange};
-use cenote_proc::service::{Heard, Label, Named, Opened, SlabPlace, SlabWord, Word};
+use cenote_proc::service::{Heard, Label, Named, Opened, SlabPlace, SlabWord, Word, Writing};
 use cenote_proc::{Access, CacheId, Grants, ProcedureId, orders};
 
 /// The cache of the measurement.
@@ -47,6 +47,8 @@ const SPIN: Duration = Duration::from_micros(50);
 /// See the module's text.
 pub struct Site {
     session: Box<dyn Session>,
+    address: Address,
+    lent: Window,
     pub window: RemoteWindow,
     stop: Arc<AtomicBool>,
     waker: Waker,
@@ -55,15 +57,63 @@ pub struct Site {
 }
 
 impl Site {
-    /// A host on `transport` with so many server threads and bytes.
+    /// A host on `transport` with so many server threads and bytes, and the guests.
     pub fn start(transport: &str, threads: usize, memory_bytes: u64, helps: bool) -> Result<Self> {
+        let key = ClusterKey::generate()?;
+        let site = Self::host(transport, threads, memory_bytes, helps, &key)?;
+        let here = SlabPlace::Here(site.named());
+        site.tell(0, &[&site], Writing::Denied, here)?;
+        for (name, id, module) in GUESTS {
+            site.put(name, id, module, Access::Read)?;
+        }
+        Ok(site)
+    }
+
+    /// Two hosts with one slab in two copies. Procedures may write.
+    pub fn pair(transport: &str, memory_bytes: u64) -> Result<[Self; 2]> {
+        let key = ClusterKey::generate()?;
+        let host = || Self::host(transport, 1, memory_bytes, true, &key);
+        let pair = [host()?, host()?];
+        let (first, second) = (pair[0].named(), pair[1].named());
+        let places = [
+            SlabPlace::First {
+                named: first,
+                second: 1,
+            },
+            SlabPlace::Second {
+                named: second,
+                first: 0,
+            },
+        ];
+        let all: Vec<_> = pair.iter().collect();
+        for (me, (site, place)) in (0..).zip(pair.iter().zip(places)) {
+            site.tell(me, &all, Writing::Replicated, place)?;
+        }
+        pair[0].say(&[Word::Write { cache: CACHE }])?;
+        Ok(pair)
+    }
+
+    /// A host with one slab that procedures may write to.
+    pub fn alone(transport: &str, memory_bytes: u64) -> Result<Self> {
+        let site = Self::host(transport, 1, memory_bytes, true, &ClusterKey::generate()?)?;
+        let here = SlabPlace::Here(site.named());
+        site.tell(0, &[&site], Writing::Direct, here)?;
+        Ok(site)
+    }
+
+    fn host(
+        transport: &str,
+        threads: usize,
+        memory_bytes: u64,
+        helps: bool,
+        key: &ClusterKey,
+    ) -> Result<Self> {
         let directory = tempfile::tempdir().context("make a temporary folder")?;
         let address = match transport {
             "shm" => Address::Shm(directory.path().join("host")),
             "tcp" => "tcp:127.0.0.1:0".parse()?,
             other => bail!("procedures are measured over shm or tcp, not {other}"),
         };
-        let key = ClusterKey::generate()?;
         let config = Config {
             name: "measured".into(),
             domain: "measured".into(),
@@ -100,59 +150,72 @@ impl Site {
             client: ClientId(1),
             name: "bench proc".into(),
         };
-        let mut session = connector(key).connect(&address, &hello, PATIENCE)?;
-        let (named, window) = lend(&mut *session)?;
-        let site = Self {
+        let mut session = connector(key.clone()).connect(&address, &hello, PATIENCE)?;
+        let (lent, window) = lend(&mut *session)?;
+        Ok(Self {
             session,
+            address,
+            lent,
             window,
             stop,
             waker,
             thread: Some(thread),
             _directory: directory,
-        };
-        site.tell(named, memory_bytes, &address)?;
-        for (name, id, module) in GUESTS {
-            let mut caller = site.session.caller_opener()(PATIENCE)?;
-            let label = Label {
-                id,
-                name: name.into(),
-                version: 1,
-                grants: Grants::Caches(vec![(CACHE, Access::Read)]),
-                len_bytes: u32::try_from(module.len())?,
-            };
-            orders::put(&mut *caller, label, module)?;
-        }
-        Ok(site)
+        })
     }
 
-    /// Says that all of the cache is in that slab.
-    fn tell(&self, window: Window, slab_bytes: u64, address: &Address) -> Result<()> {
+    fn named(&self) -> Named {
+        Named {
+            window: self.lent.id,
+            generation: self.lent.generation,
+        }
+    }
+
+    /// Brings a procedure there.
+    pub fn put(&self, name: &str, id: ProcedureId, module: &[u8], access: Access) -> Result<()> {
         let mut caller = self.session.caller_opener()(PATIENCE)?;
+        let label = Label {
+            id,
+            name: name.into(),
+            version: 1,
+            grants: Grants::Caches(vec![(CACHE, access)]),
+            len_bytes: u32::try_from(module.len())?,
+        };
+        orders::put(&mut *caller, label, module)?;
+        Ok(())
+    }
+
+    /// Says where all of the cache is, to this one of its machines.
+    fn tell(&self, me: u32, machines: &[&Self], writing: Writing, place: SlabPlace) -> Result<()> {
         let opened = Opened {
             cache: CACHE,
-            slab_bytes,
+            slab_bytes: self.lent.len_bytes,
             slabs: 1,
-            writable: false,
+            writing,
             leased: true,
-            me: 0,
-            machines: vec![address.to_string()],
+            me,
+            machines: machines
+                .iter()
+                .map(|site| site.address.to_string())
+                .collect(),
             users: Vec::new(),
-        };
-        let named = Named {
-            window: window.id,
-            generation: window.generation,
         };
         let slab = SlabWord {
             slab: 0,
             generation: 1,
-            place: SlabPlace::Here(named),
+            place,
         };
         let map = Word::Map {
             cache: CACHE,
             writes_until: Time::now().after(Duration::from_secs(24 * 3600)).0,
             slabs: vec![slab],
         };
-        for word in [Word::Open(opened), map] {
+        self.say(&[Word::Open(opened), map])
+    }
+
+    fn say(&self, words: &[Word]) -> Result<()> {
+        let mut caller = self.session.caller_opener()(PATIENCE)?;
+        for word in words {
             let mut bytes = Vec::new();
             word.write(&mut bytes);
             let answer = exchange(&mut *caller, &bytes, PATIENCE);

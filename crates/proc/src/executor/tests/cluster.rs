@@ -358,6 +358,9 @@ impl Cluster {
                     self.send(to(machine), Event::Fetch(fetch));
                 }
                 Action::Data { to: machine, data } => self.send(to(machine), Event::Data(data)),
+                Action::Replicate { .. } | Action::Doubt { .. } => {
+                    return Err(format!("regions have one copy: {action:?}"));
+                }
             }
         }
         Ok(())

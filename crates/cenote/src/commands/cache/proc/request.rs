@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use cenote_cli::failure::chain;
 use cenote_fabric::Session;
 use cenote_proc::remote::Remote;
-use cenote_proc::{Access, CacheId, ECHO, ProcedureId, Status};
+use cenote_proc::{CacheId, ECHO, ProcedureId, Status};
 
 use super::{Common, Site, Sites, cache_id, known, say, sites};
 
@@ -39,7 +39,7 @@ pub(super) fn run(args: &Args) -> Result<u8> {
         cenote_proc_sdk::STATE_MAX / 8
     );
     let loaded = args.common.which.load()?;
-    let cache = cache_id(&loaded, &args.cache, Access::Read)?;
+    let cache = cache_id(&loaded, &args.cache)?;
     let mut sites = sites(&loaded)?;
     let Some(&(_, id)) = known(&sites.up, &args.name).last() else {
         bail!("no host has a procedure {}", args.name);

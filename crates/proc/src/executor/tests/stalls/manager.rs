@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use super::{
-    ASK, Event, Host, LEASE, MACHINES, MILLISECOND, REGION, REGIONS, Step, Word, World, copy,
+    ASK, Event, Host, LEASE, MACHINES, MILLISECOND, REGION, REGIONS, Row, Step, Word, World, copy,
 };
+use crate::service::WriteState;
 use crate::{Machine, RegionLocation, Slot};
 
 impl World {
@@ -17,13 +18,31 @@ impl World {
         }
         self.hosts[host].lease_until = None;
         for row in &mut self.rows {
-            if row.machine != host {
+            let has_second = row.second.as_ref().is_some_and(|(at, _)| *at == host);
+            if row.machine != host && !(has_second && self.hosts_write) {
                 continue;
             }
             self.fences += 1;
+            if self.copies == 2 {
+                row.is_doubtful |= self.hosts_write;
+                continue;
+            }
             // A window of another generation: what is written from now on goes nowhere.
             row.memory = copy(&row.memory);
             row.generation += 1;
+        }
+    }
+
+    /// What a process may have been writing that is no more is fenced off.
+    fn lapse(&mut self, host: usize) {
+        self.hosts[host].is_permitted = false;
+        self.hosts[host].lease_until = None;
+        let has_copy = |row: &&mut Row| {
+            let second = row.second.as_ref().map(|(at, _)| *at);
+            row.machine == host || second == Some(host)
+        };
+        for row in self.rows.iter_mut().filter(has_copy) {
+            row.is_doubtful = true;
         }
     }
 
@@ -46,11 +65,13 @@ impl World {
         let news: Vec<usize> = (0..REGIONS)
             .filter(|index| host.told[*index] < self.rows[*index].generation)
             .collect();
-        if host.is_spoken_to || news.is_empty() && now < host.asked_at + ASK {
+        let permits = host.writes == Some(host.connection) && !host.is_permitted;
+        if host.is_spoken_to || news.is_empty() && !permits && now < host.asked_at + ASK {
             return;
         }
         (host.is_spoken_to, host.asked_at) = (true, now);
         let connection = host.connection;
+        let heard = std::mem::take(&mut host.heard);
         let granted = host.granted.filter(|(over, _)| *over == connection);
         let word = Word {
             connection,
@@ -59,6 +80,8 @@ impl World {
                 .map(|index| (*index, self.slot(*index, at)))
                 .collect(),
             until: granted.map(|(_, clock)| clock.after(LEASE)),
+            permits,
+            heard,
         };
         self.send(at, Event::Word(word));
     }
@@ -66,11 +89,21 @@ impl World {
     fn slot(&self, index: usize, machine: usize) -> Slot {
         let row = &self.rows[index];
         let (memory, offset) = (Arc::clone(&row.memory).into(), 0);
-        let place = match row.step {
-            _ if row.machine != machine => {
-                RegionLocation::At(Machine(u32::try_from(row.machine).unwrap()))
-            }
-            Step::Open => RegionLocation::Here { memory, offset },
+        let number = |machine: usize| Machine(u32::try_from(machine).unwrap());
+        let is_open = row.step == Step::Open;
+        let place = match &row.second {
+            Some((at, memory)) if is_open && *at == machine => RegionLocation::Second {
+                memory: Arc::clone(memory).into(),
+                offset,
+                first: number(row.machine),
+            },
+            _ if row.machine != machine => RegionLocation::At(number(row.machine)),
+            Some((second, _)) if is_open => RegionLocation::First {
+                memory,
+                offset,
+                second: number(*second),
+            },
+            None if is_open => RegionLocation::Here { memory, offset },
             _ => RegionLocation::Leaving { memory, offset },
         };
         Slot {
@@ -80,13 +113,44 @@ impl World {
     }
 
     /// A machine goes by some entries. What its clock shows is looked at before that is heard.
-    pub(super) fn hear_answer(&mut self, at: usize, connection: u64, known: &[(usize, u64)]) {
+    pub(super) fn hear_answer(
+        &mut self,
+        at: usize,
+        connection: u64,
+        known: &[(usize, u64)],
+        (doubts, state): (&[(usize, u64)], WriteState),
+    ) {
         let clock = self.clock(at);
         let host = &mut self.hosts[at];
         if connection != host.connection || !host.is_spoken_to {
             return;
         }
         host.is_spoken_to = false;
+        host.is_permitted |= state == WriteState::Writes;
+        let is_doubtful = |row: &Row| {
+            let second = row.second.as_ref().map(|(at, _)| *at);
+            (row.machine == at || second == Some(at)) && row.is_doubtful
+        };
+        match (host.writes, state) {
+            (_, WriteState::Writes) => host.writes = Some(connection),
+            (None, WriteState::Wants) if !self.rows.iter().any(is_doubtful) => {
+                host.writes = Some(connection);
+                self.hosts_write = true;
+            }
+            (Some(since), _) if since != connection => {
+                // It is another process.
+                host.writes = None;
+                self.lapse(at);
+            }
+            _ => {}
+        }
+        let host = &mut self.hosts[at];
+        // Before what it goes by.
+        for (index, generation) in doubts {
+            let row = &mut self.rows[*index];
+            row.is_doubtful |= *generation > row.sure_since;
+        }
+        host.heard.extend(doubts);
         for (index, generation) in known {
             host.told[*index] = host.told[*index].max(*generation);
             host.known[*index] = host.known[*index].max(*generation);
@@ -105,18 +169,65 @@ impl World {
             let begins = self.is_lively() && self.below(40) == 0;
             let to = self.below(MACHINES);
             let until = self.now + MILLISECOND * self.below(30) as u64;
+            let may_lose = self.is_lively() && self.copies == 2 && !self.is_calm;
+            let loses = may_lose && self.below(200) == 0;
+            let gives_up = self.copies == 2 && self.below(60) == 0;
+            let swaps = self.below(4) == 0;
             let all_know = self.all_know(index);
             let row = &mut self.rows[index];
+            let is_second = row.second.as_ref().is_some_and(|(at, _)| *at == to);
+            let lacks = self.copies == 2 && row.second.is_none();
             let step = match row.step {
-                Step::Open if begins && to != row.machine => Step::Frozen { to },
+                Step::Open if loses => match row.second.take() {
+                    Some((second, memory)) => {
+                        self.losses += 1;
+                        row.machine = second;
+                        row.is_doubtful = false;
+                        row.old = Some(std::mem::replace(&mut row.memory, memory));
+                        Step::Switched
+                    }
+                    None => continue,
+                },
+                Step::Open if row.is_doubtful => Step::Settling,
+                Step::Settling if all_know => {
+                    // Windows of other generations, before the second is made as the first is.
+                    row.memory = copy(&row.memory);
+                    if let Some((_, second)) = &mut row.second {
+                        *second = copy(&row.memory);
+                    }
+                    row.is_doubtful = false;
+                    row.sure_since = row.generation;
+                    Step::Switched
+                }
+                Step::Open if lacks && to != row.machine => Step::Frozen { to },
+                Step::Open if begins && to != row.machine && !is_second => {
+                    // What is copied is to be what stays, whichever is read so far.
+                    if swaps && let Some((second, memory)) = &mut row.second {
+                        std::mem::swap(second, &mut row.machine);
+                        std::mem::swap(memory, &mut row.memory);
+                    }
+                    Step::Frozen { to }
+                }
+                // It is given up: the copies are as they were, whoever knows of the stop.
+                Step::Frozen { .. } if gives_up => Step::Open,
                 Step::Frozen { to } if all_know => {
                     row.step = Step::Copying { to, until };
+                    let differs = !row.is_doubtful && row.copies_differ();
+                    if differs {
+                        self.complain(format!("the copies of region {index} differ unsaid"));
+                    }
                     continue;
                 }
+                // As when they are settled: nothing lands in what is copied.
+                Step::Copying { .. } if row.is_doubtful => Step::Settling,
                 Step::Copying { to, until } if self.now >= until => {
-                    row.machine = to;
                     let new = copy(&row.memory);
-                    row.old = Some(std::mem::replace(&mut row.memory, new));
+                    if lacks {
+                        row.second = Some((to, new));
+                    } else {
+                        row.machine = to;
+                        row.old = Some(std::mem::replace(&mut row.memory, new));
+                    }
                     Step::Switched
                 }
                 Step::Switched if all_know => {

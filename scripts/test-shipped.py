@@ -110,6 +110,8 @@ def built_test_a_disk_and_a_cache_lose_a_host_each_and_nothing_else():
             status = json.loads(run(CENOTE, "cache", "status", "c0", "--json", *at).stdout)
             assert not status["status"]["losses"], status
         finally:
+            # It is no part of the cluster, so that `down` leaves it.
+            run(CENOTE, "volume", "stop", "v0", *at, code=None)
             run(CENOTE, "down", "--force", *at, code=None)
 
 

@@ -348,8 +348,8 @@ impl Owner {
     }
 
     /// A host was told all that the listener was told: its procedures use the cache. What it goes
-    /// by is said and waited for as with any client; it asks for its lease next, and writes to
-    /// regions alone whose first copy it has. False: there are too many clients.
+    /// by is said and waited for as with any client; it asks for its lease next, and writes
+    /// only to regions whose first copy it has. False: there are too many clients.
     #[must_use]
     pub fn handle_host_joined(&mut self, now: Time, client: ClientNumber, host: HostIndex) -> bool {
         self.join(now, client, Role::Host(host))

@@ -168,7 +168,7 @@ fn a_host_says_its_doubts_before_what_it_goes_by_and_the_copies_are_made_equal_f
     world.owner.handle_notice(world.now, first, None);
     world.run();
     world.seen.clear();
-    world.owner.note_doubt(1, 0, generation);
+    world.owner.note_host_doubt(0, generation);
     know_all(&mut world, 1);
     assert!(world.run_until(|action| matches!(action, Action::Fill { .. })));
     assert_eq!(renews(&world).len(), 2, "what is sent lands nowhere");

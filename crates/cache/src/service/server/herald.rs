@@ -13,6 +13,7 @@
 
 mod roll;
 mod speaker;
+mod writer;
 
 use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -26,6 +27,7 @@ use super::{Life, Server};
 use crate::owner::{Access, ClientNumber, Entry, Renewal, Settings};
 use roll::Roll;
 use speaker::{Asking, Report, Speaker};
+use writer::{Connection, Next, Writer};
 
 /// See the module's text.
 pub(super) struct Herald {
@@ -58,15 +60,8 @@ struct Host {
     known: BTreeMap<u32, u64>,
     /// It was told all there is, and what its clock showed then.
     asking: Option<Asking>,
-    /// The owner knows that procedures write there to two copies, in the process at the end of this
-    /// connection.
-    writes: Option<Connection>,
-    /// What is to be fenced before they may.
-    fences: Option<Vec<(usize, u64)>>,
+    writer: Writer,
 }
-
-/// A speaker's life, and which of its connections.
-type Connection = (u64, u64);
 
 /// What all speakers say.
 pub(super) struct Table {
@@ -108,8 +103,7 @@ impl Host {
             renewed_at: Time(0),
             known: BTreeMap::new(),
             asking: None,
-            writes: None,
-            fences: None,
+            writer: Writer::default(),
         }
     }
 
@@ -293,39 +287,26 @@ impl Server {
         host.known.extend(report.known);
     }
 
-    /// A host's process says how far it is with writing to two copies. It stores nothing before the
-    /// owner knows: what one had sent that is no more is fenced off before the next may store.
+    /// A host's process says how far it is with writing to two copies.
     fn note_writing(&mut self, host: usize, connection: Connection, state: WriteState) {
         let owner = &mut self.manager.owner;
         let known = &mut self.herald.hosts[host];
-        match (known.writes, state) {
-            (Some(since), WriteState::Writes) if since == connection => return,
-            // It goes on, over another connection or with another manager.
-            (_, WriteState::Writes) => {}
-            (None, WriteState::Idle) => return,
-            (None, WriteState::Wants) => {
-                let fences = known.fences.get_or_insert_with(|| owner.doubtful_on(host));
-                if !owner.are_fenced(fences) {
-                    return;
+        let doubtful = || owner.doubtful_on(host);
+        let are_fenced = |regions: &[_]| owner.are_fenced(regions);
+        match known.writer.note(connection, state, doubtful, are_fenced) {
+            Next::Nothing => {}
+            Next::Permit => {
+                owner.note_hosts_write();
+                if let Some(speaker) = &known.speaker {
+                    speaker.permit(connection.1);
                 }
-                known.fences = None;
             }
-            // It has not heard yet that it may.
-            (Some(since), WriteState::Wants) if since == connection => return,
-            // It is another process, or had the cache closed: it knows of no stores.
-            (Some(_), WriteState::Wants | WriteState::Idle) => {
-                known.writes = None;
+            Next::Fence => {
                 if let Some(number) = known.number.take() {
                     owner.note_host_restarted(number);
                 }
-                known.fences = Some(owner.doubtful_on(host));
-                return;
+                known.writer.wait_for(owner.doubtful_on(host));
             }
-        }
-        known.writes = Some(connection);
-        owner.note_hosts_write();
-        if let Some(speaker) = &known.speaker {
-            speaker.permit(connection.1);
         }
     }
 

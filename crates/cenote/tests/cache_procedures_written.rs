@@ -328,10 +328,8 @@ fn add_through_it_all(transport: &str) {
     signal(folder.pid(&stopped), "CONT");
     shared.until_added(200);
 
-    // The manager is killed: hosts write for what is left of their leases, and wait for the next.
-    let pid = std::fs::read_to_string(folder.path().join("caches/c0/pid")).expect("a pid file");
-    signal(pid.trim().parse().expect("a number"), "KILL");
-    folder.run(&["cache", "start", "c0"]).expect(0);
+    // Hosts write for what is left of their leases, and wait for the next manager.
+    replace_manager(&folder);
     shared.until_added(200);
     until(&folder, |status| status["regions"]["open"] == REGIONS);
 
@@ -371,9 +369,7 @@ fn add_to_two_copies(transport: &str) {
     signal(folder.pid(&stopped), "CONT");
     shared.until_added(200);
 
-    let pid = std::fs::read_to_string(folder.path().join("caches/c0/pid")).expect("a pid file");
-    signal(pid.trim().parse().expect("a number"), "KILL");
-    folder.run(&["cache", "start", "c0"]).expect(0);
+    replace_manager(&folder);
     shared.until_added(200);
 
     until(&folder, is_whole);
@@ -392,6 +388,13 @@ fn add_to_two_copies(transport: &str) {
     signal(folder.pid(&second), "KILL");
     until(&folder, |status| regions_of(status, &second) == 0);
     few(transport, &shared, check_all(&mut cache, &counters));
+}
+
+/// Kills the cache's manager, and starts the next one.
+fn replace_manager(folder: &Folder) {
+    let pid = std::fs::read_to_string(folder.path().join("caches/c0/pid")).expect("a pid file");
+    signal(pid.trim().parse().expect("a number"), "KILL");
+    folder.run(&["cache", "start", "c0"]).expect(0);
 }
 
 fn few(transport: &str, shared: &Shared, in_doubt: usize) {

@@ -165,6 +165,20 @@ pub fn run(args: &Args, rounds: Option<usize>, to: (bool, Option<&Path>)) -> Res
     Ok(DONE)
 }
 
+impl Line {
+    /// Medians of requests a second and of the p50 in us, of each round.
+    fn of(variant: &'static str, transport: &str, (ops, p50): (Vec<f64>, Vec<f64>)) -> Self {
+        Self {
+            variant,
+            transport: transport.to_owned(),
+            hops: None,
+            ops_per_second: median(ops),
+            p50_us: median(p50),
+            p99_us: None,
+        }
+    }
+}
+
 impl fmt::Display for Line {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let hops = self
@@ -303,15 +317,12 @@ fn chase(
             figures.1.push(seen.p50_us());
         }
     }
-    let line = |(variant, (ops, p50)): (&Variant, (Vec<f64>, Vec<f64>))| Line {
-        variant: variant.name(),
-        transport: transport.to_owned(),
+    let lines = variants.iter().zip(figures);
+    let line = |(variant, figures): (&Variant, _)| Line {
         hops: Some(hops),
-        ops_per_second: median(ops),
-        p50_us: median(p50),
-        p99_us: None,
+        ..Line::of(variant.name(), transport, figures)
     };
-    Ok(variants.iter().zip(figures).map(line).collect())
+    Ok(lines.map(line).collect())
 }
 
 fn walk_there(remote: &mut Remote, id: ProcedureId, walk: Walk) -> Result<u64> {
@@ -357,15 +368,9 @@ fn empty(site: &Site, chosen: &[Variant], transport: &str, rounds: usize) -> Res
             figures.1.push(seen.p50_us());
         }
     }
-    let line = |((variant, _), (ops, p50)): ((&'static str, _), (Vec<f64>, Vec<f64>))| Line {
-        variant,
-        transport: transport.to_owned(),
-        hops: None,
-        ops_per_second: median(ops),
-        p50_us: median(p50),
-        p99_us: None,
-    };
-    Ok(variants.into_iter().zip(figures).map(line).collect())
+    let lines = variants.into_iter().zip(figures);
+    let lines = lines.map(|((variant, _), figures)| Line::of(variant, transport, figures));
+    Ok(lines.collect())
 }
 
 /// Walks of 200 links, all by one connection to one of two server threads.
@@ -396,12 +401,9 @@ fn uneven(bytes: usize, transport: &str, rounds: usize) -> Result<Vec<Line>> {
     let mut measured = Vec::new();
     for (variant, (ops, p50, p99)) in lines {
         measured.push(Line {
-            variant,
-            transport: transport.to_owned(),
             hops: Some(HOPS),
-            ops_per_second: median(ops),
-            p50_us: median(p50),
             p99_us: Some(median(p99)),
+            ..Line::of(variant, transport, (ops, p50))
         });
     }
     Ok(measured)

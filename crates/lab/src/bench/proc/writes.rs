@@ -3,7 +3,6 @@
 use anyhow::{Result, ensure};
 use bytes::{Bytes, BytesMut};
 use cenote_cache::path::{OneSided, Operation};
-use cenote_measure::statistics::median;
 use cenote_proc::{Access, ProcedureId};
 
 use super::site::{self, Site};
@@ -136,13 +135,7 @@ pub(super) fn run(transport: &str, rounds: usize) -> Result<Vec<Line>> {
     }
     all.iter_mut().try_for_each(Copies::check)?;
     let names = ways.iter().flat_map(|(names, _)| names);
-    let line = |(variant, (ops, p50)): (&&'static str, (Vec<f64>, Vec<f64>))| Line {
-        variant,
-        transport: transport.to_owned(),
-        hops: None,
-        ops_per_second: median(ops),
-        p50_us: median(p50),
-        p99_us: None,
-    };
-    Ok(names.zip(figures.into_iter().flatten()).map(line).collect())
+    let lines = names.zip(figures.into_iter().flatten());
+    let lines = lines.map(|(variant, figures)| Line::of(variant, transport, figures));
+    Ok(lines.collect())
 }

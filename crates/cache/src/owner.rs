@@ -20,6 +20,7 @@
 //! Paper: \[redy22\] section 5 (region table, migration); copies are ours. Decision 71.
 
 mod action;
+mod apart;
 mod audit;
 mod books;
 mod checkpoints;
@@ -45,6 +46,7 @@ use cenote_fabric::Time;
 use cenote_pool::control::{FillResult, HeldSlab, Refusal, Window};
 
 pub use action::{Action, OWN_REQUEST, SlabOf};
+use apart::Apart;
 pub use checkpoints::{HOLD_MAX, Held, Hold, Restored};
 pub use clients::{CLIENTS_MAX, ClientNumber, LEASE, LEASE_MARGIN, Renewal};
 use clients::{Clients, Role};
@@ -126,6 +128,7 @@ pub struct Owner {
     /// Regions that a checkpoint has, and of when.
     saved: BTreeMap<u32, u64>,
     outdated: Outdated,
+    apart: Apart,
 }
 
 impl Owner {
@@ -162,6 +165,7 @@ impl Owner {
             cut_off_until: now,
             saved: BTreeMap::new(),
             outdated: Outdated::default(),
+            apart: Apart::default(),
         }
     }
 
@@ -222,6 +226,7 @@ impl Owner {
     ) {
         self.drop_actions_for(host);
         self.hosts[host].come_up(slabs_free);
+        self.apart.forget(host);
         // What an earlier session asked for is not answered any more.
         self.forget_renewing(host);
         self.end_relocations_with(host, now);

@@ -1,5 +1,5 @@
-//! A cache whose manager listens for clients on other machines: hosts, manager and clients are each in a
-//! network namespace of their own. Needs root and iproute2; without them it is left out.
+//! A cache on several machines: hosts, manager and clients are each in a network namespace of their
+//! own, and links are cut. Needs root and iproute2; without them it is left out.
 
 mod support;
 
@@ -7,19 +7,28 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use cenote_cache::service::Cache;
-use cenote_fabric::{Address, ClusterKey};
+use cenote_fabric::{Address, ClientId, ClusterKey, Connector, Hello, connector};
+use cenote_proc::remote::Remote;
+use cenote_proc::{CacheId, ProcedureId, Status};
+use serde_json::Value;
 use support::cache_load::{CacheLoad, options};
 use support::machines::{serve, write_cluster};
 use support::net::{Killed, Net};
 use support::{Ended, Folder, words};
 
-const HOSTS: [(&str, &str); 2] = [("h00", "10.77.0.10"), ("h01", "10.77.0.11")];
+const HOSTS: [(&str, &str); 3] = [
+    ("h00", "10.77.0.10"),
+    ("h01", "10.77.0.11"),
+    ("h02", "10.77.0.12"),
+];
 const MANAGER: &str = "tcp:10.77.0.2:7100";
 const DEADLINE: Duration = Duration::from_secs(120);
 /// How long a request of these clients waits for what it does not reach.
 const WAITS_FOR: Duration = Duration::from_secs(2);
 
-/// A cache of 8 regions.
+const REGION_BYTES: u64 = 1 << 20;
+
+/// A cache of 8 regions of 1 MiB.
 struct World {
     // Ended in this order: the manager with its folder.
     folder: Folder,
@@ -29,27 +38,40 @@ struct World {
 
 impl World {
     /// `None`, with the reason printed, where there cannot be any.
-    fn new() -> Option<Self> {
+    fn new(hosts: usize, copies: &str) -> Option<Self> {
+        let hosts = &HOSTS[..hosts];
         let machines = [
             ("manager", "10.77.0.2"),
             ("near", "10.77.0.3"),
             ("far", "10.77.0.4"),
         ];
-        let net = Net::of(machines.into_iter().chain(HOSTS))?;
+        let net = Net::of(machines.into_iter().chain(hosts.iter().copied()))?;
         let folder = Folder::with_key();
-        let owned = HOSTS.map(|(name, address)| (name.to_owned(), address.to_owned()));
-        write_cluster(&folder, &owned.into());
-        let start = |(name, address)| start_host(&net, &folder, name, address);
-        let hosts = HOSTS.into_iter().map(start).collect();
+        let owned = hosts
+            .iter()
+            .map(|(name, address)| ((*name).to_owned(), (*address).to_owned()));
+        write_cluster(&folder, &owned.collect());
+        let start = |(name, address): &(&str, &str)| start_host(&net, &folder, name, address);
+        let hosts = hosts.iter().map(start).collect();
         let world = Self {
             folder,
             _hosts: hosts,
             net,
         };
-        let create = ["cache", "create", "c0", "--size", "8M", "--region", "1M"];
-        let ended = world.on("manager", &[&create[..], &["--listen", MANAGER]].concat());
-        ended.expect(0);
+        let create =
+            format!("cache create c0 --size 8M --region 1M --copies {copies} --listen {MANAGER}");
+        world.on("manager", &words(&create)).expect(0);
         Some(world)
+    }
+
+    /// A client on the manager's machine, which does something.
+    fn client<R: Send>(&self, what: impl FnOnce(&mut Cache) -> R + Send) -> R {
+        let key = ClusterKey::load(&self.folder.path().join("cluster.key")).expect("a key");
+        let manager: Address = MANAGER.parse().expect("an address");
+        self.net.inside("manager", || {
+            let cache = Cache::open(vec![manager], &key, &options(DEADLINE));
+            what(&mut cache.expect("a manager"))
+        })
     }
 
     /// Runs a command on a machine.
@@ -57,6 +79,30 @@ impl World {
         let mut command = self.net.cenote(machine);
         command.args(arguments).args(["--dir", self.folder.str()]);
         Ended::from(command.output().expect("the binary runs"))
+    }
+
+    fn status(&self) -> Value {
+        let status = words("cache status c0 --json");
+        self.on("manager", &status).json()["status"].take()
+    }
+
+    /// Asks the third host to run a procedure: it reaches all others.
+    fn run(&self, cache: CacheId, procedure: ProcedureId, argument: u64) -> Status {
+        let key = ClusterKey::load(&self.folder.path().join("cluster.key")).expect("a key");
+        let hello = Hello {
+            client: ClientId(u128::from(argument) + 1),
+            name: "a user of procedures".to_owned(),
+        };
+        let address = format!("tcp:{}:7000", HOSTS[2].1);
+        let address: Address = address.parse().expect("an address");
+        self.net.inside("manager", || {
+            let session = connector(key).connect(&address, &hello, WAITS_FOR);
+            let session = session.expect("a host");
+            let opened = session.caller_opener()(WAITS_FOR).expect("a connection for calls");
+            let mut remote = Remote::new(opened, 1);
+            let ended = remote.run(cache, procedure, &argument.to_le_bytes());
+            ended.expect("an answer").0
+        })
     }
 
     /// A load on a machine, on one half of the cache, until it is told to stop.
@@ -145,7 +191,7 @@ fn start_host(net: &Net, folder: &Folder, name: &str, address: &str) -> Killed {
 
 #[test]
 fn a_client_on_another_machine_whose_link_is_cut_gets_errors_and_comes_back_and_hinders_nobody() {
-    let Some(world) = World::new() else {
+    let Some(world) = World::new(2, "1") else {
         return;
     };
     let bench = format!("cache bench c0 --manager {MANAGER} --duration 1s --json");
@@ -188,4 +234,91 @@ fn a_client_on_another_machine_whose_link_is_cut_gets_errors_and_comes_back_and_
     let error = far_end.error.expect("its link was cut");
     assert!(error.starts_with("region "), "{error}");
     assert_eq!(world.on("manager", &["cache", "delete", "c0"]).code, 0);
+}
+
+/// Adds one to the number at the address that is its first argument, where that is.
+const ADD: &str = r#"(module
+    (import "cenote" "load" (func $load (param i64 i32 i32) (result i32)))
+    (import "cenote" "store" (func $store (param i64 i32 i32) (result i32)))
+    (memory (export "memory") 2)
+    (func (export "frame") (result i32) (i32.const 65536))
+    (func (export "step") (result i32)
+        (local $at i64) (local $fault i32)
+        (local.set $at (i64.load (i32.const 65560)))
+        (local.set $fault (call $load (local.get $at) (i32.const 512) (i32.const 8)))
+        (if (i32.eqz (local.get $fault)) (then
+            (i64.store (i32.const 512) (i64.add (i64.load (i32.const 512)) (i64.const 1)))
+            (local.set $fault (call $store (local.get $at) (i32.const 512) (i32.const 8)))))
+        (i64.store (i32.const 65536) (local.get $at))
+        (i32.store (i32.const 65544) (i32.const 8))
+        (if (i32.eqz (local.get $fault)) (then (return (i32.const 0))))
+        (select (i32.const 2) (i32.const 5) (i32.eq (local.get $fault) (i32.const 1)))))"#;
+
+#[test]
+fn two_hosts_that_do_not_reach_each_other_keep_no_region_from_being_written() {
+    let Some(world) = World::new(3, "2") else {
+        return;
+    };
+    let module = world.folder.path().join("add.wasm");
+    std::fs::write(&module, wat::parse_str(ADD).expect("a module")).expect("a file");
+    let put = format!("cache proc put add {} --write c0 --json", module.display());
+    let put = world.on("manager", &words(&put)).expect(0).json();
+    let add = ProcedureId(u32::try_from(put["id"].as_u64().expect("a number")).expect("32 bits"));
+    let id = world.status()["id"]
+        .as_str()
+        .map(|id| u128::from_str_radix(id, 16));
+    let cache = CacheId(id.expect("text").expect("a number"));
+    let mut done = [0_u64; 8];
+    let mut tried = [0_u64; 8];
+    let mut add_to_all = |what: &str| {
+        let deadline = Instant::now() + DEADLINE;
+        for (region, (done, tried)) in done.iter_mut().zip(&mut tried).enumerate() {
+            let before = *done;
+            while *done == before {
+                let address = region as u64 * REGION_BYTES + 4096;
+                let status = world.run(cache, add, address);
+                *tried += 1;
+                *done += u64::from(status == Status::Done);
+                assert!(
+                    Instant::now() < deadline,
+                    "{what}: region {region}: {status:?}"
+                );
+            }
+        }
+    };
+    add_to_all("all reach each other");
+    // Of those with no copy on the third.
+    let shared = || {
+        let hosts = world.status()["hosts"].take();
+        let third = hosts.as_array().into_iter().flatten();
+        let third = third.filter(|host| host["name"] == HOSTS[2].0);
+        let regions: Vec<_> = third.map(|host| host["regions"].as_u64()).collect();
+        8 - regions[0].expect("a number")
+    };
+    assert!(shared() > 0, "both hosts share regions");
+
+    let [(one, first), (other, second), _] = HOSTS;
+    world.net.mute(one, second);
+    world.net.mute(other, first);
+    add_to_all("two do not reach each other");
+    assert_eq!(shared(), 0);
+    add_to_all("nor do they share a region any more");
+    world.net.unmute(one, second);
+    world.net.unmute(other, first);
+    add_to_all("they do again");
+
+    world.client(|cache| {
+        for region in 0..8 {
+            assert_eq!(cache.losses(region), 0);
+            let mut bytes = [0; 8];
+            cache
+                .read(region as u64 * REGION_BYTES + 4096, &mut bytes)
+                .expect("read");
+            let number = u64::from_le_bytes(bytes);
+            assert!(
+                (done[region]..=tried[region]).contains(&number),
+                "{region}: {number}"
+            );
+        }
+    });
 }

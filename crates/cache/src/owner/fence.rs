@@ -17,7 +17,7 @@ use cenote_pool::control::Window;
 
 use super::clients::{ClientNumber, Gone, Role};
 use super::host::HostIndex;
-use super::region::{Access, Contents, Copy, CopyState, Fencing, Purpose, Renewing, Target, Task};
+use super::region::{Access, Contents, CopyState, Fencing, Purpose, Renewing, Target, Task};
 use super::relocation::{ANSWER_LIMIT, PAUSE};
 use super::{Action, Owner};
 use crate::injected_faults::{InjectedFault, is_injected};
@@ -159,14 +159,9 @@ impl Owner {
     /// Clients that are there have ended their writes: those of others are fenced off before the
     /// copy.
     pub(super) fn fence_and_fill(&mut self, region: usize, mut target: Target, now: Time) {
-        let is_up = |copy: &Copy| self.hosts[copy.host].is_up();
-        let stays = |copy: &Copy| Some(copy.host) != target.purpose.replaces();
-        let copies = &self.regions[region].copies;
-        // What is copied is to be what stays, so that no other copy differs from it. Clients go on
-        // with the first: what the second has alone would be lost with it.
-        let first = copies.iter().find(|copy| is_up(copy) && stays(copy));
-        if let Some(copy) = first.filter(|_| target.purpose != Purpose::Converge) {
-            target.source = Some(copy.host);
+        // Clients go on with the first: what the second has alone would be lost with it.
+        if target.purpose != Purpose::Converge {
+            target.source = self.source_for(region, &target, now).or(target.source);
         }
         self.fence(region, Some(target), now);
     }

@@ -116,6 +116,8 @@ impl Owner {
                 let others = region.copies.len() - 1;
                 let purpose = Purpose::Replace(copy.host);
                 wanted.push((1, deadline, others, index, Want::Place(purpose)));
+            } else if let Some(purpose) = self.parting(index, now) {
+                wanted.push((2, Time(0), 0, index, Want::Place(purpose)));
             } else if region.copies.len() < self.settings.copies {
                 let rank = if region.copies.is_empty() { 0 } else { 2 };
                 absent += usize::from(rank == 0);
@@ -123,7 +125,7 @@ impl Owner {
                     wanted.push((rank, Time(0), 0, index, Want::Place(Purpose::Add)));
                 }
             }
-            if region.contents == Contents::Doubtful {
+            if region.contents == Contents::Doubtful && !self.is_parted(index, now) {
                 wanted.push((3, Time(0), 0, index, Want::Settle));
             }
         }
@@ -134,6 +136,27 @@ impl Owner {
             .into_iter()
             .map(|(.., at, want)| (at, want))
             .collect()
+    }
+
+    /// Whether its two copies cannot be made equal, as their hosts do not reach each other.
+    fn is_parted(&self, region: usize, now: Time) -> bool {
+        match &self.regions[region].copies[..] {
+            [first, second] => self.apart.are_apart(first.host, second.host, now),
+            _ => false,
+        }
+    }
+
+    /// What makes a doubtful region sure whose copies cannot be made equal: another copy, on a host
+    /// that reaches one of them. What was read is in both: either may stay.
+    fn parting(&self, region: usize, now: Time) -> Option<Purpose> {
+        if !self.is_doubtful(region) || !self.is_parted(region, now) {
+            return None;
+        }
+        let copies = self.regions[region].copies.iter().rev();
+        let mut hosts = copies.map(|copy| copy.host);
+        hosts
+            .find(|&host| self.choose(region, Some(host), now).is_some())
+            .map(Purpose::Replace)
     }
 
     /// Asks for memory for a region. True: nothing was asked, as its host has enough to make.
@@ -224,17 +247,23 @@ impl Owner {
         }
     }
 
-    /// The host with the most room, of those that stay and share no domain with another copy.
+    /// The host with the most room, of those that stay, share no domain with another copy and reach
+    /// one that it is filled from.
     pub(super) fn choose(
         &self,
-        region: usize,
+        index: usize,
         replaces: Option<HostIndex>,
         now: Time,
     ) -> Option<HostIndex> {
         let stay = |copy: &&Copy| Some(copy.host) != replaces;
         let domain = |copy: &Copy| self.hosts[copy.host].domain;
-        let region = &self.regions[region];
+        let region = &self.regions[index];
         let domains: Vec<u32> = region.copies.iter().filter(stay).map(domain).collect();
+        let sources = self.sources(index, replaces);
+        let reaches = |host: HostIndex| {
+            let is_apart = |&source: &HostIndex| self.apart.are_apart(source, host, now);
+            sources.is_empty() || !sources.iter().all(is_apart)
+        };
         let used = |host: HostIndex| region.holds(|copy| copy.host == host);
         let fits = |&host: &HostIndex| {
             let there = &self.hosts[host];
@@ -244,6 +273,7 @@ impl Owner {
                 && there.avoid_until <= now
                 && there.slabs_free() >= self.settings.slabs_per_region
                 && !used(host)
+                && reaches(host)
                 && (is_injected(InjectedFault::SameDomain) || !domains.contains(&there.domain))
         };
         let room = |&host: &HostIndex| (self.hosts[host].slabs_free(), usize::MAX - host);

@@ -67,7 +67,11 @@ impl Owner {
         for region in 0..self.regions.len() {
             let asked = match &self.regions[region].task {
                 Task::Placing(placing) if is_over(placing.heard_at) => placing.host,
-                Task::Filling(filling) if is_over(filling.heard_at) => filling.target.copy.host,
+                Task::Filling(filling) if is_over(filling.heard_at) => {
+                    let target = filling.target.copy.host;
+                    self.note_apart(region, now);
+                    target
+                }
                 Task::Switching(Switching { quiet, heard_at }) => {
                     let is_over = heard_at.is_some_and(is_over);
                     // One that is out of reach is being dialled.
@@ -103,12 +107,9 @@ impl Owner {
             fresh.make_sure();
             return self.open(region);
         }
-        // Any copy will do.
-        let is_up = |copy: &Copy| self.hosts[copy.host].is_up();
-        let Some(at) = self.regions[region].copies.iter().position(is_up) else {
+        let Some(source) = self.source_for(region, &target, now) else {
             return;
         };
-        let source = self.regions[region].copies[at].host;
         if self.is_wary
             || self.is_busy(source, target.copy.host)
             || self.makes_memory(target.copy.host)
@@ -119,9 +120,36 @@ impl Owner {
             target.source = Some(source);
         } else {
             // Clients are told of the order when they are told to stop.
-            self.regions[region].copies.swap(0, at);
+            let copies = &mut self.regions[region].copies;
+            if let Some(at) = copies.iter().position(|copy| copy.host == source) {
+                copies.swap(0, at);
+            }
         }
         self.freeze(region, target, now);
+    }
+
+    /// Hosts whose copy new memory may be filled from, best first. What is copied of a doubtful
+    /// region is to be what stays, so that no other copy differs from it; otherwise any will do.
+    pub(super) fn sources(&self, region: usize, replaces: Option<HostIndex>) -> Vec<HostIndex> {
+        let copies = self.regions[region].copies.iter().map(|copy| copy.host);
+        let up: Vec<HostIndex> = copies.filter(|&host| self.hosts[host].is_up()).collect();
+        let stays = |&host: &HostIndex| Some(host) != replaces;
+        match self.is_doubtful(region) && up.iter().any(stays) {
+            true => up.into_iter().filter(stays).collect(),
+            false => up,
+        }
+    }
+
+    /// The one of them for this memory.
+    pub(super) fn source_for(
+        &self,
+        region: usize,
+        target: &Target,
+        now: Time,
+    ) -> Option<HostIndex> {
+        let sources = self.sources(region, target.purpose.replaces());
+        let reaches = |&&host: &&HostIndex| !self.apart.are_apart(host, target.copy.host, now);
+        sources.iter().find(reaches).or(sources.first()).copied()
     }
 
     /// Has clients end their writes.
@@ -304,9 +332,25 @@ impl Owner {
                 filling.resume_at = now.after(PAUSE);
             }
             _ => {
+                if matches!(result, FillResult::SourceFailed { .. }) {
+                    self.note_apart(region, now);
+                }
                 self.hosts[host].avoid_until = now.after(PAUSE * 5);
                 self.end_failed(region, now);
             }
+        }
+    }
+
+    /// The host that is filled does not get what it is to copy, though both are up.
+    fn note_apart(&mut self, region: usize, now: Time) {
+        let copied = &self.regions[region];
+        let (source, target) = (copied.source().map(|copy| copy.host), copied.target_host());
+        let (Some(source), Some(target)) = (source, target) else {
+            return;
+        };
+        if self.hosts[source].is_up() && self.hosts[target].is_up() {
+            tracing::warn!(region, source, target, "a host does not reach another");
+            self.apart.note(source, target, now);
         }
     }
 

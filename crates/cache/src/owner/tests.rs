@@ -8,6 +8,7 @@ use proptest::prelude::*;
 
 use super::*;
 
+mod apart;
 mod fences;
 mod memory;
 mod orders;
@@ -37,6 +38,8 @@ struct World {
     stopped: Vec<ClientNumber>,
     /// Hosts that are connected and answer nothing.
     mute: Vec<usize>,
+    /// Hosts that do not reach each other.
+    cut: Vec<[usize; 2]>,
     seen: Vec<Action>,
 }
 
@@ -51,6 +54,7 @@ impl World {
             held: vec![Vec::new(); hosts],
             stopped: Vec::new(),
             mute: Vec::new(),
+            cut: Vec::new(),
             seen: Vec::new(),
         };
         for host in 0..hosts {
@@ -155,7 +159,8 @@ impl World {
                 source,
                 ..
             } if self.up[host] => {
-                let result = match self.up[source] {
+                let is_cut = |pair: &[usize; 2]| pair.contains(&host) && pair.contains(&source);
+                let result = match self.up[source] && !self.cut.iter().any(is_cut) {
                     true => FillResult::Done,
                     false => FillResult::SourceFailed { split: 1 },
                 };

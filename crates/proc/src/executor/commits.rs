@@ -348,14 +348,7 @@ impl Executor {
     fn end_flight(&mut self, cache: CacheId, flight: Flight) {
         for (region, way) in &flight.regions {
             if way.has_second && way.end == Some(Replicated::InDoubt) {
-                let (region, generation, life) = (*region, way.generation, way.life.clone());
-                self.handle_doubt(cache, region, generation, life.clone());
-                self.actions.push_back(Action::Doubt {
-                    cache,
-                    region,
-                    generation,
-                    life,
-                });
+                self.raise_doubt(cache, *region, way.generation, way.life.clone());
             }
         }
         for Held { ended, hold } in flight.held {

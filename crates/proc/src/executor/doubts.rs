@@ -5,7 +5,7 @@
 //! owner is told with each answer to a word until it says that it heard, and makes the copies
 //! equal.
 
-use super::Executor;
+use super::{Action, Executor};
 use crate::injected_faults::{self, InjectedFault};
 use crate::table::Life;
 use crate::{CacheId, RegionLocation, Slot};
@@ -40,6 +40,23 @@ impl Executor {
             is_told: false,
         };
         self.doubts.insert((cache, region), doubted);
+    }
+
+    /// [`Executor::handle_doubt`], here and on the machine's other threads.
+    pub(super) fn raise_doubt(
+        &mut self,
+        cache: CacheId,
+        region: usize,
+        generation: u64,
+        life: Life,
+    ) {
+        self.handle_doubt(cache, region, generation, life.clone());
+        self.actions.push_back(Action::Doubt {
+            cache,
+            region,
+            generation,
+            life,
+        });
     }
 
     /// Regions whose owner is to hear that it has to make them equal, with the generations.

@@ -120,6 +120,12 @@ impl Parked {
         self.take_for_words(cache, None..=Some(usize::MAX))
     }
 
+    /// Whether any waits for a word about a region.
+    pub(super) fn is_awaited(&self, cache: CacheId, wanted: usize) -> bool {
+        let range = (cache, Some(wanted), 0)..=(cache, Some(wanted), u64::MAX);
+        self.by_word.range(range).next().is_some()
+    }
+
     fn take_for_words(
         &mut self,
         cache: CacheId,
@@ -208,8 +214,11 @@ mod tests {
         parked.put(waiting(7, 6, 40), Wait::Map { index: 3 });
         parked.put(waiting(8, 7, 30), Wait::Retry { at: Time(99) });
         assert_eq!(parked.next_time(), Some(Time(10)));
+        let awaited = |parked: &Parked, index| parked.is_awaited(CacheId(7), index);
+        assert!(awaited(&parked, 3) && awaited(&parked, 4) && !awaited(&parked, 2));
         assert_eq!(numbers(parked.take_for_map(CacheId(7), 3)), [0, 6]);
         assert_eq!(numbers(parked.take_for_map(CacheId(7), 3)), []);
+        assert!(!awaited(&parked, 3) && awaited(&parked, 4));
         assert_eq!(numbers(parked.take_overdue(Time(9))), []);
         assert_eq!(numbers(parked.take_overdue(Time(30))), [7]);
         assert_eq!(numbers(parked.take_retries(Time(30))), [5]);

@@ -1,5 +1,7 @@
 //! Second copies that do not answer, and what waits meanwhile.
 
+use std::ops::Range;
+
 use super::*;
 
 #[test]
@@ -146,4 +148,35 @@ fn what_is_kept_back_is_bounded() {
     assert_eq!(sent.iter().map(bytes).sum::<usize>(), 4 * 64 * 1024);
     let executor = &thread.executor;
     assert_eq!(executor.own() + executor.inactive(), 12);
+}
+
+/// Nothing was sent, so that nothing is in doubt; but only the owner can find another place.
+#[test]
+fn the_owner_hears_of_a_machine_that_stays_out_of_reach_while_a_request_waits() {
+    let mut thread = Thread::of_two_regions();
+    let mut now = Time(0);
+    // Ticks of 100 ms without an answer; at which of them the region was doubtful first.
+    let mut first_doubt = |thread: &mut Thread, ticks: Range<u32>| {
+        ticks.into_iter().find(|_| {
+            now = now.after(Duration::from_millis(100));
+            thread.executor.handle_tick(now);
+            for probe in thread.run().0 {
+                let not_sent = Delivery::NotSent;
+                thread.executor.handle_replicated(probe.token, not_sent);
+            }
+            thread.executor.doubts(CACHE).next().is_some()
+        })
+    };
+    thread.add(64);
+    assert_eq!(first_doubt(&mut thread, 1..100), Some(31));
+    assert_eq!(thread.executor.doubts(CACHE).collect::<Vec<_>>(), [(0, 1)]);
+
+    // Windows were renewed, and nothing else has changed.
+    assert!(thread.renew(2));
+    assert_eq!(first_doubt(&mut thread, 32..200), Some(91));
+    // The request has given up. With another place for the second copy nobody waits.
+    assert!(thread.renew(3));
+    assert_eq!(first_doubt(&mut thread, 92..1000), None);
+    thread.add(64);
+    assert!(first_doubt(&mut thread, 1000..1100).is_some());
 }

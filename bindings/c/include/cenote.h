@@ -163,6 +163,20 @@ typedef struct cenote_cache_options {
 } cenote_cache_options;
 
 /**
+ * A region that came back from a checkpoint after its bytes were lost.
+ */
+typedef struct cenote_cache_fell_back {
+  /**
+   * Its number.
+   */
+  uint32_t region;
+  /**
+   * When its bytes were as they are now, in milliseconds since 1970.
+   */
+  uint64_t taken_ms;
+} cenote_cache_fell_back;
+
+/**
  * How a cache is.
  */
 typedef struct cenote_cache_status {
@@ -354,6 +368,18 @@ enum cenote_result cenote_cache_take_lost(const struct cenote_cache *cache,
                                           uint32_t *regions,
                                           size_t room_count,
                                           size_t *count);
+
+/**
+ * Takes the regions that came back from a checkpoint since this was asked last, at most `room_count` of
+ * them. `count` tells how many were taken; as many as there was room for may mean that there are more.
+ *
+ * What the caller promises:
+ * The cache is open, `regions` has room for so many, and `count` is a place for a number.
+ */
+enum cenote_result cenote_cache_take_fallen_back(const struct cenote_cache *cache,
+                                                 struct cenote_cache_fell_back *regions,
+                                                 size_t room_count,
+                                                 size_t *count);
 
 /**
  * Asks the manager how the cache is.

@@ -5,7 +5,7 @@ use std::ffi::{c_char, c_void};
 use std::slice;
 use std::sync::{Mutex, PoisonError};
 
-use cenote::cache::{Cache, Options};
+use cenote::cache::{Cache, FellBack, Options};
 
 use crate::arguments::{bytes, duration, optional_text, place, room, text};
 use crate::handle::Handle;
@@ -19,6 +19,8 @@ struct Open {
     cache: Cache,
     /// Losses that a caller had no room for.
     lost: Mutex<VecDeque<u32>>,
+    /// The same of those that came back.
+    fallen: Mutex<VecDeque<FellBack>>,
 }
 
 /// How a cache is opened. Zeros and null pointers stand for what is usual.
@@ -47,6 +49,16 @@ pub struct CenoteCacheStatus {
     pub regions_lost: usize,
     /// Whether every region has all its copies, on hosts that stay, and can be written.
     pub is_whole: bool,
+}
+
+/// A region that came back from a checkpoint after its bytes were lost.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct CenoteCacheFellBack {
+    /// Its number.
+    pub region: u32,
+    /// When its bytes were as they are now, in milliseconds since 1970.
+    pub taken_ms: u64,
 }
 
 /// Opens the cache of this name of a cluster's folder, on the machine of its manager.
@@ -189,22 +201,67 @@ pub unsafe extern "C" fn cenote_cache_take_lost(
     count: *mut usize,
 ) -> CenoteResult {
     call(|| {
-        if regions.is_null() && room_count > 0 {
-            return Err(Failure::argument("regions are null"));
-        }
         // SAFETY: what this function's caller promises.
         let (open, count) = unsafe { (of(cache)?, place(count)?) };
-        let mut lost = open.lost.lock().unwrap_or_else(PoisonError::into_inner);
-        if lost.len() < room_count {
-            lost.extend(open.cache.take_lost());
-        }
-        *count = room_count.min(lost.len());
-        for (at, region) in lost.drain(..*count).enumerate() {
-            // SAFETY: within the room that the caller promises.
-            unsafe { regions.add(at).write(region) };
-        }
+        let more = || open.cache.take_lost();
+        // SAFETY: as above.
+        *count = unsafe { hand_over(&open.lost, more, regions, room_count) }?;
         Ok(())
     })
+}
+
+/// Takes the regions that came back from a checkpoint since this was asked last, at most `room_count` of
+/// them. `count` tells how many were taken; as many as there was room for may mean that there are more.
+///
+/// # Safety
+/// The cache is open, `regions` has room for so many, and `count` is a place for a number.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cenote_cache_take_fallen_back(
+    cache: *const CenoteCache,
+    regions: *mut CenoteCacheFellBack,
+    room_count: usize,
+    count: *mut usize,
+) -> CenoteResult {
+    call(|| {
+        // SAFETY: what this function's caller promises.
+        let (open, count) = unsafe { (of(cache)?, place(count)?) };
+        let more = || open.cache.take_fallen_back();
+        // SAFETY: as above.
+        *count = unsafe { hand_over(&open.fallen, more, regions, room_count) }?;
+        Ok(())
+    })
+}
+
+impl From<FellBack> for CenoteCacheFellBack {
+    fn from(fallen: FellBack) -> Self {
+        let FellBack { region, taken_ms } = fallen;
+        Self { region, taken_ms }
+    }
+}
+
+/// Moves news to a caller as far as it has room; how many. The rest is kept for its next call.
+///
+/// # Safety
+/// `to` is null or has room for `room_count`.
+unsafe fn hand_over<T, C: From<T>>(
+    kept: &Mutex<VecDeque<T>>,
+    more: impl FnOnce() -> Vec<T>,
+    to: *mut C,
+    room_count: usize,
+) -> Result<usize, Failure> {
+    if to.is_null() && room_count > 0 {
+        return Err(Failure::argument("regions are null"));
+    }
+    let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
+    if kept.len() < room_count {
+        kept.extend(more());
+    }
+    let count = room_count.min(kept.len());
+    for (at, one) in kept.drain(..count).enumerate() {
+        // SAFETY: within the room that the caller promises.
+        unsafe { to.add(at).write(one.into()) };
+    }
+    Ok(count)
 }
 
 /// Asks the manager how the cache is.
@@ -253,8 +310,12 @@ unsafe fn said(said: *const CenoteCacheOptions) -> Result<Options, Failure> {
 }
 
 fn opened(cache: Cache) -> *mut CenoteCache {
-    let lost = Mutex::default();
-    let open = Handle::new(Open { cache, lost });
+    let (lost, fallen) = <(Mutex<_>, Mutex<_>)>::default();
+    let open = Handle::new(Open {
+        cache,
+        lost,
+        fallen,
+    });
     Box::into_raw(Box::new(CenoteCache(open)))
 }
 

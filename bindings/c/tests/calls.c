@@ -141,6 +141,11 @@ static void cache(const char *folder, const char *name)
     size_t count = 9;
     OK(cenote_cache_take_lost(cache, lost, 4, &count));
     IS(count, 0);
+    cenote_cache_fell_back fallen[4];
+    count = 9;
+    OK(cenote_cache_take_fallen_back(cache, fallen, 4, &count));
+    IS(count, 0);
+    IS(cenote_cache_take_fallen_back(cache, NULL, 4, &count), CENOTE_RESULT_INVALID_ARGUMENT);
     cenote_cache_close(cache);
 
     IS(cenote_cache_open_in(folder, "none", NULL, &cache), CENOTE_RESULT_UNREACHABLE);

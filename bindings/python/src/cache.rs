@@ -187,6 +187,12 @@ impl Cache {
         Ok(self.handle.get(py)?.take_lost())
     }
 
+    fn take_fallen_back(&self, py: Python<'_>) -> PyResult<Vec<(u32, u64)>> {
+        let fallen = self.handle.get(py)?.take_fallen_back();
+        let told = fallen.iter().map(|one| (one.region, one.taken_ms));
+        Ok(told.collect())
+    }
+
     fn status(&self, py: Python<'_>) -> PyResult<(u64, usize, bool, usize, usize)> {
         let cache = self.handle.get(py)?;
         let cache = &*cache;

@@ -2,8 +2,10 @@
 
 import random
 import threading
+from datetime import datetime, timezone
 
 import pytest
+from harness import CENOTE, run, wait_for
 
 import cenote
 
@@ -25,7 +27,7 @@ def test_a_cache_is_opened_by_folder_and_by_address_and_holds_the_same(well):
             assert other[:5] == b"first"
         status = cache.status()
         assert (status.size, status.copies, status.regions_lost) == (8 * MIB, 2, 0)
-        assert cache.take_lost() == []
+        assert cache.take_lost() == [] and cache.take_fallen_back() == []
 
 
 def test_many_at_a_time(well):
@@ -101,3 +103,30 @@ def test_a_host_is_killed_while_threads_write_and_every_byte_is_there(own_well):
             assert cache.read(offset, len(data)) == data, offset
         assert sum(map(len, written)) == 512
         assert cache.take_lost() == []
+
+
+def test_regions_that_come_back_from_a_checkpoint_are_told_with_its_time(own_well):
+    with own_well.cache("c0", copies=1) as cache:
+        old, new = random.Random(1).randbytes(8 * MIB), random.Random(2).randbytes(8 * MIB)
+        cache.write(0, old)
+        before = datetime.now(timezone.utc)
+        run(CENOTE, "cache", "checkpoint", "c0", "--dir", own_well.folder)
+        after = datetime.now(timezone.utc)
+        cache.write(0, new)
+        own_well.kill("h00")
+        lost, back = [], []
+
+        def all_are_back():
+            lost.extend(cache.take_lost())
+            back.extend(cache.take_fallen_back())
+            return lost and len(back) == len(lost) and cache.status().whole
+
+        wait_for(all_are_back, lambda: f"{lost}, {back}")
+        assert sorted(lost) == sorted(one.region for one in back)
+        for one in back:
+            # The time has milliseconds.
+            assert before.timestamp() - 0.001 <= one.taken.timestamp() <= after.timestamp(), one
+        for region in range(8):
+            held = slice(region * MIB, (region + 1) * MIB)
+            assert cache[held] == (old if region in lost else new)[held], region
+        assert cache.status().regions_lost == len(lost)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import errors
 from ._cenote import __version__
-from .cache import Cache, CacheStatus
+from .cache import Cache, CacheStatus, FellBack
 from .errors import (
     BusyError,
     ClosedError,
@@ -59,6 +59,7 @@ __all__ = [
     "CorruptError",
     "DataLostError",
     "Error",
+    "FellBack",
     "ForkedError",
     "GoneError",
     "NoSpaceError",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import _cenote
@@ -28,11 +29,20 @@ class CacheStatus(NamedTuple):
     regions_lost: int
 
 
+class FellBack(NamedTuple):
+    """A region that came back from a checkpoint after its bytes were lost."""
+
+    #: Its number.
+    region: int
+    #: When its bytes were as they are now.
+    taken: datetime
+
+
 class Cache(Ranges):
     """Bytes in the memory of several machines, as `cenote cache create` made them.
 
     Any thread may use it. A region with one copy that goes with its host comes back empty: a cache
-    may lose bytes, and `take_lost` says which regions. Requests that overlap and are under way at
+    may lose bytes, and `take_lost` and `take_fallen_back` say which regions. Requests that overlap and are under way at
     the same time take effect in any order.
 
     >>> with cenote.Cache("c0", "~/.cenote/well") as cache:  # doctest: +SKIP
@@ -98,6 +108,12 @@ class Cache(Ranges):
         They hold zeros, or what a checkpoint has, and what was written from then on.
         """
         return self._inner.take_lost()
+
+    def take_fallen_back(self) -> list[FellBack]:
+        """Regions that came back from a checkpoint since this was asked last."""
+        since = datetime(1970, 1, 1, tzinfo=timezone.utc)
+        fallen = self._inner.take_fallen_back()
+        return [FellBack(region, since + timedelta(milliseconds=ms)) for region, ms in fallen]
 
     def status(self) -> CacheStatus:
         """Asks the manager how the cache is."""

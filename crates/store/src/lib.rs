@@ -42,8 +42,8 @@ pub use injected_faults::inject;
 pub use injected_faults::{InjectedFault, MISTAKES};
 pub use medium::{FileMedium, Medium, ModelMedium, PmMedium};
 pub use pool::{
-    Allocation, Batch, Cleaned, Condition, Group, Landing, Located, Pool, PoolConfig, Recovered,
-    Settled, Source, StoreError, Taking, Version, VersionLocation, check_head,
+    Allocation, Batch, Cleaned, Condition, Group, Identity, Landing, Located, Pool, PoolConfig,
+    Recovered, Settled, Source, StoreError, Taking, Version, VersionLocation, identify,
 };
 pub use protocol::{INLINE_BYTES_MAX, Malformed, Refusal, SHARD_COUNT_MAX};
 pub use server::{Figures, ServeError, Server, ServerConfig, ServerParts, shard_of};

@@ -49,7 +49,7 @@ pub use group::{Group, Settled, Taking};
 #[cfg(test)]
 pub(crate) use lookup::OBJECTS_READ;
 pub use lookup::{Located, VersionLocation};
-pub use recovery::{Recovered, check_head};
+pub use recovery::{Identity, Recovered, identify};
 pub use version::{Allocation, Condition, Landing, PoolConfig, Source, StoreError, Version};
 
 /// One shard of a store.
@@ -196,14 +196,6 @@ impl<M: Medium> Pool<M> {
     #[must_use]
     pub fn index_memory(&self) -> &Arc<Region> {
         self.index.memory()
-    }
-
-    /// Which of its store's shards it is, and of how many; `None`: an earlier program made it, or it is
-    /// alone.
-    #[must_use]
-    pub fn shard(&self) -> Option<(usize, usize)> {
-        let (number, count) = self.head.shard;
-        (count > 0).then_some((number.into(), count.into()))
     }
 
     /// Seed of hashes, and places of the index.

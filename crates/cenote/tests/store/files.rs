@@ -145,14 +145,22 @@ fn a_store_without_one_of_its_files_is_refused() {
         fs::rename(&away, file(name)).expect("it is there");
     }
     assert_eq!(store.ok("get", &["key"], b""), b"value");
-    // A file too many, and one in another's place.
+    // A file too many, one in another's place, and one that is damaged.
+    let fails = |said: &str| {
+        let bytes = || ["pool", "pool.1", "pool.2"].map(|one| fs::read(file(one)).ok());
+        let before = bytes();
+        store.fails("get", &["key"], 1, said);
+        assert!(bytes() == before, "{said}: and changed");
+    };
     fs::copy(file("pool.2"), file("pool.3")).expect("it is there");
-    let said = "its file pool.3 is not one of its 3 shards";
-    store.fails("get", &["key"], 1, said);
+    fails("its file pool.3 is not one of its 3 shards");
     fs::remove_file(file("pool.3")).expect("it is there");
     fs::copy(file("pool.2"), file("pool.1")).expect("it is there");
-    let said = "its file pool.1 should be named pool.2";
-    store.fails("get", &["key"], 1, said);
+    fails("its file pool.1 should be named pool.2");
+    let mut bytes = fs::read(file("pool.1")).expect("it is there");
+    bytes[20] ^= 1;
+    fs::write(file("pool.1"), bytes).expect("writable");
+    fails("its file pool.1: ");
 }
 
 /// A create that was killed, or a disk that failed while files got their names, left these.

@@ -45,17 +45,31 @@ struct Candidate {
     header: Header,
 }
 
-/// Whether a file is a pool's, as its first page says: a medium reads or maps all of it.
+/// Which pool of which store a file is.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Identity {
+    /// Of hashes: each store has its own.
+    pub seed: u64,
+    /// Which of the store's shards it is, and of how many; `None`: an earlier program made it, or it is
+    /// alone.
+    pub shard: Option<(usize, usize)>,
+}
+
+/// What a file's first page says that it is: before a medium reads or maps all of it, or changes any.
 ///
 /// # Errors
-/// [`StoreError::Head`]: it is none; [`StoreError::Io`].
-pub fn check_head(file: &File) -> Result<(), StoreError> {
+/// [`StoreError::Head`]: it is no pool; [`StoreError::Io`].
+pub fn identify(file: &File) -> Result<Identity, StoreError> {
     let len = file.metadata()?.len();
     let mut first = vec![0; HEAD_BYTES.min(len) as usize];
     file.read_exact_at(&mut first, 0)?;
-    Head::decode(&first, len)?;
+    let head = Head::decode(&first, len)?;
     Space::decode(&first)?;
-    Ok(())
+    let (number, count) = head.shard;
+    Ok(Identity {
+        seed: head.seed,
+        shard: (count > 0).then_some((number.into(), count.into())),
+    })
 }
 
 impl<M: Medium> Pool<M> {

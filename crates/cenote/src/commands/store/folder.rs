@@ -10,8 +10,8 @@ use anyhow::{Context, Result, ensure};
 use cenote_cli::failure::Failure;
 use cenote_durable::Replacement;
 use cenote_store::{
-    FileMedium, Medium, Pool, PoolConfig, Recovered, SHARD_COUNT_MAX, StoreError, check_head,
-    shard_of,
+    FileMedium, Identity, Medium, Pool, PoolConfig, Recovered, SHARD_COUNT_MAX, StoreError,
+    identify, shard_of,
 };
 
 use crate::ask::random_u128;
@@ -206,14 +206,13 @@ fn missing(shown: &str, shard: usize) -> Failure {
 ///
 /// # Errors
 /// They are not.
-fn check_shards<M: Medium>(shown: &str, pools: &[Pool<M>]) -> Result<()> {
-    let seed = |pool: &Pool<M>| pool.hashing().0;
+fn check_shards(shown: &str, pools: &[Identity]) -> Result<()> {
     ensure!(
-        pools.windows(2).all(|two| seed(&two[0]) == seed(&two[1])),
+        pools.windows(2).all(|two| two[0].seed == two[1].seed),
         "{shown}: its files belong to different stores"
     );
     for (shard, pool) in pools.iter().enumerate() {
-        let Some((number, count)) = pool.shard() else {
+        let Some((number, count)) = pool.shard else {
             continue;
         };
         ensure!(
@@ -258,19 +257,21 @@ pub fn is_served(dir: &Path) -> Result<bool> {
 /// Pools of a store's media, opened side by side, and what that found.
 ///
 /// # Errors
-/// One is damaged.
+/// Files that do not belong together, of which none is changed; or one is damaged.
 pub fn recover<M: Medium + 'static>(
     shown: &str,
     files: Vec<File>,
     open: impl Fn(File) -> std::io::Result<M> + Sync,
 ) -> Result<(Vec<Pool<M>>, Recovered)> {
+    let of = |shard| format!("its file {}", name(shard));
+    let heads = files.iter().enumerate().map(|(shard, file)| {
+        let head = identify(file).with_context(|| of(shard));
+        head.with_context(|| shown.to_owned())
+    });
+    check_shards(shown, &heads.collect::<Result<Vec<_>>>()?)?;
     let span = tracing::info_span!("recover store", cenote.store.shards = files.len() as i64);
-    let one = |file: File| -> Result<_> {
-        // Before all of it is read: it may be anything, of any length.
-        check_head(&file)?;
-        Ok(span.in_scope(|| Pool::open(open(file)?))?)
-    };
-    let one = |shard, file| one(file).with_context(|| format!("its file {}", name(shard)));
+    let one = |file: File| -> Result<_> { Ok(span.in_scope(|| Pool::open(open(file)?))?) };
+    let one = |shard, file| one(file).with_context(|| of(shard));
     let opened: Vec<Result<_>> = std::thread::scope(|scope| {
         let threads: Vec<_> = files
             .into_iter()
@@ -294,7 +295,6 @@ pub fn recover<M: Medium + 'static>(
         all.damaged += found.damaged;
         pools.push(pool);
     }
-    check_shards(shown, &pools)?;
     Ok((pools, all))
 }
 
@@ -302,7 +302,7 @@ impl Opened {
     /// Opens a store to work with it, as it was left or as a crash left it.
     ///
     /// # Errors
-    /// There is none, or it is damaged: nothing was changed then.
+    /// There is none, or it is damaged. Where a head is refused nothing was changed.
     pub fn open(dir: &Path) -> Result<Self> {
         Self::with(dir, true, FileMedium::open)
     }

@@ -49,7 +49,7 @@ fn bytes_of(file: &File) -> Vec<u8> {
 
 fn refused(file: &File) -> String {
     let before = bytes_of(file);
-    let checked = check_head(file).unwrap_err();
+    let checked = identify(file).unwrap_err();
     let Err(opened) = Pool::open(FileMedium::open(file.try_clone().unwrap()).unwrap()) else {
         panic!("it was opened");
     };

@@ -132,11 +132,11 @@ impl Journal {
         Ok(())
     }
 
-    /// Where folders are shared, a manager on another machine may have written. What makes no sense
-    /// was cut off.
+    /// Where folders are shared, a manager on another machine may have written, and of a later version
+    /// than this one's.
     fn epoch_there(&mut self) -> io::Result<Option<u64>> {
-        let there = format::parse(&self.log.read()?);
-        Ok(there.ok().flatten().map(|image| image.epoch))
+        let there = format::epoch(&self.log.read()?);
+        there.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
     }
 
     /// Writes all of it, over whatever is not of a later manager: also over what another one put

@@ -295,3 +295,27 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Option<Image>, JournalError> {
     }
     Ok(image)
 }
+
+/// The epoch of the manager that wrote a journal, whatever else is in it: a later version's may have
+/// records that are not known here. `None` where it was cut off before.
+///
+/// # Errors
+/// It is of another kind, or does not begin as a journal does.
+pub(super) fn epoch(bytes: &[u8]) -> Result<Option<u64>, JournalError> {
+    let mut begun = None;
+    let batches = journal::batches(bytes, MAGIC, |records| {
+        begun.get_or_insert_with(|| Reader::new(records).take());
+        Ok(())
+    });
+    let is_cut_off = bytes.starts_with(MAGIC) || MAGIC.starts_with(bytes);
+    match (begun, batches) {
+        // What follows may be damaged.
+        (Some(Ok(Record::Begin { epoch, .. })), _) => Ok(Some(epoch)),
+        (Some(_), _) => Err(JournalError::Damaged {
+            at: MAGIC.len(),
+            what: "it does not begin",
+        }),
+        (None, Err(error)) if !is_cut_off => Err(error),
+        (None, _) => Ok(None),
+    }
+}

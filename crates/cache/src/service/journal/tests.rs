@@ -278,6 +278,40 @@ fn a_manager_writes_nothing_to_the_journal_of_a_later_one() {
 }
 
 #[test]
+fn a_manager_writes_nothing_over_a_journal_of_a_later_one_that_it_cannot_read() {
+    use cenote_durable::journal::batch;
+
+    let write = |later: Vec<u8>| {
+        let memory = Memory::default();
+        let mut first = Journal::begin(Box::new(memory.clone()), fresh()).unwrap();
+        memory.0.lock().unwrap().0 = later.clone();
+        // It was written to by somebody: all is to be written again.
+        first.disk = Disk::Unknown;
+        (first.write(), memory.bytes() == later)
+    };
+    let of_epoch = |epoch| format::whole(&Image { epoch, ..fresh() });
+    let unknown = batch(&[255, 1, 2, 3]);
+    let (mut later, mut earlier) = (of_epoch(fresh().epoch + 1), of_epoch(fresh().epoch));
+    later.extend(&unknown);
+    earlier.extend(&unknown);
+    let (written, is_kept) = write(later);
+    assert!(is_kept && Superseded::is_in(&written.unwrap_err()));
+    let (written, is_kept) = write(earlier);
+    assert!(!is_kept && written.is_ok(), "its own, damaged");
+    // Of later versions that have another beginning.
+    let other = [&b"cenoteC1"[..], &unknown].concat();
+    for other in [b"cenoteC2 and more".to_vec(), other] {
+        let (written, is_kept) = write(other);
+        assert!(is_kept && written.is_err());
+    }
+    // Cut off before it said whose it is.
+    for cut in [0, 3, 8, 20] {
+        let (written, _) = write(of_epoch(9)[..cut].to_vec());
+        assert!(written.is_ok(), "{cut}");
+    }
+}
+
+#[test]
 fn what_an_earlier_manager_wrote_over_a_journal_is_written_over() {
     let folder = tempfile::tempdir().unwrap();
     let [path, beside] = ["journal", "journal beside"].map(|name| folder.path().join(name));

@@ -66,6 +66,8 @@ pub struct Listener {
     next_id: u64,
     /// Most clients.
     places: usize,
+    /// When it was said last that all are taken.
+    full_told: Option<Instant>,
     /// Whoever goes to make place has been silent for so long.
     silence: Duration,
     /// Whether the bound sockets are watched; when not, until when.
@@ -139,6 +141,7 @@ impl Listener {
             places: PEER_COUNT_MAX,
             silence: FAILURE_TIMEOUT,
             accepting: false,
+            full_told: None,
             paused_until: None,
         };
         for (region, window) in windows {
@@ -356,6 +359,11 @@ impl Listener {
         } else {
             self.end_data(id);
         }
+    }
+
+    /// Has as many clients at a time as this, in place of 1024.
+    pub fn set_places(&mut self, places: usize) {
+        self.places = places;
     }
 
     /// Turns a stranger that proved the key into a peer, or a data connection of one.

@@ -1,7 +1,7 @@
 //! How strangers come in by the listener's sockets, and leave: as clients, or for others.
 
 use std::os::fd::AsFd;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::stranger::{Progress, Stranger};
 use super::{ACCEPT_PAUSE, Connection, Event, Listener};
@@ -56,7 +56,11 @@ impl Listener {
         if let Some((since, id)) = silent.min()
             && since.elapsed() >= self.silence
         {
-            tracing::warn!("all places are taken: a silent client goes");
+            let is_news = |told: Instant| told.elapsed() >= FULL_TOLD_EVERY;
+            if self.full_told.is_none_or(is_news) {
+                tracing::warn!("all places are taken: silent clients go for others");
+                self.full_told = Some(Instant::now());
+            }
             self.end_peer(id);
             events.push(Event::Disconnected { peer: id });
         }
@@ -134,6 +138,9 @@ impl Listener {
         }
     }
 }
+
+/// How often it is said that all places are taken.
+const FULL_TOLD_EVERY: Duration = Duration::from_secs(60);
 
 /// Strangers taken in at a time, so that clients are served in between.
 const ACCEPTS_PER_ROUND: usize = 64;

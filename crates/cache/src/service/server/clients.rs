@@ -19,8 +19,9 @@ pub struct Connected {
     flow: Flow,
 }
 
-/// Connections besides those of clients that joined: for questions.
-const OTHERS_MAX: usize = 256;
+/// Connections at a time: of clients that joined, and of others, for questions. Where all are taken, the
+/// one goes that is silent longest.
+pub(super) const PLACES: usize = CLIENTS_MAX + 256;
 /// What messages cost of an allowance at least; others cost 1.
 const JOIN_COST: u32 = 200;
 const QUESTION_COST: u32 = 100;
@@ -50,9 +51,6 @@ impl Server {
                     flow: Flow::default(),
                 };
                 self.connected.insert(peer, connected);
-                if self.connected.len() > CLIENTS_MAX + OTHERS_MAX {
-                    self.refuse(peer, Refusal::Full);
-                }
             }
             Event::Message { peer, bytes } => self.handle_message(now, peer, &bytes),
             // Its process may be there: it keeps its lease.

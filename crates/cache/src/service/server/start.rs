@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use cenote_fabric::{Address, ClientId, ClusterKey, Hello, Listener, Time, Waker, connector};
 
+use super::clients::PLACES;
 use super::herald::Herald;
 use super::leadership::{BeginError, Claim, Leadership};
 use super::supply::{Supplier, Supply};
@@ -114,7 +115,8 @@ impl Server {
         image.hosts = hosts.iter().map(kept).collect();
         let (epoch, record) = (image.epoch, image.record());
         // Bound first: who cannot be reached by clients does not begin.
-        let listener = Listener::bind(&config.addresses, &config.key)?;
+        let mut listener = Listener::bind(&config.addresses, &config.key)?;
+        listener.set_places(PLACES);
         let left = image.clone();
         let journal = Journal::begin(config.journal, image).map_err(JournalError::from)?;
         leadership.confirm(stop).map_err(not_begun)?;

@@ -22,7 +22,8 @@ impl Full {
     fn start(address: Address) -> Self {
         let mut listener = Listener::bind(&[address], &key()).unwrap();
         assert_eq!(listener.silence, FAILURE_TIMEOUT);
-        (listener.places, listener.silence) = (4, NEVER);
+        listener.set_places(4);
+        listener.silence = NEVER;
         let (address, waker) = (listener.addresses().remove(0), listener.waker());
         let (silences, told) = channel::<(Duration, Sender<()>)>();
         let (hears, heard) = channel();

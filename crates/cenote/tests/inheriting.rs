@@ -7,7 +7,7 @@ use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::os::unix::net::UnixDatagram;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -267,6 +267,56 @@ fn a_program_that_replaces_itself_keeps_what_clients_hold() {
             assert_eq!(client.write(&again, BYTES), Status::Ok);
         }
     }
+}
+
+/// Takes the memory of slabs away but for those with [`BYTES`], as whoever has mapped them can.
+fn cut_short(host: u32, slab_bytes: u64) {
+    for entry in std::fs::read_dir(format!("/proc/{host}/fd")).unwrap() {
+        let path = entry.unwrap().path();
+        let is_memory =
+            std::fs::read_link(&path).is_ok_and(|to| to.to_string_lossy().starts_with("/memfd:"));
+        let length = |path| std::fs::metadata(path).map_or(0, |file| file.len());
+        if !is_memory || length(&path) != slab_bytes {
+            continue;
+        }
+        let file = File::options().read(true).write(true).open(&path).unwrap();
+        let mut found = [0; BYTES.len()];
+        file.read_exact_at(&mut found, 64).unwrap();
+        if found != BYTES {
+            file.set_len(0).unwrap();
+        }
+    }
+}
+
+#[test]
+fn an_upgrade_loses_the_slab_whose_memory_was_cut_short_and_no_other() {
+    let folder = Folder::new();
+    let key = key_in(&folder);
+    let key_file = folder.path().join("cluster.key");
+    let (host, address) = start(&mut host_of(
+        &folder,
+        &format!("shm:{}/socket", folder.str()),
+    ));
+    let mut client = Client::connect(&key, &address, 1);
+    let before = lend(&mut client);
+    cut_short(host.0.id(), before.windows[0].len_bytes);
+    let upgrade = format!("host upgrade {address} --key {}", key_file.display());
+    let upgraded = std::thread::scope(|scope| {
+        let upgrade = scope.spawn(|| run(&words(&upgrade)));
+        wait_closed(&mut client);
+        client = Client::connect(&key, &address, 1);
+        assert_ne!(client.status().incarnation, before.incarnation);
+        upgrade.join().unwrap()
+    });
+    let upgraded = upgraded.expect(3);
+    assert!(upgraded.stdout.contains(", 1 slabs kept"), "{upgraded:#?}");
+    assert!(upgraded.stderr.contains("1 slabs of"), "{upgraded:#?}");
+    let held = client.held();
+    assert_eq!(held.iter().map(|slab| slab.extent).collect::<Vec<_>>(), [1]);
+    let kept = client.attach(before.windows[1]).unwrap();
+    assert_eq!(client.read(&kept), BYTES);
+    let lost = client.attach(before.windows[0]);
+    assert!(matches!(lost, Err(Error::StaleWindow)), "{lost:?}");
 }
 
 #[test]

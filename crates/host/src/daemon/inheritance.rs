@@ -44,22 +44,28 @@ pub(crate) fn open(inheritance: Inheritance, huge: bool) -> Result<Inherited> {
     if inheritance.state.is_empty() {
         return Ok(Inherited::default());
     }
-    let inherited = Inherited::read(&inheritance.state)?;
-    let slabs = &inherited.handover.slabs;
+    let mut inherited = Inherited::read(&inheritance.state)?;
+    let slabs = std::mem::take(&mut inherited.handover.slabs);
     let (lent, passed) = (slabs.len(), inheritance.memory.len());
     if lent != passed {
         let what = format!("{lent} slabs are lent, the memory of {passed} was passed on");
         return Err(Error::Inheritance(what));
     }
-    let region = |(slab, fd): (&HandedSlab, _)| {
-        Region::inherit(fd, slab.held.window.len_bytes, huge).map(Arc::new)
-    };
-    let regions = slabs.iter().zip(inheritance.memory).map(region);
-    let regions = regions.collect::<cenote_fabric::Result<_>>()?;
-    Ok(Inherited {
-        regions,
-        ..inherited
-    })
+    for (slab, fd) in slabs.into_iter().zip(inheritance.memory) {
+        match Region::inherit(fd, slab.held.window.len_bytes, huge) {
+            Ok(region) => {
+                inherited.regions.push(Arc::new(region));
+                inherited.handover.slabs.push(slab);
+            }
+            // Who has it mapped over shm can change its length. It is that client's loss alone, which
+            // its list of slabs tells it.
+            Err(cenote_fabric::Error::StaleWindow) => {
+                tracing::error!(slab = ?slab.held, "its memory is not what it was: it is lost");
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(inherited)
 }
 
 /// Lends no more than there is: a host that did not start for it would lose what is lent.

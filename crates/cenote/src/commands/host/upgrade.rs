@@ -4,8 +4,8 @@ use std::io::Write;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use cenote_cli::failure::{DONE, Failure};
-use cenote_pool::control::{HostStatus, Request};
+use cenote_cli::failure::{DONE, Failure, NOT_WHOLE};
+use cenote_pool::control::{Counters, HostStatus, Request};
 use serde::Serialize;
 
 use super::target;
@@ -20,7 +20,9 @@ use crate::ask::{self, Asker};
 The host executes its binary again with the same arguments; install the new version there first. SIGHUP
 and systemctl reload cenote-host do the same. Lent memory stays as it is; clients reconnect, and the
 command waits for them. Upgrade the next host once every volume is whole: cenote status then exits
-with 0.")]
+with 0.
+
+Exit code 3: it was upgraded, and slabs were lost. Its clients rebuild what they can.")]
 pub struct Args {
     #[command(flatten)]
     target: target::Named,
@@ -42,6 +44,7 @@ struct Report<'a> {
     program_before: String,
     program: String,
     slabs_kept: u32,
+    slabs_lost: u64,
 }
 
 pub fn run(args: &Args) -> Result<u8> {
@@ -65,7 +68,7 @@ pub fn run(args: &Args) -> Result<u8> {
                 return Err(went_on(&target.name).into());
             }
             Ok(status) => {
-                kept.get_or_insert(lent(&status));
+                kept.get_or_insert((lent(&status), lost(&before, &status)));
                 let missing = absent(&status);
                 if missing.is_empty() {
                     break status;
@@ -85,11 +88,13 @@ pub fn run(args: &Args) -> Result<u8> {
             Err(_) => std::thread::sleep(LOOK),
         }
     };
+    let (slabs_kept, slabs_lost) = kept.unwrap_or_else(|| (lent(&after), lost(&before, &after)));
     let report = Report {
         host: &target.name,
         program_before: before.program.clone(),
         program: after.program.clone(),
-        slabs_kept: kept.unwrap_or_else(|| lent(&after)),
+        slabs_kept,
+        slabs_lost,
     };
     let mut out = std::io::stdout().lock();
     if args.json {
@@ -102,7 +107,31 @@ pub fn run(args: &Args) -> Result<u8> {
             report.host, report.program, report.program_before, report.slabs_kept
         )?;
     }
-    Ok(DONE)
+    if slabs_lost == 0 {
+        return Ok(DONE);
+    }
+    let host = &target.name;
+    tracing::error!(
+        "{slabs_lost} slabs of {host} were lost: its log says why, clients rebuild them"
+    );
+    Ok(NOT_WHOLE)
+}
+
+/// Slabs that were lent before, that nobody gave back since, and that the new process does not lend.
+fn lost(before: &HostStatus, after: &HostStatus) -> u64 {
+    let (then, now) = (&before.counters, &after.counters);
+    let more = |of: fn(&Counters) -> u64| of(now).checked_sub(of(then));
+    let lent_before = u64::from(lent(before));
+    // Counts go on with what is taken over.
+    let (Some(_), Some(granted), Some(returned), Some(taken)) = (
+        more(|counters| counters.connections),
+        more(|counters| counters.maps),
+        more(|counters| counters.unmaps),
+        more(|counters| counters.orphans_taken),
+    ) else {
+        return lent_before;
+    };
+    (lent_before + granted).saturating_sub(u64::from(lent(after)) + returned + taken)
 }
 
 fn lent(status: &HostStatus) -> u32 {

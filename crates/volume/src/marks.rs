@@ -15,6 +15,7 @@
 use std::fs::File;
 use std::io::{self, ErrorKind};
 use std::ops::Range;
+use std::os::unix::fs::FileExt as _;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -97,11 +98,16 @@ pub enum MarksError {
     /// The machine was started again since: what was in memory and not in the file is gone.
     #[error("list of pages: this machine was restarted since it was written")]
     Restarted,
+    /// The end of the file is gone, and with it which pages hold data.
+    #[error("list of pages: the file was cut short")]
+    CutShort,
 }
 
 /// Words in front of all else: what the file is.
 const HEADER_WORDS: usize = 512;
 const MAGIC: u64 = u64::from_le_bytes(*b"cenoteP2");
+/// The word with the pages that the file is long enough for; 0: an earlier version made it.
+const COVERED: usize = 5;
 
 impl Marks {
     /// Marks of a volume whose owner leaves nothing.
@@ -134,6 +140,7 @@ impl Marks {
         let (images, _) = Images::in_file(files.images, volume)?;
         let map = Arc::new(MmapRaw::map_raw(file)?);
         let header = Words::new(&map, 0, HEADER_WORDS);
+        header.as_slice()[COVERED].store(pages.max, Ordering::Release);
         begin_file(header.as_slice(), MAGIC, volume)?;
         let file = Some(file.try_clone()?);
         Ok(Self::over(map, pages, file, Some(images)))
@@ -268,6 +275,14 @@ impl Marks {
         if has < (HEADER_WORDS * 8) as u64 {
             return Err(MarksError::Foreign);
         }
+        let said = |word: u64| -> io::Result<u64> {
+            let mut bytes = [0; 8];
+            file.read_exact_at(&mut bytes, word * 8)?;
+            Ok(u64::from_ne_bytes(bytes))
+        };
+        if said(0)? == MAGIC && has < len_bytes(said(COVERED as u64)?)? as u64 {
+            return Err(MarksError::CutShort);
+        }
         // Before anything is looked at: where files are in memory (tmpfs) even that needs room.
         allocate(file, len_bytes(pages.now)? as u64)?;
         let mut map = Arc::new(MmapRaw::map_raw(file)?);
@@ -283,6 +298,10 @@ impl Marks {
             // The volume may grow further than before.
             file.set_len(len)?;
             map = Arc::new(MmapRaw::map_raw(file)?);
+        }
+        if is_of_this_boot {
+            let header = Words::new(&map, 0, HEADER_WORDS);
+            header.as_slice()[COVERED].fetch_max(pages.max, Ordering::AcqRel);
         }
         Ok(Left {
             map,

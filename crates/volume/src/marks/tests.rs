@@ -264,6 +264,25 @@ fn marks_of_another_volume_or_another_boot_are_refused() {
     ));
 }
 
+/// Its pages would read as zeros.
+#[test]
+fn a_file_that_was_cut_short_is_refused_and_stays_as_it_is() {
+    let files = Files::new();
+    drop(files.create());
+    let whole = files.pages.metadata().unwrap().len();
+    files.take_over();
+    let cut = (len_bytes(1000).unwrap() - 1) as u64;
+    assert!(cut < whole);
+    files.pages.set_len(cut).unwrap();
+    for pages in [1000_u64, 10, 100_000] {
+        let taken_over = Marks::take_over(files.all(), 42, pages).map(drop);
+        assert!(matches!(taken_over, Err(MarksError::CutShort)));
+        assert_eq!(files.pages.metadata().unwrap().len(), cut);
+        let fresh = Marks::without_slabs(files.all(), 42, 1000).map(drop);
+        assert!(matches!(fresh, Err(MarksError::CutShort)));
+    }
+}
+
 #[test]
 fn a_page_healed_while_doubtful_pages_are_torn_is_sound_and_counted_once() {
     let marks = Marks::anonymous(1000).unwrap();

@@ -172,7 +172,7 @@ pub fn ends(dir: &ClusterDir, volume: &str) {
         }
     };
     if let Err(error) = forget() {
-        let error = format!("{error:#}");
+        let error = cenote_cli::failure::chain(&error);
         tracing::warn!(volume, error, "forget the server, which has ended");
     }
 }

@@ -15,7 +15,8 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
+use cenote_cli::failure::Failure;
 
 use crate::folder::Folder;
 
@@ -61,8 +62,13 @@ impl Identity {
             return Ok(None);
         };
         let Ok(pid) = text.trim().parse() else {
-            let path = folder.join("pid");
-            bail!("{}: {:?} is not a pid", path.display(), text.trim());
+            let what = format!(
+                "{}: {:?} is not a pid",
+                folder.join("pid").display(),
+                text.trim()
+            );
+            let hint = "end its process by hand if it runs, and remove the file";
+            return Err(Failure::new(what, hint).into());
         };
         Ok(folder.read("started")?.map(|started| Self {
             pid,

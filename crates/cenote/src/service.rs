@@ -26,7 +26,7 @@ const PASSED_FIRST: RawFd = 3;
 pub fn tell(state: &str) {
     if let Err(error) = send(state, None) {
         tracing::warn!(
-            error = format!("{error:#}"),
+            error = cenote_cli::failure::chain(&error),
             state,
             "tell the service manager"
         );

@@ -429,7 +429,7 @@ impl Drop for Serving {
         if self.end == End::Forget
             && let Err(error) = self.volumes.forget(&self.owner)
         {
-            tracing::warn!(error = format!("{error:#}"), "forget volume");
+            tracing::warn!(error = cenote_cli::failure::chain(&error), "forget volume");
         }
     }
 }

@@ -431,7 +431,7 @@ impl Volumes {
             if let Err(error) = self.clear_one(&name) {
                 tracing::warn!(
                     volume = name,
-                    error = format!("{error:#}"),
+                    error = cenote_cli::failure::chain(&error),
                     "the volume's content is lost, but not forgotten: cenote volume reset"
                 );
             }

@@ -115,6 +115,22 @@ impl Config {
     /// # Errors
     /// `Config` names a setting that is wrong by itself; `OutOfMemory`.
     pub(crate) fn check(&self, machine: &Machine) -> Result<()> {
+        self.check_values()?;
+        // With a headroom it lends what there is room for, which may grow.
+        if self.headroom.is_none() && self.memory_bytes > machine.available_bytes {
+            return Err(Error::OutOfMemory {
+                asked_bytes: self.memory_bytes,
+                available_bytes: machine.available_bytes,
+            });
+        }
+        Ok(())
+    }
+
+    /// Holds the settings against each other.
+    ///
+    /// # Errors
+    /// `Config` names the one that is wrong.
+    pub fn check_values(&self) -> Result<()> {
         let wrong = |what, value: String, rule| Err(Error::Config { what, value, rule });
         for (what, value) in [("name", &self.name), ("domain", &self.domain)] {
             if value.is_empty() || value.len() > NAME_BYTES_MAX {
@@ -132,8 +148,12 @@ impl Config {
             );
         }
         let slabs = self.memory_bytes / self.slab_bytes;
-        if slabs == 0 || slabs > SLABS_MAX {
-            let rule = "the memory must hold 1 to 1048576 slabs";
+        if slabs == 0 {
+            let rule = "must be at least one slab";
+            return wrong("memory", format!("{} bytes", self.memory_bytes), rule);
+        }
+        if slabs > SLABS_MAX {
+            let rule = "too small: the memory would be more than 1048576 slabs";
             return wrong("slab size", self.slab_bytes.to_string(), rule);
         }
         if self.cache_threads > CACHE_THREADS_MAX {
@@ -142,13 +162,6 @@ impl Config {
         }
         if self.clients_max == 0 {
             return wrong("clients at most", "0".into(), "must be at least 1");
-        }
-        // With a headroom it lends what there is room for, which may grow.
-        if self.headroom.is_none() && self.memory_bytes > machine.available_bytes {
-            return Err(Error::OutOfMemory {
-                asked_bytes: self.memory_bytes,
-                available_bytes: machine.available_bytes,
-            });
         }
         Ok(())
     }

@@ -150,7 +150,7 @@ fn lend(settings: &Settings) -> Result<u8> {
     // Its clients rebuild what is lost; a host that does not start serves nobody.
     let mut lost = |error: &anyhow::Error| {
         tracing::error!(
-            error = format!("{error:#}"),
+            error = cenote_cli::failure::chain(&error),
             "the previous process's slabs are lost"
         );
         // The next process could not use them either, and they are memory.
@@ -170,7 +170,7 @@ fn lend(settings: &Settings) -> Result<u8> {
             return Err(error);
         }
         tracing::warn!(
-            error = format!("{error:#}"),
+            error = cenote_cli::failure::chain(&error),
             "slabs are not kept at the end"
         );
     }
@@ -192,7 +192,10 @@ fn lend(settings: &Settings) -> Result<u8> {
     match serve_metrics(settings, key, &addresses[0]) {
         // Clients would lose what is lent, for figures.
         Err(error) if succeeds => {
-            tracing::error!(error = format!("{error:#}"), "metrics are not served");
+            tracing::error!(
+                error = cenote_cli::failure::chain(&error),
+                "metrics are not served"
+            );
         }
         served => served?,
     }
@@ -211,7 +214,7 @@ fn lend(settings: &Settings) -> Result<u8> {
                 // Told to stop meanwhile, it does that next.
                 if let Err(error) = succession::exec(&program, &daemon, &stop) {
                     tracing::error!(
-                        error = format!("{error:#}"),
+                        error = cenote_cli::failure::chain(&error),
                         "not upgraded; the host continues"
                     );
                 }
@@ -251,7 +254,10 @@ fn leave(mut daemon: Daemon) -> u8 {
             DONE
         }
         Err(error) => {
-            tracing::error!(error = format!("{error:#}"), "lent memory is freed");
+            tracing::error!(
+                error = cenote_cli::failure::chain(&error),
+                "lent memory is freed"
+            );
             daemon.shut_down();
             FAILED
         }
@@ -273,6 +279,8 @@ fn start(settings: &Settings, key: &ClusterKey, inheritance: Inheritance) -> Res
 /// they name.
 fn checked(settings: &Settings, key: &ClusterKey) -> Result<cenote_host::Config> {
     let config = settings.host_config(key)?;
+    let host = || format!("settings of host {}", settings.name);
+    config.check_values().with_context(host)?;
     limits::check_open_files(&format!("host {}", settings.name), descriptors(&config))?;
     for address in &config.addresses {
         if let Address::Shm(path) = address {

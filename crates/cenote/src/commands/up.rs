@@ -517,7 +517,11 @@ impl Drop for Started {
             let cleared =
                 Identity::forget(&host.folder).and_then(|()| Ok(host.folder.remove(SOCKET)?));
             if let Err(error) = cleared {
-                tracing::warn!(host = host.name, error = format!("{error:#}"), "clear host");
+                tracing::warn!(
+                    host = host.name,
+                    error = cenote_cli::failure::chain(&error),
+                    "clear host"
+                );
             }
         }
     }

@@ -148,7 +148,7 @@ impl Owner {
                 if let Err(error) = done {
                     tracing::debug!(
                         volume = name,
-                        error = format!("{error:#}"),
+                        error = cenote_cli::failure::chain(&error),
                         "question dropped"
                     );
                 }

@@ -39,7 +39,7 @@ impl CacheMetrics {
             Ok(status) => status
                 .ending
                 .then(|| "the cache is being deleted".to_owned()),
-            Err(error) => Some(format!("{error:#}")),
+            Err(error) => Some(cenote_cli::failure::chain(&error)),
         };
         let bound = metrics::serve(at, allow_remote, registry, Box::new(unready))?;
         stderr::say(format_args!("metrics at http://{bound}/metrics"));
@@ -52,7 +52,10 @@ impl Collector for CacheMetrics {
         match self.cache.status(&self.key) {
             Ok(status) => metrics::gauges(&mut encoder, &gauges(&status)),
             Err(error) => {
-                tracing::warn!(error = format!("{error:#}"), "no status for a scrape");
+                tracing::warn!(
+                    error = cenote_cli::failure::chain(&error),
+                    "no status for a scrape"
+                );
                 Ok(())
             }
         }

@@ -36,7 +36,7 @@ pub fn of(which: &Which, loaded: &Loaded, name: &str, spec: &Spec) -> Result<Sup
         with_data: false,
     };
     let (which, name) = (which.clone(), name.to_owned());
-    let told = |error: anyhow::Error| format!("{error:#}");
+    let told = |error: anyhow::Error| cenote_cli::failure::chain(&error);
     Ok(Supply::Market(Market {
         read: Box::new(move || files::catalogue(&path).map_err(told)),
         provider: Box::new(move |source, used| {
@@ -60,7 +60,7 @@ fn reader(
         }
         let read = which.load().and_then(|loaded| hosts_of(&loaded.cluster));
         seen = changed.filter(|_| read.is_ok());
-        Some(read.map_err(|error| format!("{error:#}")))
+        Some(read.map_err(|error| cenote_cli::failure::chain(&error)))
     }
 }
 

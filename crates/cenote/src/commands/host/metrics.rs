@@ -43,7 +43,10 @@ impl Collector for HostMetrics {
         let status = match ask::one(&self.address, &self.key, SCRAPE_LIMIT) {
             Ok(status) => status,
             Err(error) => {
-                tracing::warn!(error = format!("{error:#}"), "no status for a scrape");
+                tracing::warn!(
+                    error = cenote_cli::failure::chain(&error),
+                    "no status for a scrape"
+                );
                 return Ok(());
             }
         };

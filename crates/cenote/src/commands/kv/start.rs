@@ -201,7 +201,7 @@ impl Drop for Starting {
             // Nobody is to take over what it has.
             cenote_cli::child::end(&mut node.child, cenote_cli::child::Signal::INT);
             if let Err(error) = Identity::forget(&node.folder) {
-                let error = format!("{error:#}");
+                let error = cenote_cli::failure::chain(&error);
                 tracing::warn!(node = node.name, error, "forget a process");
             }
         }

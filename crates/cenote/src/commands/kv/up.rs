@@ -344,7 +344,7 @@ fn revive(dir: &KvDir, known: &Known) -> Result<u8> {
 /// Notes which process our etcd is.
 fn note_process(pid: u32, folder: &Folder) -> io::Result<()> {
     let noted = Identity::of(pid).and_then(|identity| identity.save(folder));
-    noted.map_err(|error| io::Error::other(format!("{error:#}")))
+    noted.map_err(|error| io::Error::other(cenote_cli::failure::chain(&error)))
 }
 
 /// Makes a password that nobody else may read.
@@ -388,7 +388,10 @@ impl Drop for Noted<'_> {
         if !self.is_kept
             && let Err(error) = self.dir.forget_known()
         {
-            tracing::warn!(error = format!("{error:#}"), "forget the cluster");
+            tracing::warn!(
+                error = cenote_cli::failure::chain(&error),
+                "forget the cluster"
+            );
         }
     }
 }
@@ -486,7 +489,7 @@ impl Drop for OwnEtcd {
         if let Some(server) = self.server.take() {
             drop(server);
             if let Err(error) = Identity::forget(&self.folder) {
-                tracing::warn!(error = format!("{error:#}"), "forget etcd");
+                tracing::warn!(error = cenote_cli::failure::chain(&error), "forget etcd");
             }
         }
     }

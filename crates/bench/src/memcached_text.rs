@@ -110,10 +110,10 @@ impl<S: Read + Write> Client<S> {
         Ok(Ok(Some(unique)))
     }
 
-    /// As [`Client::value_into`], with the value last.
+    /// [`Client::value_into`] with the value last.
     ///
     /// # Errors
-    /// See there.
+    /// As [`Client::value_into`].
     pub fn value(&mut self) -> io::Result<Result<Option<Item>, String>> {
         let mut value = Vec::new();
         let found = self.value_into(&mut value)?;

@@ -65,9 +65,9 @@ pub struct Report {
     pub variant: &'static str,
     /// What carried the bytes.
     pub transport: String,
-    /// Regions that moved, and bytes of each.
+    /// Regions that moved.
     pub regions: u32,
-    /// See there.
+    /// Bytes of each.
     pub region_bytes: u64,
     /// Copies of each region.
     pub copies: usize,
@@ -88,17 +88,17 @@ pub struct Report {
     /// The longest that the client's own thread did not run meanwhile, or was busy with one thing: who is due
     /// then waits, whatever the cache does.
     pub longest_pause_ms: f64,
-    /// Reads before the notice, and while regions moved.
+    /// Reads before the notice.
     pub read_p99_before_us: f64,
-    /// See there.
+    /// Reads while regions moved.
     pub read_p99_during_us: f64,
-    /// Median of the same.
+    /// Reads before the notice.
     pub read_p50_before_us: f64,
-    /// See there.
+    /// Reads while regions moved.
     pub read_p50_during_us: f64,
     /// Writes before the notice.
     pub write_p50_before_us: f64,
-    /// See there.
+    /// Writes before the notice.
     pub write_p99_before_us: f64,
     /// Requests in all.
     pub requests: u64,

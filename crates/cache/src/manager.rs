@@ -307,7 +307,7 @@ impl Manager {
                 link.begin(session, &own, now);
             }
             Err(error) => {
-                let has_ended = host::is_nobody_there(&error) && !link.is_returning(now);
+                let has_ended = error.is_nobody_there() && !link.is_returning(now);
                 link.go_down(now);
                 if has_ended {
                     self.owner.handle_host_ended(now, host);

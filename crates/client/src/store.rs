@@ -81,7 +81,7 @@ pub enum Request {
         key: Vec<u8>,
         /// Up to 1 MiB.
         value: Vec<u8>,
-        /// When.
+        /// On which version there is.
         condition: Condition,
         /// Whether it ends when a crash cannot take it any more. Copies always do.
         is_durable: bool,
@@ -95,7 +95,7 @@ pub enum Request {
     Delete {
         /// 1 to 250 bytes.
         key: Vec<u8>,
-        /// When.
+        /// On which version there is.
         condition: Condition,
     },
     /// Ends when all is durable whose put had ended before.

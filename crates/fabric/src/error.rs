@@ -164,6 +164,13 @@ impl Error {
         )
     }
 
+    /// Whether an attempt to connect tells that no process listens at the address.
+    #[must_use]
+    pub fn is_nobody_there(&self) -> bool {
+        use std::io::ErrorKind::{ConnectionRefused, NotFound};
+        matches!(self, Self::Os { source, .. } if matches!(source.kind(), ConnectionRefused | NotFound))
+    }
+
     /// Wraps the last system error with the action that it stopped.
     pub fn os(what: impl Into<String>, source: std::io::Error) -> Self {
         Self::Os {

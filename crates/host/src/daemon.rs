@@ -153,10 +153,10 @@ impl Daemon {
         Self::start_running(config, inheritance, Running::default())
     }
 
-    /// As [`Daemon::start`], with server threads that look for work as long as `spin` says.
+    /// [`Daemon::start`] with server threads that look for work as long as `spin` says.
     ///
     /// # Errors
-    /// As there.
+    /// As [`Daemon::start`].
     pub fn start_spinning(config: Config, spin: Spin) -> Result<Self> {
         let running = Running {
             spin,

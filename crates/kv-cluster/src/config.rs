@@ -75,7 +75,7 @@ pub enum DocumentError {
     /// All numbers are given away.
     #[error("the cluster knows {NODES_MAX} nodes, which is the most")]
     Full,
-    /// See there.
+    /// etcd refused, or did not answer.
     #[error(transparent)]
     Etcd(#[from] EtcdError),
 }

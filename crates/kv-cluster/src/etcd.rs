@@ -216,10 +216,10 @@ impl Etcd {
         self.swap_by(key, expected, value, &put_of(key, value, lease), &[])
     }
 
-    /// As [`Etcd::swap`], of a key that stays with the lease that it has.
+    /// [`Etcd::swap`] of a key that stays with the lease that it has.
     ///
     /// # Errors
-    /// As there.
+    /// As [`Etcd::swap`].
     pub fn swap_value(&self, key: &str, expected: i64, value: &[u8]) -> Result<Swap, EtcdError> {
         let put = json!({
             "key": coded(key), "value": BASE64.encode(value), "ignore_lease": true,

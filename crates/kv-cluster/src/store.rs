@@ -10,13 +10,10 @@ pub trait Store {
     /// One key; `None` when it is not there.
     ///
     /// # Errors
-    /// See [`EtcdError`], here and below.
+    /// [`EtcdError`], as of all calls here.
     fn read(&self, key: &str) -> Result<Option<Entry>, EtcdError>;
 
     /// Sets a key if its last change was at `expected` (0: if it is not there), for as long as the lease lasts.
-    ///
-    /// # Errors
-    /// As above.
     fn swap(
         &self,
         key: &str,
@@ -27,9 +24,6 @@ pub trait Store {
 
     /// As [`Store::swap`] without a lease, and only if the last changes of other keys were at these revisions (0: it is
     /// not there). [`Swap::Changed`] with what was expected: one of the others was changed.
-    ///
-    /// # Errors
-    /// As above.
     fn swap_with(
         &self,
         key: &str,
@@ -39,27 +33,15 @@ pub trait Store {
     ) -> Result<Swap, EtcdError>;
 
     /// All keys that start with `prefix`, at one moment.
-    ///
-    /// # Errors
-    /// As above.
     fn list(&self, prefix: &str) -> Result<Listing, EtcdError>;
 
     /// A new lease that lasts `ttl` beyond its last renewal.
-    ///
-    /// # Errors
-    /// As above.
     fn grant(&self, ttl: Duration) -> Result<LeaseId, EtcdError>;
 
     /// Renews a lease; false: it is gone, with its keys.
-    ///
-    /// # Errors
-    /// As above.
     fn renew(&self, lease: LeaseId) -> Result<bool, EtcdError>;
 
     /// Ends a lease, with its keys.
-    ///
-    /// # Errors
-    /// As above.
     fn revoke(&self, lease: LeaseId) -> Result<(), EtcdError>;
 }
 

@@ -48,7 +48,7 @@ pub enum Command {
         key: Vec<u8>,
         /// At most 1 MiB.
         value: Vec<u8>,
-        /// When.
+        /// On which version there is.
         condition: Condition,
         /// Whether it ends when the value is durable.
         is_durable: bool,
@@ -62,7 +62,7 @@ pub enum Command {
     Delete {
         /// 1 to 250 bytes.
         key: Vec<u8>,
-        /// When.
+        /// On which version there is.
         condition: Condition,
     },
     /// Ends when all that this client put is durable, or was given up.

@@ -135,13 +135,13 @@ pub enum VolumeError {
         /// The size that it was opened with.
         size_bytes: u64,
     },
-    /// What the earlier owner left cannot be read.
+    /// The earlier owner's journal cannot be read.
     #[error(transparent)]
     Journal(#[from] JournalError),
-    /// As above.
+    /// Its list of pages cannot be.
     #[error(transparent)]
     Marks(#[from] MarksError),
-    /// As above, or the volume was made with another protection or key.
+    /// Its tags cannot be, or the volume was made with another protection or key.
     #[error(transparent)]
     Tags(#[from] TagsError),
     /// Mapping ran out of hosts with memory.

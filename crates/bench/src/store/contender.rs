@@ -39,9 +39,9 @@ pub struct Way {
     pub label: String,
     /// `shm`, `tcp`, `unix` or `in-process`.
     pub transport: &'static str,
-    /// See there.
+    /// What its PUTs promise.
     pub promise: Promise,
-    /// See there.
+    /// What it is measured for.
     pub role: Role,
     /// Whether GETs are those of another way of the same store, and need not be measured twice.
     pub reads_like_another: bool,

@@ -373,9 +373,3 @@ impl HostLink {
         }
     }
 }
-
-/// Whether an attempt to connect tells that no process listens at the address.
-pub fn is_nobody_there(error: &Error) -> bool {
-    use std::io::ErrorKind::{ConnectionRefused, NotFound};
-    matches!(error, Error::Os { source, .. } if matches!(source.kind(), ConnectionRefused | NotFound))
-}

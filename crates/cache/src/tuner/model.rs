@@ -142,10 +142,10 @@ impl Model {
         }
     }
 
-    /// As [`Mix::surface`], of reads alone.
+    /// [`Mix::surface`] of reads alone.
     ///
     /// # Errors
-    /// As there.
+    /// As [`Mix::surface`].
     pub fn surface(
         &self,
         transport: Transport,

@@ -95,7 +95,7 @@ impl EtcdServer {
     /// The same, as [`EtcdServer::start_noted`] does it.
     ///
     /// # Errors
-    /// As there.
+    /// As [`EtcdServer::start_noted`].
     pub fn start_at_noted(
         folder: &Path,
         url: &str,

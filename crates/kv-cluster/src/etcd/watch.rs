@@ -5,6 +5,7 @@
 //! has compacted that revision away, or is another store than it was (it has another number, or its
 //! revision went back), the whole prefix is read again and told as one [`Change::Reset`].
 
+use std::hash::{BuildHasher as _, RandomState};
 use std::io::{BufRead, BufReader, Read};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,6 +15,7 @@ use std::time::Duration;
 use cenote_memcached::threads;
 use serde_json::json;
 
+use super::super::backoff::Backoff;
 use super::message::{self, Streamed, Watched};
 use super::{ANSWER_BYTES_MAX, Etcd, entry, range_of};
 use crate::store::{Entry, EtcdError, Listing};
@@ -22,7 +24,7 @@ use crate::store::{Entry, EtcdError, Listing};
 const ROUND: Duration = Duration::from_secs(5);
 /// Changes that wait for the reader; a full queue holds the stream back.
 const QUEUE: usize = 1024;
-/// Pause after a failure, doubled up to the most.
+/// Pause after a failure, up to twice as long after each further one, up to the most.
 const PAUSE: Duration = Duration::from_millis(20);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
@@ -131,16 +133,15 @@ enum End {
 
 impl<W: Fn()> Watcher<W> {
     fn run(mut self) {
-        let mut pause = PAUSE;
+        let mut backoff = Backoff::new(PAUSE, PAUSE_MAX, RandomState::new().hash_one(()));
         while !self.stop.load(Ordering::SeqCst) {
             match self.round() {
-                Ok(End::Over) => pause = PAUSE,
+                Ok(End::Over) => backoff.reset(),
                 Ok(End::Unwanted) => return,
                 Ok(End::Outdated) => self.next = None,
                 Err(error) => {
                     tracing::warn!(prefix = self.prefix, %error, "watch");
-                    std::thread::sleep(pause);
-                    pause = (pause * 2).min(PAUSE_MAX);
+                    std::thread::sleep(backoff.pause());
                 }
             }
         }

@@ -139,7 +139,7 @@ pub struct PlaceReport {
 pub struct HandoffReport {
     /// Number of the slot, data first.
     pub slot: usize,
-    /// Who.
+    /// The node that is to have it.
     pub node: NodeId,
 }
 

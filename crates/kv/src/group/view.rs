@@ -57,7 +57,7 @@ pub enum GroupSlot {
 pub struct Handoff {
     /// The place that it is to have.
     pub place: GroupSlot,
-    /// Who.
+    /// The process that is told.
     pub process: Process,
     /// The view in which it came.
     pub since: u32,
@@ -115,14 +115,14 @@ pub enum Parity {
     Vacant,
     /// A process that is still being told what there is. It acknowledges, and counts for nothing else.
     Joining {
-        /// Who.
+        /// Its process.
         process: Process,
         /// The view in which it came: with another one it starts from scratch.
         since: u32,
     },
     /// A process that has its parity whole, but for units that it recovers.
     Full {
-        /// Who.
+        /// Its process.
         process: Process,
         /// The view in which it came.
         since: u32,

@@ -47,7 +47,7 @@ pub enum Located {
     Durable(VersionLocation),
     /// The newest version that was asked for waits for its value, or is not durable yet.
     Waiting(
-        /// It.
+        /// Its sequence.
         u64,
     ),
 }

@@ -215,7 +215,7 @@ impl Host {
 
     /// Why it could not be connected to may tell that it has ended.
     pub fn note_refusal(&mut self, error: &Error) {
-        self.is_gone = is_nobody_there(error);
+        self.is_gone = error.is_nobody_there();
     }
 
     /// It is of no use until then.
@@ -307,12 +307,6 @@ impl Host {
     pub fn hang_up(&mut self) {
         self.state = State::Down { retry_at: Time(0) };
     }
-}
-
-/// Whether an attempt to connect tells that no process listens at the address.
-fn is_nobody_there(error: &Error) -> bool {
-    use std::io::ErrorKind::{ConnectionRefused, NotFound};
-    matches!(error, Error::Os { source, .. } if matches!(source.kind(), ConnectionRefused | NotFound))
 }
 
 /// The number of a name among those that are known, which it then is.

@@ -389,10 +389,22 @@ fn no_other_thread_takes_steps_that_find_what_this_one_stored() {
     );
     shelf.extend([Ready::from(request)]);
     let ended = helper.executor.help(&shelf, &mut helper.procedures, 16);
+    assert!(ended.iter().all(|ended| ended.outcome.is_none()), "not run");
     for ended in ended {
         owner.executor.settle(ended);
     }
     assert_eq!((helper.number(64), owner.executor.own()), (0, 25));
+}
+
+#[test]
+fn requests_that_go_back_after_slow_ones_are_still_for_no_other_thread() {
+    let mut thread = Thread::new();
+    thread.executor.clock = Clock(|| Time(NOW.get()));
+    for _ in 0..100 {
+        thread.add(64);
+    }
+    assert!(thread.executor.run(&mut Slowly, 100) < 100);
+    assert!(thread.executor.shelf().is_empty() && thread.executor.has_own_work());
 }
 
 /// Stores at one address, once.

@@ -8,12 +8,14 @@
 //! never panics, allocates no more than a bounded multiple of that, and accepts exactly
 //! what encoding makes.
 
+mod held_list;
 mod reply;
 mod request;
 mod status;
 #[cfg(test)]
 mod tests;
 
+pub use held_list::{HeldList, Page};
 pub use reply::{FillResult, HeldSlab, Refusal, Reply};
 pub use request::{Drain, Request, SlabActivity, Source};
 pub use status::{

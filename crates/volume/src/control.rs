@@ -24,7 +24,6 @@ mod extent_reclaim;
 mod fate;
 mod host;
 mod hosts;
-mod listing;
 mod mapper;
 mod mender;
 mod openings;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use cenote_fabric::calls::CallerOpener;
 use cenote_fabric::{Error, FAILURE_TIMEOUT, Incoming, Result, Session, Time};
-use cenote_pool::control::{HELD_SLABS_MAX, HeldSlab, Request, VERSION};
+use cenote_pool::control::{HeldList, HeldSlab, Page, Request, VERSION};
 
 use crate::links::HostConfig;
 
@@ -37,18 +37,6 @@ pub enum State {
     Up(Box<dyn Session>),
 }
 
-/// A host's books, on their way here in parts.
-enum Listing {
-    Idle,
-    UnderWay {
-        held: Vec<HeldSlab>,
-        /// Something changed that may be in a part that has come: it is asked for once more.
-        is_outdated: bool,
-        /// Somebody asked for it since: it is asked for again when it is complete.
-        is_wanted: bool,
-    },
-}
-
 /// What a part of a host's books came to.
 pub enum Listed {
     /// There is more to come, or nobody asked.
@@ -61,15 +49,12 @@ pub enum Listed {
     Again(Vec<HeldSlab>),
 }
 
-/// Most slabs that a host may say that it holds. A host has fewer windows.
-const HELD_MAX: usize = 1 << 20;
-
 /// A host, and the session to it.
 pub struct HostLink {
     pub config: HostConfig,
     pub state: State,
     pub slabs_free: u32,
-    listing: Listing,
+    listing: HeldList,
     /// What it is to be sent once it has heard what it was sent before.
     backlog: VecDeque<Vec<u8>>,
     /// Messages that this session sent, besides pings.
@@ -91,7 +76,7 @@ impl HostLink {
             config,
             state: State::Down { retry_at: Time(0) },
             slabs_free: 0,
-            listing: Listing::Idle,
+            listing: HeldList::default(),
             backlog: VecDeque::new(),
             sent: 0,
             sent_before_ping: 0,
@@ -114,46 +99,29 @@ impl HostLink {
     }
 
     pub fn begin_listing(&mut self) {
-        self.listing = Listing::UnderWay {
-            held: Vec::new(),
-            is_outdated: false,
-            is_wanted: false,
-        };
-        self.send(&Request::Held { skip: 0 });
+        self.listing.request();
+        self.ask_for_list();
     }
 
-    /// A part of its books. Each begins with the last slab of the one before: if that is another
-    /// one, something before it has gone meanwhile, and all is asked for once more.
-    pub fn take_listing(&mut self, skip: u32, slabs: &[HeldSlab]) -> Listed {
-        let Listing::UnderWay {
-            held,
-            is_outdated,
-            is_wanted,
-        } = &mut self.listing
-        else {
-            return Listed::More;
-        };
-        if skip as usize != held.len().saturating_sub(1) {
-            return Listed::More;
-        }
-        if *is_outdated || !held.is_empty() && held.last() != slabs.first() {
-            self.begin_listing();
-            return Listed::More;
-        }
-        held.extend_from_slice(slabs.get(usize::from(!held.is_empty())..).unwrap_or(&[]));
-        if held.len() > HELD_MAX {
-            return Listed::TooMany;
-        }
-        if slabs.len() >= HELD_SLABS_MAX {
-            let skip = u32::try_from(held.len() - 1).expect("at most HELD_MAX");
+    fn ask_for_list(&mut self) {
+        if let Some(skip) = self.listing.begin() {
             self.send(&Request::Held { skip });
-            return Listed::More;
         }
-        let (held, is_wanted) = (std::mem::take(held), *is_wanted);
-        self.listing = Listing::Idle;
-        if is_wanted {
-            self.begin_listing();
-        }
+    }
+
+    /// A part of its books.
+    pub fn take_listing(&mut self, skip: u32, slabs: &[HeldSlab]) -> Listed {
+        let page = self.listing.handle_page(skip, slabs);
+        self.ask_for_list();
+        let held = match page {
+            Page::Next(skip) => {
+                self.send(&Request::Held { skip });
+                return Listed::More;
+            }
+            Page::Void => return Listed::More,
+            Page::TooMany => return Listed::TooMany,
+            Page::Whole(held) => held,
+        };
         match std::mem::replace(&mut self.state, State::Dialling) {
             State::Greeting(session) => {
                 self.state = State::Up(session);
@@ -169,21 +137,14 @@ impl HostLink {
     /// Asks for the books once more, of a host that is up. Grants that are on their way count as
     /// held by then, for messages keep their order.
     pub fn compare_again(&mut self) {
-        if let Listing::UnderWay { is_wanted, .. } = &mut self.listing {
-            *is_wanted = true;
-        } else if self.is_up() {
+        if self.is_up() || !self.listing.is_idle() {
             self.begin_listing();
         }
     }
 
     /// A window was granted or renewed: what was listed of it before is out of date.
     pub fn note_mapped(&mut self) {
-        if let Listing::UnderWay {
-            held, is_outdated, ..
-        } = &mut self.listing
-        {
-            *is_outdated |= !held.is_empty();
-        }
+        self.listing.note_changed();
     }
 
     pub fn is_up(&self) -> bool {
@@ -228,7 +189,7 @@ impl HostLink {
         self.ping_sent = None;
         self.backlog.clear();
         self.heard = self.sent;
-        self.listing = Listing::Idle;
+        self.listing.forget();
     }
 
     /// Its connection ended. It is looked for at once: a process that has ended is told from one that is

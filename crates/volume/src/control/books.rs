@@ -15,11 +15,10 @@
 
 use std::collections::BTreeSet;
 
-use cenote_pool::control::{HeldSlab, Request, Window};
+use cenote_pool::control::{HeldSlab, Page, Request, Window};
 use cenote_pool::injected_faults::{InjectedFault, is_injected};
 
 use super::context::Context;
-use super::listing::Page;
 use crate::directory::{HostIndex, Member};
 
 /// Slabs that go back at a time: few beside what a connection takes. For others the host is asked
@@ -59,6 +58,10 @@ pub(super) fn take_page(
         Page::Whole(_) if is_injected(InjectedFault::ForgetHeld) => None,
         Page::Whole(listed) => Some(listed),
         Page::Void => None,
+        Page::TooMany => {
+            tracing::warn!(host = %cx.hosts.name(host), "it lists more slabs than any host has");
+            None
+        }
     }
 }
 

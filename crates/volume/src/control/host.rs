@@ -4,11 +4,10 @@ use std::os::fd::RawFd;
 use std::time::Duration;
 
 use cenote_fabric::{Address, Error, FAILURE_TIMEOUT, Incoming, Opener, Result, Time};
-use cenote_pool::control::{Request, Window};
+use cenote_pool::control::{HeldList, Request, Window};
 use cenote_pool::placement::Site;
 
 use super::dialer::{Link, spoken};
-use super::listing::Listing;
 use super::ownership::Ownership;
 use crate::config::HostConfig;
 use crate::directory::Session;
@@ -26,7 +25,7 @@ pub(in crate::control) struct Host {
     pub slabs_free: u32,
     pub slabs_total: u32,
     /// What it says that this client holds there.
-    pub listing: Listing,
+    pub listing: HeldList,
     ping_sent: Option<Time>,
     pub ownership: Ownership,
     /// It has said that another process takes its place, with all its slabs, before this.
@@ -83,7 +82,7 @@ impl Host {
                 is_unread: false,
                 slabs_free: 0,
                 slabs_total: 0,
-                listing: Listing::default(),
+                listing: HeldList::default(),
                 ping_sent: None,
                 ownership: Ownership::Unknown { ask_at: Time(0) },
                 returns_until: Time(0),

@@ -1,6 +1,6 @@
 //! Lists of slabs that come page by page while slabs come and go.
 
-use cenote_pool::control::Window;
+use cenote_wire::Window;
 use proptest::prelude::*;
 
 use super::*;
@@ -35,7 +35,7 @@ proptest! {
     ) {
         let mut held: Vec<HeldSlab> = (0..count).map(slab).collect();
         let (mut made, mut changes) = (count, changes.into_iter());
-        let mut listing = Listing::default();
+        let mut listing = HeldList::default();
         listing.request();
         let mut skip = listing.begin().unwrap();
         for _ in 0..200 {
@@ -47,6 +47,7 @@ proptest! {
                 }
                 Page::Next(next) => skip = next,
                 Page::Void => skip = listing.begin().expect("due again"),
+                Page::TooMany => unreachable!("a host has fewer"),
             }
             if let Some((at, added)) = changes.next() {
                 if !held.is_empty() {
@@ -62,7 +63,7 @@ proptest! {
 
 #[test]
 fn who_asks_meanwhile_gets_a_list_that_was_begun_later() {
-    let mut listing = Listing::default();
+    let mut listing = HeldList::default();
     assert_eq!(listing.begin(), None, "nobody wants to know");
     listing.request();
     assert_eq!(listing.begin(), Some(0));
@@ -81,9 +82,45 @@ fn who_asks_meanwhile_gets_a_list_that_was_begun_later() {
 
 #[test]
 fn a_host_that_answers_something_else_is_not_believed() {
-    let mut listing = Listing::default();
+    let mut listing = HeldList::default();
     listing.request();
     listing.begin().unwrap();
     assert_eq!(listing.handle_page(5, &[slab(1)]), Page::Void);
+    assert!(listing.is_idle());
+}
+
+#[test]
+fn a_list_is_begun_again_when_a_slab_in_it_has_changed() {
+    let held: Vec<HeldSlab> = (0..300).map(slab).collect();
+    let mut listing = HeldList::default();
+    listing.request();
+    assert_eq!(listing.begin(), Some(0));
+    // Nothing is listed yet.
+    listing.note_changed();
+    assert_eq!(listing.handle_page(0, page(&held, 0)), Page::Next(255));
+    listing.note_changed();
+    assert_eq!(listing.handle_page(255, page(&held, 255)), Page::Void);
+    assert_eq!(listing.begin(), Some(0));
+    assert_eq!(listing.handle_page(0, page(&held, 0)), Page::Next(255));
+    let whole = listing.handle_page(255, page(&held, 255));
+    assert_eq!(whole, Page::Whole(held));
+}
+
+#[test]
+fn a_host_that_lists_without_end_is_not_listened_to() {
+    let mut listing = HeldList::default();
+    listing.request();
+    let (mut skip, mut next) = (listing.begin().unwrap(), 0);
+    let end = loop {
+        let first = u64::from(skip);
+        next += 1;
+        assert!(next < 5000, "it ends");
+        let made: Vec<HeldSlab> = (first..first + 256).map(slab).collect();
+        match listing.handle_page(skip, &made) {
+            Page::Next(after) => skip = after,
+            end => break end,
+        }
+    };
+    assert_eq!(end, Page::TooMany);
     assert!(listing.is_idle());
 }

@@ -157,13 +157,15 @@ impl Marks {
         pages: impl Into<PageCount>,
     ) -> Result<Self, MarksError> {
         let pages = pages.into();
-        let left = match Self::map(files.pages, volume, pages) {
-            Ok(left) => left,
+        match begun_by(files.pages, MAGIC, volume) {
+            // Of another life of the machine it may still say that pages were written.
+            Ok(()) | Err(MarksError::Restarted) => {}
             Err(MarksError::Foreign) => return Ok(Self::create(files, volume, pages)?),
             Err(error) => return Err(error),
-        };
+        }
+        let map = Self::map(files.pages, pages)?;
         let file = Some(files.pages.try_clone()?);
-        let written = Self::over(left.map, pages, file, None).written;
+        let written = Self::over(map, pages, file, None).written;
         if written.next(0, pages.max, true).is_none() {
             return Ok(Self::create(files, volume, pages)?);
         }
@@ -186,13 +188,8 @@ impl Marks {
         pages: impl Into<PageCount>,
     ) -> Result<Self, MarksError> {
         let pages = pages.into();
-        let Left {
-            map,
-            is_of_this_boot,
-        } = Self::map(files.pages, volume, pages)?;
-        if !is_of_this_boot {
-            return Err(MarksError::Restarted);
-        }
+        begun_by(files.pages, MAGIC, volume)?;
+        let map = Self::map(files.pages, pages)?;
         let (images, are_left) = Images::in_file(files.images, volume)?;
         let file = Some(files.pages.try_clone()?);
         let marks = Self::over(map, pages, file, Some(images));
@@ -269,44 +266,21 @@ impl Marks {
         self.list.has_images()
     }
 
-    /// The marks in a file, and whether they were written in this life of the machine.
-    fn map(file: &File, volume: u128, pages: PageCount) -> Result<Left, MarksError> {
-        let has = file.metadata()?.len();
-        if has < (HEADER_WORDS * 8) as u64 {
-            return Err(MarksError::Foreign);
-        }
-        let said = |word: u64| -> io::Result<u64> {
-            let mut bytes = [0; 8];
-            file.read_exact_at(&mut bytes, word * 8)?;
-            Ok(u64::from_ne_bytes(bytes))
-        };
-        if said(0)? == MAGIC && has < len_bytes(said(COVERED as u64)?)? as u64 {
+    /// The marks in a file that was begun for them.
+    fn map(file: &File, pages: PageCount) -> Result<Arc<MmapRaw>, MarksError> {
+        let covered = header_of(file)?.map_or(0, |header| header[COVERED]);
+        if file.metadata()?.len() < len_bytes(covered)? as u64 {
             return Err(MarksError::CutShort);
         }
-        // Before anything is looked at: where files are in memory (tmpfs) even that needs room.
+        // Before they are looked at: where files are in memory (tmpfs) even that needs room.
         allocate(file, len_bytes(pages.now)? as u64)?;
-        let mut map = Arc::new(MmapRaw::map_raw(file)?);
-        let header = Words::new(&map, 0, HEADER_WORDS);
-        let word = |at: usize| header.as_slice()[at].load(Ordering::Acquire);
-        let [low, high, boot_low, boot_high] = description(volume)?;
-        if word(0) != MAGIC || (word(1), word(2)) != (low, high) {
-            return Err(MarksError::Foreign);
-        }
-        let is_of_this_boot = (word(3), word(4)) == (boot_low, boot_high);
+        // The volume may grow further than before.
         let len = len_bytes(pages.max)? as u64;
-        if has < len {
-            // The volume may grow further than before.
-            file.set_len(len)?;
-            map = Arc::new(MmapRaw::map_raw(file)?);
-        }
-        if is_of_this_boot {
-            let header = Words::new(&map, 0, HEADER_WORDS);
-            header.as_slice()[COVERED].fetch_max(pages.max, Ordering::AcqRel);
-        }
-        Ok(Left {
-            map,
-            is_of_this_boot,
-        })
+        file.set_len(len.max(file.metadata()?.len()))?;
+        let map = Arc::new(MmapRaw::map_raw(file)?);
+        let header = Words::new(&map, 0, HEADER_WORDS);
+        header.as_slice()[COVERED].fetch_max(pages.max, Ordering::AcqRel);
+        Ok(map)
     }
 
     /// Makes sure that the file has room for the marks of so many pages: a store to a page of it
@@ -523,12 +497,6 @@ impl Marks {
     }
 }
 
-/// Marks that are in a file.
-struct Left {
-    map: Arc<MmapRaw>,
-    is_of_this_boot: bool,
-}
-
 /// Says in front of a file what it is, and of whom; the first word last, for without it there is nothing.
 pub fn begin_file(header: &[AtomicU64], magic: u64, volume: u128) -> io::Result<()> {
     for (word, value) in header[1..].iter().zip(description(volume)?) {
@@ -536,6 +504,37 @@ pub fn begin_file(header: &[AtomicU64], magic: u64, volume: u128) -> io::Result<
     }
     header[0].store(magic, Ordering::Release);
     Ok(())
+}
+
+/// Whether a file was begun so, in this life of the machine. A file that is not takes no room by it.
+///
+/// # Errors
+/// [`MarksError`].
+pub fn begun_by(file: &File, magic: u64, volume: u128) -> Result<(), MarksError> {
+    let header = header_of(file)?.ok_or(MarksError::Foreign)?;
+    let [low, high, boot_low, boot_high] = description(volume)?;
+    if header[..3] != [magic, low, high] {
+        return Err(MarksError::Foreign);
+    }
+    if header[3..5] != [boot_low, boot_high] {
+        return Err(MarksError::Restarted);
+    }
+    Ok(())
+}
+
+/// The first words of a file that begins with a header, or `None` where it is shorter than that. They
+/// are read: a look at a map may need room where files are in memory (tmpfs).
+pub fn header_of(file: &File) -> io::Result<Option<[u64; COVERED + 1]>> {
+    if file.metadata()?.len() < (HEADER_WORDS * 8) as u64 {
+        return Ok(None);
+    }
+    let mut bytes = [0; (COVERED + 1) * 8];
+    file.read_exact_at(&mut bytes, 0)?;
+    let (words, _) = bytes.as_chunks();
+    // As a map of the file has them.
+    Ok(Some(std::array::from_fn(|at| {
+        u64::from_ne_bytes(words[at])
+    })))
 }
 
 /// Whose marks they are, and in which life of the machine.

@@ -24,7 +24,7 @@ use memmap2::{MmapOptions, MmapRaw};
 use super::encryption::{OWNERS_MAX, OwnerSalt, Sealer, fingerprint, owner_of};
 use super::protection::Protection;
 use crate::limits::IN_FLIGHT_MAX;
-use crate::marks::{Marks, PageCount, Soundness, Words};
+use crate::marks::{Marks, PageCount, Soundness, Words, header_of};
 
 /// A tag: a checksum in the first word, or a seal.
 pub type Tag = [u64; 3];
@@ -161,6 +161,10 @@ impl Tags {
         } else if left < (FRONT_WORDS * 8) as u64 {
             return Err(other);
         }
+        if has_pages {
+            // First: what is refused keeps its length, and no more of the disk.
+            check(file, protection, volume)?;
+        }
         allocate(file, len_bytes(width, pages.now)? as u64).inspect_err(|_| {
             if !has_pages {
                 // The first error is the one to tell; what is there is of no use to anybody.
@@ -170,7 +174,6 @@ impl Tags {
         file.set_len((len as u64).max(file.metadata()?.len()))?;
         let map = Arc::new(MmapRaw::map_raw(file)?);
         if has_pages {
-            check(&map, protection, volume)?;
             Owners::new(&map).make_room(|| used_owners(&map, marks, page_count));
         }
         let file = Some(file.try_clone()?);
@@ -494,9 +497,10 @@ fn used_owners(map: &Arc<MmapRaw>, marks: &Marks, page_count: u64) -> Vec<bool> 
 }
 
 /// Whether the file is of this volume, this protection and this key.
-fn check(map: &Arc<MmapRaw>, protection: &Protection, volume: u128) -> Result<(), TagsError> {
-    let header = Words::new(map, 0, HEADER_WORDS);
-    let word = |at: usize| header.as_slice()[at].load(Ordering::Acquire);
+fn check(file: &File, protection: &Protection, volume: u128) -> Result<(), TagsError> {
+    let wanted = protection.name();
+    let header = header_of(file)?.ok_or(TagsError::Other { wanted })?;
+    let word = |at: usize| header[at];
     let magic = word(0);
     if magic != MAGIC && magic != MAGIC_XXH3 && magic << 8 == MAGIC << 8 {
         return Err(TagsError::Version);
@@ -505,7 +509,6 @@ fn check(map: &Arc<MmapRaw>, protection: &Protection, volume: u128) -> Result<()
         && (word(1), word(2)) == (volume as u64, (volume >> 64) as u64)
         && word(3) == protection.tag_words() as u64;
     if !is_same {
-        let wanted = protection.name();
         return Err(TagsError::Other { wanted });
     }
     match protection {

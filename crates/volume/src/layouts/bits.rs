@@ -12,7 +12,7 @@ use cenote_durable::allocate;
 use memmap2::{MmapOptions, MmapRaw};
 
 use crate::extents::LayoutId;
-use crate::marks::{Bitmap, MarksError, Words, begin_file, description};
+use crate::marks::{Bitmap, MarksError, Words, begin_file, begun_by};
 
 /// The layout of each page: a bit, set for the second.
 pub struct Bits {
@@ -43,25 +43,16 @@ impl Bits {
     }
 
     /// Those that an earlier owner left.
+    ///
+    /// # Errors
+    /// [`MarksError`]. A file that is refused stays as it was.
     pub fn take_over(file: &File, volume: u128, page_count: u64) -> Result<Self, MarksError> {
-        let has = file.metadata()?.len();
-        if has < (HEADER_WORDS * 8) as u64 {
-            return Err(MarksError::Foreign);
-        }
+        begun_by(file, MAGIC, volume)?;
         let words = usize::try_from(page_count.div_ceil(64)).expect("pages fit the address space");
         let len = (HEADER_WORDS + words) * 8;
         // The volume may grow further than before.
-        allocate(file, has.max(len as u64))?;
+        allocate(file, file.metadata()?.len().max(len as u64))?;
         let map = Arc::new(MmapRaw::map_raw(file)?);
-        let header = Words::new(&map, 0, HEADER_WORDS);
-        let word = |at: usize| header.as_slice()[at].load(Ordering::Acquire);
-        let [low, high, boot_low, boot_high] = description(volume)?;
-        if word(0) != MAGIC || (word(1), word(2)) != (low, high) {
-            return Err(MarksError::Foreign);
-        }
-        if (word(3), word(4)) != (boot_low, boot_high) {
-            return Err(MarksError::Restarted);
-        }
         Ok(Self {
             words: Words::new(&map, HEADER_WORDS, words),
         })

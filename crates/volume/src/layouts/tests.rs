@@ -72,3 +72,29 @@ fn an_extent_has_no_pages_past_the_last() {
     assert_eq!(layouts.pages(LayoutId::Second.extent(2)), 1000..1000);
     assert_eq!(layouts.pages(LayoutId::First.extent(7)), 896..1000);
 }
+
+/// Its owner died in the middle of a change, and another volume, or another boot, has the file now.
+#[test]
+fn bits_that_are_refused_take_no_more_of_the_disk() {
+    use std::os::unix::fs::{FileExt as _, MetadataExt as _};
+    let file = tempfile::tempfile().unwrap();
+    let kept = |volume, page_count| {
+        let scheme = "rs:8+2".parse().unwrap();
+        let layouts = Layouts::new(LayoutId::First, scheme, 1 << 16, page_count);
+        layouts.keep(file.try_clone().unwrap(), volume)
+    };
+    let room = || {
+        let metadata = file.metadata().unwrap();
+        (metadata.len(), metadata.blocks())
+    };
+    kept(42, 1000).prepare().unwrap();
+    let (before, other) = (room(), "rs:2+1".parse().unwrap());
+    let foreign = kept(43, 1 << 24).take_over(other);
+    assert!(matches!(foreign, Err(MarksError::Foreign)));
+    assert_eq!(room(), before);
+    // Word 3 begins the boot's number.
+    file.write_all_at(&[0xa5; 8], 3 * 8).unwrap();
+    let restarted = kept(42, 1 << 24).take_over(other);
+    assert!(matches!(restarted, Err(MarksError::Restarted)));
+    assert_eq!(room(), before);
+}

@@ -284,6 +284,25 @@ fn a_file_that_was_cut_short_is_refused_and_stays_as_it_is() {
 }
 
 #[test]
+fn marks_that_are_refused_take_no_more_of_the_disk() {
+    let files = Files::new();
+    drop(files.create());
+    let room = || {
+        let metadata = files.pages.metadata().unwrap();
+        (metadata.len(), metadata.blocks())
+    };
+    let (before, larger) = (room(), 1 << 24);
+    let other = Marks::take_over(files.all(), 43, larger);
+    assert!(matches!(other, Err(MarksError::Foreign)));
+    assert_eq!(room(), before);
+    // Word 3 begins the boot's number.
+    files.pages.write_all_at(&[0xa5; 8], 3 * 8).unwrap();
+    let earlier = Marks::take_over(files.all(), 42, larger);
+    assert!(matches!(earlier, Err(MarksError::Restarted)));
+    assert_eq!(room(), before);
+}
+
+#[test]
 fn a_page_healed_while_doubtful_pages_are_torn_is_sound_and_counted_once() {
     let marks = Marks::anonymous(1000).unwrap();
     for page in 0..1000 {

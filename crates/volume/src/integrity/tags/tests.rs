@@ -165,6 +165,37 @@ fn what_was_made_otherwise_is_refused_and_stays_as_it_was() {
     assert_eq!(again.tags.load(5), [1, 2, 3]);
 }
 
+/// A file's length, and how much of the disk it has.
+fn room(file: &File) -> (u64, u64) {
+    use std::os::unix::fs::MetadataExt as _;
+    let metadata = file.metadata().unwrap();
+    (metadata.len(), metadata.blocks())
+}
+
+#[test]
+fn a_file_that_is_refused_takes_no_more_of_the_disk() {
+    let sums = Protection::Checksum;
+    let (marked, larger) = (files(), 4 * PAGES);
+    let marks = Marks::create(marked.marks(), 3, larger).unwrap();
+    marks.written.insert(5);
+    let pairs = [
+        (&sums, &sealed(1)),
+        (&sealed(1), &sums),
+        (&sealed(1), &sealed(2)),
+    ];
+    for (made, other) in pairs {
+        let files = files();
+        drop(owner(&files, made).unwrap());
+        let before = room(&files.tags);
+        // The volume has grown since.
+        let refused = Tags::in_file(&files.tags, other, 3, larger, &marks);
+        assert!(refused.is_err());
+        assert_eq!(room(&files.tags), before, "{made:?} as {other:?}");
+        let again = Tags::in_file(&files.tags, made, 3, larger, &marks);
+        assert!(again.is_ok() && room(&files.tags) > before);
+    }
+}
+
 #[test]
 fn checksums_stay_what_they_were_and_a_later_version_is_refused() {
     let files = files();

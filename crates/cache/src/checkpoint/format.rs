@@ -72,6 +72,9 @@ impl Header {
         if bytes[..8] != MAGIC || u32_at(bytes, 8) != VERSION {
             return Err(Error::Foreign);
         }
+        if u32_at(bytes, 12) != 0 {
+            return Err(Error::Damaged("its header"));
+        }
         let header = Self {
             cache: u128::from_le_bytes(bytes[16..32].try_into().expect("16 bytes")),
             region_bytes: u64_at(bytes, 32),
@@ -475,6 +478,17 @@ mod tests {
         assert_eq!(regions, [(0, 100), (2, 102), (5, 105)]);
         for ((_, bytes), seed) in all.iter().zip([1, 2, 3]) {
             assert!(*bytes == region_bytes(seed));
+        }
+    }
+
+    #[test]
+    fn a_checkpoint_with_any_byte_of_its_header_changed_is_refused() {
+        let sound = written();
+        for at in 0..HEADER_BYTES {
+            let mut bytes = sound.clone();
+            bytes[at] ^= 1;
+            let opened = Reader::open(Cursor::new(&bytes[..]));
+            assert!(opened.is_err(), "byte {at}");
         }
     }
 

@@ -97,6 +97,9 @@ impl Image {
         if chains.len() % CHAIN_BYTES != 0 || word(6) != (chains.len() / CHAIN_BYTES) as u64 {
             return Err("its length does not fit the number of chains");
         }
+        if word(7) != 0 {
+            return Err("its reserved word is not 0");
+        }
         let mut image = Self {
             page_bytes: word(0),
             secret: Secret {
@@ -413,5 +416,33 @@ impl Store {
                 .tiers
                 .start(tier, token, Request::Drop { address: begin });
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_image_whose_reserved_word_is_not_zero_is_refused() {
+        let image = Image {
+            page_bytes: 4096,
+            secret: Secret {
+                store: 7,
+                hash_key: [8; 16],
+            },
+            begin: 4096,
+            replay_from: 8192,
+            end: 8192,
+            buckets: 16,
+            chains: Vec::new(),
+        };
+        let mut bytes = image.to_bytes();
+        assert_eq!(Image::parse(&bytes), Ok(image));
+        let sum_at = bytes.len() - SUM_BYTES;
+        bytes[64] = 1;
+        let sum = sum(&bytes[..sum_at]).to_le_bytes();
+        bytes[sum_at..].copy_from_slice(&sum);
+        assert!(Image::parse(&bytes).is_err());
     }
 }

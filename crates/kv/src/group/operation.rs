@@ -77,32 +77,7 @@ impl Operation {
             _ => 0,
         };
         let mut out = BytesMut::with_capacity(HEADER_BYTES + key.len() + value_bytes);
-        let (kind, marks, client_flags, expiry, value, cas, address) = match effect {
-            Effect::Put(entry) => (
-                PUT,
-                entry.marks,
-                entry.client_flags,
-                entry.expiry,
-                entry.value_bytes,
-                entry.cas,
-                entry.address,
-            ),
-            Effect::Alter { expiry, marks, cas } => (ALTER, marks.bits(), 0, expiry, 0, cas, 0),
-            Effect::Remove => (REMOVE, 0, 0, 0, 0, 0, 0),
-            Effect::Flush { at, cas } => (FLUSH, 0, 0, at, 0, cas, 0),
-            Effect::Tick { now, cas } => (TICK, 0, 0, now, 0, cas, 0),
-        };
-        out.put_u8(kind);
-        out.put_u8(marks);
-        out.put_u8(key_bytes);
-        out.put_u8(0);
-        out.put_u32_le(client_flags);
-        out.put_u32_le(expiry);
-        out.put_u32_le(value);
-        out.put_u64_le(cas);
-        out.put_u64_le(address);
-        out.put_u32_le(0);
-        debug_assert_eq!(out.len(), HEADER_BYTES);
+        out.extend_from_slice(&header_of(effect, key_bytes));
         out.extend_from_slice(key);
         change(&mut out);
         assert_eq!(
@@ -159,6 +134,9 @@ impl Operation {
         if bytes.len() != HEADER_BYTES + usize::from(key_bytes) + change {
             return Err(NoOperation("length of the change"));
         }
+        if header_of(effect, key_bytes) != *header {
+            return Err(NoOperation("a field that its kind does not have"));
+        }
         Ok(Self {
             effect,
             key_bytes,
@@ -184,5 +162,83 @@ impl Operation {
     /// All of it.
     pub fn bytes(&self) -> &Bytes {
         &self.bytes
+    }
+}
+
+/// What stands before the key. Fields that the kind does not have are 0.
+fn header_of(effect: Effect, key_bytes: u8) -> [u8; HEADER_BYTES] {
+    let (kind, marks, client_flags, expiry, value, cas, address) = match effect {
+        Effect::Put(entry) => (
+            PUT,
+            entry.marks,
+            entry.client_flags,
+            entry.expiry,
+            entry.value_bytes,
+            entry.cas,
+            entry.address,
+        ),
+        Effect::Alter { expiry, marks, cas } => (ALTER, marks.bits(), 0, expiry, 0, cas, 0),
+        Effect::Remove => (REMOVE, 0, 0, 0, 0, 0, 0),
+        Effect::Flush { at, cas } => (FLUSH, 0, 0, at, 0, cas, 0),
+        Effect::Tick { now, cas } => (TICK, 0, 0, now, 0, cas, 0),
+    };
+    let mut header = [0; HEADER_BYTES];
+    let mut out = &mut header[..];
+    out.put_u8(kind);
+    out.put_u8(marks);
+    out.put_u8(key_bytes);
+    out.put_u8(0);
+    out.put_u32_le(client_flags);
+    out.put_u32_le(expiry);
+    out.put_u32_le(value);
+    out.put_u64_le(cas);
+    out.put_u64_le(address);
+    // Four bytes are zero.
+    header
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Fields of each kind, by their first byte: marks, client's flags, expiry, cas number, place. The
+    /// lengths of key and value are held against the bytes that there are.
+    #[test]
+    fn an_operation_with_a_field_that_its_kind_does_not_have_is_refused() {
+        let (marks, cas) = (Marks::STALE, 18);
+        let entry = Entry {
+            client_flags: 2,
+            expiry: 17,
+            cas,
+            address: 64,
+            marks: marks.bits(),
+            ..Entry::default()
+        };
+        let alter = Effect::Alter {
+            expiry: 17,
+            marks,
+            cas,
+        };
+        let key = &b"key"[..];
+        let kinds: [(Effect, &[u8], &[usize]); 5] = [
+            (Effect::Put(entry), key, &[1, 4, 8, 16, 24]),
+            (alter, key, &[1, 8, 16]),
+            (Effect::Remove, key, &[]),
+            (Effect::Flush { at: 17, cas }, b"", &[8, 16]),
+            (Effect::Tick { now: 17, cas }, b"", &[8, 16]),
+        ];
+        for (effect, key, fields) in kinds {
+            let operation = Operation::new(effect, key, |_| {});
+            assert_eq!(
+                Operation::decode(operation.bytes().clone()),
+                Ok(operation.clone())
+            );
+            for at in [1, 3, 4, 8, 12, 16, 24, 32, 35] {
+                let mut bytes = operation.bytes().to_vec();
+                bytes[at] ^= 1;
+                let is_taken = Operation::decode(bytes.into()).is_ok();
+                assert_eq!(is_taken, fields.contains(&at), "{effect:?}, byte {at}");
+            }
+        }
     }
 }

@@ -148,11 +148,34 @@ impl Handshake {
             self.skipping = Some((number, left - used));
             return (used as usize, Step::More);
         }
-        if number == option::EXPORT_NAME {
-            return (used as usize, Step::Close);
+        let step = self.refuse_early(number, out).unwrap_or_else(|| {
+            if number == option::EXPORT_NAME {
+                return Step::Close;
+            }
+            put_reply(out, number, reply::ERR_TOO_BIG, &[]);
+            Step::Replied
+        });
+        (used as usize, step)
+    }
+
+    /// What is said to an option whatever its data is, if it may not be sent as things stand.
+    fn refuse_early(&self, number: u32, out: &mut Vec<u8>) -> Option<Step> {
+        let flags = self.client_flags.unwrap_or(0);
+        if flags & u32::from(FLAG_FIXED_NEWSTYLE) == 0 && number != option::EXPORT_NAME {
+            // Without the fixed style there is no way to answer an option.
+            return Some(Step::Close);
         }
-        put_reply(out, number, reply::ERR_TOO_BIG, &[]);
-        (used as usize, Step::Replied)
+        if self.security != Security::Required {
+            return None;
+        }
+        match number {
+            option::STARTTLS | option::ABORT => None,
+            option::EXPORT_NAME => Some(Step::Close),
+            _ => {
+                put_reply(out, number, reply::ERR_TLS_REQUIRED, &[]);
+                Some(Step::Replied)
+            }
+        }
     }
 
     fn take_option(
@@ -162,19 +185,8 @@ impl Handshake {
         exports: &[Export],
         out: &mut Vec<u8>,
     ) -> Step {
-        let flags = self.client_flags.unwrap_or(0);
-        if flags & u32::from(FLAG_FIXED_NEWSTYLE) == 0 && number != option::EXPORT_NAME {
-            // Without the fixed style there is no way to answer an option.
-            return Step::Close;
-        }
-        if self.security == Security::Required
-            && !matches!(number, option::STARTTLS | option::ABORT)
-        {
-            if number == option::EXPORT_NAME {
-                return Step::Close;
-            }
-            put_reply(out, number, reply::ERR_TLS_REQUIRED, &[]);
-            return Step::Replied;
+        if let Some(step) = self.refuse_early(number, out) {
+            return step;
         }
         match number {
             option::STARTTLS => self.start_tls(data, out),

@@ -83,6 +83,7 @@ fn kinds(input: &[u8]) -> Vec<u32> {
 
 const INVALID: u32 = 0x8000_0003;
 const TLS_REQUIRED: u32 = 0x8000_0005;
+const TOO_BIG: u32 = 0x8000_0009;
 
 #[test]
 fn nothing_is_said_before_tls_where_it_is_required() {
@@ -208,8 +209,37 @@ fn unknown_and_malformed_options_are_answered_and_the_talk_goes_on() {
 fn an_oversized_option_is_skipped_and_answered_as_too_big() {
     let mut input = message(7, &vec![0; 100_000]);
     input.extend(message(3, b""));
-    assert_eq!(kinds(&input), [0x8000_0009, 2, 2, 1]);
+    assert_eq!(kinds(&input), [TOO_BIG, 2, 2, 1]);
     assert_eq!(talk(&message(1, &vec![b'a'; 100_000])).1, Step::Close);
+}
+
+#[test]
+fn an_oversized_option_is_refused_for_tls_and_style_first() {
+    let long = [b'a'; 100_000];
+    for (number, expected) in [(3, TLS_REQUIRED), (7, TLS_REQUIRED), (5, TOO_BIG)] {
+        let (replies, step) = talk_with(Security::Required, &message(number, &long));
+        let kinds: Vec<_> = replies.iter().map(|reply| reply.1).collect();
+        assert_eq!((kinds, step), (vec![expected], Step::More));
+    }
+    let (replies, step) = talk_with(Security::Required, &message(1, &long));
+    assert_eq!((replies.len(), step), (0, Step::Close));
+    // Without the fixed style nothing can be answered.
+    for data in [&long[..], b""] {
+        let mut out = Vec::new();
+        let mut handshake = Handshake::start(Security::None, &mut out);
+        out.clear();
+        let exports = exports();
+        handshake.advance(&2u32.to_be_bytes(), &exports, &mut out);
+        let (input, mut at) = (message(3, data), 0);
+        let step = loop {
+            let (used, step) = handshake.advance(&input[at..], &exports, &mut out);
+            at += used;
+            if step != Step::Replied {
+                break step;
+            }
+        };
+        assert_eq!((out.len(), step), (0, Step::Close));
+    }
 }
 
 #[test]
@@ -245,7 +275,7 @@ fn meta_context_queries_match_as_the_protocol_says() {
     assert_eq!(ask(10, &[]), [1]);
     assert_eq!(ask(10, &[b"base:"]), [1]);
     assert_eq!(ask(10, &[b"x:y", b"base:allocation"]), [4, 1]);
-    assert_eq!(ask(10, &[&[b'a'; 5000]]), [0x8000_0009]);
+    assert_eq!(ask(10, &[&[b'a'; 5000]]), [TOO_BIG]);
 }
 
 #[test]

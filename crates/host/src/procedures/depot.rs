@@ -158,8 +158,14 @@ fn parse(bytes: &[u8]) -> Result<(Label, &[u8]), String> {
     }
     let (len, rest) = body.split_first_chunk().ok_or_else(|| text("too short"))?;
     let len = u32::from_le_bytes(*len) as usize;
+    if len > LABEL_BYTES_MAX {
+        return Err(format!("a label has at most {LABEL_BYTES_MAX} bytes"));
+    }
     let label = rest.get(..len).ok_or_else(|| text("too short"))?;
     let module = &rest[len..];
+    if !(1..=MODULE_MAX as usize).contains(&module.len()) {
+        return Err(format!("a module has 1 to {MODULE_MAX} bytes"));
+    }
     match Order::read(label) {
         Ok(Order::Begin(label)) if label.len_bytes as usize == module.len() => Ok((label, module)),
         Ok(_) => Err(text("it says another length")),
@@ -205,6 +211,31 @@ mod tests {
         depot.forget(ProcedureId(1001)).unwrap();
         depot.forget(ProcedureId(1001)).unwrap();
         assert!(!other.exists());
+    }
+
+    #[test]
+    fn a_module_without_bytes_or_that_is_too_long_or_with_too_long_a_label_is_refused() {
+        let file = |begin: &[u8], module: &[u8]| {
+            let len = u32::try_from(begin.len()).unwrap().to_le_bytes();
+            let body = [&len[..], begin, module].concat();
+            [&MAGIC[..], &checksum(&body).to_le_bytes(), &body].concat()
+        };
+        let begin = |len_bytes| {
+            let mut begin = Vec::new();
+            Order::Begin(label(1, len_bytes)).write(&mut begin);
+            begin.split_off(1)
+        };
+        for (len, is_taken) in [
+            (0, false),
+            (1, true),
+            (MODULE_MAX, true),
+            (MODULE_MAX + 1, false),
+        ] {
+            let bytes = file(&begin(len), &vec![7; len as usize]);
+            assert_eq!(parse(&bytes).is_ok(), is_taken, "{len} bytes");
+        }
+        let too_long = parse(&file(&[0; LABEL_BYTES_MAX + 1], b"wasm")).unwrap_err();
+        assert!(too_long.contains("label"), "{too_long}");
     }
 
     #[test]

@@ -19,7 +19,7 @@ use cenote_kv::memory::footprint::{Footprint, Others, Roles};
 use serde::{Deserialize, Serialize};
 
 use super::NodeId;
-use super::layout::{Code, GROUPS_MAX, LayoutError, SLOTS_MAX, Seats};
+use super::layout::{Code, GROUPS_MAX, LayoutError, Seats};
 use super::store::EtcdError;
 
 mod document_keys;
@@ -176,12 +176,6 @@ impl ClusterConfig {
         let malformed = |why: String| Err(malformed(key, why));
         if self.groups == 0 || self.groups > GROUPS_MAX {
             return malformed(LayoutError::Groups(self.groups).to_string());
-        }
-        if self.code.data() > PARTITIONS_MAX || self.code.parities() > PARITIES_MAX {
-            return malformed(format!(
-                "a group of {}: it has at most {PARTITIONS_MAX} data slots and {PARITIES_MAX} parities",
-                self.code
-            ));
         }
         if self.scheme == Scheme::Replicated && self.code.data() != 1 {
             return malformed(format!("replicated groups are 1+M, not {}", self.code));
@@ -422,7 +416,7 @@ fn malformed(key: &str, why: String) -> DocumentError {
     }
 }
 
-const _: () = assert!(SLOTS_MAX <= NODES_MAX);
+const _: () = assert!(PARTITIONS_MAX + PARITIES_MAX <= NODES_MAX);
 
 #[cfg(test)]
 mod tests;

@@ -10,12 +10,10 @@
 
 use std::collections::BTreeSet;
 
+use cenote_kv::group::view::{PARITIES_MAX, PARTITIONS_MAX};
+
 use super::NodeId;
 
-/// Most slots of one group: a code has at most 32 data splits and 8 parities.
-pub const SLOTS_MAX: usize = 40;
-/// Most parity slots of one group.
-pub const PARITIES_MAX: usize = 8;
 /// Most groups of a cluster; arbitrary, bounds what a document may ask for.
 pub const GROUPS_MAX: usize = 4096;
 
@@ -32,9 +30,7 @@ impl Code {
     /// # Errors
     /// No data slot, or more slots than a group may have.
     pub fn new(data: usize, parities: usize) -> Result<Self, LayoutError> {
-        let slots = data.checked_add(parities);
-        let fits = slots.is_some_and(|slots| slots <= SLOTS_MAX);
-        if data == 0 || parities > PARITIES_MAX || !fits {
+        if !(1..=PARTITIONS_MAX).contains(&data) || parities > PARITIES_MAX {
             return Err(LayoutError::Code { data, parities });
         }
         Ok(Self { data, parities })
@@ -91,7 +87,7 @@ pub enum LayoutError {
     NoCode,
     /// Shape of a group that cannot be.
     #[error(
-        "code {data}+{parities}: there must be 1 data slot or more, at most {PARITIES_MAX} parity slots and at most {SLOTS_MAX} slots together"
+        "code {data}+{parities}: a group has 1 to {PARTITIONS_MAX} data slots and at most {PARITIES_MAX} parities"
     )]
     Code {
         /// K.

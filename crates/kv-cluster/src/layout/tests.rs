@@ -54,10 +54,18 @@ fn impossible_shapes_are_refused_with_their_reason() {
     for text in ["", "3", "3+", "+2", "3+2+1", "+3+2", "3+-2", "3 + 2", "a+b"] {
         assert_eq!(text.parse::<Code>(), Err(LayoutError::NoCode), "{text}");
     }
-    for text in ["0+2", "33+8", "1+9", "41+0"] {
+    for text in [
+        "0+2",
+        "33+0",
+        "33+4",
+        "1+5",
+        "32+5",
+        "18446744073709551615+1",
+    ] {
         let refused = text.parse::<Code>();
         assert!(matches!(refused, Err(LayoutError::Code { .. })), "{text}");
     }
+    assert_eq!("32+4".parse::<Code>().unwrap().slots(), 36);
     assert_eq!("3+2".parse::<Code>().unwrap().to_string(), "3+2");
 }
 

@@ -272,13 +272,13 @@ impl Notice {
     /// # Errors
     /// [`Malformed`].
     pub fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
-        let ((kind, shard, sequence), is_durable): (_, u8) = Reader::new(bytes).whole()?;
-        match kind {
-            WRITTEN | ACK => Ok(Self {
+        let ((kind, shard, sequence), is_durable) = Reader::new(bytes).whole()?;
+        match (kind, is_durable) {
+            (WRITTEN, false) | (ACK, _) => Ok(Self {
                 kind,
                 shard,
                 sequence,
-                is_durable: is_durable == 1,
+                is_durable,
             }),
             _ => Err(Malformed("an unknown notice")),
         }
@@ -341,7 +341,7 @@ impl<'a> Field<'a> for Refusal {
     }
 }
 
-/// Its number, and the version that the key is to have; anything where it is to have none.
+/// Its number, and the version that the key is to have; 0 where it is to have no certain one.
 impl<'a> Field<'a> for Condition {
     fn put(&self, out: &mut Writer<'_>) {
         out.put(&match self {
@@ -353,8 +353,8 @@ impl<'a> Field<'a> for Condition {
 
     fn take(input: &mut Reader<'a>) -> Taken<Self> {
         match input.take::<(u8, u64)>()? {
-            (0, _) => Ok(Self::Always),
-            (1, _) => Ok(Self::Absent),
+            (0, 0) => Ok(Self::Always),
+            (1, 0) => Ok(Self::Absent),
             (2, sequence) => Ok(Self::Sequence(sequence)),
             _ => Err(cenote_wire::Malformed("an unknown condition")),
         }

@@ -108,6 +108,37 @@ fn what_is_said_is_what_is_heard() {
     assert_eq!(Notice::decode(&notice.encode()), Ok(notice));
 }
 
+/// Kind, its shard and sequence, and the last byte.
+#[test]
+fn a_notice_has_one_of_two_last_bytes_if_it_is_an_acknowledgement_and_one_else() {
+    for (kind, taken) in [(WRITTEN, &[0][..]), (ACK, &[0, 1]), (GREET, &[])] {
+        for last in 0..=u8::MAX {
+            let bytes = [kind, 1, 0, 5, 0, 0, 0, 0, 0, 0, 0, last];
+            let is_taken = Notice::decode(&bytes).is_ok();
+            assert_eq!(is_taken, taken.contains(&last), "{kind} {last}");
+        }
+    }
+}
+
+#[test]
+fn a_condition_without_a_version_has_none() {
+    for (kind, sequence, is_taken) in [
+        (0, 0, true),
+        (0, 1, false),
+        (1, 0, true),
+        (1, 1 << 40, false),
+        (2, 0, true),
+        (2, 1 << 40, true),
+        (3, 0, false),
+    ] {
+        let mut bytes = vec![6, kind];
+        bytes.extend(u64::to_le_bytes(sequence));
+        bytes.extend(b"key");
+        let request = Request::decode(&bytes);
+        assert_eq!(request.is_ok(), is_taken, "{kind} {sequence}");
+    }
+}
+
 /// Whatever comes is a message or refused: changed, cut, or any bytes.
 #[test]
 fn no_bytes_make_a_parser_panic() {

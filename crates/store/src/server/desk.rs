@@ -115,7 +115,8 @@ impl<M: Medium, L: Listen> Desk<M, L> {
             } => {
                 let client = self.peers.get(&peer).map(|(client, _)| *client);
                 if let (Some(&shard), Some(client)) = (self.shard_of_log.get(&window), client) {
-                    let reply = self.shards[shard].written(value, client, peer, now);
+                    let sequence = self.shards[shard].sequence_of(value);
+                    let reply = self.shards[shard].written(sequence, client, peer, now);
                     self.reply(peer, shard as u16, &reply, value.into(), now);
                 }
             }
@@ -189,8 +190,7 @@ impl<M: Medium, L: Listen> Desk<M, L> {
             Some(&WRITTEN) => Notice::decode(bytes).ok().and_then(|notice| {
                 let shard = self.shards.get(usize::from(notice.shard))?;
                 let (client, _) = self.peers.get(&peer)?;
-                let low = notice.sequence as u32;
-                let reply = shard.written(low, *client, peer, now);
+                let reply = shard.written(notice.sequence, *client, peer, now);
                 self.reply(peer, notice.shard, &reply, notice.sequence, now);
                 Some(())
             }),

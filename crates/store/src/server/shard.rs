@@ -160,15 +160,16 @@ impl<M: Medium> Shard<M> {
         }
     }
 
-    /// A client said by the low half of its sequence that a version was written.
-    pub fn written(&self, low: u32, client: ClientId, peer: PeerId, now: Time) -> Reply {
+    /// The newest sequence that was given with this low half: less than 2^32 are under way. 0, of which
+    /// nothing is known, if there is none.
+    pub fn sequence_of(&self, low: u32) -> u64 {
+        let newest = self.lock().pool.next_sequence() - 1;
+        newest.saturating_sub(u64::from((newest as u32).wrapping_sub(low)))
+    }
+
+    /// A client sent a notice that a version was written.
+    pub fn written(&self, sequence: u64, client: ClientId, peer: PeerId, now: Time) -> Reply {
         let waiter = Waiter::notice(peer, self.number, now);
-        let sequence = {
-            let state = self.lock();
-            // The newest that ends so: less than 2^32 are under way. 0, of which nothing is known, if none does.
-            let next = state.pool.next_sequence();
-            next.saturating_sub(u64::from((next as u32).wrapping_sub(low)))
-        };
         let request = Request::Settle {
             shard: self.number,
             sequence,
@@ -441,6 +442,10 @@ impl<M: Medium> State<M> {
         waiter: Waiter,
         now: Time,
     ) -> Option<Answer> {
+        if sequence >= self.pool.next_sequence() {
+            // Nobody was given it, and it is not to be told as durable.
+            return Some(Answer::Refused(Refusal::Incomplete));
+        }
         if let Err(answer) = self.books.claim(sequence, client, now) {
             return Some(answer);
         }

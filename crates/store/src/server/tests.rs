@@ -17,11 +17,12 @@ use crate::medium::{Medium, ModelMedium};
 use crate::no_threads::without_threads;
 use crate::pool::{Condition, Located, Pool, PoolConfig, Source, StoreError};
 use crate::protocol::{Answer, INLINE_BYTES_MAX, Refusal, Request};
-use crate::schemes::{Ca, EFactory, Forca, Saw, Scheme};
+use crate::schemes::{Ca, EFactory, Forca, Scheme};
 
 mod disk;
 mod full;
 mod late;
+mod notices;
 mod reads;
 
 type Model = Pool<ModelMedium>;
@@ -474,20 +475,6 @@ fn a_thread_that_ends_by_an_error_takes_the_store_with_it() {
     note_end("test", &Err(StoreError::Incomplete), &has_failed);
     note_end("test", &Ok::<(), StoreError>(()), &has_failed);
     assert!(has_failed.load(Ordering::Acquire));
-}
-
-/// A notice has the low half of a sequence, and may have any.
-#[test]
-fn a_notice_of_a_version_that_never_was_is_refused() {
-    let bench = Bench::new(new_pool(1 << 20, MEMORY, 64), Saw);
-    let incomplete = refused(Refusal::Incomplete);
-    for low in [u32::MAX, 0, 1, 2, 1 << 31] {
-        let reply = bench.shard.written(low, ONE, PeerId(1), bench.now);
-        let Reply::Now(answer) = reply else {
-            panic!("{low} is waited for");
-        };
-        assert_eq!(Some(answer), incomplete, "{low}");
-    }
 }
 
 /// While a disk is in its fence requests wait: who makes many takes no room from others.

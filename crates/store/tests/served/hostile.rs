@@ -1,12 +1,14 @@
 //! Clients that do not do as they should: others are none the worse.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use cenote_fabric::{ClientId, ClusterKey, connector};
+use cenote_fabric::{ClientId, ClusterKey, Incoming, connector};
 use cenote_store::client::{Client, ClientError, Command, Outcome};
+use cenote_store::schemes::Saw;
 use cenote_store::{Condition, Refusal};
 
-use crate::by_hand::{ByHand, settle, space};
+use crate::by_hand::{ByHand, received, settle, space};
 use crate::lab::{LIMIT, Lab, Options, TRANSPORTS};
 
 #[test]
@@ -125,6 +127,48 @@ fn a_client_does_not_end_what_another_is_writing() {
     // Its own client's word counts: the value is not there, and it is given up.
     assert_eq!(clients[0].ask(&settle)[..2], [7, 6]);
     assert_eq!(server.figures()[0].backlog, 0);
+}
+
+/// Where a message says that a value was written, the sequence in it is the whole one.
+#[test]
+fn a_notice_is_about_the_version_that_it_names_or_ends_its_connection() {
+    for transport in TRANSPORTS {
+        let lab = Lab::new();
+        let options = Options {
+            shards: 1,
+            scheme: Arc::new(Saw),
+            ..Options::new(transport)
+        };
+        let server = lab.serve(&options);
+        let mut client = ByHand::connect(&lab, &server, 3000);
+        let (version, _) = client.space(b"key", 5);
+        let session = &mut **client.session.as_mut().unwrap();
+        let message = |kind: u8, version: u64, last: u8| {
+            [&[kind, 0, 0][..], &version.to_le_bytes(), &[last]].concat()
+        };
+        let mut told = |version| {
+            session.send(&message(2, version, 0)).unwrap();
+            match received(session) {
+                Incoming::Message(bytes) => bytes,
+                other => panic!("{other:?}"),
+            }
+        };
+        let another = version | 1 << 32;
+        assert_eq!(told(another), message(3, another, 0));
+        assert_eq!(
+            server.figures()[0].backlog,
+            1,
+            "and the version still waits"
+        );
+        assert_eq!(told(version), message(3, version, 0));
+        assert_eq!(server.figures()[0].backlog, 0);
+        session.send(&message(2, version, 1)).unwrap();
+        let until = std::time::Instant::now() + LIMIT;
+        while session.receive().is_ok() {
+            assert!(std::time::Instant::now() < until, "it was taken");
+            std::thread::yield_now();
+        }
+    }
 }
 
 /// A change by version waits for the newest version, and not for ever: its client may never write it.

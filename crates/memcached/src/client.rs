@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering;
 use cenote_fabric::strangers::Source;
 use cenote_kv::protocol::authentication::{GateStep, gate};
 use cenote_kv::protocol::reply::{self, Answer};
-use cenote_kv::protocol::{Parser, Step, binary};
+use cenote_kv::protocol::{Limits, Parser, Step, binary};
 
 use super::backend::Backend;
 use super::binary::Gate;
@@ -32,14 +32,18 @@ use super::watch::COMMANDS;
 const READ_BYTES: usize = 16 << 10;
 /// Bytes after which a turn reads no more, whether they are requests or not. Arbitrary.
 const TURN_BYTES_MAX: usize = 1 << 20;
+/// Reads of one turn: as many as these bytes take in pieces of [`READ_BYTES`].
+const TURN_READS_MAX: usize = TURN_BYTES_MAX / READ_BYTES;
 
 /// See the [module](self).
 pub(super) struct Client {
     pub(super) transport: Transport,
     pub(super) facts: Arc<ConnectionFacts>,
     pub(super) session: Session,
-    /// What has been read and not parsed.
+    /// What has been read, empty once all of it is parsed.
     input: Vec<u8>,
+    /// Bytes at the front of `input` that are parsed.
+    parsed: usize,
     speech: Speech,
     /// With fewer bytes there is nothing to parse.
     needed: usize,
@@ -136,6 +140,7 @@ impl Client {
             facts,
             session,
             input: Vec::new(),
+            parsed: 0,
             needed: 1,
             speech: Speech::Unheard,
             gate: Gate::new(locked(&core.shared.credentials).clone()),
@@ -161,6 +166,22 @@ impl Client {
         self.is_readable |= event.is_readable() || event.is_read_closed() || event.is_error();
         self.is_writable |= event.is_writable() || event.is_error();
         self.is_half_closed |= event.is_read_closed();
+    }
+
+    #[cfg(test)]
+    pub(super) fn note_readable(&mut self) {
+        self.is_readable = true;
+    }
+
+    #[cfg(test)]
+    pub(super) fn note_writable(&mut self) {
+        self.is_writable = true;
+    }
+
+    /// Memory of its buffer.
+    #[cfg(test)]
+    pub(super) fn input_bytes(&self) -> usize {
+        self.input.capacity()
     }
 
     /// Whether it can be dropped.
@@ -202,7 +223,8 @@ impl Client {
     pub(super) fn turn<B: Backend>(&mut self, core: &mut Core<B>) -> Turn {
         self.facts.set_state(State::Served);
         let mut input = mem::take(&mut self.input);
-        let mut start = 0;
+        let mut start = mem::take(&mut self.parsed);
+        let mut reads_left = TURN_READS_MAX;
         let mut left = core.shared.settings.requests_per_turn;
         let moved_max = self.moved + TURN_BYTES_MAX;
         self.session.replies.is_short = core.clients.is_scarce(Part::Answers);
@@ -233,19 +255,24 @@ impl Client {
                 start += self.step(core, &input[start..], &mut left);
             } else if !self.is_readable || self.has_ended {
                 break Turn::Waits;
-            } else if self.moved >= moved_max {
+            } else if self.moved >= moved_max || reads_left == 0 {
                 break Turn::Again;
             } else {
                 input.drain(..mem::take(&mut start));
                 if let Some((part, wanted)) = self.make_room(core, &mut input) {
                     break Turn::WaitsForRoom(part, wanted);
                 }
+                reads_left -= 1;
                 if !self.read(core, &mut input) {
                     break Turn::Waits;
                 }
             }
         };
-        input.drain(..start);
+        // Moving the rest each turn would be quadratic in the requests of a large buffer.
+        if start > input.len() / 2 {
+            input.drain(..mem::take(&mut start));
+        }
+        self.parsed = start;
         self.input = input;
         self.settle_input(core);
         self.facts
@@ -277,7 +304,7 @@ impl Client {
         input: &mut Vec<u8>,
     ) -> Option<(Part, usize)> {
         let received = input.len();
-        let wanted = self.needed.min(2 * received).max(READ_BYTES);
+        let wanted = self.next_capacity(received, &core.shared.settings.limits);
         // Enough for some more turns, if not for all of it.
         if input.capacity() >= wanted || received > FREE_BYTES && input.capacity() > received {
             return None;
@@ -305,6 +332,18 @@ impl Client {
         }
         self.count_input(core, input.capacity());
         None
+    }
+
+    /// Bytes that its buffer is to have next where `received` fill it.
+    fn next_capacity(&self, received: usize, limits: &Limits) -> usize {
+        // Of a line without an end it is known only that one more byte is needed.
+        let is_line = self.needed <= received + 1;
+        let most = if is_line {
+            limits.multiget_bytes_max + 1
+        } else {
+            self.needed
+        };
+        most.min(2 * received).max(READ_BYTES)
     }
 
     /// Itself, where it wants to hold so many bytes.

@@ -233,6 +233,80 @@ fn a_peer_that_ends_with_its_request_is_over() {
     assert_eq!(left.count(), 0, "nobody tells of its end again");
 }
 
+#[test]
+fn the_buffer_of_a_long_line_grows_few_times() {
+    const PIECE: usize = 10_000;
+    let mut worker = worker();
+    let mut peer = connect(&mut worker, b"get");
+    let mut capacities = Vec::new();
+    let mut said = 0;
+    while said < 1_000_000 {
+        peer.write_all(&b" a".repeat(PIECE / 2)).unwrap();
+        said += PIECE;
+        let client = worker.places.client(0).unwrap();
+        client.turn(&mut worker.core);
+        // The poll is not asked here.
+        client.note_readable();
+        capacities.push(client.input_bytes());
+    }
+    capacities.dedup();
+    assert!(capacities.len() <= 8, "{capacities:?}");
+    assert!(capacities.is_sorted() && capacities.last() <= Some(&((1 << 20) + 1)));
+    peer.write_all(b"\r\n").unwrap();
+    worker.enqueue(0);
+    let misses = |worker: &Worker<Alone>| worker.core.engine.counters().get_misses.read();
+    while misses(&worker) < said as u64 / 2 {
+        worker.take_turns(TURNS_MAX);
+        worker.write();
+    }
+    let mut answer = [0; 5];
+    peer.read_exact(&mut answer).unwrap();
+    assert_eq!(&answer, b"END\r\n");
+}
+
+#[test]
+fn a_turn_has_few_reads_also_where_buffers_are_short() {
+    let mut worker = worker();
+    let part = worker.core.clients.part_of(1);
+    worker.core.clients.change(part, 0, usize::MAX / 4);
+    let said = format!("set a 0 0 2000000\r\n{}", "v".repeat(190_000));
+    let _peer = connect(&mut worker, said.as_bytes());
+    worker.take_turns(1);
+    let read = worker.core.traffic().bytes_read.read();
+    assert!((10_000..150_000).contains(&read), "{read} bytes");
+    assert_eq!(worker.queue, [0], "it goes on");
+}
+
+#[test]
+fn small_requests_in_a_large_buffer_are_all_served() {
+    const NOOPS: usize = 100_000;
+    let mut worker = worker();
+    let mut peer = connect(&mut worker, b"get");
+    let line = format!("{}\r\n", " a".repeat(150_000));
+    let said = [line.as_bytes(), &b"mn\r\n".repeat(NOOPS)].concat();
+    let expected = 5 + 4 * NOOPS;
+    let writer = std::thread::spawn({
+        let mut peer = peer.try_clone().unwrap();
+        move || peer.write_all(&said).unwrap()
+    });
+    let reader = std::thread::spawn(move || {
+        let mut answer = vec![0; expected];
+        peer.read_exact(&mut answer).unwrap();
+        answer
+    });
+    while !reader.is_finished() {
+        let client = worker.places.client(0).unwrap();
+        client.note_readable();
+        client.note_writable();
+        worker.enqueue(0);
+        worker.take_turns(TURNS_MAX);
+        worker.write();
+    }
+    writer.join().unwrap();
+    let answer = reader.join().unwrap();
+    assert!(answer == [&b"END\r\n"[..], &b"MN\r\n".repeat(NOOPS)].concat());
+}
+
 /// A worker with a socket for datagrams, and who asks it.
 fn worker_and_peer() -> (Worker<Alone>, Peer) {
     let socket = UdpSocket::bind("127.0.0.1:0".parse().unwrap()).unwrap();

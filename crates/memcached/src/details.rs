@@ -5,7 +5,12 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use cenote_kv::engine::{Event, EventKind};
+use cenote_kv::protocol::Words;
+use cenote_kv::protocol::reply::{self, Answer};
 
+use super::backend::Backend;
+use super::core::Core;
+use super::session::Session;
 use super::threads::locked;
 
 /// What ends a prefix.
@@ -79,5 +84,26 @@ impl Details {
             let line = format!(" get {gets} hit {hits} set {sets} del {deletes}\r\n");
             out.extend_from_slice(line.as_bytes());
         }
+    }
+}
+
+impl Session {
+    /// `stats detail` and the words after it.
+    pub(super) fn detail<B: Backend>(&mut self, core: &Core<B>, mut words: Words<'_>) {
+        let details = &core.shared.details;
+        let out = self.replies.tail();
+        match words.next() {
+            Some(b"on") => details.set(true),
+            Some(b"off") => details.set(false),
+            Some(b"dump") => {
+                details.dump(out);
+                return reply::end(out);
+            }
+            _ => {
+                let text = b"CLIENT_ERROR usage: stats detail on|off|dump\r\n";
+                return out.extend_from_slice(text);
+            }
+        }
+        reply::answer(out, Answer::Ok);
     }
 }

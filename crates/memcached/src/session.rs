@@ -19,7 +19,7 @@ use super::direct::{Direct, Target};
 use super::replies::{Replies, is_error, told};
 use super::stats;
 use super::times::{Operation, Timed};
-use super::watch::{Watcher, wanted};
+use super::watch::Watcher;
 
 /// What follows a value.
 const LINE_END: &[u8] = b"\r\n";
@@ -448,54 +448,6 @@ impl Session {
             }
         }
         false
-    }
-
-    /// Shows what happens from now on.
-    pub(super) fn watch<B: Backend>(&mut self, core: &Core<B>, words: Words<'_>) {
-        let shared = &core.shared;
-        let is_first = self.replies.is_done();
-        let answer: &[u8] = match (wanted(words), self.connection) {
-            _ if !shared.settings.may_watch => b"CLIENT_ERROR watch commands not allowed\r\n",
-            _ if !is_first => b"ERROR cannot pipeline other commands before watch\r\n",
-            (Some(wanted), Some(_)) => {
-                let place = self.place();
-                self.watcher = shared.watchers.add(wanted, core.index, place);
-                match self.watcher {
-                    Some(_) => b"OK\r\n",
-                    None => b"WATCHER_TOO_MANY log watcher limit reached\r\n",
-                }
-            }
-            _ => b"ERROR\r\n",
-        };
-        self.replies.tail().extend_from_slice(answer);
-    }
-
-    /// Moves what is to be shown to the replies, as the client reads.
-    pub(super) fn show_events(&mut self) {
-        let Some(watcher) = &self.watcher else {
-            return;
-        };
-        if !self.replies.is_full() {
-            self.replies.tail().extend_from_slice(&watcher.take());
-        }
-    }
-
-    fn detail<B: Backend>(&mut self, core: &Core<B>, mut words: Words<'_>) {
-        let details = &core.shared.details;
-        let out = self.replies.tail();
-        match words.next() {
-            Some(b"on") => details.set(true),
-            Some(b"off") => details.set(false),
-            Some(b"dump") => {
-                details.dump(out);
-                return reply::end(out);
-            }
-            _ => {
-                let text = b"CLIENT_ERROR usage: stats detail on|off|dump\r\n";
-                return out.extend_from_slice(text);
-            }
-        }
-        reply::answer(out, Answer::Ok);
     }
 
     fn dump<B: Backend>(&mut self, core: &mut Core<B>, words: Words<'_>) {

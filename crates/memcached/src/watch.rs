@@ -12,7 +12,10 @@ use std::sync::{Arc, Mutex};
 use cenote_kv::engine::{Event, EventKind, Item, NEVER};
 use cenote_kv::protocol::Words;
 
+use super::backend::Backend;
 use super::clock::since_1970;
+use super::core::Core;
+use super::session::Session;
 use super::threads::locked;
 
 /// Watchers at once, as in memcached.
@@ -231,6 +234,38 @@ pub(super) fn evicted(key: &[u8], item: &Item, now: u64) -> String {
     )
     .expect("a string takes all");
     line
+}
+
+impl Session {
+    /// Shows what happens from now on.
+    pub(super) fn watch<B: Backend>(&mut self, core: &Core<B>, words: Words<'_>) {
+        let shared = &core.shared;
+        let is_first = self.replies.is_done();
+        let answer: &[u8] = match (wanted(words), self.connection) {
+            _ if !shared.settings.may_watch => b"CLIENT_ERROR watch commands not allowed\r\n",
+            _ if !is_first => b"ERROR cannot pipeline other commands before watch\r\n",
+            (Some(wanted), Some(_)) => {
+                let place = self.place();
+                self.watcher = shared.watchers.add(wanted, core.index, place);
+                match self.watcher {
+                    Some(_) => b"OK\r\n",
+                    None => b"WATCHER_TOO_MANY log watcher limit reached\r\n",
+                }
+            }
+            _ => b"ERROR\r\n",
+        };
+        self.replies.tail().extend_from_slice(answer);
+    }
+
+    /// Moves what is to be shown to the replies, as the client reads.
+    pub(super) fn show_events(&mut self) {
+        let Some(watcher) = &self.watcher else {
+            return;
+        };
+        if !self.replies.is_full() {
+            self.replies.tail().extend_from_slice(&watcher.take());
+        }
+    }
 }
 
 #[cfg(test)]

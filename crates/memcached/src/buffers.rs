@@ -8,11 +8,18 @@
 //! [`LEAST_BYTES`] a second while others wait is closed after [`PATIENCE_SECONDS`], and sooner the more often that
 //! happens, unless its source holds less than an even share; one of the few at once, if somebody may have its
 //! place.
+//!
+//! Where answers have used up their part small ones are given all the same ([`small_answers`]), and one
+//! client may exceed it ([`guest`]).
+//!
+//! [`guest`]: super::guest
+//! [`small_answers`]: super::small_answers
 
 use std::collections::BTreeMap;
 
 use cenote_fabric::strangers::Source;
 
+use super::guest::Guest;
 use super::turns::{Turns, Waiter};
 
 /// What a client may hold of a request in any case: a part of what a connection costs.
@@ -30,6 +37,8 @@ const SMALL_PART: usize = 8;
 const LARGE_PARTS: usize = 3;
 /// A request is large that has more than this, or than half of what is for all small ones.
 const LARGE_BYTES_MIN: usize = 128 << 10;
+/// An answer is taken to have so many bytes, for the same reason.
+const ANSWER_BYTES: usize = 1 << 20;
 /// A large request is taken to have so many bytes: what items have at the most, if nobody says otherwise.
 const REQUEST_BYTES: usize = 1 << 20;
 
@@ -82,6 +91,8 @@ pub(super) struct Buffers {
     small: Pool,
     large: Pool,
     answers: Pool,
+    /// Who may exceed the answers.
+    guest: Guest,
     large_bytes_min: usize,
 }
 
@@ -115,6 +126,11 @@ impl Pool {
         }
     }
 
+    /// Of answers: a guest may exceed it by one, which is left out unless that is more than half.
+    fn of_answers(max: usize) -> Self {
+        Self::new(max.saturating_sub(ANSWER_BYTES).max(max / 2))
+    }
+
     /// Whether a source may have one more client that exceeds it: all but one may be of one source.
     fn is_below_limit(&self, source: Source, more: usize) -> bool {
         let own = self.enders.values().filter(|of| **of == source).count();
@@ -141,7 +157,8 @@ impl Buffers {
         Self {
             small: Pool::of_requests(small, large_bytes_min),
             large: Pool::of_requests(large, REQUEST_BYTES),
-            answers: Pool::new(max - small - large),
+            answers: Pool::of_answers(max - small - large),
+            guest: Guest::default(),
             large_bytes_min,
         }
     }
@@ -202,6 +219,10 @@ impl Buffers {
     /// Whether the client at a place may exceed a part, and somebody who waits could do so in its stead.
     pub(super) fn is_in_the_way(&self, part: Part, place: usize) -> bool {
         let pool = self.pool(part);
+        if part == Part::Answers {
+            let mut sources = pool.waiting.sources();
+            return self.guest.is_at(place) && sources.any(|source| self.guest.may_be_of(source));
+        }
         pool.enders.get(&place).is_some_and(|own| {
             let mut sources = pool.waiting.sources();
             // Two sources at the most have as many as they may, so that this ends soon.
@@ -212,6 +233,7 @@ impl Buffers {
     /// The client at a place is gone.
     pub(super) fn leave(&mut self, place: usize) {
         self.end(place);
+        self.end_answers(place);
         for pool in [&mut self.small, &mut self.large, &mut self.answers] {
             pool.waiting.remove(place);
         }
@@ -224,9 +246,27 @@ impl Buffers {
         }
     }
 
+    /// The client at a place has no answers any more that it has not read.
+    pub(super) fn end_answers(&mut self, place: usize) {
+        self.guest.leave(place);
+    }
+
     /// Whether there is room for `wanted` bytes of answers, beside those of others than a client that has `own`.
-    pub(super) fn may_answer(&self, own: usize, wanted: usize) -> bool {
+    pub(super) fn has_room_for_answers(&self, own: usize, wanted: usize) -> bool {
         self.answers.has_room(own, wanted)
+    }
+
+    /// Whether a client that has `own` bytes of answers may have more; otherwise only small ones.
+    pub(super) fn may_answer(&mut self, client: Waiter, own: usize) -> bool {
+        let pool = &self.answers;
+        self.guest.is_at(client.place)
+            || pool.has_room(own, client.wanted)
+            || pool.waiting.is_empty() && self.guest.admit(client.place, client.source)
+    }
+
+    /// What a client of a source holds of answers changes.
+    pub(super) fn change_source(&mut self, source: Source, from: usize, to: usize) {
+        self.guest.change(source, from, to);
     }
 
     /// Whether clients are to be content with short buffers.
@@ -257,6 +297,12 @@ impl Buffers {
         if pool.has_room(own(front.place), front.wanted) {
             pool.waiting.take(front.place);
             return Some(front.place);
+        }
+        if part == Part::Answers {
+            let fronts = self.answers.waiting.fronts();
+            let guest = { fronts }.find(|front| self.guest.admit(front.place, front.source))?;
+            self.answers.waiting.take(guest.place);
+            return Some(guest.place);
         }
         if pool.enders.len() == pool.enders_max {
             return None;
@@ -330,12 +376,21 @@ mod tests {
 
     #[test]
     fn room_for_answers_goes_to_who_has_waited_longest() {
-        let mut buffers = Buffers::new(200);
+        let mut buffers = Buffers::new(400);
         let part = Part::Answers;
-        assert!(buffers.may_answer(0, 1000), "nobody else has any");
+        assert!(buffers.has_room_for_answers(0, 1000), "nobody else has any");
         buffers.change(part, 0, 60);
-        assert!(buffers.is_scarce(part) && buffers.may_answer(0, 40) && !buffers.may_answer(0, 41));
-        assert!(buffers.may_answer(60, 1000), "its own does not count");
+        // Nobody is a guest.
+        buffers.change_source(Source::User(1), 0, 60);
+        assert!(
+            buffers.is_scarce(part)
+                && buffers.has_room_for_answers(0, 40)
+                && !buffers.has_room_for_answers(0, 41)
+        );
+        assert!(
+            buffers.has_room_for_answers(60, 1000),
+            "its own does not count"
+        );
         buffers.wait(part, client(1, 7, 50));
         buffers.wait(part, client(1, 8, 1));
         assert_eq!(
@@ -370,7 +425,7 @@ mod tests {
         assert!(waiting > 90, "{waiting}");
         let all = buffers.held();
         assert!(all <= 2 * MIB * 3 / 8, "{all} bytes");
-        assert!(buffers.may_answer(0, MIB - 1));
+        assert!(buffers.has_room_for_answers(0, MIB - 1));
         let small = buffers.part_of(50_000);
         assert_eq!(small, Part::Small);
         assert!(buffers.may_receive(small, client(1, 100, 50_000), 0));

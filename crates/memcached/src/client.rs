@@ -25,6 +25,7 @@ use super::direct::Direct;
 use super::mailboxes::NewClient;
 use super::session::Session;
 use super::settings::{Binding, Settings};
+use super::small_answers::{is_brief, is_brief_message};
 use super::threads::locked;
 use super::transport::Transport;
 use super::watch::COMMANDS;
@@ -107,6 +108,8 @@ enum Taken {
     Bytes(usize),
     /// Less than a whole request.
     Nothing,
+    /// A request whose answer there is no memory for.
+    NoRoom,
     /// The end.
     All,
 }
@@ -234,8 +237,16 @@ impl Client {
                 start = input.len();
                 break Turn::Waits;
             }
+            let own = self.held.of(Part::Answers);
+            let next = self.waiter(READ_BYTES);
             if self.session.is_held_up() {
                 self.write(core);
+                if self.session.waits_for_memory() {
+                    if !core.may_answer(next, own) {
+                        break Turn::WaitsForRoom(Part::Answers, READ_BYTES);
+                    }
+                    self.session.go_on_with_doubtful(core);
+                }
                 if self.session.is_held_up() {
                     break Turn::Waits;
                 }
@@ -245,15 +256,19 @@ impl Client {
                 break Turn::Again;
             }
             let has_request = self.session.has_more() || input.len() - start >= self.needed;
-            if has_request && !core.may_answer(self.held.of(Part::Answers), READ_BYTES) {
-                break Turn::WaitsForRoom(Part::Answers, READ_BYTES);
+            self.session.only_small = has_request && !core.may_answer(next, own);
+            if self.session.only_small && !self.has_sent_all(core) {
+                break Turn::Waits;
             }
             if self.session.has_more() {
                 left -= 1;
                 self.write_direct(core, |session, core, direct| session.go_on(core, direct));
                 left = left.saturating_sub(self.session.take_cost());
             } else if has_request {
-                start += self.step(core, &input[start..], &mut left);
+                match self.step(core, &input[start..], &mut left) {
+                    Some(taken) => start += taken,
+                    None => break Turn::WaitsForRoom(Part::Answers, READ_BYTES),
+                }
             } else if !self.is_readable || self.has_ended {
                 break Turn::Waits;
             } else if self.moved >= moved_max || reads_left == 0 {
@@ -305,11 +320,17 @@ impl Client {
         false
     }
 
-    /// Takes one request, or what stands in its place, and returns its bytes.
-    fn step<B: Backend>(&mut self, core: &mut Core<B>, bytes: &[u8], left: &mut u32) -> usize {
+    /// Takes one request, or what stands in its place, and returns its bytes; nothing where it has to
+    /// wait for memory.
+    fn step<B: Backend>(
+        &mut self,
+        core: &mut Core<B>,
+        bytes: &[u8],
+        left: &mut u32,
+    ) -> Option<usize> {
         self.needed = 1;
         if self.session.watcher.is_some() {
-            return bytes.len();
+            return Some(bytes.len());
         }
         if let (Speech::Unheard, Some(first)) = (&self.speech, bytes.first()) {
             self.speech = Speech::of(*first, &core.shared.settings);
@@ -320,12 +341,13 @@ impl Client {
         };
         let taken = match taken {
             Taken::Request(taken) => taken,
-            Taken::Bytes(taken) => return taken,
-            Taken::Nothing => return 0,
+            Taken::Bytes(taken) => return Some(taken),
+            Taken::Nothing => return Some(0),
+            Taken::NoRoom => return None,
             Taken::All => {
                 self.is_faulty = true;
                 self.session.has_quit = true;
-                return bytes.len();
+                return Some(bytes.len());
             }
         };
         core.clients.end(self.place);
@@ -348,7 +370,7 @@ impl Client {
                 format!("<{} {}", self.facts.number, line.escape_ascii())
             });
         }
-        taken
+        Some(taken)
     }
 
     fn binary_step<B: Backend>(&mut self, core: &mut Core<B>, bytes: &[u8]) -> Taken {
@@ -361,6 +383,11 @@ impl Client {
                 Taken::Nothing
             }
             binary::Step::Skipped { taken } => Taken::Bytes(taken),
+            binary::Step::Message { message, taken }
+                if self.session.only_small && !is_brief_message(&message, taken) =>
+            {
+                Taken::NoRoom
+            }
             binary::Step::Message { message, taken } => {
                 let text = &bytes[..taken];
                 self.session.message(core, &message, text, &mut self.gate);
@@ -388,6 +415,11 @@ impl Client {
                 Taken::Nothing
             }
             Step::Skipped { taken } => Taken::Bytes(taken),
+            Step::Request { request, taken }
+                if self.session.only_small && !is_brief(&request, taken) =>
+            {
+                Taken::NoRoom
+            }
             Step::Request { request, taken } => {
                 self.write_direct(core, |session, core, direct| {
                     session.request(core, &request, &bytes[..taken], direct);
@@ -443,6 +475,14 @@ impl Client {
             self.last_moved = core.now;
             core.traffic().bytes_written.add(written);
         }
+    }
+
+    /// Writes what there is; whether nothing is left, and nothing is awaited.
+    fn has_sent_all<B: Backend>(&mut self, core: &Core<B>) -> bool {
+        if !self.session.replies.is_done() || self.transport.has_backlog() {
+            self.write(core);
+        }
+        self.session.replies.is_done() && !self.transport.has_backlog()
     }
 
     /// Writes what there is, as far as the peer takes it.

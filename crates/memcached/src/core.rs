@@ -31,8 +31,10 @@ use super::crawl::Walk;
 use super::mailboxes::Message;
 use super::parked_requests::{Parked, Parking, who};
 use super::shared::Shared;
+use super::small_answers;
 use super::times::Stopwatch;
 use super::traffic::Traffic;
+use super::turns::Waiter;
 use fan_out::{FanOut, Flush, owners_meant, text_for_nodes};
 use held_answer::{Held, Waiting};
 
@@ -160,9 +162,15 @@ impl<B: Backend> Core<B> {
     }
 
     /// Whether there is memory for what a client's next request is answered: see [`Buffers::may_answer`].
-    pub(super) fn may_answer(&mut self, own: usize, wanted: usize) -> bool {
+    pub(super) fn may_answer(&mut self, client: Waiter, own: usize) -> bool {
         self.set_elsewhere();
-        self.clients.may_answer(own, wanted)
+        self.clients.may_answer(client, own)
+    }
+
+    /// The same for a request that came without a connection.
+    pub(super) fn may_answer_datagram(&mut self, wanted: usize) -> bool {
+        self.set_elsewhere();
+        self.clients.has_room_for_answers(0, wanted)
     }
 
     /// Looks at what is under way at other workers, as all share their memory; once a turn.
@@ -265,6 +273,7 @@ impl<B: Backend> Core<B> {
                 return false;
             }
         }
+        let (text, only_small) = small_answers::asked(text);
         let request = whole(text, *self.engine.limits());
         let is_for_workers =
             |request: &Request<'_>| matches!(request, Request::Tune { .. } | Request::Crawler(_));
@@ -306,7 +315,11 @@ impl<B: Backend> Core<B> {
             return false;
         }
         let partition = match self.backend.route(place) {
-            Route::Here(partition) => partition,
+            Route::Here(partition) if !only_small || self.has_small(partition, key) => partition,
+            _ if only_small => {
+                self.deliver_large(ticket);
+                return true;
+            }
             route => {
                 self.send(route, ticket, text);
                 return true;
@@ -404,7 +417,7 @@ impl<B: Backend> Core<B> {
         self.scratch.shrink_to(64 << 10);
     }
 
-    fn deliver(&mut self, ticket: Ticket, answer: &[u8]) {
+    pub(super) fn deliver(&mut self, ticket: Ticket, answer: &[u8]) {
         if self.spreads.is_empty() {
             return self.tell(ticket, answer);
         }

@@ -17,6 +17,7 @@ use super::core::Core;
 use super::crawl::{Command, Walk};
 use super::direct::{Direct, Target};
 use super::replies::{Replies, is_error, told};
+use super::small_answers::{Doubtful, shows_value};
 use super::stats;
 use super::times::{Operation, Timed};
 use super::watch::Watcher;
@@ -47,6 +48,10 @@ pub(super) struct Session {
     keys: u32,
     /// The reply of a request that cannot be served yet, or a piece of one. Those after it wait.
     parked: Option<u64>,
+    /// The same reply, where it may be larger than there is memory for.
+    pub(super) doubtful: Option<Doubtful>,
+    /// Others have the memory for answers: only small ones are to be had, one at a time.
+    pub(super) only_small: bool,
     /// What the last message of a client of the binary protocol is answered by.
     pub(super) asked: Option<Head>,
     /// The same of replies that are awaited, by their numbers.
@@ -77,6 +82,8 @@ impl Session {
             walk: None,
             keys: 0,
             parked: None,
+            doubtful: None,
+            only_small: false,
             asked: None,
             heads: VecDeque::new(),
             watcher: None,
@@ -90,9 +97,10 @@ impl Session {
         self.parked.is_some() || self.replies.is_full()
     }
 
-    /// Whether a retrieval or a dump is under way, which goes on by [`Session::go_on`].
+    /// Whether a retrieval or a dump is under way, which goes on by [`Session::go_on`], or a request
+    /// waits for memory.
     pub(super) fn has_more(&self) -> bool {
-        self.long_get.is_some() || self.walk.is_some()
+        self.long_get.is_some() || self.walk.is_some() || self.waits_for_memory()
     }
 
     /// Its place at its worker.
@@ -114,6 +122,10 @@ impl Session {
     /// Takes a reply that was awaited; what it is timed as.
     pub(super) fn fill(&mut self, slot: u64, mut text: &[u8]) -> Option<Timed> {
         if self.parked == Some(slot) {
+            self.doubtful = self.doubtful.take().and_then(|asked| asked.after(text));
+            if self.doubtful.is_some() {
+                return None;
+            }
             self.parked = None;
             if let Some(walk) = &mut self.walk {
                 text = walk.take(text);
@@ -287,7 +299,8 @@ impl Session {
                 return true;
             }
             let written = direct.as_deref().map_or(0, |direct| *direct.written);
-            if self.is_held_up() || written >= DIRECT_BYTES_IN_A_ROW {
+            let has_small = self.only_small && !self.replies.is_done();
+            if self.is_held_up() || has_small || written >= DIRECT_BYTES_IN_A_ROW {
                 return false;
             }
             let Some(key) = keys.next() else {
@@ -386,6 +399,9 @@ impl Session {
         let operation = Operation::of(request);
         let is_silent = request.is_noreply();
         let place = place_hash(key);
+        if self.only_small && shows_value(request) && self.doubt(core, key, &text, operation) {
+            return false;
+        }
         if core.is_to_wait(self.client, self.generation, place) {
             self.park(core, &text.bytes(), is_silent, operation);
             return false;
@@ -470,10 +486,22 @@ impl Session {
         is_silent: bool,
         operation: Option<Operation>,
     ) {
+        let ticket = self.hold_up(core, text, is_silent, operation);
+        core.park(ticket, text);
+    }
+
+    /// Makes a place for a reply which those after it wait for.
+    pub(super) fn hold_up<B: Backend>(
+        &mut self,
+        core: &Core<B>,
+        text: &[u8],
+        is_silent: bool,
+        operation: Option<Operation>,
+    ) -> Ticket {
         let ticket = self.hold(core, is_silent, text.len());
         self.replies.time(core.stopwatch.start(operation));
         self.parked = Some(ticket.slot);
-        core.park(ticket, text);
+        ticket
     }
 
     fn flush_all<B: Backend>(&mut self, core: &mut Core<B>, exptime: Exptime, noreply: bool) {
@@ -525,7 +553,7 @@ impl Session {
 }
 
 /// The text of a request for one key.
-enum Text<'a> {
+pub(super) enum Text<'a> {
     /// As it came.
     Whole(&'a [u8]),
     /// One key of a retrieval of many.
@@ -533,7 +561,7 @@ enum Text<'a> {
 }
 
 impl Text<'_> {
-    fn bytes(&self) -> Cow<'_, [u8]> {
+    pub(super) fn bytes(&self) -> Cow<'_, [u8]> {
         let (key, with_cas, touch) = match self {
             Self::Whole(text) => return Cow::Borrowed(text),
             Self::Get(key, with_cas, touch) => (key, with_cas, touch),

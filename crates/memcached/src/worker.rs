@@ -274,7 +274,7 @@ impl<B: Backend> Worker<B> {
             && let Some(mut arrival) = self.sockets.arrivals.pop_front()
         {
             let has_place = self.places.exchanges < EXCHANGES_MAX;
-            if !has_place || !self.core.may_answer(0, arrival.bytes()) {
+            if !has_place || !self.core.may_answer_datagram(arrival.bytes()) {
                 continue;
             }
             let (place, generation) = self.places.next();

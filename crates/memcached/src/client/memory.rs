@@ -94,10 +94,17 @@ impl Client {
     /// Counts what it has to read.
     pub(crate) fn count_answers<B: Backend>(&mut self, core: &mut Core<B>) {
         self.count(core, Part::Answers, self.session.bytes());
+        if self.session.replies.bytes() == 0 {
+            core.clients.end_answers(self.place);
+        }
     }
 
     fn count<B: Backend>(&mut self, core: &mut Core<B>, part: Part, bytes: usize) {
-        core.clients.change(part, self.held.of(part), bytes);
+        let from = self.held.of(part);
+        core.clients.change(part, from, bytes);
+        if part == Part::Answers {
+            core.clients.change_source(self.source, from, bytes);
+        }
         self.held.set(part, bytes);
     }
 
@@ -121,19 +128,20 @@ impl Client {
             is_wanted && shares.is_even(part, self.source)
         };
         let is_in_the_way = |part| buffers.is_in_the_way(part, self.place);
-        let is_privileged = is_in_the_way(Part::Small) || is_in_the_way(Part::Large);
+        let has_place = is_in_the_way(Part::Small) || is_in_the_way(Part::Large);
+        let is_guest = is_in_the_way(Part::Answers);
         let does_not_read = !self.is_writable && !self.session.replies.unsent().is_empty();
         let does_not_go_on =
             !self.input.is_empty() && !self.is_readable && !self.session.is_held_up();
-        let keeps_request = keeps(Part::Small) || keeps(Part::Large) || is_privileged;
+        let keeps_request = keeps(Part::Small) || keeps(Part::Large) || has_place;
         // Who does not read its replies is not read from, and its request does not go on either.
-        let is_its_turn = does_not_read && keeps(Part::Answers)
+        let is_its_turn = does_not_read && (keeps(Part::Answers) || is_guest)
             || (does_not_go_on || does_not_read) && !self.is_waiting && keeps_request;
         let is_slow = mem::take(&mut self.moved) < LEAST_BYTES;
         self.slow_seconds = match is_slow && is_its_turn {
             true => self.slow_seconds + 1,
             false => 0,
         };
-        self.slow_seconds > if is_privileged { 0 } else { patience }
+        self.slow_seconds > if has_place || is_guest { 0 } else { patience }
     }
 }

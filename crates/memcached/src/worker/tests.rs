@@ -55,18 +55,152 @@ fn connect(worker: &mut Worker<Alone>, said: &[u8]) -> UnixStream {
 #[test]
 fn a_client_at_the_place_of_one_that_left_while_queued_waits_for_room_once() {
     let mut worker = worker();
-    // Others have all memory for answers.
-    let all = usize::MAX / 4;
-    worker.core.clients.change(Part::Answers, 0, all);
+    have_all_answers(&mut worker, Source::User(0));
     let _gone = connect(&mut worker, b"");
     worker.drop_client(0);
-    let _peer = connect(&mut worker, b"version\r\n");
+    let _peer = connect(&mut worker, b"stats\r\n");
     worker.take_turns(TURNS_MAX);
     assert!(worker.queue.is_empty());
     assert!(worker.core.clients.is_waited_for(Part::Answers));
-    worker.core.clients.change(Part::Answers, all, 0);
+    worker.core.clients.change(Part::Answers, ALL, 0);
     worker.give_room();
     assert_eq!(worker.queue, [0]);
+}
+
+/// More memory than there is.
+const ALL: usize = usize::MAX / 4;
+
+/// A source has all memory for answers.
+fn have_all_answers(worker: &mut Worker<Alone>, source: Source) {
+    worker.core.clients.change(Part::Answers, 0, ALL);
+    worker.core.clients.change_source(source, 0, ALL);
+}
+
+/// Goes on until nobody has a turn any more.
+fn go_on(worker: &mut Worker<Alone>) {
+    while !worker.queue.is_empty() {
+        worker.take_turns(TURNS_MAX);
+        worker.take_answers();
+        worker.write();
+        worker.give_room();
+    }
+}
+
+/// Takes what a peer is told, which ends so.
+fn told(peer: &mut UnixStream, end: &str) -> String {
+    let mut text = Vec::new();
+    while !text.ends_with(end.as_bytes()) {
+        let mut byte = [0];
+        peer.read_exact(&mut byte).unwrap();
+        text.push(byte[0]);
+    }
+    String::from_utf8(text).unwrap()
+}
+
+#[test]
+fn requests_with_small_answers_are_served_while_their_source_has_all_memory_for_answers() {
+    let mut worker = worker();
+    have_all_answers(&mut worker, Source::User(0));
+    let said = b"set a 0 0 1\r\nx\r\nget a\r\nget b a a b\r\nmg a v k\r\nincr a 1\r\nmn\r\n";
+    let mut peer = connect(&mut worker, said);
+    peer.set_read_timeout(Some(Duration::from_secs(60)))
+        .unwrap();
+    go_on(&mut worker);
+    let a = "VALUE a 0 1\r\nx\r\n";
+    let number = "CLIENT_ERROR cannot increment or decrement non-numeric value\r\n";
+    assert_eq!(
+        told(&mut peer, "MN\r\n"),
+        format!("STORED\r\n{a}END\r\n{a}{a}END\r\nVA 1 ka\r\nx\r\n{number}MN\r\n")
+    );
+    // A get of a key that is not there, in the binary protocol.
+    let get = [&[0x80, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 1][..], &[0; 12], b"z"].concat();
+    let mut peer = connect(&mut worker, &get);
+    peer.set_read_timeout(Some(Duration::from_secs(60)))
+        .unwrap();
+    go_on(&mut worker);
+    let mut answer = [0; 24];
+    peer.read_exact(&mut answer).unwrap();
+    assert_eq!((answer[0], answer[7]), (0x81, 1), "not found");
+    assert!(!worker.core.clients.is_waited_for(Part::Answers));
+}
+
+#[test]
+fn large_answers_wait_for_memory_and_come_in_order() {
+    let large = "v".repeat(100_000);
+    let value = format!("VALUE a 0 100000\r\n{large}\r\n");
+    let several = format!("{value}VALUE s 0 1\r\nx\r\n{value}END\r\nMN\r\n");
+    let meta = format!("VA 100000\r\n{large}\r\nMN\r\n");
+    let whole = format!("{value}END\r\nMN\r\n");
+    for (said, expected) in [
+        ("get a\r\nmn\r\n", whole),
+        ("get a s a\r\nmn\r\n", several),
+        ("mg a v\r\nmn\r\n", meta),
+    ] {
+        let mut worker = worker();
+        store_long(&mut worker, 100_000);
+        have_all_answers(&mut worker, Source::User(0));
+        let said = format!("set s 0 0 1 noreply\r\nx\r\n{said}");
+        let mut peer = connect(&mut worker, said.as_bytes());
+        go_on(&mut worker);
+        assert!(worker.core.clients.is_waited_for(Part::Answers));
+        let held = worker.places.client(0).unwrap().session.replies.bytes();
+        assert!(held < 1024, "{held} bytes");
+        worker.core.clients.change(Part::Answers, ALL, 0);
+        let reader = std::thread::spawn(move || told(&mut peer, "MN\r\n"));
+        worker.give_room();
+        while !reader.is_finished() {
+            worker.places.client(0).unwrap().note_writable();
+            worker.enqueue(0);
+            go_on(&mut worker);
+        }
+        assert!(reader.join().unwrap() == expected);
+    }
+}
+
+#[test]
+fn a_large_answer_of_another_source_waits_for_none_that_has_all_memory() {
+    let mut worker = worker();
+    store_long(&mut worker, 100_000);
+    have_all_answers(&mut worker, Source::User(7));
+    worker.core.clients.wait(
+        Part::Answers,
+        Waiter {
+            source: Source::User(7),
+            place: 1,
+            wanted: 1,
+        },
+    );
+    let mut peer = connect(&mut worker, b"get a\r\nmn\r\n");
+    let reader = std::thread::spawn(move || told(&mut peer, "MN\r\n"));
+    while !reader.is_finished() {
+        let client = worker.places.client(0).unwrap();
+        assert!(!client.is_waiting, "it waits for the other");
+        client.note_writable();
+        worker.enqueue(0);
+        go_on(&mut worker);
+    }
+    assert_eq!(reader.join().unwrap().len(), 18 + 100_000 + 2 + 5 + 4);
+    assert!(
+        worker.core.clients.is_waited_for(Part::Answers),
+        "the other's"
+    );
+}
+
+#[test]
+fn who_does_not_read_has_one_small_answer_unsent_while_others_have_the_memory() {
+    let mut worker = worker();
+    store_long(&mut worker, 1000);
+    have_all_answers(&mut worker, Source::User(0));
+    let mut peer = connect(&mut worker, b"");
+    peer.set_nonblocking(true).unwrap();
+    while peer.write(&b"get a\r\n".repeat(100)).is_ok() {
+        worker.places.client(0).unwrap().note_readable();
+        worker.enqueue(0);
+        go_on(&mut worker);
+    }
+    let session = &mut worker.places.client(0).unwrap().session;
+    let unsent = session.replies.unsent().len();
+    assert!((1..1100).contains(&unsent), "{unsent} bytes");
 }
 
 #[test]

@@ -1,9 +1,9 @@
-//! Stores that stop half way keep nobody else from being served.
+//! Stores that stop half way, and answers that are not read, keep nobody else from being served.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, TcpStream};
 
-use super::process::{Server, ask};
+use super::process::{Server, ask, stats};
 
 /// Says as much as the server takes now.
 fn push(stream: &mut TcpStream, mut said: &[u8]) {
@@ -139,6 +139,61 @@ fn many_that_stop_early_in_little_memory() {
 #[test]
 fn many_that_stop_late_on_one_thread() {
     others_go_on("-m 128 -t 1", 600, 900_000);
+}
+
+/// `count` of one address ask for more than there is memory for, and read nothing. Small requests of that
+/// address and large ones of another are answered while most of them stand.
+fn unread_answers_delay_nobody(arguments: &str, count: usize) {
+    let server = Server::local(&format!("-c 4000 {arguments}"));
+    let mut client = server.connect();
+    let value = "v".repeat(500_000);
+    for number in 0..20 {
+        let set = format!("set big{number} 0 0 500000\r\n{value}\r\nmn\r\n");
+        assert_eq!(ask(&mut client, &set), "STORED\r\nMN\r\n");
+    }
+    let keys: String = (0..10_000)
+        .map(|number| format!(" big{}", number % 20))
+        .collect();
+    let ask_much = |_| {
+        let mut stream = server.connect();
+        stream.set_nonblocking(true).expect("a socket");
+        push(&mut stream, format!("get{keys}\r\n").as_bytes());
+        stream
+    };
+    let unread: Vec<TcpStream> = (0..count).map(ask_much).collect();
+    for round in 0..16 {
+        let mut same = server.connect();
+        let mut other = server.connect_from(Ipv4Addr::new(127, 0, 0, 2));
+        for (name, client) in [("same", &mut same), ("other", &mut other)] {
+            let said = format!(
+                "set {name}{round} 0 0 1\r\nx\r\nget {name}{round}\r\nmg {name}{round} v\r\nmn\r\n"
+            );
+            let expected =
+                format!("STORED\r\nVALUE {name}{round} 0 1\r\nx\r\nEND\r\nVA 1\r\nx\r\nMN\r\n");
+            assert_eq!(ask(client, &said), expected);
+        }
+        let read = ask(&mut other, &format!("get big{round}\r\nmn\r\n"));
+        let found = format!("VALUE big{round} 0 500000\r\n{value}\r\nEND\r\nMN\r\n");
+        assert!(read == found, "{} bytes", read.len());
+    }
+    let mut other = server.connect_from(Ipv4Addr::new(127, 0, 0, 2));
+    let standing = stats(&mut other)["curr_connections"] as usize - 2;
+    assert!(
+        standing > count / 2,
+        "others were served when only {standing} of {count} that do not read were left"
+    );
+    drop(unread);
+    assert_eq!(server.stop(), Some(0));
+}
+
+#[test]
+fn many_of_one_address_that_do_not_read_and_requests_of_all() {
+    unread_answers_delay_nobody("-m 64", 100);
+}
+
+#[test]
+fn many_of_one_address_that_do_not_read_on_one_thread_and_requests_of_all() {
+    unread_answers_delay_nobody("-m 64 -t 1", 100);
 }
 
 #[test]

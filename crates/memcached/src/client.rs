@@ -223,6 +223,17 @@ impl Client {
         is_silent && self.session.is_done() && self.session.watcher.is_none()
     }
 
+    /// Whether it has answers to read.
+    fn does_not_read(&self) -> bool {
+        let has_unsent = !self.session.replies.unsent().is_empty() || self.transport.has_backlog();
+        !self.is_writable && has_unsent
+    }
+
+    /// Whether it has answers to read, and has read none since `second`.
+    pub(super) fn does_not_read_since(&self, second: u64) -> bool {
+        self.last_moved < second && self.does_not_read()
+    }
+
     /// Serves what there is, up to the number of requests and of bytes of one turn.
     pub(super) fn turn<B: Backend>(&mut self, core: &mut Core<B>) -> Turn {
         self.facts.set_state(State::Served);

@@ -97,8 +97,8 @@ impl Session {
         self.parked.is_some() || self.replies.is_full()
     }
 
-    /// Whether a retrieval or a dump is under way, which goes on by [`Session::go_on`], or a request
-    /// waits for memory.
+    /// Whether a retrieval or a dump is under way, which goes on by [`Session::go_on`], or a
+    /// request waits for memory.
     pub(super) fn has_more(&self) -> bool {
         self.long_get.is_some() || self.walk.is_some() || self.waits_for_memory()
     }

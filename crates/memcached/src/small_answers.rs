@@ -1,9 +1,9 @@
 //! Requests that are served although unread answers have used up their memory: those of a few
 //! bytes that are answered by a few, which fit in what each connection has in any case.
 //!
-//! A client may have one such answer unsent. How large an item is only its own worker knows: another
-//! worker is asked for the answer if that is small, and otherwise tells that it is not. A request
-//! whose answer may be large keeps its place in the replies and waits for memory.
+//! A client may have one such answer unsent. How large an item is only its own worker knows:
+//! another worker is asked for the answer if that is small, and otherwise tells that it is not. A
+//! request whose answer may be large keeps its place in the replies and waits for memory.
 
 use cenote_kv::engine::Partition;
 use cenote_kv::memory::key_hash::place_hash;
@@ -87,8 +87,8 @@ impl Session {
         }
     }
 
-    /// Keeps a request that shows an item for when there is memory, unless its answer is known to be
-    /// small; says whether it was kept.
+    /// Keeps a request that shows an item for when there is memory, unless its answer is known to
+    /// be small; says whether it was kept.
     pub(super) fn doubt<B: Backend>(
         &mut self,
         core: &mut Core<B>,

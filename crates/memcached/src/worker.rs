@@ -42,6 +42,8 @@ const FULL_RETRY: Duration = Duration::from_millis(1);
 
 /// Whole seconds in which a client may pause by itself before it is let go.
 const PAUSE_SECONDS: u64 = 1;
+/// Seconds after which a client that is let go is waited for no more if it reads nothing; arbitrary.
+const UNREAD_SECONDS: u64 = 5;
 
 /// Who is at a place.
 enum Occupant {
@@ -449,19 +451,22 @@ impl<B: Backend> Worker<B> {
     }
 
     /// Lets clients go of whom nothing is under way, if no more are wanted. Those who never pause are
-    /// answered what has been read of them by then.
+    /// answered what has been read of them by then, unless they read no answers.
     fn drain(&mut self) {
         if !self.shared.drains.load(Ordering::SeqCst) {
             return;
         }
         let now = self.core.now;
-        let is_long = now > *self.drains_since.get_or_insert(now) + PAUSE_SECONDS;
+        let since = *self.drains_since.get_or_insert(now);
+        let is_long = now > since + PAUSE_SECONDS;
+        let unread_since = now.saturating_sub(UNREAD_SECONDS);
         for place in 0..self.places.occupants.len() {
             let Some(client) = self.places.client(place) else {
                 continue;
             };
             client.session.has_quit |= is_long && !client.session.has_more();
-            if client.is_idle() || client.is_over() {
+            let is_stuck = since < unread_since && client.does_not_read_since(unread_since);
+            if client.is_idle() || client.is_over() || is_stuck {
                 self.drop_client(place);
             }
         }

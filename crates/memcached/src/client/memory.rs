@@ -130,7 +130,7 @@ impl Client {
         let is_in_the_way = |part| buffers.is_in_the_way(part, self.place);
         let has_place = is_in_the_way(Part::Small) || is_in_the_way(Part::Large);
         let is_guest = is_in_the_way(Part::Answers);
-        let does_not_read = !self.is_writable && !self.session.replies.unsent().is_empty();
+        let does_not_read = self.does_not_read();
         let does_not_go_on =
             !self.input.is_empty() && !self.is_readable && !self.session.is_held_up();
         let keeps_request = keeps(Part::Small) || keeps(Part::Large) || has_place;

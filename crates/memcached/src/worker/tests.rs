@@ -187,6 +187,30 @@ fn a_large_answer_of_another_source_waits_for_none_that_has_all_memory() {
 }
 
 #[test]
+fn a_server_that_ends_does_not_wait_for_who_reads_nothing() {
+    let mut worker = worker();
+    store_long(&mut worker, 1 << 20);
+    // More than its socket takes.
+    let mut reads = connect(&mut worker, b"get a a a\r\n");
+    let _does_not = connect(&mut worker, b"get a a a\r\n");
+    worker.shared.drains.store(true, Ordering::SeqCst);
+    go_on(&mut worker);
+    for _ in 0..=UNREAD_SECONDS {
+        worker.drain();
+        assert!(worker.places.client(1).is_some(), "it has some seconds");
+        worker.core.now += 1;
+        reads.read_exact(&mut vec![0; 100_000]).unwrap();
+        worker.places.client(0).unwrap().note_writable();
+        worker.written.push(0);
+        worker.write();
+        go_on(&mut worker);
+    }
+    worker.drain();
+    assert!(worker.places.client(0).is_some(), "it reads");
+    assert!(worker.places.client(1).is_none(), "it is waited for");
+}
+
+#[test]
 fn who_does_not_read_has_one_small_answer_unsent_while_others_have_the_memory() {
     let mut worker = worker();
     store_long(&mut worker, 1000);

@@ -271,6 +271,9 @@ impl Client {
             if self.session.only_small && !self.has_sent_all(core) {
                 break Turn::Waits;
             }
+            if self.session.only_small && self.session.is_dumping() {
+                break Turn::WaitsForRoom(Part::Answers, READ_BYTES);
+            }
             if self.session.has_more() {
                 left -= 1;
                 self.write_direct(core, |session, core, direct| session.go_on(core, direct));

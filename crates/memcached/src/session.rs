@@ -103,6 +103,11 @@ impl Session {
         self.long_get.is_some() || self.walk.is_some() || self.waits_for_memory()
     }
 
+    /// Whether a dump is under way.
+    pub(super) fn is_dumping(&self) -> bool {
+        self.walk.is_some()
+    }
+
     /// Its place at its worker.
     pub(super) fn place(&self) -> usize {
         self.client as usize

@@ -211,6 +211,23 @@ fn a_server_that_ends_does_not_wait_for_who_reads_nothing() {
 }
 
 #[test]
+fn a_dump_waits_for_memory_that_others_have() {
+    let mut worker = worker();
+    store_long(&mut worker, 1);
+    let mut peer = connect(&mut worker, b"lru_crawler metadump all\r\n");
+    worker.take_turns(1);
+    have_all_answers(&mut worker, Source::User(0));
+    // The first piece was asked for before.
+    worker.take_answers();
+    go_on(&mut worker);
+    assert!(worker.core.clients.is_waited_for(Part::Answers));
+    worker.core.clients.change(Part::Answers, ALL, 0);
+    worker.give_room();
+    go_on(&mut worker);
+    assert!(told(&mut peer, "END\r\n").starts_with("key=a "));
+}
+
+#[test]
 fn who_does_not_read_has_one_small_answer_unsent_while_others_have_the_memory() {
     let mut worker = worker();
     store_long(&mut worker, 1000);

@@ -164,6 +164,14 @@ impl Replies {
         self.first + self.slots.len() as u64 - 1
     }
 
+    /// So many bytes more lie elsewhere until the reply that is awaited last has come.
+    pub(super) fn expect(&mut self, bytes: usize) {
+        if let Some(slot) = self.slots.iter_mut().rfind(|slot| slot.is_awaited) {
+            slot.elsewhere_bytes += bytes;
+            self.elsewhere_bytes += bytes;
+        }
+    }
+
     /// The place that was made last is timed.
     pub(super) fn time(&mut self, timed: Option<Timed>) {
         if let Some(slot) = self.slots.back_mut() {

@@ -19,6 +19,8 @@ use super::times::Operation;
 /// Bytes of such a request, and of the value that answers it. A key and what else an answer shows
 /// are less again, and the two lie in what a connection keeps of its buffers.
 const SMALL_BYTES: usize = 1 << 10;
+/// An answer that is not small counts as this until it is there: what items have at the most.
+const VALUE_BYTES: usize = 1 << 20;
 /// Before a request that is to be served if its answer is small. No request begins so.
 const ASKS_FOR_SMALL: &[u8] = b"\0";
 /// What is told otherwise. No answer begins so.
@@ -83,6 +85,8 @@ impl Session {
     /// Serves the request that waited for memory, which there is.
     pub(super) fn go_on_with_doubtful<B: Backend>(&mut self, core: &mut Core<B>) {
         if let Some(Doubtful::Waits(ticket, text)) = self.doubtful.take() {
+            // Or all that wait would ask at once, before the first value is there.
+            self.replies.expect(VALUE_BYTES);
             core.serve(ticket, &text);
         }
     }

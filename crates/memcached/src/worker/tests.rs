@@ -146,6 +146,10 @@ fn large_answers_wait_for_memory_and_come_in_order() {
         let held = worker.places.client(0).unwrap().session.replies.bytes();
         assert!(held < 1024, "{held} bytes");
         worker.core.clients.change(Part::Answers, ALL, 0);
+        let client = worker.places.client(0).unwrap();
+        client.turn(&mut worker.core);
+        let expected_bytes = client.session.replies.bytes();
+        assert!(expected_bytes >= 100_000, "others may not ask at once");
         let reader = std::thread::spawn(move || told(&mut peer, "MN\r\n"));
         worker.give_room();
         while !reader.is_finished() {

@@ -2,8 +2,8 @@
 //!
 //! A workload of puts, durable puts, deletions, reads and cleaning runs on a model of a medium, under one of
 //! the schemes. Then: what was read or acknowledged as durable is there or a newer version is, a value is one
-//! that a client wrote whole, no sequence comes twice, and what was gone stays gone. Reads under schemes
-//! whose readers do not ask the server promise no more than that a value is whole.
+//! that a client wrote whole, no sequence comes twice, what was gone stays gone, and nothing counts as damage.
+//! Reads under schemes whose readers do not ask the server promise no more than that a value is whole.
 
 mod life;
 pub mod network;
@@ -102,6 +102,9 @@ fn run(scheme: &dyn Scheme, seed: u64, unit: usize, crash_at: Option<u64>) -> Re
         let after = match Pool::open(medium) {
             Err(StoreError::Io(_)) => before,
             Err(error) => return Err(format!("life {life}: {error}")),
+            Ok((_, found)) if found.is_damaged() => {
+                return Err(format!("life {life}: a crash counts as damage: {found:?}"));
+            }
             Ok((pool, _)) => {
                 let mut one = Life::new(pool, &mut oracle, scheme, next_value);
                 let told = |wrong| format!("life {life}: {wrong}");
@@ -126,7 +129,10 @@ fn run(scheme: &dyn Scheme, seed: u64, unit: usize, crash_at: Option<u64>) -> Re
         medium = after.crashed(|| chance.below(2) == 0);
     }
     oracle.begin_life();
-    let (mut pool, _) = Pool::open(medium).map_err(|error| error.to_string())?;
+    let (mut pool, found) = Pool::open(medium).map_err(|error| error.to_string())?;
+    if found.is_damaged() {
+        return Err(format!("a crash counts as damage: {found:?}"));
+    }
     for key in 0..KEYS {
         let said = pool.get(&name(key)).map_err(|error| error.to_string())?;
         let said = said.map(|one| (one.sequence, one.value));

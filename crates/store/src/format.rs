@@ -49,7 +49,8 @@ pub(crate) const POOL_BYTES_MAX: u64 = (1 << 31) * GRAIN_BYTES;
 
 const MAGIC: [u8; 8] = *b"cenopool";
 const FORMAT: u32 = 3;
-const OBJECT_MAGIC: u32 = 0x6a62_6f63;
+/// What an object begins with.
+pub(crate) const OBJECT_MAGIC: u32 = 0x6a62_6f63;
 
 /// CRC-32 of the parts, one after the other.
 pub(crate) fn checksum(parts: &[&[u8]]) -> u32 {
@@ -226,6 +227,19 @@ pub(crate) struct Space {
     pub incarnation: u32,
     /// No sequence from here on was ever given.
     pub ceiling: u64,
+    /// How far the half in use goes.
+    pub reach: Reach,
+}
+
+/// What is known of the half in use: all headers before a place were durable when this was written.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub(crate) struct Reach {
+    /// That place; 0: nobody said.
+    pub to: u64,
+    /// But those of stretches that a crash left.
+    pub has_torn: bool,
+    /// Nothing is behind it: the pool was closed in order.
+    pub is_end: bool,
 }
 
 /// Where the two records are: in sectors of their own.
@@ -238,8 +252,18 @@ impl Space {
     pub fn next(self) -> Self {
         Self {
             serial: self.serial + 1,
+            reach: Reach {
+                is_end: false,
+                ..self.reach
+            },
             ..self
         }
+    }
+
+    /// The same of a log that has durable headers up to `to`.
+    pub fn reaching(self, to: u64) -> Self {
+        let reach = Reach { to, ..self.reach };
+        Self { reach, ..self }
     }
 
     /// The same, with sequences from `next` on that may be given.
@@ -266,6 +290,9 @@ impl Space {
         bytes[24..28].copy_from_slice(&self.incarnation.to_le_bytes());
         bytes[28] = self.active;
         bytes[29] = u8::from(self.is_cleaning);
+        bytes[30] = u8::from(self.reach.has_torn) | u8::from(self.reach.is_end) << 1;
+        let reach_grains = (self.reach.to / GRAIN_BYTES) as u32;
+        bytes[32..36].copy_from_slice(&reach_grains.to_le_bytes());
         let sum = checksum(&[&bytes[..36]]);
         bytes[36..40].copy_from_slice(&sum.to_le_bytes());
         bytes
@@ -282,6 +309,11 @@ impl Space {
                 incarnation: u32_at(bytes, 24),
                 active: bytes[28],
                 is_cleaning: bytes[29] == 1,
+                reach: Reach {
+                    to: u64::from(u32_at(bytes, 32)) * GRAIN_BYTES,
+                    has_torn: bytes[30] & 1 != 0,
+                    is_end: bytes[30] & 2 != 0,
+                },
             };
             let is_sound = checksum(&[&bytes[..36]]) == u32_at(bytes, 36)
                 && bytes[28] <= 1
@@ -374,6 +406,30 @@ pub(crate) struct Header {
 
 /// Bytes of a header that its checksum covers, besides the key.
 const SUMMED_BYTES: usize = 44;
+
+/// Where in the object its checksum and its note of what was durable are.
+pub(crate) const NOTE_AT: u64 = SUMMED_BYTES as u64;
+/// Bytes of both.
+pub(crate) const NOTE_BYTES: usize = 12;
+
+/// The note of a header: up to where the log's headers were durable when it was written. `sum` is the
+/// header's own checksum.
+pub(crate) fn note(sum: [u8; 4], durable_to: u64) -> [u8; 8] {
+    let grains = ((durable_to / GRAIN_BYTES) as u32).to_le_bytes();
+    let mut bytes = [0; 8];
+    bytes[..4].copy_from_slice(&grains);
+    bytes[4..].copy_from_slice(&checksum(&[&sum, &grains]).to_le_bytes());
+    bytes
+}
+
+/// What a header's checksum and note say; 0 where the note is none, as in logs of earlier versions.
+pub(crate) fn noted(bytes: [u8; NOTE_BYTES]) -> u64 {
+    let (sum, grains) = (&bytes[..4], &bytes[4..8]);
+    match checksum(&[sum, grains]) == u32_at(&bytes, 8) {
+        true => u64::from(u32_at(grains, 0)) * GRAIN_BYTES,
+        false => 0,
+    }
+}
 
 impl Header {
     /// Encodes all but the flag; `at` is where the object is, `epoch` that of its half.

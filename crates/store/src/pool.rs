@@ -16,6 +16,7 @@
 mod backlog;
 mod cleaner;
 mod group;
+mod headers;
 mod lookup;
 mod places;
 mod record;
@@ -31,8 +32,8 @@ use cenote_fabric::Region;
 use twox_hash::XxHash3_64;
 
 use crate::format::{
-    FLAG_AT, HEAD_BYTES, HEADER_BYTES, Head, Header, KEY_BYTES_MAX, Kind, SEQUENCE_END, Space,
-    VALUE_BYTES_MAX, Word, checksum,
+    HEAD_BYTES, Head, Header, KEY_BYTES_MAX, Kind, Reach, SEQUENCE_END, Space, VALUE_BYTES_MAX,
+    Word, checksum,
 };
 use crate::index::{Found, Index};
 use crate::injected_faults::{InjectedFault, is_injected};
@@ -74,6 +75,8 @@ pub struct Pool<M> {
     replaced_bytes: u64,
     /// Where the next object goes.
     tail: u64,
+    /// Headers before this place in the half in use are durable, as far as is known.
+    durable_to: u64,
     next_sequence: u64,
     /// Versions that are not durable.
     backlog: Backlog,
@@ -138,8 +141,10 @@ impl<M: Medium> Pool<M> {
             is_cleaning: false,
             incarnation: 1,
             ceiling: 1,
+            reach: Reach::default(),
         }
-        .leased(1);
+        .leased(1)
+        .reaching(head.half(0).start);
         record::write(&medium, space)?;
         medium.fence()?;
         // Last: before that it is no pool.
@@ -170,6 +175,7 @@ impl<M: Medium> Pool<M> {
             cleaning: None,
             replaced_bytes: 0,
             tail: head.half(space.active).start,
+            durable_to: head.half(space.active).start,
             next_sequence: 1,
             backlog: Backlog::default(),
             headers: VecDeque::new(),
@@ -218,10 +224,18 @@ impl<M: Medium> Pool<M> {
     pub fn close(mut self) -> Result<Arc<M>, StoreError> {
         if !self.is_broken {
             self.await_record()?;
-            let ceiling = self.next_sequence;
+            self.guarded(|pool| {
+                pool.write_back_headers(u64::MAX)?;
+                pool.medium.fence()
+            })?;
+            let next = self.space.next().reaching(self.tail);
             let space = Space {
-                ceiling,
-                ..self.space.next()
+                ceiling: self.next_sequence,
+                reach: Reach {
+                    is_end: true,
+                    ..next.reach
+                },
+                ..next
             };
             self.set_space(space)?;
         }
@@ -521,37 +535,6 @@ impl<M: Medium> Pool<M> {
             next = self.older(&object);
         }
         0
-    }
-
-    fn write_header(&mut self, at: u64, header: Header, key: &[u8]) -> Result<(), StoreError> {
-        let epoch = self.space.epoch;
-        self.guarded(|pool| {
-            let medium = &pool.medium;
-            medium.write(at, &header.encode(at, epoch, key));
-            medium.store(at + FLAG_AT, 0);
-            medium.write(at + HEADER_BYTES, key);
-            let range = at..at + HEADER_BYTES + key.len() as u64;
-            if is_injected(InjectedFault::HeaderNotWrittenBack) {
-                return Ok(());
-            }
-            if !medium.is_quick() {
-                pool.headers.push_back((header.sequence, range));
-                return Ok(());
-            }
-            // A quick fence counts for its own thread alone, and the persister is another one.
-            medium.write_back(range)?;
-            medium.fence()
-        })
-    }
-
-    /// Begins to make headers durable that are in the log before a version, and its own: a walk of the log
-    /// goes from one to the next. Headers behind it are written when their values are there as well.
-    fn write_back_headers(&mut self, until: u64) -> io::Result<()> {
-        let is_before = |(sequence, _): &mut (u64, Range<u64>)| *sequence <= until;
-        while let Some((_, range)) = self.headers.pop_front_if(is_before) {
-            self.medium.write_back(range)?;
-        }
-        Ok(())
     }
 
     fn wait_for(&mut self, key: &[u8], value_bytes: usize, allocation: Allocation, source: Source) {

@@ -88,6 +88,7 @@ fn the_newer_record_that_is_whole_counts() {
         is_cleaning: false,
         incarnation: 0,
         ceiling: 1,
+        reach: Reach::default(),
     };
     let mut before = None;
     for round in 0..6 {
@@ -108,7 +109,28 @@ fn the_newer_record_that_is_whole_counts() {
             is_cleaning: round % 2 == 1,
             incarnation: space.incarnation + 1,
             ceiling: space.ceiling + 100,
+            reach: Reach {
+                to: 4096 + 16 * round,
+                has_torn: round % 3 == 0,
+                is_end: round % 2 == 0,
+            },
             ..space.next()
         };
     }
+}
+
+#[test]
+fn a_note_counts_beside_the_checksum_that_it_was_made_for_and_nothing_else_does() {
+    let sum = [1, 2, 3, 4];
+    for to in [4096, POOL_BYTES_MAX - GRAIN_BYTES] {
+        let bytes: [u8; NOTE_BYTES] = [&sum[..], &note(sum, to)].concat().try_into().unwrap();
+        assert_eq!(noted(bytes), to);
+        for at in 0..NOTE_BYTES {
+            let mut damaged = bytes;
+            damaged[at] ^= 0x10;
+            assert_eq!(noted(damaged), 0, "byte {at}");
+        }
+    }
+    // As earlier versions left it.
+    assert_eq!(noted([1, 2, 3, 4, 0, 0, 0, 0, 0, 0, 0, 0]), 0);
 }

@@ -20,8 +20,9 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::group::set_flag;
+use super::headers::Headers;
 use super::{Found, Object, Pool, Source, Space, StoreError, Waiting};
-use crate::format::{Header, Kind, Word};
+use crate::format::{Header, Kind, Reach, Word};
 use crate::injected_faults::{InjectedFault, is_injected};
 use crate::medium::Medium;
 use crate::schemes::Named;
@@ -78,6 +79,8 @@ pub struct Batch<M> {
     copies: VecDeque<Copy>,
     /// Of the copies that were begun.
     bytes: u64,
+    /// Headers that its fence makes durable.
+    headers: Option<Headers>,
     is_record: bool,
 }
 
@@ -216,6 +219,7 @@ impl<M: Medium> Pool<M> {
             medium: Arc::clone(&self.medium),
             copies: VecDeque::new(),
             bytes: 0,
+            headers: None,
             is_record: false,
         };
         if let Some(record) = self.cleaning_record()? {
@@ -275,7 +279,10 @@ impl<M: Medium> Pool<M> {
             self.cleaning_mut().next_slot += 1;
         }
         if copies.len() > before {
-            self.guarded(|pool| pool.write_back_headers(u64::MAX))?;
+            self.guarded(|pool| {
+                batch.headers = Some(pool.write_back_headers(u64::MAX)?);
+                Ok(())
+            })?;
         }
         Ok(looked_at)
     }
@@ -323,6 +330,9 @@ impl<M: Medium> Pool<M> {
     /// # Errors
     /// As [`Pool::end_clean`].
     pub fn end_copies(&mut self, batch: &mut Batch<M>, limit: usize) -> Result<(), StoreError> {
+        if let Some(headers) = batch.headers.take() {
+            self.note_fenced(headers);
+        }
         for copy in batch.copies.drain(..limit.min(batch.copies.len())) {
             let flag = self.flag(copy.to, copy.header.sequence);
             self.guarded(|pool| set_flag(&*pool.medium, copy.to, flag))?;
@@ -450,11 +460,15 @@ impl<M: Medium> Pool<M> {
                 epoch: self.space.epoch + 1,
                 active: 1 - self.space.active,
                 is_cleaning: true,
+                reach: Reach {
+                    to: self.head.half(1 - self.space.active).start,
+                    ..Reach::default()
+                },
                 ..next
             })),
             Some(cleaning) if cleaning.is_over => Ok(Some(Space {
                 is_cleaning: false,
-                ..next
+                ..next.reaching(self.durable_to)
             })),
             Some(_) => Ok(None),
         }
@@ -471,6 +485,7 @@ impl<M: Medium> Pool<M> {
         let left = self.head.half(1 - self.space.active);
         let reserve = self.tail - left.start;
         self.tail = self.head.half(self.space.active).start;
+        self.durable_to = self.tail;
         self.resume_cleaning(reserve);
         self.cleaning_mut().late_deletions = Some(HashSet::new());
         Cleaned::Going

@@ -8,6 +8,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 
+use super::headers::Headers;
 use super::{Found, Pending, Pool, Source, StoreError, Waiting};
 use crate::format::{FLAG_AT, Header, Word, checksum};
 use crate::injected_faults::{InjectedFault, is_injected};
@@ -30,7 +31,9 @@ pub struct Group<M> {
     /// Whether a record goes with it that lets more sequences be given.
     is_leasing: bool,
     /// What the medium said to the headers, and to that record.
-    headers: io::Result<()>,
+    written: io::Result<()>,
+    /// Headers that its fence makes durable.
+    headers: Option<Headers>,
 }
 
 struct Member {
@@ -97,7 +100,7 @@ impl<M: Medium> Group<M> {
     /// # Errors
     /// Those of the medium.
     pub fn write_back(&mut self) -> io::Result<()> {
-        std::mem::replace(&mut self.headers, Ok(()))?;
+        std::mem::replace(&mut self.written, Ok(()))?;
         let mut scratch = Vec::new();
         for member in &mut self.members {
             let was_taken = member.source.is_none();
@@ -289,10 +292,14 @@ impl<M: Medium> Pool<M> {
         self.groups += 1;
         let is_leasing = self.is_lease_short() && self.next_space.is_none() && !self.is_broken;
         let mut group = Group {
-            headers: match is_leasing {
-                true => self.begin_record(self.space.next().leased(self.next_sequence)),
+            written: match is_leasing {
+                true => {
+                    let next = self.space.next().leased(self.next_sequence);
+                    self.begin_record(next.reaching(self.durable_to))
+                }
                 false => Ok(()),
             },
+            headers: None,
             medium: Arc::clone(&self.medium),
             members: VecDeque::with_capacity(sequences.len()),
             unreadable: Vec::new(),
@@ -306,8 +313,11 @@ impl<M: Medium> Pool<M> {
     pub fn add_to(&mut self, group: &mut Group<M>, sequences: &[u64]) {
         let (members, unreadable) = self.members(sequences);
         let last = members.iter().map(|member| member.sequence).max();
-        if group.headers.is_ok() {
-            group.headers = self.write_back_headers(last.unwrap_or(0));
+        if group.written.is_ok() {
+            match self.write_back_headers(last.unwrap_or(0)) {
+                Ok(headers) => group.headers = Some(headers),
+                Err(error) => group.written = Err(error),
+            }
         }
         group.members.extend(members);
         group.unreadable.extend(unreadable);
@@ -353,6 +363,11 @@ impl<M: Medium> Pool<M> {
         limit: usize,
     ) -> Result<Settled, StoreError> {
         let mut settled = Settled::default();
+        if group.needs_fence()
+            && let Some(headers) = group.headers.take()
+        {
+            self.note_fenced(headers);
+        }
         for member in group.members.drain(..limit.min(group.members.len())) {
             if let Some(source) = member.source {
                 self.backlog.set(member.sequence, Waiting::Value(source));

@@ -5,20 +5,26 @@
 //! So what was told is there, and what was not told is there whole or not at all. Recovery changes nothing
 //! but flags and a record, and may be cut short by a crash and done again.
 //!
+//! Where no header can be read the walk goes on behind that, at the next one: see [`gaps`].
+//!
 //! A disk's values are all verified: a few versions have their flags there, as parts of blocks that were
 //! written for others, and such a flag says nothing of a value that has rotted since.
 
-use std::collections::HashMap;
+mod gaps;
+
+use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
 
 use super::group::set_flag;
 use super::{Found, Object, Pool, StoreError, read_head, record};
 use crate::format::{
-    FLAG_AT, HEAD_BYTES, HEADER_BYTES, Head, HeadError, Header, Kind, Space, Word, checksum,
+    FLAG_AT, HEAD_BYTES, HEADER_BYTES, Head, HeadError, Header, Kind, Reach, Space, Word, checksum,
 };
 use crate::injected_faults::{InjectedFault, is_injected};
 use crate::medium::Medium;
+
+use gaps::Gaps;
 
 /// What recovery found.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -36,6 +42,20 @@ pub struct Recovered {
     /// Versions that were durable and whose values are others now: the disk lost them. They count as
     /// versions whose values never came.
     pub damaged: u64,
+    /// Stretches of the log whose headers were durable and cannot be read: all in them is lost.
+    pub lost: u64,
+    /// Bytes of them.
+    pub lost_bytes: u64,
+    /// The same of headers that were on their way when a crash came, as far as is known.
+    pub torn: u64,
+}
+
+impl Recovered {
+    /// Whether something durable is not what was written.
+    #[must_use]
+    pub fn is_damaged(&self) -> bool {
+        self.damaged > 0 || self.lost > 0
+    }
 }
 
 /// A version without its flag, newer than the newest durable one of its key when it was found.
@@ -92,9 +112,11 @@ impl<M: Medium> Pool<M> {
         let mut recovered = Recovered::default();
         let mut candidates = Vec::new();
         let mut old_bytes = 0;
+        let mut torn = 0;
         for half in [1 - space.active, space.active] {
             if space.epoch_of(half).is_some() {
-                pool.walk(half, &mut recovered, &mut candidates)?;
+                torn = pool.walk(half, &mut recovered, &mut candidates)?;
+                recovered.torn += torn;
             }
             if half != space.active {
                 old_bytes = pool.log_bytes_of(half);
@@ -105,7 +127,10 @@ impl<M: Medium> Pool<M> {
             false => space.ceiling.max(pool.next_sequence),
         };
         let completed = pool.choose(candidates, &mut recovered);
-        pool.take_over(&completed)?;
+        if space.is_cleaning {
+            pool.tail = pool.end_of_named(&completed);
+        }
+        pool.take_over(&completed, torn > 0)?;
         recovered.completed = completed.len() as u64;
         recovered.objects = pool.drop_deleted();
         span.record("cenote.store.objects", recovered.objects as i64);
@@ -116,17 +141,31 @@ impl<M: Medium> Pool<M> {
             let damaged = recovered.damaged;
             tracing::error!(damaged, "values of a store are not what was written");
         }
+        if recovered.lost > 0 {
+            let (stretches, bytes) = (recovered.lost, recovered.lost_bytes);
+            tracing::error!(
+                stretches,
+                bytes,
+                "a store's log is damaged: objects are lost"
+            );
+        }
         if space.is_cleaning {
-            pool.cut_off_unnamed();
             pool.resume_cleaning(old_bytes);
         }
+        pool.durable_to = pool.tail;
         Ok((pool, recovered))
     }
 
     /// Makes winners durable, and this process the pool's next: what is behind the log's end is not of it.
-    fn take_over(&mut self, completed: &[(u64, Header)]) -> Result<(), StoreError> {
+    fn take_over(&mut self, completed: &[(u64, Header)], has_torn: bool) -> Result<(), StoreError> {
+        let reach = Reach {
+            to: self.tail,
+            has_torn,
+            is_end: false,
+        };
         let space = Space {
             incarnation: self.space.incarnation.saturating_add(1),
+            reach,
             ..self.space.next().leased(self.next_sequence)
         };
         self.guarded(|pool| {
@@ -159,25 +198,26 @@ impl<M: Medium> Pool<M> {
     }
 
     /// Walks one half of the log to its end, which is the tail when this is the half in use. Entries lead to
-    /// the newest version with a flag.
+    /// the newest version with a flag. How many stretches in it were torn by a crash.
     fn walk(
         &mut self,
         half: u8,
         recovered: &mut Recovered,
         candidates: &mut Vec<Candidate>,
-    ) -> Result<(), StoreError> {
-        self.tail = self.head.half(half).start;
+    ) -> Result<u64, StoreError> {
+        let log = self.head.half(half);
+        let reach = Some(self.space.reach)
+            .filter(|reach| half == self.space.active && (log.start..=log.end).contains(&reach.to));
+        let reach = reach.unwrap_or_default();
+        let mut gaps = Gaps::new(reach);
+        self.tail = log.start;
         let mut incarnation = 0;
-        while let Some(object) = self.read_object(self.tail) {
+        while let Some(object) = self.next_in_log(log.end, incarnation, reach) {
             let header = object.header;
-            // Left by a life that ended before this one began to write here.
-            let is_left = header.incarnation < incarnation
-                || header.incarnation > self.space.incarnation
-                || header.sequence >= self.space.ceiling
-                || header.hash != self.hash(object.key());
-            if is_left && !is_injected(InjectedFault::IncarnationIgnored) {
-                break;
+            if object.at > self.tail {
+                gaps.begin(self.tail..object.at, header.incarnation);
             }
+            gaps.pass(header.incarnation, self.durable_at_write(object.at));
             incarnation = header.incarnation;
             recovered.versions += 1;
             if self.is_rotten(&object) {
@@ -188,13 +228,19 @@ impl<M: Medium> Pool<M> {
             self.write_back_walked(&object)?;
             self.note(&object, candidates)?;
             self.next_sequence = self.next_sequence.max(header.sequence + 1);
-            let next = self.tail + header.object_bytes();
+            let next = object.at + header.object_bytes();
             if is_injected(InjectedFault::TailTooEarly) && self.read_object(next).is_none() {
                 break;
             }
             self.tail = next;
         }
-        Ok(())
+        if self.tail < reach.to && !is_injected(InjectedFault::TailTooEarly) {
+            gaps.lose(self.tail..reach.to);
+            self.tail = reach.to;
+        }
+        recovered.lost += gaps.lost;
+        recovered.lost_bytes += gaps.lost_bytes;
+        Ok(gaps.torn())
     }
 
     /// A process that was killed may have left a header in the processor's caches, where this walk
@@ -337,19 +383,23 @@ impl<M: Medium> Pool<M> {
         }
     }
 
-    /// Has the log end behind the last object that an entry leads to: copies that a crash left without their
-    /// values are made again, and take this room. Who walks the log later ends where those begin, since they
-    /// are of an earlier incarnation. Until something is there their keys keep their places.
-    fn cut_off_unnamed(&mut self) {
-        self.tail = self.head.half(self.space.active).start;
+    /// Where the log ends, behind the last object that is there: copies that a crash left without their values
+    /// are made again, and take this room. Until something is there their keys keep their places.
+    fn end_of_named(&self, completed: &[(u64, Header)]) -> u64 {
+        let completed: HashSet<u64> = completed.iter().map(|(at, _)| *at).collect();
+        let mut end = self.head.half(self.space.active).start;
         let mut slot = self.index.next_used(0);
         while slot < self.index.slot_count() {
             let word = self.index.word(slot);
-            if let Some(at) = word.object_at().filter(|at| self.is_in_use(*at)) {
-                self.tail = self.tail.max(at + word.object_bytes());
+            let is_there = |at: &u64| self.is_durable(*at) || completed.contains(at);
+            if let Some(at) = word.object_at().filter(|at| self.is_in_use(*at))
+                && is_there(&at)
+            {
+                end = end.max(at + word.object_bytes());
             }
             slot = self.index.next_used(slot + 1);
         }
+        end
     }
 
     /// Whether a version has its flag, and a value that is not its own. Memory's values are not verified:

@@ -91,7 +91,7 @@ and only before it once everything is copied."
     #[command(after_help = "Example:
   cenote store check /var/lib/objects --json
 
-Exit code 3: values are not what was written.")]
+Exit code 3: values or stretches of the log are not what was written.")]
     Check(Check),
     /// Benchmark stores against Redis and RocksDB; the same as cenote bench store
     #[command(
@@ -401,9 +401,9 @@ fn check(args: &Check) -> Result<u8> {
     let looked = looked?;
     let found = looked.recovered;
     let (bytes, room) = looked.log_bytes();
-    let end = match found.damaged {
-        0 => DONE,
-        _ => NOT_WHOLE,
+    let end = match found.is_damaged() {
+        false => DONE,
+        true => NOT_WHOLE,
     };
     if args.json {
         let line = serde_json::json!({
@@ -411,6 +411,9 @@ fn check(args: &Check) -> Result<u8> {
             "versions": found.versions,
             "invalid": found.invalid,
             "damaged": found.damaged,
+            "lost": found.lost,
+            "lost_bytes": found.lost_bytes,
+            "torn": found.torn,
             "bytes": bytes,
         });
         say(&line.to_string())?;
@@ -428,6 +431,19 @@ fn check(args: &Check) -> Result<u8> {
         say(&format!(
             "{} of these were damaged by the disk; older versions are used",
             found.damaged
+        ))?;
+    }
+    if found.lost > 0 {
+        say(&format!(
+            "{} of the log in {} place(s) is damaged: the versions there are lost",
+            Size(found.lost_bytes),
+            found.lost
+        ))?;
+    }
+    if found.torn > 0 {
+        say(&format!(
+            "{} place(s) of the log were being written at a crash: skipped",
+            found.torn
         ))?;
     }
     say(&format!("{} of {} used", Size(bytes), Size(room)))?;

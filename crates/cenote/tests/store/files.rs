@@ -117,6 +117,36 @@ fn a_value_that_rotted_is_found_by_check_and_not_returned() {
     }
 }
 
+#[test]
+fn a_damaged_header_costs_its_object_alone_and_is_found_by_check() {
+    let store = Store::new("1M");
+    for number in 0..20 {
+        let key = format!("key {number:02}");
+        store.ok("put", &[&key], key.repeat(50).as_bytes());
+    }
+    assert_eq!(store.json("check", &[])["lost"], 0);
+    let mut bytes = fs::read(store.file()).expect("readable");
+    let key = bytes.windows(6).position(|part| part == b"key 05");
+    let header = key.expect("keys are as they were put") - 64;
+    assert_eq!(&bytes[header..header + 4], b"cobj");
+    bytes[header + 16] ^= 1;
+    fs::write(store.file(), &bytes).expect("writable");
+
+    let check = store.run("check", &["--json"], b"");
+    assert_eq!(check.status.code(), Some(3), "{check:?}");
+    let found: serde_json::Value = serde_json::from_slice(&check.stdout).expect("JSON");
+    assert_eq!((&found["lost"], &found["objects"]), (&1.into(), &19.into()));
+    // What is put goes behind all that is left.
+    store.ok("put", &["key 20"], "key 20".repeat(50).as_bytes());
+    for number in (0..21).filter(|number| *number != 5) {
+        let key = format!("key {number:02}");
+        assert_eq!(store.ok("get", &[&key], b""), key.repeat(50).as_bytes());
+    }
+    let shown = store.run("check", &[], b"");
+    assert_eq!(shown.status.code(), Some(3), "{shown:?}");
+    assert!(String::from_utf8_lossy(&shown.stdout).contains("in 1 place(s) is damaged"));
+}
+
 /// Keys would be looked for in other shards than they were put to.
 #[test]
 fn a_store_without_one_of_its_files_is_refused() {

@@ -293,6 +293,9 @@ pub fn recover<M: Medium + 'static>(
         all.rolled_back += found.rolled_back;
         all.invalid += found.invalid;
         all.damaged += found.damaged;
+        all.lost += found.lost;
+        all.lost_bytes += found.lost_bytes;
+        all.torn += found.torn;
         pools.push(pool);
     }
     Ok((pools, all))

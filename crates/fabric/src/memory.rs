@@ -4,8 +4,9 @@
 //! peer that holds it writable by doing the same. Every access goes through [`View`], which asks
 //! the dead flag after the access and never hands out a reference to the bytes.
 //!
-//! Invariants: a memfd never grows and its seals never change; a mapping's address range is
-//! valid, shared or replaced by zeros, until it is dropped.
+//! Invariants: a memfd never grows, and no peer changes its seals; a mapping's address range is
+//! valid, shared or replaced by zeros, until it is dropped. Who may open a process's descriptors can
+//! open a read-only grant for writing: memory that others only read is sealed against that.
 
 mod in_place;
 mod persist;
@@ -17,6 +18,7 @@ use std::ffi::CString;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::sync::Once;
 use std::sync::atomic::Ordering;
 
 use crate::{Error, Result, WindowDescriptor};
@@ -56,6 +58,34 @@ impl Region {
     /// # Panics
     /// If `len_bytes` is 0 or the name contains a zero byte.
     pub fn create(name: &str, len_bytes: u64, options: RegionOptions) -> Result<Self> {
+        Self::create_with(name, len_bytes, options, SEALS)
+    }
+
+    /// The same of memory that outlives windows on it: what is given back by revoking one, or by the
+    /// end of a listener, is access alone. Over `shm` who has mapped it keeps it mapped, so it is for
+    /// bytes that clients may go on reading. Nobody can truncate it.
+    ///
+    /// [`Region::seal`] it before a peer gets hold of it.
+    ///
+    /// # Errors
+    /// As [`Region::create`].
+    ///
+    /// # Panics
+    /// As [`Region::create`].
+    pub fn create_kept(name: &str, len_bytes: u64, options: RegionOptions) -> Result<Self> {
+        let region = Self::create_with(name, len_bytes, options, KEPT_SEALS)?;
+        Ok(Self {
+            is_kept: true,
+            ..region
+        })
+    }
+
+    fn create_with(
+        name: &str,
+        len_bytes: u64,
+        options: RegionOptions,
+        seals: libc::c_int,
+    ) -> Result<Self> {
         assert!(len_bytes > 0, "a region has at least one byte");
         let name = CString::new(name).expect("the caller's name has no zero byte");
         let what = || format!("create a region of {len_bytes} bytes");
@@ -64,13 +94,13 @@ impl Region {
             && len.is_multiple_of(view::HUGE_PAGE_BYTES)
             && huge_pages_free() * view::HUGE_PAGE_BYTES >= len;
         let reserved = if huge_file {
-            Self::on_reserved_pages(&name, len).ok()
+            Self::on_reserved_pages(&name, len, seals).ok()
         } else {
             None
         };
         let region = match reserved {
             Some(region) => region,
-            None => Self::on_memfd(&name, len, 0).map_err(|e| Error::os(what(), e))?,
+            None => Self::on_memfd(&name, len, 0, seals).map_err(|e| Error::os(what(), e))?,
         };
         if options.huge {
             region.view.advise_huge();
@@ -112,13 +142,49 @@ impl Region {
         Ok(region)
     }
 
-    /// Has its memory outlive windows on it: what is given back by revoking one, or by the end of a
-    /// listener, is access alone. Over `shm` who has mapped it keeps it mapped, so such a region is one
-    /// whose bytes clients may go on reading.
-    #[must_use]
-    pub fn kept(mut self) -> Self {
-        self.is_kept = true;
-        self
+    /// Ends changes to what others may do with memory that is [kept](Region::create_kept): whose windows
+    /// have no [`WRITE`](crate::Rights::WRITE), nobody but this process can write it from here on, not
+    /// through any descriptor. Linux before 5.1 has no such seal; that is logged once. A file has none.
+    ///
+    /// # Errors
+    /// `Os`: it was sealed before against writes that are wanted now.
+    pub fn seal(&self, rights: crate::Rights) -> Result<()> {
+        let seals = self.seals();
+        let is_to_be_written = rights.contains(crate::Rights::WRITE);
+        if seals < 0 || seals & libc::F_SEAL_SEAL != 0 {
+            return match seals > 0 && is_to_be_written && seals & libc::F_SEAL_FUTURE_WRITE != 0 {
+                true => Err(Error::os(
+                    "open a region to writes",
+                    io::Error::from_raw_os_error(libc::EPERM),
+                )),
+                false => Ok(()),
+            };
+        }
+        if !is_to_be_written && self.add_seals(libc::F_SEAL_FUTURE_WRITE).is_err() {
+            static WARNED: Once = Once::new();
+            WARNED.call_once(|| {
+                tracing::warn!(
+                    "this kernel cannot seal memory against writes: over shm processes that may only \
+                     read it can write it"
+                );
+            });
+        }
+        self.add_seals(libc::F_SEAL_SEAL)
+            .map_err(|e| Error::os("seal a region", e))
+    }
+
+    /// Below 0: it is on a file that has none.
+    fn seals(&self) -> libc::c_int {
+        // SAFETY: no pointers.
+        unsafe { libc::fcntl(self.fd.as_raw_fd(), libc::F_GET_SEALS) }
+    }
+
+    fn add_seals(&self, seals: libc::c_int) -> io::Result<()> {
+        // SAFETY: no pointers.
+        match unsafe { libc::fcntl(self.fd.as_raw_fd(), libc::F_ADD_SEALS, seals) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
     }
 
     /// A region on a file, all of it: what is written is the file's. The file keeps its length as long
@@ -152,11 +218,16 @@ impl Region {
         self.populate()
     }
 
-    fn on_reserved_pages(name: &CString, len: usize) -> io::Result<Self> {
-        Self::on_memfd(name, len, libc::MFD_HUGETLB | libc::MFD_HUGE_2MB)
+    fn on_reserved_pages(name: &CString, len: usize, seals: libc::c_int) -> io::Result<Self> {
+        Self::on_memfd(name, len, libc::MFD_HUGETLB | libc::MFD_HUGE_2MB, seals)
     }
 
-    fn on_memfd(name: &CString, len: usize, flags: libc::c_uint) -> io::Result<Self> {
+    fn on_memfd(
+        name: &CString,
+        len: usize,
+        flags: libc::c_uint,
+        seals: libc::c_int,
+    ) -> io::Result<Self> {
         // SAFETY: `name` is a zero-terminated string; a non-negative result is a new descriptor of ours.
         let fd = unsafe {
             libc::memfd_create(
@@ -170,18 +241,18 @@ impl Region {
         // SAFETY: as above.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
         set_len(&fd, len)?;
-        // Not sealed against shrinking: truncation is how it is revoked. Sealed against seals,
-        // so that no peer can stop that.
+        // A memfd is made for everybody. Where its mode cannot be changed it stays so: peers of other
+        // users that were given a descriptor could open it again.
         // SAFETY: no pointers.
-        if unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, SEALS) } != 0 {
-            return Err(io::Error::last_os_error());
-        }
+        unsafe { libc::fchmod(fd.as_raw_fd(), 0o600) };
         let view = View::map(fd.as_fd(), len, true)?;
-        Ok(Self {
+        let region = Self {
             view,
             fd,
             is_kept: false,
-        })
+        };
+        region.add_seals(seals)?;
+        Ok(region)
     }
 
     /// Allocates every page now, so that no later writer pays for it.
@@ -195,7 +266,7 @@ impl Region {
     }
 
     /// Gives the memory back to the system and marks the region dead; nobody can reach it after. One that
-    /// is [kept](Region::kept) stays as it is.
+    /// is [kept](Region::create_kept) stays as it is.
     ///
     /// A window on it is to be revoked instead (see [`crate::Listen::revoke`]).
     ///
@@ -387,8 +458,11 @@ pub(crate) fn raise_descriptor_limit() {
     }
 }
 
-/// Of every region's memfd.
+/// Of a region's memfd. Not against shrinking: truncation is how it is revoked. Against seals, so that
+/// no peer can stop that.
 const SEALS: libc::c_int = libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+/// Of one that is kept: it is never truncated, and sealed once its rights are known.
+const KEPT_SEALS: libc::c_int = libc::F_SEAL_GROW | libc::F_SEAL_SHRINK;
 /// Added by the kernel where `vm.memfd_noexec` forbids memory that can be executed (Linux 6.3).
 const F_SEAL_EXEC: libc::c_int = 0x20;
 

@@ -74,11 +74,11 @@ impl Index {
     /// There is not so much memory.
     pub fn new(entry_count: u64) -> std::io::Result<Self> {
         let bytes = index_bytes(entry_count);
-        let memory = Region::create("cenote-store-index", bytes, RegionOptions::default())
+        let memory = Region::create_kept("cenote-store-index", bytes, RegionOptions::default())
             .map_err(std::io::Error::other)?;
         let stretches = entry_count.div_ceil(STRETCH);
         Ok(Self {
-            memory: Arc::new(memory.kept()),
+            memory: Arc::new(memory),
             entry_count,
             was_used: (0..stretches).map(|_| AtomicBool::new(false)).collect(),
             overflow: Overflow::default(),

@@ -1,3 +1,4 @@
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
 use std::sync::Arc;
@@ -79,6 +80,60 @@ fn a_read_only_grant_cannot_be_mapped_for_writing_or_cut() {
     assert!(View::map(grant.as_fd(), 4096, true).is_err());
     // SAFETY: no pointers.
     assert_eq!(unsafe { libc::ftruncate(grant.as_fd().as_raw_fd(), 0) }, -1);
+}
+
+/// A peer may open what it was granted once more, by the path of its descriptor.
+#[test]
+fn kept_memory_that_peers_only_read_is_neither_written_nor_cut_by_any_descriptor_of_it() {
+    let region = Region::create_kept("test", 8192, RegionOptions::default()).unwrap();
+    region.seal(Rights::READ).unwrap();
+    region.write(0, b"before").unwrap();
+    let grant = region.grant(false).unwrap();
+    let open = |fd: BorrowedFd<'_>, is_to_write| {
+        let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
+        File::options().read(true).write(is_to_write).open(path)
+    };
+    let again = open(grant.as_fd(), true);
+    let fds = [
+        Ok(grant.as_fd()),
+        Ok(region.as_fd()),
+        again.as_ref().map(AsFd::as_fd),
+    ];
+    for fd in fds.into_iter().filter_map(std::result::Result::ok) {
+        assert!(View::map(fd, 8192, true).is_err(), "mapped for writing");
+        let file = File::from(fd.try_clone_to_owned().unwrap());
+        assert!(file.write_at(b"other", 0).is_err(), "written");
+        assert!(file.set_len(0).is_err(), "cut");
+        assert!(file.set_len(1 << 20).is_err(), "grown");
+    }
+    // Its owner's mapping goes on, and so do readers'.
+    region.write(0, b"after ").unwrap();
+    let mut seen = [0; 6];
+    read(&mapping(&region, Rights::READ), 0, &mut seen).unwrap();
+    assert_eq!(&seen, b"after ");
+    region.truncate().unwrap();
+    assert!(!region.is_dead(), "it is kept");
+    // For good: another owner of its windows cannot have it written.
+    region.seal(Rights::READ).unwrap();
+    assert!(region.seal(Rights::ALL).is_err());
+}
+
+#[test]
+fn kept_memory_that_peers_write_is_not_cut() {
+    let region = Region::create_kept("test", 4096, RegionOptions::default()).unwrap();
+    region.seal(Rights::ALL).unwrap();
+    let grant = region.grant(true).unwrap();
+    assert!(View::map(grant.as_fd(), 4096, true).is_ok());
+    assert_eq!(seal(&region, libc::F_SEAL_FUTURE_WRITE), -1);
+    // SAFETY: no pointers.
+    assert_eq!(unsafe { libc::ftruncate(grant.as_fd().as_raw_fd(), 0) }, -1);
+    region.seal(Rights::ALL).unwrap();
+}
+
+#[test]
+fn memory_is_opened_by_its_user_alone() {
+    let file = File::from(region(4096).as_fd().try_clone_to_owned().unwrap());
+    assert_eq!(file.metadata().unwrap().mode() & 0o777, 0o600);
 }
 
 #[test]

@@ -76,12 +76,12 @@ impl FileMedium {
             let text = format!("a pool of {len} bytes is not some whole sectors");
             return Err(io::Error::new(io::ErrorKind::InvalidData, text));
         }
-        let memory = Region::create("cenote-store", len, RegionOptions::default())
+        let memory = Region::create_kept("cenote-store", len, RegionOptions::default())
             .map_err(io::Error::other)?;
         let mut disk = Disk::new(file, len, is_to_write);
         disk.read_into(&memory)?;
         let medium = Self {
-            memory: Arc::new(memory.kept()),
+            memory: Arc::new(memory),
             pending: Mutex::default(),
             writing: None,
             written_bytes: AtomicU64::new(0),
@@ -185,4 +185,4 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// Why memory is not gone.
-const OURS: &str = "nobody else truncates the memory of a store";
+const OURS: &str = "the memory of a store is sealed against truncation";

@@ -59,6 +59,8 @@ impl<M: Medium, L: Listen, A: Answering> ServerParts<M, L, A> {
         let mut views = Vec::new();
         for pool in &pools {
             let log = pool.medium().memory().ok_or(ServeError::Medium)?;
+            pool.index_memory().seal(Rights::READ)?;
+            log.seal(log_rights)?;
             views.push(ShardView {
                 entry_count: pool.hashing().1,
                 index: listener.register(Arc::clone(pool.index_memory()), Rights::READ)?,

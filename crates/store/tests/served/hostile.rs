@@ -1,12 +1,17 @@
 //! Clients that do not do as they should: others are none the worse.
 
+use std::fs::File;
+use std::os::fd::{AsFd as _, AsRawFd as _};
+use std::os::unix::fs::FileExt as _;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cenote_fabric::{ClientId, ClusterKey, Incoming, connector};
+use cenote_fabric::{Address, ClientId, ClusterKey, Incoming, WireProtection, connector};
 use cenote_store::client::{Client, ClientError, Command, Outcome};
-use cenote_store::schemes::Saw;
-use cenote_store::{Condition, Refusal};
+use cenote_store::schemes::{Saw, all};
+use cenote_store::{
+    Condition, FileMedium, Medium as _, Pool, PoolConfig, Refusal, Server, ServerConfig,
+};
 
 use crate::by_hand::{ByHand, received, settle, space};
 use crate::lab::{LIMIT, Lab, Options, TRANSPORTS};
@@ -195,4 +200,54 @@ fn a_change_behind_values_that_never_come_succeeds_once_they_are_given_up() {
     });
     assert!(matches!(changed, Ok(Outcome::Done { .. })), "{changed:?}");
     assert_eq!(user.get(b"key"), Some(b"another".to_vec()));
+}
+
+/// It opens the descriptors that it was given once more, by their paths.
+#[test]
+fn who_may_only_read_a_store_can_neither_write_nor_cut_its_memory() {
+    for scheme in all() {
+        let name = scheme.name();
+        // They write the log, and are trusted with it.
+        let writes_log = !["efactory", "rpc"].contains(&name);
+        let lab = Lab::new();
+        let file = lab.file(0);
+        file.set_len(1 << 20).unwrap();
+        let places = PoolConfig {
+            entry_count: 64,
+            seed: 7,
+        };
+        let pool = Pool::create(FileMedium::open(file).unwrap(), places).unwrap();
+        let index = Arc::clone(pool.index_memory());
+        let log = Arc::clone(pool.medium().memory().unwrap());
+        let config = ServerConfig {
+            addresses: vec![Address::Shm(lab.folder.path().join("store.sock"))],
+            key: lab.key.clone(),
+            scheme: Arc::from(scheme),
+            threads: 1,
+            landing_bytes: 1 << 20,
+            patience: LIMIT,
+            page_traffic: WireProtection::default(),
+        };
+        let server = Server::start(vec![pool], config).unwrap();
+        let mut user = lab.client(&server);
+        user.put(b"key", b"value");
+        for (what, memory, is_writable) in [("index", index, false), ("log", log, writes_log)] {
+            let path = format!("/proc/self/fd/{}", memory.as_fd().as_raw_fd());
+            let opened = File::options().read(true).write(true).open(path).unwrap();
+            let mut end = [0; 8];
+            let at = memory.len_bytes() - 8;
+            memory.read(at, &mut end).unwrap();
+            let written = opened.write_at(&end, at);
+            assert_eq!(
+                written.is_ok(),
+                is_writable,
+                "{what} of {name}: {written:?}"
+            );
+            for len in [0, at, 2 * at] {
+                assert!(opened.set_len(len).is_err(), "{what} of {name}");
+            }
+        }
+        assert_eq!(user.get(b"key"), Some(b"value".to_vec()));
+        user.put(b"key", b"another");
+    }
 }

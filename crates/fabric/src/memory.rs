@@ -5,8 +5,8 @@
 //! the dead flag after the access and never hands out a reference to the bytes.
 //!
 //! Invariants: a memfd never grows, and no peer changes its seals; a mapping's address range is
-//! valid, shared or replaced by zeros, until it is dropped. Who may open a process's descriptors can
-//! open a read-only grant for writing: memory that others only read is sealed against that.
+//! valid, shared or replaced by zeros, until it is dropped. Who may open a process's descriptors
+//! can open a read-only grant for writing: memory that others only read is sealed against that.
 
 mod in_place;
 mod persist;
@@ -61,9 +61,9 @@ impl Region {
         Self::create_with(name, len_bytes, options, SEALS)
     }
 
-    /// The same of memory that outlives windows on it: what is given back by revoking one, or by the
-    /// end of a listener, is access alone. Over `shm` who has mapped it keeps it mapped, so it is for
-    /// bytes that clients may go on reading. Nobody can truncate it.
+    /// The same of memory that outlives windows on it: what is given back by revoking one, or by
+    /// the end of a listener, is access alone. Over `shm` who has mapped it keeps it mapped, so it
+    /// is for bytes that clients may go on reading. Nobody can truncate it.
     ///
     /// [`Region::seal`] it before a peer gets hold of it.
     ///
@@ -142,9 +142,10 @@ impl Region {
         Ok(region)
     }
 
-    /// Ends changes to what others may do with memory that is [kept](Region::create_kept): whose windows
-    /// have no [`WRITE`](crate::Rights::WRITE), nobody but this process can write it from here on, not
-    /// through any descriptor. Linux before 5.1 has no such seal; that is logged once. A file has none.
+    /// Ends changes to what others may do with memory that is [kept](Region::create_kept): whose
+    /// windows have no [`WRITE`](crate::Rights::WRITE), nobody but this process can write it from
+    /// here on, not through any descriptor. Linux before 5.1 has no such seal; that is logged once.
+    /// A file has none.
     ///
     /// # Errors
     /// `Os`: it was sealed before against writes that are wanted now.
@@ -241,8 +242,8 @@ impl Region {
         // SAFETY: as above.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
         set_len(&fd, len)?;
-        // A memfd is made for everybody. Where its mode cannot be changed it stays so: peers of other
-        // users that were given a descriptor could open it again.
+        // A memfd is made for everybody. Where its mode cannot be changed it stays so: peers of
+        // other users that were given a descriptor could open it again.
         // SAFETY: no pointers.
         unsafe { libc::fchmod(fd.as_raw_fd(), 0o600) };
         let view = View::map(fd.as_fd(), len, true)?;
@@ -458,8 +459,8 @@ pub(crate) fn raise_descriptor_limit() {
     }
 }
 
-/// Of a region's memfd. Not against shrinking: truncation is how it is revoked. Against seals, so that
-/// no peer can stop that.
+/// Of a region's memfd. Not against shrinking: truncation is how it is revoked. Against seals, so
+/// that no peer can stop that.
 const SEALS: libc::c_int = libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
 /// Of one that is kept: it is never truncated, and sealed once its rights are known.
 const KEPT_SEALS: libc::c_int = libc::F_SEAL_GROW | libc::F_SEAL_SHRINK;

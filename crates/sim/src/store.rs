@@ -2,8 +2,9 @@
 //!
 //! A workload of puts, durable puts, deletions, reads and cleaning runs on a model of a medium, under one of
 //! the schemes. Then: what was read or acknowledged as durable is there or a newer version is, a value is one
-//! that a client wrote whole, no sequence comes twice, what was gone stays gone, and nothing counts as damage.
-//! Reads under schemes whose readers do not ask the server promise no more than that a value is whole.
+//! that a client wrote whole, no sequence comes twice, what was gone stays gone, and nothing counts
+//! as damage. Reads under schemes whose readers do not ask the server promise no more than that a
+//! value is whole.
 
 mod life;
 pub mod network;

@@ -412,8 +412,8 @@ pub(crate) const NOTE_AT: u64 = SUMMED_BYTES as u64;
 /// Bytes of both.
 pub(crate) const NOTE_BYTES: usize = 12;
 
-/// The note of a header: up to where the log's headers were durable when it was written. `sum` is the
-/// header's own checksum.
+/// The note of a header: up to where the log's headers were durable when it was written. `sum` is
+/// the header's own checksum.
 pub(crate) fn note(sum: [u8; 4], durable_to: u64) -> [u8; 8] {
     let grains = ((durable_to / GRAIN_BYTES) as u32).to_le_bytes();
     let mut bytes = [0; 8];

@@ -36,8 +36,8 @@ impl Landing for Shared {
     }
 }
 
-/// Versions that were being written when the power went: the disk has the last one alone, so that the log
-/// has a hole of `values` in front of it.
+/// Versions that were being written when the power went: the disk has the last one alone, so that
+/// the log has a hole of `values` in front of it.
 fn torn(values: &[Vec<u8>]) -> ModelMedium {
     let mut pool = Pool::create(ModelMedium::new(32 << 20, 512), CONFIG).unwrap();
     let mut put = |key: &[u8], value: &[u8], landing: &[u8]| {
@@ -62,8 +62,8 @@ fn torn(values: &[Vec<u8>]) -> ModelMedium {
     crashed
 }
 
-/// The log ends before a hole that is larger than what is searched, and does not go on behind it once other
-/// versions of that length are in it.
+/// The log ends before a hole that is larger than what is searched, and does not go on behind it
+/// once other versions of that length are in it.
 fn left_behind_the_end() -> Result<(), String> {
     let values = vec![vec![7; 1 << 20]; 5];
     let (mut pool, _) = Pool::open(torn(&values)).unwrap();

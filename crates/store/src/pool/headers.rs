@@ -1,8 +1,8 @@
 //! Headers on their way to the medium, and what they say of those before them.
 //!
-//! Recovery walks from header to header. Each notes up to where headers were durable when it was written:
-//! where one before that place cannot be read later, the medium has damaged it. One that was on its way at
-//! a crash may be missing with headers behind it.
+//! Recovery walks from header to header. Each notes up to where headers were durable when it was
+//! written: where one before that place cannot be read later, the medium has damaged it. One that
+//! was on its way at a crash may be missing with headers behind it.
 
 use std::io;
 use std::ops::Range;
@@ -52,8 +52,9 @@ impl<M: Medium> Pool<M> {
         })
     }
 
-    /// Begins to make headers durable that are in the log before a version, and its own: a walk of the log
-    /// goes from one to the next. Headers behind it are written when their values are there as well.
+    /// Begins to make headers durable that are in the log before a version, and its own: a walk of
+    /// the log goes from one to the next. Headers behind it are written when their values are there
+    /// as well.
     pub(super) fn write_back_headers(&mut self, until: u64) -> io::Result<Headers> {
         let is_before = |(sequence, _): &mut (u64, Range<u64>)| *sequence <= until;
         while let Some((_, range)) = self.headers.pop_front_if(is_before) {

@@ -383,8 +383,9 @@ impl<M: Medium> Pool<M> {
         }
     }
 
-    /// Where the log ends, behind the last object that is there: copies that a crash left without their values
-    /// are made again, and take this room. Until something is there their keys keep their places.
+    /// Where the log ends, behind the last object that is there: copies that a crash left without
+    /// their values are made again, and take this room. Until something is there their keys keep
+    /// their places.
     fn end_of_named(&self, completed: &[(u64, Header)]) -> u64 {
         let completed: HashSet<u64> = completed.iter().map(|(at, _)| *at).collect();
         let mut end = self.head.half(self.space.active).start;

@@ -1,15 +1,18 @@
 //! Stretches of the log in which no header can be read, with others behind them.
 //!
-//! One bit of a header is enough for that; and so is a crash, after which the headers that were on their way
-//! are there or not, in any order. Whole versions behind it count in both cases: of a crash's nobody was
-//! told, and recovery may take those. The two are told apart, so that damage is reported, by what was known
-//! to be durable:
-//! - the record of the head says up to where headers were durable, and whether some were torn there;
-//! - each header notes the same. It speaks for its own life: what an earlier crash left torn, it has behind
-//!   it. What follows a stretch says which life wrote it, since none ends its log behind what it cannot read.
+//! One bit of a header is enough for that; and so is a crash, after which the headers that were on
+//! their way are there or not, in any order. Whole versions behind it count in both cases: of a
+//! crash's nobody was told, and recovery may take those. The two are told apart, so that damage is
+//! reported, by what was known to be durable:
+//! - the record of the head says up to where headers were durable, and whether some were torn
+//!   there;
+//! - each header notes the same. It speaks for its own life: what an earlier crash left torn, it
+//!   has behind it. What follows a stretch says which life wrote it, since none ends its log behind
+//!   what it cannot read.
 //!
-//! The search is bounded: where it finds nothing, the log ends, and the record says so. What is behind that
-//! is of an earlier life than all that is written there afterwards, and never counts again.
+//! The search is bounded: where it finds nothing, the log ends, and the record says so. What is
+//! behind that is of an earlier life than all that is written there afterwards, and never counts
+//! again.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -19,8 +22,8 @@ use crate::format::{GRAIN_BYTES, HEADER_BYTES, NOTE_AT, NOTE_BYTES, OBJECT_MAGIC
 use crate::injected_faults::{InjectedFault, is_injected};
 use crate::medium::Medium;
 
-/// How far behind the last object the next one is looked for where nobody said how far the log goes: some
-/// of the largest objects, arbitrary beyond the first.
+/// How far behind the last object the next one is looked for where nobody said how far the log
+/// goes: some of the largest objects, arbitrary beyond the first.
 pub(super) const SEARCH_BYTES: u64 = 4 << 20;
 /// Read at a time.
 const PIECE_BYTES: usize = 64 << 10;
@@ -31,7 +34,8 @@ pub(super) struct Gaps {
     pub lost: u64,
     pub lost_bytes: u64,
     torn: u64,
-    /// Stretches in front of headers of the life that is being walked, of which nothing is known so far.
+    /// Stretches in front of headers of the life that is being walked, of which nothing is known so
+    /// far.
     open: VecDeque<Range<u64>>,
     incarnation: u32,
     /// Before this place nothing was torn.
@@ -86,8 +90,8 @@ impl Gaps {
 }
 
 impl<M: Medium> Pool<M> {
-    /// The next object of a log that ends before `end`, from the tail on; none is of an earlier life than
-    /// `incarnation`.
+    /// The next object of a log that ends before `end`, from the tail on; none is of an earlier
+    /// life than `incarnation`.
     pub(super) fn next_in_log(&self, end: u64, incarnation: u32, reach: Reach) -> Option<Object> {
         let end = match reach.is_end {
             true => reach.to,

@@ -351,6 +351,30 @@ fn its_end_is_the_programs_and_signals_are_too() {
     assert_eq!(support::run(&missing).code, 1);
 }
 
+/// As `timeout` and a service manager do, and who presses ^C more than once.
+#[test]
+fn however_often_it_is_told_to_end_its_memory_goes_back() {
+    if is_skipped("a shell", &["python3"]) {
+        return;
+    }
+    let folder = cluster("16M");
+    let script = "import time\nb = bytearray(48 << 20)\n\
+                  for at in range(0, len(b), 4096): b[at] = 1\n\
+                  print('ready', flush=True)\ntime.sleep(1000)";
+    for _ in 0..3 {
+        let mut program = Program::start(&folder, "8M", "64M", &["python3", "-c", script]);
+        program.expect_line("ready");
+        assert!(folder.lent_bytes() > 0);
+        while program.child.try_wait().expect("its end").is_none() {
+            signal(program.child.id(), "TERM");
+        }
+        let (code, _) = program.end();
+        assert_eq!((code, folder.lent_bytes()), (128 + 15, 0));
+    }
+    let listed = folder.run(&["volume", "list"]).expect(0);
+    assert!(!listed.stdout.contains("unnamed"), "{listed:#?}");
+}
+
 /// A port that nobody has.
 fn port() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");

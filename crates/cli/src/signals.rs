@@ -223,9 +223,24 @@ const FORWARDED: [i32; 8] = [
 
 /// Passes signals on to a program. What the terminal sends goes to the program anyway.
 pub struct Forwarding {
-    /// The program, while there is one. Held while it is started and while a signal is passed on.
-    program: Arc<Mutex<Option<i32>>>,
+    /// Held while the program is started and while a signal is passed on.
+    target: Arc<Mutex<Target>>,
 }
+
+/// Whose signals they are.
+#[derive(Clone, Copy)]
+enum Target {
+    /// This process's, which ends: there is no program yet.
+    Own,
+    /// A child's, that nobody has waited for.
+    Program(i32),
+    /// Nobody's for [`CLEANUP`] since then, and this process's afterwards: the program has ended.
+    Ended(Instant),
+}
+
+/// What follows the program's end is left to end by itself for so long: who signals a whole group, as
+/// `timeout` does, or twice, means the program. Arbitrary.
+const CLEANUP: Duration = Duration::from_secs(10);
 
 impl Forwarding {
     /// Blocks them, and waits for them in a thread. Before there is a program they end this process.
@@ -240,26 +255,27 @@ impl Forwarding {
         if result != 0 {
             return Err(io::Error::from_raw_os_error(result)).context("block signals");
         }
-        let program = Arc::new(Mutex::new(None));
-        let known = Arc::clone(&program);
+        let target = Arc::new(Mutex::new(Target::Own));
+        let known = Arc::clone(&target);
         std::thread::Builder::new()
             .name("signals".to_owned())
             .spawn(move || {
                 loop {
                     let (signal, is_terminals) = wait_for(&set);
-                    let program = known.lock().unwrap_or_else(PoisonError::into_inner);
-                    match *program {
-                        None if [libc::SIGCONT, libc::SIGWINCH].contains(&signal) => {}
-                        None if is_ignored(signal) => {}
-                        None => std::process::exit(128 + signal),
-                        Some(_) if is_terminals => {}
+                    let target = known.lock().unwrap_or_else(PoisonError::into_inner);
+                    match *target {
+                        Target::Program(_) if is_terminals => {}
                         // SAFETY: the number is that of a child that nobody has waited for.
-                        Some(pid) => drop(unsafe { libc::kill(pid, signal) }),
+                        Target::Program(pid) => drop(unsafe { libc::kill(pid, signal) }),
+                        Target::Ended(at) if at.elapsed() < CLEANUP => {}
+                        _ if [libc::SIGCONT, libc::SIGWINCH].contains(&signal) => {}
+                        _ if is_ignored(signal) => {}
+                        _ => std::process::exit(128 + signal),
                     }
                 }
             })
             .context("start the signal thread")?;
-        Ok(Self { program })
+        Ok(Self { target })
     }
 
     /// Starts a program. A signal that comes meanwhile is passed on to it: ending this process would
@@ -268,13 +284,13 @@ impl Forwarding {
     /// # Errors
     /// As `start`.
     pub fn to(&self, start: impl FnOnce() -> Result<Child>) -> Result<Child> {
-        let mut program = self.known();
+        let mut target = self.target();
         let child = start()?;
-        *program = Some(child.id() as i32);
+        *target = Target::Program(child.id() as i32);
         Ok(child)
     }
 
-    /// Waits for the program's end. From then on signals end this process.
+    /// Waits for the program's end. From some seconds after that on signals end this process.
     ///
     /// # Errors
     /// The system refuses to wait.
@@ -294,12 +310,12 @@ impl Forwarding {
                 return Err(error);
             }
         }
-        *self.known() = None;
+        *self.target() = Target::Ended(Instant::now());
         child.wait()
     }
 
-    fn known(&self) -> MutexGuard<'_, Option<i32>> {
-        self.program.lock().unwrap_or_else(PoisonError::into_inner)
+    fn target(&self) -> MutexGuard<'_, Target> {
+        self.target.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -50,6 +50,12 @@ impl<J: Send + 'static> SideThread<J> {
         (side, inbox)
     }
 
+    /// The job that it has in hand at the end is not waited for.
+    pub(crate) fn detached(mut self) -> Self {
+        self.thread = None;
+        self
+    }
+
     /// Queues a job; outcomes come in order.
     pub(crate) fn ask(&self, job: J) {
         let jobs = self.jobs.as_ref().expect("set until the drop");

@@ -37,7 +37,8 @@ pub(super) fn start(
     expected: Vec<ProcedureId>,
     deliver: Deliver,
 ) -> Result<SideThread<Job>> {
-    SideThread::start("proc-compile", move |jobs| {
+    // A module may take minutes, and what is not kept yet nobody was told of.
+    let compiler = SideThread::start("proc-compile", move |jobs| {
         let compile = |job: Job| {
             let told = put(&library, depot.as_ref(), &job.label, &job.module);
             deliver(job.thread, job.connection, told);
@@ -55,7 +56,8 @@ pub(super) fn start(
             }
         }
         jobs.into_iter().for_each(compile);
-    })
+    })?;
+    Ok(compiler.detached())
 }
 
 /// Compiles a module and keeps it. What is not kept, though it was to be, is not put in; and what ends the

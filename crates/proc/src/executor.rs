@@ -344,6 +344,11 @@ impl Executor {
         }
     }
 
+    /// A client does not wait for answers any more: its requests end with the step that they take next.
+    pub fn handle_client_left(&mut self, client: ClientId) {
+        self.accounts.leave(client);
+    }
+
     /// Time goes on: asks again what was too early, gives up what waited too long.
     pub fn handle_tick(&mut self, now: Time) {
         self.now = self.now.max(now);
@@ -406,6 +411,9 @@ impl Executor {
         );
         if !is_over && request.steps >= self.limits.steps {
             return self.answer(request, Status::TooManySteps);
+        }
+        if !is_over && self.accounts.has_left(request.client) {
+            return self.answer(request, Status::TimedOut);
         }
         match outcome {
             Outcome::Done => self.answer(request, Status::Done),

@@ -158,8 +158,9 @@ impl Worker {
         !self.shared.shelves[self.index].is_empty() || self.executor.has_own_work()
     }
 
-    /// Nobody waits for what was asked over a connection: what runs runs on, unheard.
+    /// Nobody waits for what was asked over a connection.
     pub(crate) fn connection_ended(&mut self, connection: u64) {
+        self.executor.handle_client_left(ClientId(connection));
         self.desks.remove(&connection);
         self.uploads.connection_ended(connection);
     }

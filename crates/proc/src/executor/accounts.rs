@@ -27,6 +27,8 @@ struct Account {
     bytes: usize,
     /// When the first of the answers was put in.
     since_round: u64,
+    /// Nobody waits for answers any more.
+    has_left: bool,
 }
 
 impl Accounts {
@@ -73,6 +75,17 @@ impl Accounts {
         if let Some(account) = self.by_client.get_mut(&client) {
             account.queued = account.queued.saturating_sub(1);
         }
+    }
+
+    pub(super) fn leave(&mut self, client: ClientId) {
+        if let Some(account) = self.by_client.get_mut(&client) {
+            account.has_left = true;
+        }
+    }
+
+    pub(super) fn has_left(&self, client: ClientId) -> bool {
+        let account = self.by_client.get(&client);
+        account.is_some_and(|account| account.has_left)
     }
 
     /// A request went elsewhere.

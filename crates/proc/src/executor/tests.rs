@@ -116,6 +116,29 @@ fn who_floods_is_told_so_and_hinders_nobody() {
     );
 }
 
+#[test]
+fn requests_that_go_on_for_ever_end_with_their_client_and_with_no_other() {
+    let (mut executor, _) = echo_executor(Limits::default());
+    executor.handle_requests((0..3).map(|number| echo(1, number)));
+    executor.handle_requests([echo(2, 0)]);
+    let mut again = Wants(Outcome::Again);
+    for _ in 0..10 {
+        assert_eq!(executor.run(&mut again, 16), 4);
+    }
+    executor.handle_client_left(ClientId(1));
+    assert_eq!(executor.run(&mut again, 16), 4, "one step more");
+    assert_eq!(executor.run(&mut again, 16), 1);
+    let (ended, _) = answers(&mut executor);
+    let ended = ended[&ClientId(1)].iter().map(|response| response.status);
+    assert_eq!(ended.collect::<Vec<_>>(), [Status::TimedOut; 3]);
+    // One that comes to its end is none the worse.
+    executor.handle_requests([echo(3, 0)]);
+    executor.handle_client_left(ClientId(3));
+    executor.run(&mut Wants(Outcome::Done), 16);
+    let (ended, _) = answers(&mut executor);
+    assert_eq!(ended[&ClientId(3)][0].status, Status::Done);
+}
+
 /// Its first client's steps take too long.
 struct SlowForOne;
 

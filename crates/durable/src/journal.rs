@@ -18,7 +18,7 @@ pub trait Log: Send {
     /// All bytes; none where nothing was kept yet.
     ///
     /// # Errors
-    /// The system refuses.
+    /// The system refuses; something was kept, and is gone.
     fn read(&mut self) -> io::Result<Vec<u8>>;
 
     /// Appends; the bytes survive a crash of the machine once this returned.
@@ -75,6 +75,12 @@ impl Log for JournalFile {
         }
         if bytes.len() as u64 > FILE_BYTES_MAX {
             return Err(ErrorKind::FileTooLarge.into());
+        }
+        // None is ever made so: it was emptied, and what it said is not nothing.
+        let is_begun = self.read.is_some() || self.file.is_some();
+        if file.is_some() && bytes.is_empty() && !is_begun {
+            let what = "the file is empty: what it said is lost";
+            return Err(io::Error::new(ErrorKind::InvalidData, what));
         }
         self.read = Some(file);
         Ok(bytes)

@@ -119,3 +119,22 @@ fn nothing_is_put_in_place_of_what_another_process_put_there_since_it_was_read()
     first.replace(b"first again").unwrap();
     assert_eq!(first.read().unwrap(), b"first again");
 }
+
+#[test]
+fn a_file_that_was_emptied_is_no_journal_that_begins() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("journal");
+    let mut log = JournalFile::new(&path);
+    assert_eq!(log.read().unwrap(), b"");
+    log.replace(&journal(&[b"one"])).unwrap();
+    assert_eq!(JournalFile::new(&path).read().unwrap(), journal(&[b"one"]));
+    File::create(&path).unwrap();
+    for _ in 0..2 {
+        let emptied = JournalFile::new(&path).read().unwrap_err();
+        assert_eq!(emptied.kind(), ErrorKind::InvalidData);
+    }
+    // Who knows what it said writes that again.
+    assert_eq!(log.read().unwrap(), b"");
+    log.replace(&journal(&[b"one"])).unwrap();
+    assert_eq!(JournalFile::new(&path).read().unwrap(), journal(&[b"one"]));
+}

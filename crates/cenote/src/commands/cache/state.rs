@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::Result;
 use cenote_cache::configuration::Configuration;
 use cenote_cache::service::question::Status;
-use cenote_cli::failure::{DONE, NOT_WHOLE};
+use cenote_cli::failure::{DONE, NOT_WHOLE, chain};
 use cenote_cli::size::Size;
 use cenote_cli::span;
 use cenote_cli::table::Table;
@@ -57,7 +57,18 @@ fn list(loaded: &Loaded, json: bool, out: &mut impl Write) -> Result<u8> {
     let caches = CacheDir::all(&loaded.dir)?;
     let answers = side_by_side(&caches, |cache| cache.status(&loaded.key));
     for (cache, status) in caches.iter().zip(answers) {
-        let spec = cache.spec()?;
+        let spec = match cache.spec() {
+            Ok(spec) => spec,
+            // The others are none the worse.
+            Err(error) => {
+                is_whole = false;
+                let error = chain(&error);
+                rows.push(json!({ "name": cache.name(), "error": error }));
+                let none = || "-".to_owned();
+                table.row(vec![cache.name().to_owned(), none(), none(), none(), error]);
+                continue;
+            }
+        };
         is_whole &= status.as_ref().is_ok_and(|status| status.whole);
         let state = match &status {
             Ok(status) => health(status),

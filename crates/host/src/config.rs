@@ -257,7 +257,9 @@ pub(crate) mod tests {
         assert!(message(|c| c.name = "x".repeat(65)).starts_with("name"));
         assert!(message(|c| c.addresses.clear()).starts_with("addresses"));
         assert!(message(|c| c.slab_bytes = 1000).contains("multiple of 4096"));
-        assert!(message(|c| c.slab_bytes = 1 << 30).contains("hold 1 to"));
+        assert!(message(|c| c.slab_bytes = 1 << 30).contains("at least one slab"));
+        let many = message(|c| (c.memory_bytes, c.slab_bytes) = (1 << 40, 4096));
+        assert!(many.contains("more than 1048576"), "{many}");
         assert!(message(|c| c.clients_max = 0).contains("at least 1"));
         let mut flexible = config();
         flexible.memory_bytes = 2 << 30;

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use cenote_cli::failure::{DONE, Failure, NOT_WHOLE};
-use cenote_pool::control::{Counters, HostStatus, Request};
+use cenote_pool::control::{HostStatus, Request};
 use serde::Serialize;
 
 use super::target;
@@ -44,7 +44,7 @@ struct Report<'a> {
     program_before: String,
     program: String,
     slabs_kept: u32,
-    slabs_lost: u64,
+    slabs_lost: u32,
 }
 
 pub fn run(args: &Args) -> Result<u8> {
@@ -117,21 +117,14 @@ pub fn run(args: &Args) -> Result<u8> {
     Ok(NOT_WHOLE)
 }
 
-/// Slabs that were lent before, that nobody gave back since, and that the new process does not lend.
-fn lost(before: &HostStatus, after: &HostStatus) -> u64 {
-    let (then, now) = (&before.counters, &after.counters);
-    let more = |of: fn(&Counters) -> u64| of(now).checked_sub(of(then));
-    let lent_before = u64::from(lent(before));
+/// Slabs that were lent before and that the new process does not lend, as far as clients have not
+/// mapped others since.
+fn lost(before: &HostStatus, after: &HostStatus) -> u32 {
     // Counts go on with what is taken over.
-    let (Some(_), Some(granted), Some(returned), Some(taken)) = (
-        more(|counters| counters.connections),
-        more(|counters| counters.maps),
-        more(|counters| counters.unmaps),
-        more(|counters| counters.orphans_taken),
-    ) else {
-        return lent_before;
-    };
-    (lent_before + granted).saturating_sub(u64::from(lent(after)) + returned + taken)
+    match after.counters.connections < before.counters.connections {
+        true => lent(before),
+        false => lent(before).saturating_sub(lent(after)),
+    }
 }
 
 fn lent(status: &HostStatus) -> u32 {

@@ -6,8 +6,9 @@
 
 mod request;
 
-use std::io::Write;
-use std::path::PathBuf;
+use std::fs::File;
+use std::io::{self, Read as _, Write};
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
@@ -203,8 +204,16 @@ fn known(sites: &[Site], name: &str) -> Vec<(u32, ProcedureId)> {
     known
 }
 
+/// A file's bytes, but no more than one above the most that a module has.
+fn read_module(file: &Path) -> io::Result<Vec<u8>> {
+    let mut module = Vec::new();
+    let most = u64::from(MODULE_MAX) + 1;
+    File::open(file)?.take(most).read_to_end(&mut module)?;
+    Ok(module)
+}
+
 fn put(args: &Put) -> Result<u8> {
-    let module = std::fs::read(&args.file).with_context(|| args.file.display().to_string())?;
+    let module = read_module(&args.file).with_context(|| args.file.display().to_string())?;
     let len_bytes = u32::try_from(module.len()).unwrap_or(u32::MAX);
     ensure!(
         (1..=MODULE_MAX).contains(&len_bytes),
@@ -228,7 +237,8 @@ fn put(args: &Put) -> Result<u8> {
     let mut sites = sites(&loaded)?;
     let known = known(&sites.up, &args.name);
     let newest = known.last().map_or(0, |(version, _)| *version);
-    let version = args.version.unwrap_or(newest + 1);
+    let version = args.version.or_else(|| newest.checked_add(1));
+    let version = version.context("its newest version is the last that there can be")?;
     let same = known.iter().find(|(other, _)| *other == version);
     let id = match same {
         Some((_, id)) => *id,

@@ -341,7 +341,8 @@ fn what_a_killed_server_left_is_ended_and_counted() {
         assert!(report.unreadable_pages > 0);
         assert_eq!(report.unreadable_pages, report.used_bytes / PAGE as u64);
         program.go_on();
-        assert_ne!(program.wait(), 0, "a lost page must not read as good");
+        let end = program.wait();
+        assert_ne!(end, 0, "a lost page must not read as good: {report:?}");
         assert_nothing_left(dir.path(), &started.device);
     }
 }

@@ -126,27 +126,6 @@ fn a_cache_is_made_used_measured_reshaped_and_deleted() {
     assert!(gone.stderr.contains("there is no cache c0"), "{gone:#?}");
 }
 
-#[test]
-fn a_cache_whose_journal_was_emptied_is_not_begun_anew_and_hides_no_other() {
-    let folder = up(2);
-    create(&folder, "1");
-    folder
-        .run(&["cache", "create", "c1", "--size", "1M", "--region", "1M"])
-        .expect(0);
-    folder.run(&["cache", "stop", "c0"]).expect(0);
-    let cache = folder.path().join("caches/c0");
-    std::fs::write(cache.join("journal"), "").expect("written");
-    for _ in 0..3 {
-        let refused = folder.run(&["cache", "start", "c0"]).expect(1);
-        assert!(refused.stderr.contains("the file is empty"), "{refused:#?}");
-    }
-    std::fs::write(cache.join("cache.toml"), "what?").expect("written");
-    let listed = folder.run(&["cache", "status"]).expect(3);
-    let whole = |line: &str| line.starts_with("c1") && line.contains("whole");
-    assert!(listed.stdout.lines().any(whole), "{listed:#?}");
-    assert!(listed.stdout.contains("cache.toml"), "{listed:#?}");
-}
-
 /// A manager that was killed while it wrote a checkpoint or its journal.
 #[test]
 fn what_a_killed_manager_left_half_written_goes_with_the_next_one_and_with_the_cache() {

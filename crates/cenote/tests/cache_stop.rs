@@ -172,3 +172,20 @@ fn what_a_cache_was_reshaped_to_is_what_its_next_manager_goes_by() {
     let asked = serde_json::json!({ "c": 2, "s": 1, "b": 8, "q": 8 });
     assert_eq!(configuration, &asked);
 }
+
+#[test]
+fn a_cache_whose_journal_was_emptied_is_not_begun_anew_and_hides_no_other() {
+    let (folder, cache) = stopped();
+    let other = "cache create c1 --size 1M --region 1M";
+    folder.run(&words(other)).expect(0);
+    fs::write(cache.join("journal"), "").expect("written");
+    for _ in 0..3 {
+        let refused = folder.run(&["cache", "start", "c0"]).expect(1);
+        assert!(refused.stderr.contains("the file is empty"), "{refused:#?}");
+    }
+    fs::write(cache.join("cache.toml"), "what?").expect("written");
+    let listed = folder.run(&["cache", "status"]).expect(3);
+    let whole = |line: &str| line.starts_with("c1") && line.contains("whole");
+    assert!(listed.stdout.lines().any(whole), "{listed:#?}");
+    assert!(listed.stdout.contains("cache.toml"), "{listed:#?}");
+}

@@ -1,6 +1,8 @@
 //! What a client finds after the process of its host was replaced: the same slabs, under the same
 //! names, with the same bytes; and nothing under names that are gone.
 
+#[path = "inheriting/client.rs"]
+mod client;
 mod support;
 
 use std::fs::File;
@@ -12,141 +14,17 @@ use std::os::unix::net::UnixDatagram;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use cenote_fabric::{
-    Address, ClientId, ClusterKey, CompletionQueue, Connector, Endpoint, Error, Hello, Incoming,
-    RemoteWindow, Session, Status, connector, wait,
-};
-use cenote_pool::control::{HeldSlab, HostStatus, Reply, Request, Window};
+use cenote_fabric::{ClusterKey, Error, RemoteWindow, Status};
+use cenote_pool::control::{Reply, Request, Window};
+use client::Client;
 use support::lab::wait_until;
 use support::net::Killed;
 use support::{Folder, cenote, run, signal, words};
 
 const LIMIT: Duration = Duration::from_secs(60);
 const BYTES: &[u8] = b"written before the process was replaced";
-
-/// A client with one session and one endpoint.
-struct Client {
-    session: Box<dyn Session>,
-    endpoint: Box<dyn Endpoint>,
-    queue: CompletionQueue,
-}
-
-impl Client {
-    /// Connects as soon as the host lets it.
-    fn connect(key: &ClusterKey, address: &str, id: u128) -> Self {
-        let address: Address = address.parse().unwrap();
-        let hello = Hello {
-            client: ClientId(id),
-            name: "client".into(),
-        };
-        let connector = connector(key.clone());
-        let deadline = Instant::now() + LIMIT;
-        loop {
-            match connector.connect(&address, &hello, LIMIT) {
-                Ok(session) => {
-                    return Self {
-                        endpoint: session.endpoint(LIMIT).unwrap(),
-                        session,
-                        queue: CompletionQueue::default(),
-                    };
-                }
-                Err(error) => assert!(Instant::now() < deadline, "{error}"),
-            }
-        }
-    }
-
-    fn incoming(&mut self) -> Incoming {
-        let deadline = Instant::now() + LIMIT;
-        loop {
-            if let Some(incoming) = self.session.receive().unwrap() {
-                return incoming;
-            }
-            assert!(Instant::now() < deadline, "nothing arrived");
-            wait(
-                self.session.fd().as_slice(),
-                Some(Duration::from_millis(50)),
-            )
-            .unwrap();
-        }
-    }
-
-    fn ask(&mut self, request: &Request) -> Reply {
-        let mut bytes = Vec::new();
-        request.encode(&mut bytes);
-        self.session.send(&bytes).unwrap();
-        match self.incoming() {
-            Incoming::Message(bytes) => Reply::decode(&bytes).unwrap(),
-            other => panic!("{other:?}"),
-        }
-    }
-
-    fn status(&mut self) -> HostStatus {
-        match self.ask(&Request::Status) {
-            Reply::Status(status) => *status,
-            other => panic!("{other:?}"),
-        }
-    }
-
-    fn map(&mut self, extent: u32) -> Window {
-        let asked = Request::Map {
-            request: 1,
-            volume: 7,
-            extent,
-            member: 3,
-        };
-        match self.ask(&asked) {
-            Reply::Mapped { window, .. } => window,
-            other => panic!("{other:?}"),
-        }
-    }
-
-    fn held(&mut self) -> Vec<HeldSlab> {
-        match self.ask(&Request::Held { skip: 0 }) {
-            Reply::Held { slabs, .. } => slabs,
-            other => panic!("{other:?}"),
-        }
-    }
-
-    fn attach(&mut self, window: Window) -> Result<RemoteWindow, Error> {
-        self.session.attach(window.into()).unwrap();
-        match self.incoming() {
-            Incoming::Attached(_, end) => end,
-            other => panic!("{other:?}"),
-        }
-    }
-
-    fn write(&mut self, window: &RemoteWindow, bytes: &[u8]) -> Status {
-        let (source, len) = (bytes.as_ptr(), bytes.len());
-        // SAFETY: `bytes` lives, unchanged, until `finish` has popped the completion.
-        unsafe {
-            let posted =
-                self.endpoint
-                    .post_write(window, 64, source, len, None, 1, &mut self.queue);
-            posted.unwrap();
-        }
-        self.finish()
-    }
-
-    fn read(&mut self, window: &RemoteWindow) -> Vec<u8> {
-        let mut bytes = vec![0; BYTES.len()];
-        let (landing, len) = (bytes.as_mut_ptr(), bytes.len());
-        // SAFETY: `bytes` is exclusive and lives until `finish` has popped the completion.
-        unsafe {
-            let posted = self
-                .endpoint
-                .post_read(window, 64, landing, len, 1, &mut self.queue);
-            posted.unwrap();
-        }
-        assert_eq!(self.finish(), Status::Ok);
-        bytes
-    }
-
-    fn finish(&mut self) -> Status {
-        cenote_test_kit::verb::finish(&mut *self.endpoint, &mut self.queue)
-    }
-}
 
 /// Two slabs with bytes in them, as one life of the host lent them.
 struct Before {

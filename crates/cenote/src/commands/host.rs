@@ -150,7 +150,7 @@ fn lend(settings: &Settings) -> Result<u8> {
     // Its clients rebuild what is lost; a host that does not start serves nobody.
     let mut lost = |error: &anyhow::Error| {
         tracing::error!(
-            error = cenote_cli::failure::chain(&error),
+            error = cenote_cli::failure::chain(error),
             "the previous process's slabs are lost"
         );
         // The next process could not use them either, and they are memory.

@@ -102,7 +102,7 @@ pub fn run(args: &Args) -> Result<u8> {
     let ended = watch(&mut host, &target, args, lent(&before));
     let (left, reason) = match &ended {
         Ok(()) => (0, None),
-        Err((left, error)) => (*left, Some(cenote_cli::failure::chain(&error))),
+        Err((left, error)) => (*left, Some(cenote_cli::failure::chain(error))),
     };
     let drained = ended.is_ok();
     let stopped = drained && args.stop && host.wait_closed(Instant::now() + ANSWER * 2);

@@ -3,7 +3,8 @@
 //! The log is walked from its beginning, the half that is being copied first. Of each key the newest version
 //! that is durable, or whole, is the one that there is; it is made durable, and younger ones are forgotten.
 //! So what was told is there, and what was not told is there whole or not at all. Recovery changes nothing
-//! but flags and a record, and may be cut short by a crash and done again.
+//! but flags, a record, and headers that do not count and never may: it may be cut short by a crash
+//! and done again.
 //!
 //! Where no header can be read the walk goes on behind that, at the next one: see [`gaps`].
 //!
@@ -215,6 +216,7 @@ impl<M: Medium> Pool<M> {
         while let Some(object) = self.next_in_log(log.end, incarnation, reach) {
             let header = object.header;
             if object.at > self.tail {
+                self.clear(self.tail..object.at)?;
                 gaps.begin(self.tail..object.at, header.incarnation);
             }
             gaps.pass(header.incarnation, self.durable_at_write(object.at));
@@ -235,6 +237,7 @@ impl<M: Medium> Pool<M> {
             self.tail = next;
         }
         if self.tail < reach.to && !is_injected(InjectedFault::TailTooEarly) {
+            self.clear(self.tail..reach.to)?;
             gaps.lose(self.tail..reach.to);
             self.tail = reach.to;
         }

@@ -17,7 +17,7 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
-use super::{Object, Pool, Reach};
+use super::{Object, Pool, Reach, StoreError};
 use crate::format::{GRAIN_BYTES, HEADER_BYTES, NOTE_AT, NOTE_BYTES, OBJECT_MAGIC, noted};
 use crate::injected_faults::{InjectedFault, is_injected};
 use crate::medium::Medium;
@@ -124,22 +124,40 @@ impl<M: Medium> Pool<M> {
     }
 
     fn search(&self, range: Range<u64>, least: impl Fn(u64) -> u32) -> Option<Object> {
-        let mut piece = vec![0; PIECE_BYTES];
-        let magic = OBJECT_MAGIC.to_le_bytes();
-        for start in range.clone().step_by(PIECE_BYTES) {
-            let len = (range.end - start).min(PIECE_BYTES as u64);
-            let bytes = &mut piece[..len as usize];
-            self.medium.read(start, bytes);
-            let places = (start..).step_by(GRAIN_BYTES as usize);
-            let found = places
-                .zip(bytes.chunks_exact(GRAIN_BYTES as usize))
-                .filter(|(_, grain)| grain.starts_with(&magic))
-                .find_map(|(at, _)| self.counting(at, least(at)));
-            if found.is_some() {
-                return found;
+        self.beginnings(range)
+            .find_map(|at| self.counting(at, least(at)))
+    }
+
+    /// Has no header of a stretch that was passed over ever count: one that a life left there before
+    /// the next one began might, once the record says that the log goes further. Durable before the
+    /// record that says so.
+    pub(super) fn clear(&self, stretch: Range<u64>) -> Result<(), StoreError> {
+        let mut has_cleared = false;
+        for at in self.beginnings(stretch) {
+            if self.read_object(at).is_some() {
+                self.medium.write(at, &[0; 4]);
+                self.medium.write_back(at..at + 4)?;
+                has_cleared = true;
             }
         }
-        None
+        if has_cleared {
+            self.medium.fence()?;
+        }
+        Ok(())
+    }
+
+    /// Places of a range that begin as an object does.
+    fn beginnings(&self, range: Range<u64>) -> impl Iterator<Item = u64> {
+        let magic = OBJECT_MAGIC.to_le_bytes();
+        let pieces = range.clone().step_by(PIECE_BYTES);
+        pieces.flat_map(move |start| {
+            let mut piece = vec![0; (range.end - start).min(PIECE_BYTES as u64) as usize];
+            self.medium.read(start, &mut piece);
+            let grains = piece.chunks_exact(GRAIN_BYTES as usize);
+            let places = (start..).step_by(GRAIN_BYTES as usize).zip(grains);
+            let begin = places.filter(|(_, grain)| grain.starts_with(&magic));
+            begin.map(|(at, _)| at).collect::<Vec<_>>()
+        })
     }
 
     /// What the header at a place notes.

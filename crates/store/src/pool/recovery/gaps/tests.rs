@@ -1,4 +1,6 @@
+use super::super::{read_head, record};
 use super::*;
+use crate::format::Space;
 use crate::medium::{FileMedium, ModelMedium};
 use crate::pool::{Cleaned, Condition, PoolConfig};
 
@@ -237,5 +239,57 @@ fn a_stretch_is_lost_if_the_life_behind_it_knew_better() {
         // What a crash left does not become damage by what later lives knew.
         gaps.pass(4, 4096);
         assert_eq!(found(&gaps), (u64::from(lost), u64::from(!lost)));
+    }
+}
+
+/// The log ended before a version that its life left behind, and the next life's first header did
+/// not land on it: whole objects behind that are in the middle of the old version.
+#[test]
+fn what_one_life_left_out_counts_in_no_later_one() {
+    for (unit, is_closed) in UNITS
+        .into_iter()
+        .flat_map(|unit| [(unit, false), (unit, true)])
+    {
+        let mut pool = Pool::create(ModelMedium::new(POOL_BYTES, unit), CONFIG).unwrap();
+        pool.put_durable(b"first", &[1; 100], ALWAYS).unwrap();
+        let old = pool.put_durable(b"old", &[2; 4000], ALWAYS).unwrap().at;
+        let medium = left(pool, is_closed);
+        let mut header = [0; 128];
+        medium.read(old, &mut header);
+        let space = Space::decode(&read_head(&medium)).unwrap();
+        let reach = Reach {
+            to: old,
+            ..Reach::default()
+        };
+        let incarnation = space.incarnation + 1;
+        let ended = Space {
+            incarnation,
+            reach,
+            ..space.next()
+        };
+        record::write(&medium, ended).unwrap();
+        medium.fence().unwrap();
+
+        let (mut pool, _) = Pool::open(medium).unwrap();
+        assert!(pool.get(b"old").unwrap().is_none());
+        let torn = pool.put_durable(b"torn", &[3; 100], ALWAYS).unwrap().at;
+        assert_eq!(torn, old);
+        pool.put_durable(b"last", &[4; 100], ALWAYS).unwrap();
+        let medium = left(pool, false);
+        medium.write(old, &header);
+        medium.write_back(old..old + 128).unwrap();
+        medium.fence().unwrap();
+
+        let mut medium = medium;
+        for life in 0..3 {
+            let (mut pool, _) = Pool::open(medium).unwrap();
+            assert!(pool.get(b"old").unwrap().is_none(), "life {life}");
+            assert!(pool.get(b"last").unwrap().is_some(), "life {life}");
+            for earlier in 0..life {
+                assert!(pool.get(&[earlier]).unwrap().is_some(), "life {life}");
+            }
+            pool.put_durable(&[life], &[5; 100], ALWAYS).unwrap();
+            medium = left(pool, is_closed);
+        }
     }
 }

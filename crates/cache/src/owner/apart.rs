@@ -33,6 +33,12 @@ impl Apart {
         self.pairs.retain(|pair, _| !pair.contains(&host));
     }
 
+    /// Hosts that this one is apart from.
+    pub fn count(&self, host: HostIndex, now: Time) -> usize {
+        let of = |(pair, until): &(&[HostIndex; 2], &Time)| pair.contains(&host) && now < **until;
+        self.pairs.iter().filter(of).count()
+    }
+
     pub fn are_apart(&self, one: HostIndex, other: HostIndex, now: Time) -> bool {
         let until = self.pairs.get(&pair(one, other));
         until.is_some_and(|until| now < *until)

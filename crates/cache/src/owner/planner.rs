@@ -141,20 +141,27 @@ impl Owner {
     /// Whether its two copies cannot be made equal, as their hosts do not reach each other.
     fn is_parted(&self, region: usize, now: Time) -> bool {
         match &self.regions[region].copies[..] {
-            [first, second] => self.apart.are_apart(first.host, second.host, now),
+            [first, second] => {
+                let are_up = self.hosts[first.host].is_up() && self.hosts[second.host].is_up();
+                are_up && self.apart.are_apart(first.host, second.host, now)
+            }
             _ => false,
         }
     }
 
     /// What makes a doubtful region sure whose copies cannot be made equal: another copy, on a host
-    /// that reaches one of them. What was read is in both: either may stay.
+    /// that reaches one of them. What was read is in both: either may stay, and the one goes first that
+    /// more others do not reach.
     fn parting(&self, region: usize, now: Time) -> Option<Purpose> {
         if !self.is_doubtful(region) || !self.is_parted(region, now) {
             return None;
         }
         let copies = self.regions[region].copies.iter().rev();
-        let mut hosts = copies.map(|copy| copy.host);
+        let mut hosts: Vec<HostIndex> = copies.map(|copy| copy.host).collect();
+        // Otherwise each of many hosts would be tried in vain.
+        hosts.sort_by_key(|&host| std::cmp::Reverse(self.apart.count(host, now)));
         hosts
+            .into_iter()
             .find(|&host| self.choose(region, Some(host), now).is_some())
             .map(Purpose::Replace)
     }

@@ -22,7 +22,7 @@ use cenote_fabric::Time;
 use cenote_pool::control::{FILL_BYTES_MAX, FillResult};
 
 use super::host::HostIndex;
-use super::region::{Access, Fill, Filling, Purpose, Region, Switching, Target, Task};
+use super::region::{Access, Contents, Fill, Filling, Purpose, Region, Switching, Target, Task};
 use super::{Action, Copy, Owner};
 use crate::injected_faults::{InjectedFault, is_injected};
 
@@ -116,15 +116,16 @@ impl Owner {
         {
             return;
         }
-        if self.is_doubtful(region) {
-            target.source = Some(source);
-        } else {
-            // Clients are told of the order when they are told to stop.
-            let copies = &mut self.regions[region].copies;
-            if let Some(at) = copies.iter().position(|copy| copy.host == source) {
-                copies.swap(0, at);
-            }
+        let is_up = |copy: &Copy| self.hosts[copy.host].is_up();
+        let first_up = self.regions[region].copies.iter().position(is_up);
+        if self.regions[region].contents == Contents::Sure
+            && let Some(at) = first_up.filter(|&at| at > 0)
+        {
+            // Clients are told of the order when they are told to stop. While the first is up they
+            // read that, as the other may have writes that are under way.
+            self.regions[region].copies.swap(0, at);
         }
+        target.source = Some(source);
         self.freeze(region, target, now);
     }
 

@@ -65,6 +65,9 @@ pub(crate) fn open(inheritance: Inheritance, huge: bool) -> Result<Inherited> {
             Err(error) => return Err(error.into()),
         }
     }
+    let handover = &mut inherited.handover;
+    let holds = |client| handover.slabs.iter().any(|slab| slab.client == client);
+    handover.clients.retain(|client| holds(client.id));
     Ok(inherited)
 }
 

@@ -106,3 +106,31 @@ fn a_host_that_is_back_is_tried_at_once() {
     live(&mut world, 2);
     assert!(world.owner.is_settled() && world.owner.doubtful_on(first).is_empty());
 }
+
+#[test]
+fn of_many_hosts_few_are_tried_for_a_first_copy_that_none_of_them_reaches() {
+    let cut_off = |first| (0..10).map(move |other| [first, other]);
+    let cut = |first, _| cut_off(first).filter(|[a, b]| a != b).collect();
+    let (mut world, [first, second]) = in_doubt(10, cut);
+    live(&mut world, 15);
+    let now = hosts_of(&world, 0);
+    assert!(now.contains(&second) && !now.contains(&first), "{now:?}");
+    assert!(world.owner.is_settled());
+}
+
+/// The second copy may have a write that is under way: who reads it would read that.
+#[test]
+fn clients_read_the_first_copy_as_long_as_it_is_there_whichever_is_copied() {
+    let mut world = World::new(2, 1, 3);
+    world.join(1);
+    world.run();
+    let held = hosts_of(&world, 0);
+    let other = 3 - held[0] - held[1];
+    world.owner.apart.note(held[0], other, world.now);
+    // Its writes do not end.
+    world.stopped.push(1);
+    world.owner.handle_notice(world.now, held[1], None);
+    world.run();
+    assert_eq!(world.owner.entries()[0].access, Access::Frozen);
+    assert_eq!(hosts_of(&world, 0), held);
+}

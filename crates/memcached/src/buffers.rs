@@ -37,7 +37,7 @@ const SMALL_PART: usize = 8;
 const LARGE_PARTS: usize = 3;
 /// A request is large that has more than this, or than half of what is for all small ones.
 const LARGE_BYTES_MIN: usize = 128 << 10;
-/// An answer is taken to have so many bytes, for the same reason.
+/// An answer is taken to have so many bytes: what items have at the most, if nobody says otherwise.
 const ANSWER_BYTES: usize = 1 << 20;
 /// A large request is taken to have so many bytes: what items have at the most, if nobody says otherwise.
 const REQUEST_BYTES: usize = 1 << 20;
@@ -126,7 +126,7 @@ impl Pool {
         }
     }
 
-    /// Of answers: a guest may exceed it by one, which is left out unless that is more than half.
+    /// Of answers: 1 MiB is reserved for the guest, but never more than half.
     fn of_answers(max: usize) -> Self {
         Self::new(max.saturating_sub(ANSWER_BYTES).max(max / 2))
     }
@@ -299,6 +299,9 @@ impl Buffers {
             return Some(front.place);
         }
         if part == Part::Answers {
+            if self.guest.is_there() {
+                return None;
+            }
             let fronts = self.answers.waiting.fronts();
             let guest = { fronts }.find(|front| self.guest.admit(front.place, front.source))?;
             self.answers.waiting.take(guest.place);

@@ -486,6 +486,7 @@ impl Client {
         let direct = direct.transport.is_plain().then_some(&mut direct);
         serve(&mut self.session, core, direct);
         if written > 0 {
+            self.moved += usize::try_from(written).unwrap_or(usize::MAX);
             self.last_moved = core.now;
             core.traffic().bytes_written.add(written);
         }

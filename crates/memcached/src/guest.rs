@@ -1,5 +1,5 @@
 //! The client that may go on though unread answers have used up their memory: one at a time, of a
-//! source that holds less than an even share. So sources that read wait for none that does not.
+//! source that holds less than an even share. So sources that read go on beside those that do not.
 //!
 //! Pure.
 
@@ -34,6 +34,10 @@ impl Guest {
         if *own == 0 {
             self.sources.remove(&source);
         }
+    }
+
+    pub(super) fn is_there(&self) -> bool {
+        self.place.is_some()
     }
 
     /// Whether a client of a source could be the guest while nobody is.

@@ -98,9 +98,9 @@ impl Session {
     }
 
     /// Whether a retrieval or a dump is under way, which goes on by [`Session::go_on`], or a
-    /// request waits for memory.
+    /// request waits for memory, or will if its answer turns out to be large.
     pub(super) fn has_more(&self) -> bool {
-        self.long_get.is_some() || self.walk.is_some() || self.waits_for_memory()
+        self.long_get.is_some() || self.walk.is_some() || self.doubtful.is_some()
     }
 
     /// Whether a dump is under way.

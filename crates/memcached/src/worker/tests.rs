@@ -11,9 +11,11 @@ use mio::Waker;
 
 use super::*;
 use crate::backend::{Alone, Partitions as _};
+use crate::batch::{Asker, Ticket};
 use crate::mailboxes::Mailbox;
 use crate::settings::Settings;
 use crate::shared::WorkerFace;
+use crate::small_answers::Doubtful;
 use crate::times::Times;
 use crate::traffic::Traffic;
 use crate::turns::Waiter;
@@ -212,6 +214,31 @@ fn a_server_that_ends_does_not_wait_for_who_reads_nothing() {
     worker.drain();
     assert!(worker.places.client(0).is_some(), "it reads");
     assert!(worker.places.client(1).is_none(), "it is waited for");
+}
+
+/// Another worker was asked whether its answer is small: it may still have to wait for memory.
+#[test]
+fn a_server_that_ends_answers_a_request_whose_answer_may_be_large() {
+    let mut worker = worker();
+    let _peer = connect(&mut worker, b"");
+    worker.shared.drains.store(true, Ordering::SeqCst);
+    let ticket = Ticket {
+        asker: Asker::Worker(0),
+        client: 0,
+        generation: 0,
+        slot: 0,
+    };
+    let asked = Doubtful::Asked(ticket, b"get a\r\n".to_vec());
+    worker.places.client(0).unwrap().session.doubtful = Some(asked);
+    for _ in 0..3 {
+        worker.drain();
+        worker.core.now += 1;
+        let client = worker.places.client(0).expect("it is answered first");
+        assert!(!client.session.has_quit);
+    }
+    worker.places.client(0).unwrap().session.doubtful = None;
+    worker.drain();
+    assert!(worker.places.client(0).is_none());
 }
 
 #[test]

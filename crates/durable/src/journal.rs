@@ -18,7 +18,7 @@ pub trait Log: Send {
     /// All bytes; none where nothing was kept yet.
     ///
     /// # Errors
-    /// The system refuses; something was kept, and is gone.
+    /// The system refuses, or what was kept is gone.
     fn read(&mut self) -> io::Result<Vec<u8>>;
 
     /// Appends; the bytes survive a crash of the machine once this returned.
@@ -43,6 +43,8 @@ pub struct JournalFile {
     file: Option<File>,
     /// What was read last, and nothing where nothing was there, until it is replaced. Open as well.
     read: Option<Option<File>>,
+    /// This process knows what it said, or is to say.
+    is_known: bool,
 }
 
 /// Far above any journal, which is written again at four times what it has to say: 2^16 regions of
@@ -57,6 +59,7 @@ impl JournalFile {
             path: path.to_owned(),
             file: None,
             read: None,
+            is_known: false,
         }
     }
 
@@ -77,12 +80,12 @@ impl Log for JournalFile {
             return Err(ErrorKind::FileTooLarge.into());
         }
         // None is ever made so: it was emptied, and what it said is not nothing.
-        let is_begun = self.read.is_some() || self.file.is_some();
-        if file.is_some() && bytes.is_empty() && !is_begun {
+        if file.is_some() && bytes.is_empty() && !self.is_known {
             let what = "the file is empty: what it said is lost";
             return Err(io::Error::new(ErrorKind::InvalidData, what));
         }
         self.read = Some(file);
+        self.is_known = true;
         Ok(bytes)
     }
 

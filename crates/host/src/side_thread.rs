@@ -50,7 +50,7 @@ impl<J: Send + 'static> SideThread<J> {
         (side, inbox)
     }
 
-    /// The job that it has in hand at the end is not waited for.
+    /// What it has to do is not waited for at the end.
     pub(crate) fn detached(mut self) -> Self {
         self.thread = None;
         self

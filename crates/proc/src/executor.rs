@@ -344,7 +344,8 @@ impl Executor {
         }
     }
 
-    /// A client does not wait for answers any more: its requests end with the step that they take next.
+    /// A client does not wait for answers any more: its requests here end with the next step that does
+    /// not end them. Those on other machines run on to their own limits.
     pub fn handle_client_left(&mut self, client: ClientId) {
         self.accounts.leave(client);
     }

@@ -127,7 +127,9 @@ impl<M: Medium> Pool<M> {
                 entry_count: config.entry_count,
             });
         }
-        // No object of an earlier pool is one of this: a log ends where its first header is not.
+        // No object of an earlier pool is one of this: its epochs were others.
+        let before = Space::decode(&read_head(&medium));
+        let epoch = before.map_or(1, |space| space.epoch.saturating_add(2));
         let zeros = [0; 4096];
         for at in [0, head.half(0).start, head.half(1).start] {
             medium.write(at, &zeros);
@@ -136,7 +138,7 @@ impl<M: Medium> Pool<M> {
         medium.fence()?;
         let space = Space {
             serial: 0,
-            epoch: 1,
+            epoch,
             active: 0,
             is_cleaning: false,
             incarnation: 1,

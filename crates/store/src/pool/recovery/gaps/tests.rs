@@ -242,6 +242,19 @@ fn a_stretch_is_lost_if_the_life_behind_it_knew_better() {
     }
 }
 
+#[test]
+fn a_pool_that_is_made_of_a_used_medium_has_nothing_of_the_one_before() {
+    for unit in UNITS {
+        let (pool, _) = filled(unit);
+        let medium = left(pool, false);
+        let mut pool = Pool::create(medium, CONFIG).unwrap();
+        pool.put_durable(b"new", b"value", ALWAYS).unwrap();
+        let (mut pool, found) = Pool::open(left(pool, false)).unwrap();
+        assert_eq!((found.objects, found.lost, found.torn), (1, 0, 0));
+        assert_eq!(present(&mut pool), []);
+    }
+}
+
 /// The log ended before a version that its life left behind, and the next life's first header did
 /// not land on it: whole objects behind that are in the middle of the old version.
 #[test]

@@ -11,6 +11,7 @@ use cenote_fabric::{Address, ClientId, ClusterKey, Connector, Hello, connector};
 use cenote_proc::remote::Remote;
 use cenote_proc::{CacheId, ProcedureId, Status};
 use serde_json::Value;
+use support::adder::ADD;
 use support::cache_load::{CacheLoad, options};
 use support::machines::{serve, write_cluster};
 use support::net::{Killed, Net};
@@ -236,31 +237,13 @@ fn a_client_on_another_machine_whose_link_is_cut_gets_errors_and_comes_back_and_
     assert_eq!(world.on("manager", &["cache", "delete", "c0"]).code, 0);
 }
 
-/// Adds one to the number at the address that is its first argument, where that is.
-const ADD: &str = r#"(module
-    (import "cenote" "load" (func $load (param i64 i32 i32) (result i32)))
-    (import "cenote" "store" (func $store (param i64 i32 i32) (result i32)))
-    (memory (export "memory") 2)
-    (func (export "frame") (result i32) (i32.const 65536))
-    (func (export "step") (result i32)
-        (local $at i64) (local $fault i32)
-        (local.set $at (i64.load (i32.const 65560)))
-        (local.set $fault (call $load (local.get $at) (i32.const 512) (i32.const 8)))
-        (if (i32.eqz (local.get $fault)) (then
-            (i64.store (i32.const 512) (i64.add (i64.load (i32.const 512)) (i64.const 1)))
-            (local.set $fault (call $store (local.get $at) (i32.const 512) (i32.const 8)))))
-        (i64.store (i32.const 65536) (local.get $at))
-        (i32.store (i32.const 65544) (i32.const 8))
-        (if (i32.eqz (local.get $fault)) (then (return (i32.const 0))))
-        (select (i32.const 2) (i32.const 5) (i32.eq (local.get $fault) (i32.const 1)))))"#;
-
 #[test]
 fn two_hosts_that_do_not_reach_each_other_keep_no_region_from_being_written() {
     let Some(world) = World::new(3, "2") else {
         return;
     };
     let module = world.folder.path().join("add.wasm");
-    std::fs::write(&module, wat::parse_str(ADD).expect("a module")).expect("a file");
+    std::fs::write(&module, wat::parse_str(ADD.concat()).expect("a module")).expect("a file");
     let put = format!("cache proc put add {} --write c0 --json", module.display());
     let put = world.on("manager", &words(&put)).expect(0).json();
     let add = ProcedureId(u32::try_from(put["id"].as_u64().expect("a number")).expect("32 bits"));

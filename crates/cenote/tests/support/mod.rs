@@ -2,6 +2,7 @@
 
 #![allow(dead_code, reason = "each test file uses its part")]
 
+pub mod adder;
 pub mod apart;
 pub mod cache_load;
 pub mod etc_hosts;

@@ -49,8 +49,8 @@ impl Program {
         let program = Self::start(limit_bytes, memory_bytes);
         let mut byte = 0_u8;
         // SAFETY: one byte into a live variable.
-        unsafe { libc::read(program.said, (&raw mut byte).cast(), 1) };
-        assert_eq!(byte, b'f', "the program filled its memory");
+        let read = unsafe { libc::read(program.said, (&raw mut byte).cast(), 1) };
+        assert_eq!((read, byte), (1, b'f'), "the program filled its memory");
         program
     }
 
@@ -64,7 +64,9 @@ impl Program {
     pub fn wait(&self) -> i32 {
         let mut status = 0;
         // SAFETY: our own child and a live variable.
-        unsafe { libc::waitpid(self.pid, &raw mut status, 0) };
+        let ended = unsafe { libc::waitpid(self.pid, &raw mut status, 0) };
+        // A status that nobody wrote would be a success.
+        assert_eq!(ended, self.pid, "{}", std::io::Error::last_os_error());
         status
     }
 }

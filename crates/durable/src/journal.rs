@@ -134,6 +134,73 @@ fn is_same(one: &File, other: &File) -> io::Result<bool> {
     Ok((one.dev(), one.ino()) == (other.dev(), other.ino()))
 }
 
+/// A log, and what is known of what it says, as an image `I` of it.
+pub struct KnownLog<I> {
+    log: Box<dyn Log>,
+    /// Exactly this, in so many bytes. Nothing once a write failed: the log says what it said
+    /// before, or what one of the writes since was to make of it, and nothing is appended behind
+    /// bytes that may be half there.
+    said: Option<(I, u64)>,
+}
+
+/// A log is written again when it is longer than this and four times what it has to say.
+pub const COMPACT_BYTES: u64 = 64 << 10;
+
+impl<I> KnownLog<I> {
+    /// A log that says nobody knows what.
+    #[must_use]
+    pub fn new(log: Box<dyn Log>) -> Self {
+        Self { log, said: None }
+    }
+
+    /// What the next process would find, where that is known: no write has failed since.
+    #[must_use]
+    pub fn said(&self) -> Option<&I> {
+        self.said.as_ref().map(|(said, _)| said)
+    }
+
+    /// Whether it is to be written again, as what it has to say takes `whole_bytes`.
+    #[must_use]
+    pub fn is_long(&self, whole_bytes: u64) -> bool {
+        let most = COMPACT_BYTES.max(4 * whole_bytes);
+        self.said.as_ref().is_some_and(|&(_, len)| len > most)
+    }
+
+    /// All bytes that are there.
+    ///
+    /// # Errors
+    /// As [`Log::read`].
+    pub fn read(&mut self) -> io::Result<Vec<u8>> {
+        self.log.read()
+    }
+
+    /// Appends a batch, by which what it said becomes what `apply` makes of it.
+    ///
+    /// # Errors
+    /// As [`Log::append`].
+    ///
+    /// # Panics
+    /// If what it says is not known.
+    pub fn append(&mut self, batch: &[u8], apply: impl FnOnce(&mut I)) -> io::Result<()> {
+        let (mut said, len) = self.said.take().expect("behind what is known");
+        self.log.append(batch)?;
+        apply(&mut said);
+        self.said = Some((said, len + batch.len() as u64));
+        Ok(())
+    }
+
+    /// Has it say `image`, in these bytes, and nothing else.
+    ///
+    /// # Errors
+    /// As [`Log::replace`].
+    pub fn replace(&mut self, bytes: &[u8], image: I) -> io::Result<()> {
+        self.said = None;
+        self.log.replace(bytes)?;
+        self.said = Some((image, bytes.len() as u64));
+        Ok(())
+    }
+}
+
 /// A file whose bytes survive a crash of the machine once they are synced.
 trait Synced: Write {
     fn sync(&mut self) -> io::Result<()>;

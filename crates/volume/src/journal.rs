@@ -18,6 +18,8 @@ pub(crate) mod fuzz;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
+use cenote_durable::journal::KnownLog;
+
 use crate::layout::Layout;
 use crate::scheme::Cut;
 use format::{Record, batch};
@@ -81,24 +83,11 @@ impl Image {
 
 /// An open journal: what its log is to say, and what is known of what it says.
 pub struct Journal {
-    log: Box<dyn Log>,
+    log: KnownLog<Image>,
     wanted: Image,
-    disk: Disk,
-    /// Where `wanted` may differ from a disk that is known.
+    /// Where `wanted` may differ from what a log says that is known.
     touched: BTreeSet<At>,
 }
-
-/// What the log says.
-enum Disk {
-    /// Exactly this, in so many bytes.
-    Says(Image, u64),
-    /// A write failed: the log says what it said before, or what one of the writes since was to
-    /// make of it. Nothing is appended behind bytes that may be half there.
-    Unknown,
-}
-
-/// A journal is written again when it is longer than this and four times what it has to say.
-const COMPACT_BYTES: u64 = 64 << 10;
 
 impl Journal {
     /// What a log says; `None` when it is empty.
@@ -115,9 +104,8 @@ impl Journal {
     /// The system refuses.
     pub fn begin(log: Box<dyn Log>, image: Image) -> io::Result<Self> {
         let mut journal = Self {
-            log,
+            log: KnownLog::new(log),
             wanted: image,
-            disk: Disk::Unknown,
             touched: BTreeSet::new(),
         };
         journal.rewrite()?;
@@ -161,7 +149,7 @@ impl Journal {
 
     /// Whether the next owner would find exactly what was written last: no write has failed since.
     pub fn is_known(&self) -> bool {
-        matches!(self.disk, Disk::Says(..))
+        self.log.said().is_some()
     }
 
     /// Brings the difference between what the log says and what it is to say to the disk. What
@@ -170,36 +158,24 @@ impl Journal {
     /// # Errors
     /// The system refuses; the log may say either.
     pub fn write(&mut self) -> io::Result<()> {
-        let Disk::Says(said, len_bytes) = &mut self.disk else {
+        let Some(said) = self.log.said() else {
             return self.rewrite();
         };
         let news = difference(said, &self.wanted, &self.touched);
-        if news.is_empty() {
-            self.touched.clear();
-            return Ok(());
+        if !news.is_empty() {
+            if self.log.is_long(format::size(&self.wanted)) {
+                return self.rewrite();
+            }
+            let apply = |said: &mut Image| news.iter().for_each(|record| record.apply(said));
+            self.log.append(&batch(&news), apply)?;
         }
-        if *len_bytes > COMPACT_BYTES.max(4 * format::size(&self.wanted)) {
-            return self.rewrite();
-        }
-        let bytes = batch(&news);
-        let Disk::Says(mut said, len_bytes) = std::mem::replace(&mut self.disk, Disk::Unknown)
-        else {
-            unreachable!("just looked at");
-        };
-        self.log.append(&bytes)?;
-        for record in &news {
-            record.apply(&mut said);
-        }
-        self.disk = Disk::Says(said, len_bytes + bytes.len() as u64);
         self.touched.clear();
         Ok(())
     }
 
     fn rewrite(&mut self) -> io::Result<()> {
         let bytes = format::whole(&self.wanted);
-        self.disk = Disk::Unknown;
-        self.log.replace(&bytes)?;
-        self.disk = Disk::Says(self.wanted.clone(), bytes.len() as u64);
+        self.log.replace(&bytes, self.wanted.clone())?;
         self.touched.clear();
         Ok(())
     }

@@ -16,6 +16,8 @@ mod tests;
 
 use std::io;
 
+use cenote_durable::journal::KnownLog;
+
 use crate::fleet::KeptMachine;
 use crate::owner::Entry;
 use crate::service::injected_faults::{InjectedFault, is_injected};
@@ -24,22 +26,10 @@ pub use image::{Identity, Image, KeptHost, KeptRegion, Listed, listed};
 
 pub use cenote_durable::journal::{JournalError, JournalFile, Log, Superseded};
 
-/// A journal is written again when it is longer than this and four times what it has to say.
-const COMPACT_BYTES: u64 = 64 << 10;
-
 /// An open journal: what its file is to say, and what is known of what it says.
 pub struct Journal {
-    log: Box<dyn Log>,
+    log: KnownLog<Image>,
     wanted: Image,
-    disk: Disk,
-}
-
-/// What the file says.
-enum Disk {
-    /// Exactly this, in so many bytes.
-    Says(Image, u64),
-    /// A write failed: nothing is appended behind bytes that may be half there.
-    Unknown,
 }
 
 impl Journal {
@@ -57,9 +47,8 @@ impl Journal {
     /// The system refuses; [`Superseded`] where the log is of a later manager.
     pub fn begin(log: Box<dyn Log>, image: Image) -> io::Result<Self> {
         let mut journal = Self {
-            log,
+            log: KnownLog::new(log),
             wanted: image,
-            disk: Disk::Unknown,
         };
         journal.rewrite()?;
         Ok(journal)
@@ -110,26 +99,22 @@ impl Journal {
     /// # Errors
     /// The system refuses; the file may say either. [`Superseded`]: it stays as a later manager wrote it.
     pub fn write(&mut self) -> io::Result<()> {
-        let Disk::Says(said, len_bytes) = &self.disk else {
+        let Some(said) = self.log.said() else {
             return self.rewrite();
         };
         let news = difference(said, &self.wanted);
         if news.is_empty() {
             return Ok(());
         }
-        if *len_bytes > COMPACT_BYTES.max(4 * format::size(&self.wanted)) {
+        if self.log.is_long(format::size(&self.wanted)) {
             return self.rewrite();
         }
-        let bytes = format::batch(&news);
-        let len_bytes = *len_bytes + bytes.len() as u64;
-        self.disk = Disk::Unknown;
-        match self.log.append(&bytes) {
+        let apply = |said: &mut Image| said.clone_from(&self.wanted);
+        match self.log.append(&format::batch(&news), apply) {
             // By a later manager; or by an earlier one, which looked, was stopped, and went on.
-            Err(error) if Superseded::is_in(&error) => return self.rewrite(),
-            appended => appended?,
+            Err(error) if Superseded::is_in(&error) => self.rewrite(),
+            appended => appended,
         }
-        self.disk = Disk::Says(self.wanted.clone(), len_bytes);
-        Ok(())
     }
 
     /// Where folders are shared, a manager on another machine may have written, and of a later version
@@ -143,20 +128,17 @@ impl Journal {
     /// there meanwhile. Each further turn of the loop takes another one's write.
     fn rewrite(&mut self) -> io::Result<()> {
         let bytes = format::whole(&self.wanted);
-        self.disk = Disk::Unknown;
         loop {
             if self.epoch_there()? > Some(self.wanted.epoch) {
                 return Err(Superseded.into());
             }
-            match self.log.replace(&bytes) {
+            match self.log.replace(&bytes, self.wanted.clone()) {
                 Err(error) if Superseded::is_in(&error) => {
                     tracing::warn!("another manager wrote over the journal: looked at again");
                 }
-                replaced => break replaced?,
+                replaced => return replaced,
             }
         }
-        self.disk = Disk::Says(self.wanted.clone(), bytes.len() as u64);
-        Ok(())
     }
 }
 

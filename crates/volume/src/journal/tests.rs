@@ -1,6 +1,7 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
+use cenote_durable::journal::COMPACT_BYTES;
 use proptest::collection::vec;
 use proptest::prelude::*;
 

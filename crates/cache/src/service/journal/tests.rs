@@ -286,7 +286,7 @@ fn a_manager_writes_nothing_over_a_journal_of_a_later_one_that_it_cannot_read() 
         let mut first = Journal::begin(Box::new(memory.clone()), fresh()).unwrap();
         memory.0.lock().unwrap().0 = later.clone();
         // It was written to by somebody: all is to be written again.
-        first.disk = Disk::Unknown;
+        first.log = KnownLog::new(Box::new(memory.clone()));
         (first.write(), memory.bytes() == later)
     };
     let of_epoch = |epoch| format::whole(&Image { epoch, ..fresh() });

@@ -12,7 +12,7 @@ mod oracle;
 
 use cenote_measure::random::Random;
 use cenote_store::schemes::{Durable, Scheme};
-use cenote_store::{ModelMedium, Pool, PoolConfig, StoreError};
+use cenote_store::{ModelMedium, Pool, PoolConfig, Secret, StoreError};
 use serde::Serialize;
 
 use life::{Ended, Life, name};
@@ -21,6 +21,7 @@ use oracle::Oracle;
 const POOL_BYTES: usize = 40 << 10;
 const KEYS: u64 = 5;
 const STEPS: u32 = 20;
+const SECRET: Secret = Secret::new([7; 16]);
 const CONFIG: PoolConfig = PoolConfig {
     entry_count: 16,
     seed: 42,
@@ -100,7 +101,9 @@ fn run(scheme: &dyn Scheme, seed: u64, unit: usize, crash_at: Option<u64>) -> Re
             _ => None,
         });
         let before = medium.clone();
-        let after = match Pool::open(medium) {
+        // Also by programs that know of no secret, before others and after them.
+        let secret = (seed % 3 > 0 || life == 1).then_some(SECRET);
+        let after = match Pool::open_with(medium, secret) {
             Err(StoreError::Io(_)) => before,
             Err(error) => return Err(format!("life {life}: {error}")),
             Ok((_, found)) if found.is_damaged() => {
@@ -130,7 +133,8 @@ fn run(scheme: &dyn Scheme, seed: u64, unit: usize, crash_at: Option<u64>) -> Re
         medium = after.crashed(|| chance.below(2) == 0);
     }
     oracle.begin_life();
-    let (mut pool, found) = Pool::open(medium).map_err(|error| error.to_string())?;
+    let (mut pool, found) =
+        Pool::open_with(medium, Some(SECRET)).map_err(|error| error.to_string())?;
     if found.is_damaged() {
         return Err(format!("a crash counts as damage: {found:?}"));
     }

@@ -3,11 +3,16 @@
 //!
 //! Pure: slices in, values out. What is read may be anything; what does not verify is not there.
 
+mod note;
+
 use std::ops::Range;
 
 use crc_fast::CrcAlgorithm::Crc32IsoHdlc;
 
 use crate::injected_faults::{InjectedFault, is_injected};
+
+pub use note::Secret;
+pub(crate) use note::{KEYED_AT, Keyed, NOTED_BYTES, Notes};
 
 /// Longest key.
 pub const KEY_BYTES_MAX: usize = 250;
@@ -227,25 +232,66 @@ pub(crate) struct Space {
     pub incarnation: u32,
     /// No sequence from here on was ever given.
     pub ceiling: u64,
+    /// Headers are told from bytes of values by a secret: see [`Keyed`].
+    pub is_keyed: bool,
     /// How far the half in use goes.
     pub reach: Reach,
+    /// The same of the half that is being copied, when that began.
+    pub left: Left,
 }
 
-/// What is known of the half in use: all headers before a place were durable when this was written.
+/// How far the durable headers of a half go.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) struct Reach {
-    /// That place; 0: nobody said.
+    /// All headers before this place were durable when the record was written; 0: not known.
     pub to: u64,
-    /// But those of stretches that a crash left.
+    /// A crash tore some stretches before that place: the headers in them were never durable.
     pub has_torn: bool,
-    /// Nothing is behind it: the pool was closed in order.
+    /// The log ends at that place: the pool was closed in order.
     pub is_end: bool,
+}
+
+/// What a cleaning knew of the half that it copies when it began.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub(crate) struct Left {
+    pub reach: Reach,
+    /// The life that began it, and wrote what is behind that place.
+    pub incarnation: u32,
+}
+
+impl Left {
+    /// Of a record's bytes but for their own checksum: with that it would be the same for all.
+    fn sum(bytes: &[u8]) -> u32 {
+        checksum(&[&bytes[..36], &bytes[LEFT_AT..48]])
+    }
+
+    /// Of a record's bytes.
+    fn decode(bytes: &[u8]) -> Self {
+        if Self::sum(bytes) != u32_at(bytes, 48) {
+            return Self::default();
+        }
+        let grains = u32_at(bytes, LEFT_AT);
+        let reach = Reach {
+            to: u64::from(grains & !HAS_TORN) * GRAIN_BYTES,
+            has_torn: grains & HAS_TORN != 0,
+            is_end: false,
+        };
+        Self {
+            reach,
+            incarnation: u32_at(bytes, 44),
+        }
+    }
 }
 
 /// Where the two records are: in sectors of their own.
 const SPACE_AT: [usize; 2] = [512, 1024];
 /// Bytes of a record.
-pub(crate) const SPACE_BYTES: usize = 40;
+pub(crate) const SPACE_BYTES: usize = LEFT_AT + 12;
+/// Where in it the half that is being copied is. It has a checksum of its own: earlier versions of
+/// the program write what is before it alone.
+const LEFT_AT: usize = 40;
+/// Beside a place / 16, which has 31 bits: a crash left torn stretches before it.
+const HAS_TORN: u32 = 1 << 31;
 
 impl Space {
     /// The record that follows this one; it is not written over it.
@@ -292,9 +338,16 @@ impl Space {
         bytes[29] = u8::from(self.is_cleaning);
         bytes[30] = u8::from(self.reach.has_torn) | u8::from(self.reach.is_end) << 1;
         let reach_grains = (self.reach.to / GRAIN_BYTES) as u32;
+        bytes[31] = u8::from(self.is_keyed);
         bytes[32..36].copy_from_slice(&reach_grains.to_le_bytes());
         let sum = checksum(&[&bytes[..36]]);
         bytes[36..40].copy_from_slice(&sum.to_le_bytes());
+        let Left { reach, incarnation } = self.left;
+        let left_grains = (reach.to / GRAIN_BYTES) as u32 | u32::from(reach.has_torn) * HAS_TORN;
+        bytes[40..44].copy_from_slice(&left_grains.to_le_bytes());
+        bytes[44..48].copy_from_slice(&incarnation.to_le_bytes());
+        let sum = Left::sum(&bytes);
+        bytes[48..].copy_from_slice(&sum.to_le_bytes());
         bytes
     }
 
@@ -309,11 +362,13 @@ impl Space {
                 incarnation: u32_at(bytes, 24),
                 active: bytes[28],
                 is_cleaning: bytes[29] == 1,
+                is_keyed: bytes[31] & 1 != 0,
                 reach: Reach {
                     to: u64::from(u32_at(bytes, 32)) * GRAIN_BYTES,
                     has_torn: bytes[30] & 1 != 0,
                     is_end: bytes[30] & 2 != 0,
                 },
+                left: Left::decode(bytes),
             };
             let is_sound = checksum(&[&bytes[..36]]) == u32_at(bytes, 36)
                 && bytes[28] <= 1
@@ -406,30 +461,6 @@ pub(crate) struct Header {
 
 /// Bytes of a header that its checksum covers, besides the key.
 const SUMMED_BYTES: usize = 44;
-
-/// Where in the object its checksum and its note of what was durable are.
-pub(crate) const NOTE_AT: u64 = SUMMED_BYTES as u64;
-/// Bytes of both.
-pub(crate) const NOTE_BYTES: usize = 12;
-
-/// The note of a header: up to where the log's headers were durable when it was written. `sum` is
-/// the header's own checksum.
-pub(crate) fn note(sum: [u8; 4], durable_to: u64) -> [u8; 8] {
-    let grains = ((durable_to / GRAIN_BYTES) as u32).to_le_bytes();
-    let mut bytes = [0; 8];
-    bytes[..4].copy_from_slice(&grains);
-    bytes[4..].copy_from_slice(&checksum(&[&sum, &grains]).to_le_bytes());
-    bytes
-}
-
-/// What a header's checksum and note say; 0 where the note is none, as in logs of earlier versions.
-pub(crate) fn noted(bytes: [u8; NOTE_BYTES]) -> u64 {
-    let (sum, grains) = (&bytes[..4], &bytes[4..8]);
-    match checksum(&[sum, grains]) == u32_at(&bytes, 8) {
-        true => u64::from(u32_at(grains, 0)) * GRAIN_BYTES,
-        false => 0,
-    }
-}
 
 impl Header {
     /// Encodes all but the flag; `at` is where the object is, `epoch` that of its half.

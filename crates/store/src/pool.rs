@@ -32,8 +32,8 @@ use cenote_fabric::Region;
 use twox_hash::XxHash3_64;
 
 use crate::format::{
-    HEAD_BYTES, Head, Header, KEY_BYTES_MAX, Kind, Reach, SEQUENCE_END, Space, VALUE_BYTES_MAX,
-    Word, checksum,
+    HEAD_BYTES, Head, Header, KEY_BYTES_MAX, Kind, Left, Notes, Reach, SEQUENCE_END, Space,
+    VALUE_BYTES_MAX, Word, checksum,
 };
 use crate::index::{Found, Index};
 use crate::injected_faults::{InjectedFault, is_injected};
@@ -58,6 +58,7 @@ pub struct Pool<M> {
     medium: Arc<M>,
     head: Head,
     space: Space,
+    notes: Notes,
     index: Index,
     /// Entries of the index.
     entries: u64,
@@ -143,7 +144,9 @@ impl<M: Medium> Pool<M> {
             is_cleaning: false,
             incarnation: 1,
             ceiling: 1,
+            is_keyed: false,
             reach: Reach::default(),
+            left: Left::default(),
         }
         .leased(1)
         .reaching(head.half(0).start);
@@ -153,10 +156,10 @@ impl<M: Medium> Pool<M> {
         medium.write(0, &head.encode());
         medium.write_back(0..48)?;
         medium.fence()?;
-        Self::with(medium, head, space)
+        Self::with(medium, head, space, Notes::default())
     }
 
-    fn with(medium: M, head: Head, space: Space) -> Result<Self, StoreError> {
+    fn with(medium: M, head: Head, space: Space, notes: Notes) -> Result<Self, StoreError> {
         let entry_count = head.useful_entry_count();
         let head = Head {
             entry_count,
@@ -168,6 +171,7 @@ impl<M: Medium> Pool<M> {
             medium: Arc::new(medium),
             head,
             space,
+            notes,
             index,
             entries: 0,
             dropped: 0,

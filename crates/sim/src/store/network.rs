@@ -228,7 +228,7 @@ impl World {
         let mut pools = Vec::new();
         for medium in self.media.drain(..) {
             let medium = medium.shared().map_err(|error| error.to_string())?;
-            let opened = Pool::open(medium);
+            let opened = Pool::open_with(medium, Some(super::SECRET));
             let (pool, _) = opened.map_err(|error| format!("recovery: {error}"))?;
             if self.random.below(3) > 0 {
                 pool.medium().crash_at(Some(self.random.below(3000)));

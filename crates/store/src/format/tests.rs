@@ -88,7 +88,9 @@ fn the_newer_record_that_is_whole_counts() {
         is_cleaning: false,
         incarnation: 0,
         ceiling: 1,
+        is_keyed: false,
         reach: Reach::default(),
+        left: Left::default(),
     };
     let mut before = None;
     for round in 0..6 {
@@ -99,8 +101,20 @@ fn the_newer_record_that_is_whole_counts() {
         for torn in 0..SPACE_BYTES {
             let mut torn_head = kept.clone();
             torn_head[at..at + torn].copy_from_slice(&space.encode()[..torn]);
-            if let Some(before) = before {
-                assert_eq!(Space::decode(&torn_head), Ok(before), "{torn} bytes");
+            let is_left_torn = torn >= LEFT_AT;
+            let left = match torn > LEFT_AT {
+                true => Left::decode(&torn_head[at..]),
+                false => Left::default(),
+            };
+            match before {
+                // What is torn is not said, and the rest counts.
+                _ if is_left_torn => {
+                    let said = Ok(Space { left, ..space });
+                    assert_eq!(Space::decode(&torn_head), said, "{torn} bytes");
+                    assert!(left == Left::default() || left == space.left);
+                }
+                Some(before) => assert_eq!(Space::decode(&torn_head), Ok(before), "{torn} bytes"),
+                None => {}
             }
         }
         before = Some(space);
@@ -114,23 +128,16 @@ fn the_newer_record_that_is_whole_counts() {
                 has_torn: round % 3 == 0,
                 is_end: round % 2 == 0,
             },
+            is_keyed: round % 2 == 0,
+            left: Left {
+                reach: Reach {
+                    to: (1 << 20) - 16 * round,
+                    has_torn: round % 3 == 1,
+                    is_end: false,
+                },
+                incarnation: round as u32,
+            },
             ..space.next()
         };
     }
-}
-
-#[test]
-fn a_note_counts_beside_the_checksum_that_it_was_made_for_and_nothing_else_does() {
-    let sum = [1, 2, 3, 4];
-    for to in [4096, POOL_BYTES_MAX - GRAIN_BYTES] {
-        let bytes: [u8; NOTE_BYTES] = [&sum[..], &note(sum, to)].concat().try_into().unwrap();
-        assert_eq!(noted(bytes), to);
-        for at in 0..NOTE_BYTES {
-            let mut damaged = bytes;
-            damaged[at] ^= 0x10;
-            assert_eq!(noted(damaged), 0, "byte {at}");
-        }
-    }
-    // As earlier versions left it.
-    assert_eq!(noted([1, 2, 3, 4, 0, 0, 0, 0, 0, 0, 0, 0]), 0);
 }

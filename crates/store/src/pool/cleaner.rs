@@ -22,7 +22,7 @@ use std::sync::Arc;
 use super::group::set_flag;
 use super::headers::Headers;
 use super::{Found, Object, Pool, Source, Space, StoreError, Waiting};
-use crate::format::{Header, Kind, Reach, Word};
+use crate::format::{Header, Kind, Left, Reach, Word};
 use crate::injected_faults::{InjectedFault, is_injected};
 use crate::medium::Medium;
 use crate::schemes::Named;
@@ -464,10 +464,15 @@ impl<M: Medium> Pool<M> {
                     to: self.head.half(1 - self.space.active).start,
                     ..Reach::default()
                 },
+                left: Left {
+                    reach: next.reaching(self.durable_to).reach,
+                    incarnation: self.space.incarnation,
+                },
                 ..next
             })),
             Some(cleaning) if cleaning.is_over => Ok(Some(Space {
                 is_cleaning: false,
+                left: Left::default(),
                 ..next.reaching(self.durable_to)
             })),
             Some(_) => Ok(None),

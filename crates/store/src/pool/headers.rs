@@ -8,7 +8,7 @@ use std::io;
 use std::ops::Range;
 
 use super::{Pool, StoreError};
-use crate::format::{FLAG_AT, HEADER_BYTES, Header, NOTE_AT, note};
+use crate::format::{FLAG_AT, HEADER_BYTES, Header};
 use crate::injected_faults::{InjectedFault, is_injected};
 use crate::medium::Medium;
 
@@ -29,11 +29,9 @@ impl<M: Medium> Pool<M> {
         let epoch = self.space.epoch;
         self.guarded(|pool| {
             let medium = &pool.medium;
-            let encoded = header.encode(at, epoch, key);
+            let mut encoded = header.encode(at, epoch, key);
+            pool.notes.write(&mut encoded, at, epoch, pool.durable_to);
             medium.write(at, &encoded);
-            let sum = encoded[NOTE_AT as usize..][..4].try_into();
-            let noted = note(sum.expect("4 bytes"), pool.durable_to);
-            medium.write(at + NOTE_AT + 4, &noted);
             medium.store(at + FLAG_AT, 0);
             medium.write(at + HEADER_BYTES, key);
             let range = at..at + HEADER_BYTES + key.len() as u64;

@@ -4,7 +4,8 @@ use std::cmp::Ordering;
 
 use super::{Pool, StoreError};
 use crate::format::{
-    FLAG_AT, GRAIN_BYTES, HEADER_BYTES, Header, KEYED_BYTES_MAX, Kind, SEQUENCE_AT, Word, flag,
+    FLAG_AT, GRAIN_BYTES, HEADER_BYTES, Header, KEYED_BYTES_MAX, Kind, NOTED_BYTES, SEQUENCE_AT,
+    Word, flag,
 };
 use crate::index::Found;
 use crate::medium::{Medium, load};
@@ -20,6 +21,11 @@ pub(super) struct Object {
 impl Object {
     pub fn key(&self) -> &[u8] {
         &self.bytes[HEADER_BYTES as usize..][..usize::from(self.header.key_bytes)]
+    }
+
+    /// Its header as it is on the medium, with its note.
+    pub fn noted(&self) -> &[u8] {
+        &self.bytes[..NOTED_BYTES]
     }
 }
 

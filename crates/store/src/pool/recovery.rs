@@ -20,7 +20,8 @@ use std::os::unix::fs::FileExt as _;
 use super::group::set_flag;
 use super::{Found, Object, Pool, StoreError, read_head, record};
 use crate::format::{
-    FLAG_AT, HEAD_BYTES, HEADER_BYTES, Head, HeadError, Header, Kind, Reach, Space, Word, checksum,
+    FLAG_AT, HEAD_BYTES, HEADER_BYTES, Head, HeadError, Header, KEYED_AT, Keyed, Kind, Left, Notes,
+    Reach, Secret, Space, Word, checksum,
 };
 use crate::injected_faults::{InjectedFault, is_injected};
 use crate::medium::Medium;
@@ -43,12 +44,19 @@ pub struct Recovered {
     /// Versions that were durable and whose values are others now: the disk lost them. They count as
     /// versions whose values never came.
     pub damaged: u64,
+    /// Where the first of them was found.
+    pub damaged_at: Option<u64>,
     /// Stretches of the log whose headers were durable and cannot be read: all in them is lost.
     pub lost: u64,
     /// Bytes of them.
     pub lost_bytes: u64,
+    /// Where the first of them was found.
+    pub lost_at: Option<u64>,
     /// The same of headers that were on their way when a crash came, as far as is known.
     pub torn: u64,
+    /// Its headers were written with another secret than the one it was opened with, if any: what
+    /// looks like a header was taken for one.
+    pub has_other_secret: bool,
 }
 
 impl Recovered {
@@ -94,11 +102,21 @@ pub fn identify(file: &File) -> Result<Identity, StoreError> {
 }
 
 impl<M: Medium> Pool<M> {
-    /// Opens a pool, as it was left or as a crash left it.
+    /// Opens a pool, as it was left or as a crash left it. It trusts clients not to write what looks
+    /// like headers into their values.
     ///
     /// # Errors
     /// [`StoreError::Head`]: it is no pool, or a damaged one, and nothing was changed; [`StoreError::Io`].
     pub fn open(medium: M) -> Result<(Self, Recovered), StoreError> {
+        Self::open_with(medium, None)
+    }
+
+    /// The same with a secret, by which headers are told from bytes of values: always the same one
+    /// for a pool. What was written while it was opened without it, or with another, is trusted.
+    ///
+    /// # Errors
+    /// As [`Pool::open`].
+    pub fn open_with(medium: M, secret: Option<Secret>) -> Result<(Self, Recovered), StoreError> {
         let span = tracing::info_span!(
             "recover pool",
             cenote.store.medium_bytes = medium.len() as i64,
@@ -109,8 +127,13 @@ impl<M: Medium> Pool<M> {
         let first = read_head(&medium);
         let head = Head::decode(&first, medium.len())?;
         let space = Space::decode(&first)?;
-        let mut pool = Self::with(medium, head, space)?;
-        let mut recovered = Recovered::default();
+        let notes = Notes::new(secret, &first, space.is_keyed);
+        let has_other_secret = space.is_keyed && !notes.is_keyed();
+        let mut pool = Self::with(medium, head, space, notes)?;
+        let mut recovered = Recovered {
+            has_other_secret,
+            ..Recovered::default()
+        };
         let mut candidates = Vec::new();
         let mut old_bytes = 0;
         let mut torn = 0;
@@ -138,18 +161,6 @@ impl<M: Medium> Pool<M> {
         span.record("cenote.store.versions", recovered.versions as i64);
         span.record("cenote.store.rolled_back", recovered.rolled_back as i64);
         pool.empty_at_open = pool.keys_in_log() - recovered.objects;
-        if recovered.damaged > 0 {
-            let damaged = recovered.damaged;
-            tracing::error!(damaged, "values of a store are not what was written");
-        }
-        if recovered.lost > 0 {
-            let (stretches, bytes) = (recovered.lost, recovered.lost_bytes);
-            tracing::error!(
-                stretches,
-                bytes,
-                "a store's log is damaged: objects are lost"
-            );
-        }
         if space.is_cleaning {
             pool.resume_cleaning(old_bytes);
         }
@@ -167,9 +178,18 @@ impl<M: Medium> Pool<M> {
         let space = Space {
             incarnation: self.space.incarnation.saturating_add(1),
             reach,
+            is_keyed: self.notes.has_secret(),
             ..self.space.next().leased(self.next_sequence)
         };
+        let keyed = self.notes.key_from(self.space.epoch, self.tail);
         self.guarded(|pool| {
+            // Durable before the record that makes it count.
+            if let Some(keyed) = keyed {
+                let at = KEYED_AT as u64;
+                pool.medium.write(at, &keyed.encode());
+                pool.medium.write_back(at..at + Keyed::BYTES as u64)?;
+                pool.medium.fence()?;
+            }
             // Read is durable of a disk, which is told to be so before it is read. What is read of memory may
             // be in a cache.
             if pool.medium.is_quick() {
@@ -207,23 +227,34 @@ impl<M: Medium> Pool<M> {
         candidates: &mut Vec<Candidate>,
     ) -> Result<u64, StoreError> {
         let log = self.head.half(half);
-        let reach = Some(self.space.reach)
-            .filter(|reach| half == self.space.active && (log.start..=log.end).contains(&reach.to));
-        let reach = reach.unwrap_or_default();
+        let told = match half == self.space.active {
+            true => Left {
+                reach: self.space.reach,
+                incarnation: self.space.incarnation,
+            },
+            false => self.space.left,
+        };
+        let told = match (log.start..=log.end).contains(&told.reach.to) {
+            true => told,
+            false => Left::default(),
+        };
+        let reach = told.reach;
         let mut gaps = Gaps::new(reach);
         self.tail = log.start;
         let mut incarnation = 0;
-        while let Some(object) = self.next_in_log(log.end, incarnation, reach) {
+        while let Some(found) = self.next_in_log(log.end, incarnation, told) {
+            let object = found.object;
             let header = object.header;
             if object.at > self.tail {
                 self.clear(self.tail..object.at)?;
                 gaps.begin(self.tail..object.at, header.incarnation);
             }
-            gaps.pass(header.incarnation, self.durable_at_write(object.at));
+            gaps.pass(header.incarnation, found.durable_to);
             incarnation = header.incarnation;
             recovered.versions += 1;
             if self.is_rotten(&object) {
                 recovered.damaged += 1;
+                recovered.damaged_at.get_or_insert(object.at);
                 // Whoever reads goes by the flag.
                 self.medium.store(object.at + FLAG_AT, 0);
             }
@@ -243,6 +274,7 @@ impl<M: Medium> Pool<M> {
         }
         recovered.lost += gaps.lost;
         recovered.lost_bytes += gaps.lost_bytes;
+        recovered.lost_at = recovered.lost_at.or(gaps.lost_at);
         Ok(gaps.torn())
     }
 

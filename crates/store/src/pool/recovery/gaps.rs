@@ -1,45 +1,57 @@
-//! Stretches of the log in which no header can be read, with others behind them.
+//! Stretches of the log in which no header can be read, with readable headers behind them.
 //!
-//! One bit of a header is enough for that; and so is a crash, after which the headers that were on
-//! their way are there or not, in any order. Whole versions behind it count in both cases: of a
-//! crash's nobody was told, and recovery may take those. The two are told apart, so that damage is
-//! reported, by what was known to be durable:
-//! - the record of the head says up to where headers were durable, and whether some were torn
-//!   there;
-//! - each header notes the same. It speaks for its own life: what an earlier crash left torn, it
-//!   has behind it. What follows a stretch says which life wrote it, since none ends its log behind
-//!   what it cannot read.
+//! A flipped bit in a header leaves one, and so does a crash: headers that were being written then
+//! are on the medium or not, in any order. Whole versions behind a stretch count in both cases.
+//! After a crash nobody was told of them, and recovery may keep those. But damage is reported, and
+//! is told from a crash by what was known to be durable:
+//! - the record of the head says up to where headers were durable, and whether a crash had torn
+//!   some before that place;
+//! - each header notes up to where they were durable when it was written. That speaks for its own
+//!   life alone: what an earlier crash tore lies before the first header of the next life. A header
+//!   behind a stretch says which life wrote the stretch, since each life begins its part of the log
+//!   behind all that it found.
 //!
-//! The search is bounded: where it finds nothing, the log ends, and the record says so. What is
-//! behind that is of an earlier life than all that is written there afterwards, and never counts
-//! again.
+//! The search for the next header is bounded. Where it finds none the log ends, and the record says
+//! so: what is behind that was written by earlier lives, and never counts again.
+//!
+//! A value may hold anything. Its bytes are told from headers by their notes: see
+//! [`Notes`](crate::format::Notes).
 
 use std::collections::VecDeque;
 use std::ops::Range;
 
-use super::{Object, Pool, Reach, StoreError};
-use crate::format::{GRAIN_BYTES, HEADER_BYTES, NOTE_AT, NOTE_BYTES, OBJECT_MAGIC, noted};
+use super::{Left, Object, Pool, Reach, StoreError};
+use crate::format::{GRAIN_BYTES, OBJECT_MAGIC};
 use crate::injected_faults::{InjectedFault, is_injected};
 use crate::medium::Medium;
 
-/// How far behind the last object the next one is looked for where nobody said how far the log
-/// goes: some of the largest objects, arbitrary beyond the first.
+/// How far behind the last object the next one is searched for where the record does not say that
+/// the log goes further: a few of the largest objects. That it is more than one is arbitrary.
 pub(super) const SEARCH_BYTES: u64 = 4 << 20;
 /// Read at a time.
 const PIECE_BYTES: usize = 64 << 10;
 
-/// What a walk has found of them.
+/// The stretches that a walk has passed over.
 pub(super) struct Gaps {
     /// Stretches that are lost, and their bytes.
     pub lost: u64,
     pub lost_bytes: u64,
+    /// Where the first of them begins.
+    pub lost_at: Option<u64>,
+    /// Stretches that a crash tore, of lives that the walk has passed.
     torn: u64,
-    /// Stretches in front of headers of the life that is being walked, of which nothing is known so
-    /// far.
+    /// Stretches of the life that is being walked: a header behind them may still say that they
+    /// were durable.
     open: VecDeque<Range<u64>>,
     incarnation: u32,
-    /// Before this place nothing was torn.
+    /// Before this place no crash tore anything.
     sound_to: u64,
+}
+
+/// An object that a walk came to, and up to where headers were durable when it was written.
+pub(super) struct Walked {
+    pub object: Object,
+    pub durable_to: u64,
 }
 
 impl Gaps {
@@ -47,6 +59,7 @@ impl Gaps {
         Self {
             lost: 0,
             lost_bytes: 0,
+            lost_at: None,
             torn: 0,
             open: VecDeque::new(),
             incarnation: 0,
@@ -54,7 +67,7 @@ impl Gaps {
         }
     }
 
-    /// A stretch before a header of a life.
+    /// A stretch, before a header of a life.
     pub fn begin(&mut self, stretch: Range<u64>, incarnation: u32) {
         self.enter(incarnation);
         match stretch.start < self.sound_to {
@@ -63,7 +76,7 @@ impl Gaps {
         }
     }
 
-    /// A header, when which was written all were durable before a place.
+    /// A header of a life. When it was written, all before `durable_to` were durable.
     pub fn pass(&mut self, incarnation: u32, durable_to: u64) {
         self.enter(incarnation);
         while let Some(stretch) = self.open.pop_front_if(|one| one.start < durable_to) {
@@ -73,10 +86,12 @@ impl Gaps {
 
     pub fn lose(&mut self, stretch: Range<u64>) {
         self.lost += 1;
+        let first = self.lost_at.unwrap_or(stretch.start);
+        self.lost_at = Some(first.min(stretch.start));
         self.lost_bytes += stretch.end - stretch.start;
     }
 
-    /// Those of which nothing says that they were ever durable.
+    /// How many there are of which nothing says that they were ever durable.
     pub fn torn(&self) -> u64 {
         self.torn + self.open.len() as u64
     }
@@ -90,9 +105,11 @@ impl Gaps {
 }
 
 impl<M: Medium> Pool<M> {
-    /// The next object of a log that ends before `end`, from the tail on; none is of an earlier
-    /// life than `incarnation`.
-    pub(super) fn next_in_log(&self, end: u64, incarnation: u32, reach: Reach) -> Option<Object> {
+    /// The next object of a half that ends at `end`, from the tail on, with what it notes. It is of
+    /// no earlier life than `incarnation`; and of the one that `log` names, where `log` says that
+    /// all lives before that ended.
+    pub(super) fn next_in_log(&self, end: u64, incarnation: u32, log: Left) -> Option<Walked> {
+        let reach = log.reach;
         let end = match reach.is_end {
             true => reach.to,
             false => end,
@@ -101,36 +118,38 @@ impl<M: Medium> Pool<M> {
             return None;
         }
         let least = |at: u64| match reach.to > 0 && at >= reach.to {
-            // The log of all lives before ended here at the latest.
-            true => self.space.incarnation,
+            true => log.incarnation.max(incarnation),
             false => incarnation,
         };
-        if let Some(object) = self.counting(self.tail, least(self.tail)) {
-            return Some(object);
+        if let Some(found) = self.counting(self.tail, least(self.tail)) {
+            return Some(found);
         }
         let searched = self.tail.saturating_add(SEARCH_BYTES).max(reach.to);
         self.search(self.tail + GRAIN_BYTES..searched.min(end), least)
     }
 
-    /// The object at a place, unless a life before `least` left it there, or nobody ever wrote it.
-    fn counting(&self, at: u64, least: u32) -> Option<Object> {
+    /// The object at a place, unless a life before `least` left it there, or this store never wrote
+    /// it.
+    fn counting(&self, at: u64, least: u32) -> Option<Walked> {
         let object = self.read_object(at)?;
         let header = object.header;
+        let durable_to = self.notes.read(object.noted(), at, self.epoch_at(at))?;
         let is_left = header.incarnation < least
             || header.incarnation > self.space.incarnation
             || header.sequence >= self.space.ceiling
             || header.hash != self.hash(object.key());
-        (!is_left || is_injected(InjectedFault::IncarnationIgnored)).then_some(object)
+        let counts = !is_left || is_injected(InjectedFault::IncarnationIgnored);
+        counts.then_some(Walked { object, durable_to })
     }
 
-    fn search(&self, range: Range<u64>, least: impl Fn(u64) -> u32) -> Option<Object> {
+    fn search(&self, range: Range<u64>, least: impl Fn(u64) -> u32) -> Option<Walked> {
         self.beginnings(range)
             .find_map(|at| self.counting(at, least(at)))
     }
 
-    /// Has no header of a stretch that was passed over ever count: one that a life left there before
-    /// the next one began might, once the record says that the log goes further. Durable before the
-    /// record that says so.
+    /// Clears what still looks like headers in a stretch that was passed over. They do not count
+    /// now, and might once the record says that the log goes further: they are gone before that
+    /// record is durable.
     pub(super) fn clear(&self, stretch: Range<u64>) -> Result<(), StoreError> {
         let mut has_cleared = false;
         for at in self.beginnings(stretch) {
@@ -146,7 +165,7 @@ impl<M: Medium> Pool<M> {
         Ok(())
     }
 
-    /// Places of a range that begin as an object does.
+    /// Places of a range that have an object's first bytes.
     fn beginnings(&self, range: Range<u64>) -> impl Iterator<Item = u64> {
         let magic = OBJECT_MAGIC.to_le_bytes();
         let pieces = range.clone().step_by(PIECE_BYTES);
@@ -158,14 +177,6 @@ impl<M: Medium> Pool<M> {
             let begin = places.filter(|(_, grain)| grain.starts_with(&magic));
             begin.map(|(at, _)| at).collect::<Vec<_>>()
         })
-    }
-
-    /// What the header at a place notes.
-    pub(super) fn durable_at_write(&self, at: u64) -> u64 {
-        const { assert!(NOTE_AT + NOTE_BYTES as u64 <= HEADER_BYTES) }
-        let mut bytes = [0; NOTE_BYTES];
-        self.medium.read(at + NOTE_AT, &mut bytes);
-        noted(bytes)
     }
 }
 

@@ -307,7 +307,7 @@ fn a_header_that_a_killed_process_left_is_durable_before_what_comes_behind_it() 
 }
 
 /// What a test looks at after it was opened in vain.
-struct Shared(Arc<ModelMedium>);
+pub(super) struct Shared(pub Arc<ModelMedium>);
 
 impl Medium for Shared {
     fn len(&self) -> u64 {

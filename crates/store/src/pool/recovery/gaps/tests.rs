@@ -1,4 +1,6 @@
-use super::super::{read_head, record};
+mod forged;
+
+use super::super::{Recovered, read_head, record};
 use super::*;
 use crate::format::Space;
 use crate::medium::{FileMedium, ModelMedium};
@@ -303,6 +305,38 @@ fn what_one_life_left_out_counts_in_no_later_one() {
             }
             pool.put_durable(&[life], &[5; 100], ALWAYS).unwrap();
             medium = left(pool, is_closed);
+        }
+    }
+}
+
+/// A cleaning, and then a crash; the medium loses more of the half that is being copied than is
+/// searched where nobody knows how far it goes.
+#[test]
+fn a_large_stretch_of_the_half_that_is_being_copied_costs_what_was_in_it() {
+    for unit in UNITS {
+        let medium = ModelMedium::new(32 << 20, unit);
+        let mut pool = Pool::create(medium, CONFIG).unwrap();
+        let put = |pool: &mut Pool<ModelMedium>, number: u8| {
+            let put = pool.put_durable(&key(number), &vec![number; 1 << 20], ALWAYS);
+            put.unwrap().at
+        };
+        let places: Vec<u64> = (0..8).map(|number| put(&mut pool, number)).collect();
+        while !pool.is_cleaning() {
+            pool.clean(1).unwrap();
+        }
+        let mut medium = left(pool, false);
+        let stretch = places[1]..places[6];
+        assert!(stretch.end - stretch.start > SEARCH_BYTES);
+        damage(&medium, stretch.clone(), |_| 0);
+        for life in 0..3 {
+            let (mut pool, found) = Pool::open(medium).unwrap();
+            let told = format!("life {life}: {found:?}");
+            assert_eq!((found.lost, found.torn), (1, 0), "{told}");
+            assert_eq!(found.lost_at, Some(stretch.start), "{told}");
+            let is_there = |number: &u8| pool.get(&key(*number)).unwrap().is_some();
+            let there: Vec<u8> = (0..8).filter(is_there).collect();
+            assert_eq!(there, [0, 6, 7], "{told}");
+            medium = left(pool, false);
         }
     }
 }

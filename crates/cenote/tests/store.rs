@@ -120,6 +120,33 @@ fn objects_are_put_read_listed_and_deleted_each_by_a_process_of_its_own() {
     assert_eq!(store.ok("get", &["b/large"], b""), large);
 }
 
+/// Others may choose them, and a terminal obeys some.
+#[test]
+fn keys_with_control_characters_take_one_line_and_change_no_terminal() {
+    let store = Store::new("1M");
+    let served = Served::start(&store, &[]);
+    let key = "a\nb\x1b[2J";
+    let line = "$'a\\nb\\033[2J'";
+    let put = served.ok(&store, "put", &[key], b"value");
+    assert!(
+        put.starts_with(format!("{line}: stored").as_bytes()),
+        "{put:?}"
+    );
+    served.ok(&store, "put", &["plain"], b"value");
+    let lines = format!("{line}\nplain\n");
+    assert_eq!(served.ok(&store, "list", &[], b""), lines.as_bytes());
+    let refused = served.run(&store, "put", &[key, "--if-absent"], b"no");
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(said.contains(line) && !said.contains('\x1b'), "{said}");
+    drop(served);
+    assert_eq!(store.ok("list", &[], b""), lines.as_bytes());
+    store.fails("put", &[key, "--if-absent"], 1, line);
+    let raw = format!("{key}\0plain\0");
+    assert_eq!(store.ok("list", &["--null"], b""), raw.as_bytes());
+    assert_eq!(store.ok("list", &["-0", "--prefix", "p"], b""), b"plain\0");
+    assert_eq!(store.json("list", &[]), serde_json::json!([key, "plain"]));
+}
+
 /// A store that is served, until this is dropped.
 struct Served {
     process: std::process::Child,

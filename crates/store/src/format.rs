@@ -343,7 +343,8 @@ impl Space {
         let sum = checksum(&[&bytes[..36]]);
         bytes[36..40].copy_from_slice(&sum.to_le_bytes());
         let Left { reach, incarnation } = self.left;
-        let left_grains = (reach.to / GRAIN_BYTES) as u32 | u32::from(reach.has_torn) * HAS_TORN;
+        let torn_bit = if reach.has_torn { HAS_TORN } else { 0 };
+        let left_grains = (reach.to / GRAIN_BYTES) as u32 | torn_bit;
         bytes[40..44].copy_from_slice(&left_grains.to_le_bytes());
         bytes[44..48].copy_from_slice(&incarnation.to_le_bytes());
         let sum = Left::sum(&bytes);

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! DIR/pool, pool.1, ...   the objects, a file for each shard; docs/formats/store.md
+//! DIR/secret              what tells headers of a log from bytes that clients wrote
 //! ```
 //!
 //! Whoever works with a store has its folder locked: one process at a time.
@@ -9,7 +10,9 @@
 pub mod folder;
 mod metrics;
 mod remote;
+mod secret;
 mod serve;
+mod shown;
 
 use std::io::{Read as _, Write as _};
 use std::path::PathBuf;
@@ -22,6 +25,7 @@ use cenote_cli::size::Size;
 use cenote_store::{Condition, VALUE_BYTES_MAX};
 
 use folder::Opened;
+use shown::shown;
 
 /// `store` and what follows it.
 #[derive(clap::Args, Debug)]
@@ -67,7 +71,8 @@ enum Action {
     Get(Named),
     /// List keys in order
     #[command(after_help = "Example:
-  cenote store list /var/lib/objects --prefix user/")]
+  cenote store list /var/lib/objects --prefix user/
+  cenote store list /var/lib/objects --null | xargs -0 -n 1 cenote store get /var/lib/objects")]
     List(List),
     /// Delete an object durably
     #[command(after_help = "Example:
@@ -198,6 +203,10 @@ struct List {
     /// Print one JSON array
     #[arg(long)]
     json: bool,
+    /// End each key with a zero byte and print it as it is, for scripts. Without it keys with
+    /// control characters are printed as $'...'
+    #[arg(short = '0', long, conflicts_with = "json")]
+    null: bool,
 }
 
 #[derive(clap::Args, Debug)]
@@ -331,7 +340,8 @@ fn told(named: &Named, done: &str, version: u64) -> Result<u8> {
     if named.json {
         return say(&serde_json::json!({ "key": named.key, "version": version }).to_string());
     }
-    say(&format!("{}: {done}, version {version}", named.key))
+    let key = shown(named.key.as_bytes());
+    say(&format!("{key}: {done}, version {version}"))
 }
 
 fn get(args: &Named) -> Result<u8> {
@@ -370,12 +380,21 @@ fn list(args: &List) -> Result<u8> {
         None => Opened::look(&args.store.store)?.keys(&args.prefix),
     };
     if args.json {
+        let keys: Vec<_> = keys
+            .iter()
+            .map(|key| String::from_utf8_lossy(key))
+            .collect();
         return say(&serde_json::to_string(&keys)?);
     }
     let mut out = std::io::stdout().lock();
     for key in keys {
-        writeln!(out, "{key}").context("write to standard output")?;
+        let line = match args.null {
+            true => [&key[..], b"\0"].concat(),
+            false => (shown(&key) + "\n").into_bytes(),
+        };
+        out.write_all(&line).context("write to standard output")?;
     }
+    out.flush().context("write to standard output")?;
     Ok(DONE)
 }
 

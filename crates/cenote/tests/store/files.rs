@@ -1,8 +1,9 @@
 //! A store's files: damaged, missing, and used by one process at a time.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::Store;
@@ -105,6 +106,8 @@ fn a_value_that_rotted_is_found_by_check_and_not_returned() {
     );
     let shown = store.run("check", &[], b"");
     assert!(String::from_utf8_lossy(&shown.stdout).contains("1 of these were damaged"));
+    // Its header, and its key of 5 bytes.
+    names_the_place(&store, &shown, at - 64 - 8);
     assert_eq!(
         fs::read(store.file()).expect("readable"),
         bytes,
@@ -145,6 +148,47 @@ fn a_damaged_header_costs_its_object_alone_and_is_found_by_check() {
     let shown = store.run("check", &[], b"");
     assert_eq!(shown.status.code(), Some(3), "{shown:?}");
     assert!(String::from_utf8_lossy(&shown.stdout).contains("in 1 place(s) is damaged"));
+    names_the_place(&store, &shown, header);
+}
+
+/// The log names store, file and place of what is damaged.
+fn names_the_place(store: &Store, ended: &Output, at: usize) {
+    let said = String::from_utf8_lossy(&ended.stderr).into_owned();
+    let folder = store.dir.path().join("objects");
+    let folder = folder.to_str().expect("UTF-8");
+    for part in [folder, "pool", &format!("first_at={at} ")] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+}
+
+/// It is lost with a folder of which the pools alone were kept.
+#[test]
+fn a_store_without_its_secret_has_its_objects_and_gets_another_secret() {
+    let store = Store::new("1M");
+    let secret = store.dir.path().join("objects/secret");
+    let first = fs::read_to_string(&secret).expect("it is there");
+    store.ok("put", &["first"], b"value");
+    assert_eq!(fs::read_to_string(&secret).expect("it is there"), first);
+    fs::remove_file(&secret).expect("it is there");
+    assert_eq!(store.ok("list", &[], b""), b"first\n");
+    assert!(!secret.exists(), "a look changes nothing");
+    let put = store.run("put", &["second"], b"value");
+    assert!(put.status.success(), "{put:?}");
+    let said = String::from_utf8_lossy(&put.stderr).into_owned();
+    assert!(said.contains("the file secret is missing"), "{said}");
+    let second = fs::read_to_string(&secret).expect("it is there");
+    assert_ne!(second, first);
+    let mode = fs::metadata(&secret).expect("it is there").mode();
+    assert_eq!(mode & 0o777, 0o600);
+    for key in ["first", "second"] {
+        let got = store.run("get", &[key], b"");
+        assert_eq!(got.stdout, b"value");
+        assert!(got.stderr.is_empty(), "{got:?}");
+    }
+    fs::write(&secret, "no digits\n").expect("writable");
+    store.fails("get", &["first"], 1, "its file secret is damaged");
+    fs::write(&secret, second).expect("writable");
+    assert_eq!(store.ok("get", &["first"], b""), b"value");
 }
 
 /// Keys would be looked for in other shards than they were put to.
@@ -223,7 +267,7 @@ fn create_goes_beside_no_shards_of_another_store_and_leaves_no_drafts() {
     let names = names.map(|entry| entry.expect("readable").file_name());
     let mut names: Vec<_> = names.collect();
     names.sort();
-    assert_eq!(names, ["pool", "pool.1"]);
+    assert_eq!(names, ["pool", "pool.1", "secret"]);
 }
 
 /// Handles of a process on a folder.

@@ -10,10 +10,12 @@ use anyhow::{Context, Result, ensure};
 use cenote_cli::failure::Failure;
 use cenote_durable::Replacement;
 use cenote_store::{
-    FileMedium, Identity, Medium, Pool, PoolConfig, Recovered, SHARD_COUNT_MAX, StoreError,
+    FileMedium, Identity, Medium, Pool, PoolConfig, Recovered, SHARD_COUNT_MAX, Secret, StoreError,
     identify, shard_of,
 };
 
+use super::secret;
+use super::shown::shown;
 use crate::ask::random_u128;
 use crate::folder::Folder;
 use crate::lock::{is_locked, try_lock};
@@ -77,12 +79,14 @@ pub fn create(dir: &Path, len: u64, keys: u64, shards: usize) -> Result<()> {
         draft(&folder.join(&name(shard)), len, config, number)
     });
     let mut drafts = drafts.collect::<Result<Vec<_>>>()?;
+    secret::load_or_make(&folder, &format!("store {}", dir.display()))?;
     // The first file last: with it there is a store.
     let named = drafts.iter_mut().rev().try_for_each(Replacement::commit);
     if named.is_err() {
-        for shard in 0..shards {
+        let names = (0..shards).map(name);
+        for name in names.chain([secret::NAME.to_owned()]) {
             // What the disk says to this is not what went wrong.
-            drop(folder.remove(&name(shard)));
+            drop(folder.remove(&name));
         }
     }
     named.context("make the store")
@@ -149,11 +153,21 @@ fn lock(folder: &Folder, dir: &Path) -> Result<OwnedFd> {
     })
 }
 
-/// The folder, locked, and its files.
+/// A store's files, in a folder that is locked.
+pub struct Files {
+    /// One for each shard.
+    pub pools: Vec<File>,
+    /// `None`: there is none, and nothing is to be written.
+    pub secret: Option<Secret>,
+    pub lock: OwnedFd,
+}
+
+/// The files of a store. One that was made before stores had secrets gets its own, if it is to be
+/// written.
 ///
 /// # Errors
 /// There is no store, or its files are of another kind.
-pub fn find(dir: &Path, write: bool) -> Result<(OwnedFd, Vec<File>)> {
+pub fn find(dir: &Path, write: bool) -> Result<Files> {
     let none = || {
         let what = format!("store {}: does not exist", dir.display());
         let remedy = format!("cenote store create {} --size 64M", quoted(dir));
@@ -193,7 +207,16 @@ pub fn find(dir: &Path, write: bool) -> Result<(OwnedFd, Vec<File>)> {
         );
         files.push(file);
     }
-    Ok((lock, files))
+    let shown = format!("store {}", dir.display());
+    let secret = match write {
+        true => Some(secret::load_or_make(&folder, &shown)?),
+        false => secret::load(&folder, &shown)?,
+    };
+    Ok(Files {
+        pools: files,
+        secret,
+        lock,
+    })
 }
 
 /// A store without one of its files is not opened: most keys would be looked for in another one.
@@ -261,6 +284,7 @@ pub fn is_served(dir: &Path) -> Result<bool> {
 pub fn recover<M: Medium + 'static>(
     shown: &str,
     files: Vec<File>,
+    secret: Option<Secret>,
     open: impl Fn(File) -> std::io::Result<M> + Sync,
 ) -> Result<(Vec<Pool<M>>, Recovered)> {
     let of = |shard| format!("its file {}", name(shard));
@@ -270,7 +294,8 @@ pub fn recover<M: Medium + 'static>(
     });
     check_shards(shown, &heads.collect::<Result<Vec<_>>>()?)?;
     let span = tracing::info_span!("recover store", cenote.store.shards = files.len() as i64);
-    let one = |file: File| -> Result<_> { Ok(span.in_scope(|| Pool::open(open(file)?))?) };
+    let one =
+        |file: File| -> Result<_> { Ok(span.in_scope(|| Pool::open_with(open(file)?, secret))?) };
     let one = |shard, file| one(file).with_context(|| of(shard));
     let opened: Vec<Result<_>> = std::thread::scope(|scope| {
         let threads: Vec<_> = files
@@ -285,8 +310,9 @@ pub fn recover<M: Medium + 'static>(
     });
     let mut pools = Vec::new();
     let mut all = Recovered::default();
-    for opened in opened {
+    for (shard, opened) in opened.into_iter().enumerate() {
         let (pool, found) = opened.with_context(|| shown.to_owned())?;
+        log_damage(shown, &name(shard), &found);
         all.objects += found.objects;
         all.versions += found.versions;
         all.completed += found.completed;
@@ -299,6 +325,39 @@ pub fn recover<M: Medium + 'static>(
         pools.push(pool);
     }
     Ok((pools, all))
+}
+
+/// Says what opening a file found, and where in it.
+fn log_damage(store: &str, file: &str, found: &Recovered) {
+    if let Some(first_at) = found.damaged_at {
+        let versions = found.damaged;
+        tracing::error!(
+            store,
+            file,
+            first_at,
+            versions,
+            "values are not what was written"
+        );
+    }
+    if let Some(first_at) = found.lost_at {
+        let (stretches, bytes) = (found.lost, found.lost_bytes);
+        tracing::error!(
+            store,
+            file,
+            first_at,
+            stretches,
+            bytes,
+            "a log is damaged: objects are lost"
+        );
+    }
+    if found.has_other_secret {
+        tracing::warn!(
+            store,
+            file,
+            "the file secret is missing or another one: bytes of values are not told from headers \
+             until the log was cleaned"
+        );
+    }
 }
 
 impl Opened {
@@ -323,24 +382,22 @@ impl Opened {
         write: bool,
         open: impl Fn(File) -> std::io::Result<FileMedium> + Sync,
     ) -> Result<Self> {
-        let (lock, files) = find(dir, write)?;
+        let files = find(dir, write)?;
         let shown = format!("store {}", dir.display());
-        let (pools, recovered) = recover(&shown, files, open)?;
+        let (pools, recovered) = recover(&shown, files.pools, files.secret, open)?;
         Ok(Self {
             shown,
             pools,
             recovered,
-            _lock: lock,
+            _lock: files.lock,
         })
     }
 
     /// All keys that begin with `prefix`, in order.
-    pub fn keys(&self, prefix: &str) -> Vec<String> {
+    pub fn keys(&self, prefix: &str) -> Vec<Vec<u8>> {
         let pools = self.pools.iter();
         let keys = pools.flat_map(|pool| pool.keys(prefix.as_bytes()));
-        let mut keys: Vec<String> = keys
-            .map(|key| String::from_utf8_lossy(&key).into_owned())
-            .collect();
+        let mut keys: Vec<Vec<u8>> = keys.collect();
         keys.sort();
         keys
     }
@@ -384,6 +441,7 @@ impl Opened {
                 .and_then(|_| act(pool, key.as_bytes()));
         }
         done.map_err(|error| {
+            let key = shown(key.as_bytes());
             let what = |why: &str| format!("{}: {key}: {why}", self.shown);
             match &error {
                 StoreError::Full => {

@@ -10,6 +10,7 @@ use cenote_store::client::{Client, ClientError, Command, Outcome};
 use cenote_store::copies::{Copies, CopiesError, CopyError, named_twice};
 use cenote_store::{Condition, Refusal, Version};
 
+use super::shown::shown as shown_key;
 use crate::ask::random_u128;
 
 /// How long it may take to connect, and to answer.
@@ -63,6 +64,7 @@ impl Remote {
     /// What a client's error means to a user.
     fn explain(&self, store: usize, key: &str, error: ClientError) -> anyhow::Error {
         let shown = &self.shown[store];
+        let key = shown_key(key.as_bytes());
         let what = |why: &str| format!("{shown}: {key}: {why}");
         match error {
             ClientError::Refused(Refusal::Full) => {
@@ -86,15 +88,16 @@ impl Remote {
 
     fn explain_copy(&self, key: &str, error: CopiesError) -> anyhow::Error {
         let shown = &self.shown[error.store];
+        let named = shown_key(key.as_bytes());
         match error.error {
             CopyError::Client(client) => self.explain(error.store, key, client),
             CopyError::Foreign => Failure::new(
-                format!("{shown}: {key}: was put into this store only"),
+                format!("{shown}: {named}: was put into this store only"),
                 "use this address only, or serve another store for copies",
             )
             .into(),
             other => Failure::new(
-                format!("{shown}: {key}: {other}"),
+                format!("{shown}: {named}: {other}"),
                 "cenote store copy --help",
             )
             .into(),
@@ -154,19 +157,15 @@ impl Remote {
     }
 
     /// All keys that begin with `prefix`, in order.
-    pub fn keys(&mut self, prefix: &str) -> Result<Vec<String>> {
-        let said = match &mut self.link {
+    pub fn keys(&mut self, prefix: &str) -> Result<Vec<Vec<u8>>> {
+        match &mut self.link {
             Link::One(client) => client
                 .keys(prefix.as_bytes(), LIMIT)
                 .map_err(|error| self.explain(0, prefix, error)),
             Link::Row(copies) => copies
                 .keys(prefix.as_bytes())
                 .map_err(|error| self.explain_copy(prefix, error)),
-        };
-        let keys = said?.into_iter();
-        Ok(keys
-            .map(|key| String::from_utf8_lossy(&key).into_owned())
-            .collect())
+        }
     }
 
     /// Brings what the first of several stores has to the others; how many objects it has.

@@ -141,9 +141,9 @@ fn serve<M: Medium + 'static>(
     let main_thread = std::thread::current();
     let stop = signals::on_stop(move || main_thread.unpark())?;
     let shown = format!("store {}", args.dir.display());
-    let (_lock, files) = folder::find(&args.dir, true)?;
+    let files = folder::find(&args.dir, true)?;
     let _served = folder::mark_served(&args.dir)?;
-    let (pools, found) = folder::recover(&shown, files, open)?;
+    let (pools, found) = folder::recover(&shown, files.pools, files.secret, open)?;
     let config = ServerConfig {
         addresses: args.listen.clone(),
         key,

@@ -187,6 +187,7 @@ pub struct Ledger {
     /// Since when it gives everything back.
     draining: Option<Duration>,
     orphans_taken: u64,
+    given_back: u64,
     room: Room,
     evicting: Evicting,
     actions: VecDeque<Action>,
@@ -216,6 +217,7 @@ impl Ledger {
             shutting_down: false,
             draining: None,
             orphans_taken: 0,
+            given_back: 0,
             room: limits.room,
             evicting: Evicting::default(),
             actions: VecDeque::new(),
@@ -274,7 +276,7 @@ impl Ledger {
         match self.find(client, window) {
             Some(slab) => {
                 self.note_given_back(now, slab);
-                self.retire(slab, true);
+                self.take_back(slab, true);
             }
             None if self.await_end(client, window) => {} // One answer, once the window is closed.
             None => self.send(client, Reply::Unmapped { window }),
@@ -444,7 +446,7 @@ impl Ledger {
             return Err(Refusal::ClientBound);
         }
         if let Some(slab) = former {
-            self.retire(slab, false);
+            self.take_back(slab, false);
             if self.slabs_free() == 0 {
                 return Err(Refusal::NoMemory);
             }
@@ -481,7 +483,7 @@ impl Ledger {
                 place,
             } = self.waiting.pop_front().expect("not empty");
             if let Some(former) = self.held_at(client, place) {
-                self.retire(former, false);
+                self.take_back(former, false);
             }
             self.grants += 1;
             self.slabs[slab] = Slab::Mapped(Grant {
@@ -526,6 +528,12 @@ impl Ledger {
 
     /// Takes a mapped slab out of its client's hands, who is told when it is gone if it gave it back; and at
     /// once if it waits for the slab's new name.
+    /// Its client has no use for it any more.
+    fn take_back(&mut self, slab: SlabIndex, is_told: bool) {
+        self.given_back += 1;
+        self.retire(slab, is_told);
+    }
+
     fn retire(&mut self, slab: SlabIndex, is_told: bool) {
         let Slab::Mapped(grant) = self.slabs[slab as usize] else {
             unreachable!("only a mapped slab is taken back");

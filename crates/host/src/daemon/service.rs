@@ -238,10 +238,7 @@ impl Daemon {
                     },
                 );
             }
-            Request::Unmap { window } => {
-                self.counters.unmaps += u64::from(self.ledger.find(client, window).is_some());
-                self.ledger.handle_unmap(now, client, window);
-            }
+            Request::Unmap { window } => self.ledger.handle_unmap(now, client, window),
             Request::Ping { sequence } => {
                 self.send(
                     client,

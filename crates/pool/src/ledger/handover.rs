@@ -91,6 +91,7 @@ impl Ledger {
             counters: Counters {
                 leases_expired: self.leases_expired(),
                 orphans_taken: self.orphans_taken,
+                unmaps: self.given_back,
                 ..Counters::default()
             },
             clients: clients
@@ -126,6 +127,7 @@ impl Ledger {
         ledger.draining = drains.then_some(now);
         ledger.leases.begin_at(handover.counters.leases_expired);
         ledger.orphans_taken = handover.counters.orphans_taken;
+        ledger.given_back = handover.counters.unmaps;
         for client in &handover.clients {
             let lease = Lease {
                 name: client.name.clone(),

@@ -207,7 +207,7 @@ impl Ledger {
             .map(|(slab, _)| slab)
             .collect();
         for slab in rest {
-            self.retire(slab, false);
+            self.take_back(slab, false);
         }
         self.forget_idle_owners();
         self.prepare_ahead(now);

@@ -117,14 +117,21 @@ pub fn run(args: &Args) -> Result<u8> {
     Ok(NOT_WHOLE)
 }
 
-/// Slabs that were lent before and that the new process does not lend, as far as clients have not
-/// mapped others since.
+/// Slabs that were lent before and that the new process does not lend, though nobody gave them back and
+/// nobody took them. Clients come back before this is asked, and give back or map as they like.
 fn lost(before: &HostStatus, after: &HostStatus) -> u32 {
+    let (then, now) = (&before.counters, &after.counters);
     // Counts go on with what is taken over.
-    match after.counters.connections < before.counters.connections {
-        true => lent(before),
-        false => lent(before).saturating_sub(lent(after)),
+    if now.connections < then.connections {
+        return lent(before);
     }
+    let granted = now.maps.saturating_sub(then.maps);
+    let given_back = now.unmaps.saturating_sub(then.unmaps);
+    // Of those that it took the new process counts its own alone.
+    let taken = now.orphans_taken.saturating_sub(then.orphans_taken) + after.pressure.slabs_taken;
+    let expected = (u64::from(lent(before)) + granted).saturating_sub(given_back + taken);
+    let lost = expected.saturating_sub(lent(after).into());
+    u32::try_from(lost).unwrap_or(u32::MAX)
 }
 
 fn lent(status: &HostStatus) -> u32 {
@@ -146,4 +153,44 @@ fn went_on(name: &str) -> Failure {
         ),
         "see its log",
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn status(mapped: u32, maps: u64, unmaps: u64, orphans_taken: u64) -> HostStatus {
+        let mut status = HostStatus::default();
+        status.slabs.mapped = mapped;
+        status.counters.connections = 1;
+        status.counters.maps = maps;
+        status.counters.unmaps = unmaps;
+        status.counters.orphans_taken = orphans_taken;
+        status
+    }
+
+    #[test]
+    fn what_clients_give_back_and_map_meanwhile_is_not_lost_and_hides_no_loss() {
+        let before = status(5, 20, 12, 3);
+        for (mapped, maps, unmaps, orphans_taken, expected) in [
+            (5, 20, 12, 3, 0),
+            (4, 20, 12, 3, 1),
+            // Given back, mapped, taken from who is gone, and beside each a loss.
+            (3, 20, 14, 3, 0),
+            (2, 20, 14, 3, 1),
+            (7, 22, 12, 3, 0),
+            (5, 22, 12, 3, 2),
+            (4, 20, 12, 4, 0),
+            (3, 20, 12, 4, 1),
+            (5, 23, 14, 4, 0),
+            (4, 23, 14, 4, 1),
+        ] {
+            let after = status(mapped, maps, unmaps, orphans_taken);
+            let what = (mapped, maps, unmaps, orphans_taken);
+            assert_eq!(lost(&before, &after), expected, "{what:?}");
+        }
+        let mut afresh = status(1, 1, 0, 0);
+        afresh.counters.connections = 0;
+        assert_eq!(lost(&before, &afresh), 5, "it took nothing over");
+    }
 }

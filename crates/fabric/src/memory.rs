@@ -293,6 +293,13 @@ impl Region {
         self.view.is_dead()
     }
 
+    /// Whether somebody else made the memory shorter, as whoever may write it can: nothing here has
+    /// noticed that unless it touched what is gone. A system call.
+    #[must_use]
+    pub fn is_cut_short(&self) -> bool {
+        file_len(self.as_fd()).is_ok_and(|len_bytes| len_bytes < self.len_bytes())
+    }
+
     /// Copies bytes out.
     ///
     /// # Errors

@@ -7,6 +7,7 @@
 //! Invariant: a slab's window is registered once, when its memory is fresh, and revoked
 //! before `Unmapped` is sent.
 
+mod cut_short;
 mod departure;
 mod inheritance;
 mod leaving;

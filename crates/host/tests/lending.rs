@@ -270,3 +270,75 @@ fn pings_are_answered_in_order_between_slow_requests() {
     assert_eq!(pongs, (0..40).collect::<Vec<u64>>());
     assert_eq!(mapped, (0..40).collect::<Vec<u64>>());
 }
+
+/// Makes the memory of the slab that begins with `bytes` shorter, as whoever has it mapped can.
+fn cut_short(bytes: &[u8]) {
+    use std::os::unix::fs::FileExt;
+
+    for entry in std::fs::read_dir("/proc/self/fd").unwrap() {
+        let path = entry.unwrap().path();
+        let target = std::fs::read_link(&path).unwrap_or_default();
+        // Opened anew: to open what is no file may wait for somebody.
+        if !target.to_string_lossy().starts_with("/memfd:") {
+            continue;
+        }
+        let Ok(file) = std::fs::File::options().read(true).write(true).open(&path) else {
+            continue;
+        };
+        let mut found = vec![0; bytes.len()];
+        if file.read_exact_at(&mut found, 0).is_ok() && found == bytes {
+            file.set_len(4096).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_slab_that_was_cut_short_is_not_in_its_clients_list_and_another_is_lent() {
+    let lab = Lab::new(Fabric::Shm);
+    let host = lab.host("h", 2);
+    let mut client = lab.client(&host, 1);
+    let windows = [client.map(7, 0), client.map(7, 1)];
+    let mapped = windows.map(|window| client.attach(window).unwrap());
+    let marks = [noise(71, 64), noise(72, 64)];
+    for (mapped, mark) in mapped.iter().zip(&marks) {
+        assert_eq!(client.write(mapped, 0, mark), Status::Ok);
+    }
+    cut_short(&marks[0]);
+    let mut back = vec![0; 64];
+    assert_eq!(client.read(&mapped[0], 8192, &mut back), Status::Revoked);
+
+    client.send(&Request::Held { skip: 0 });
+    let mut replies = [client.reply(), client.reply()];
+    // That it is gone may be said before or after the list.
+    replies.sort_by_key(|reply| matches!(reply, Reply::Held { .. }));
+    let gone = Reply::Unmapped { window: windows[0] };
+    assert_eq!(replies[0], gone);
+    let Reply::Held { slabs, .. } = &replies[1] else {
+        panic!("{replies:?}");
+    };
+    let held: Vec<Window> = slabs.iter().map(|slab| slab.window).collect();
+    assert_eq!(held, [windows[1]]);
+    assert_eq!(client.read(&mapped[1], 0, &mut back), Status::Ok);
+    assert_eq!(back, marks[1], "the others are as they were");
+    let new = client.map(7, 2);
+    let new = client.attach(new).unwrap();
+    assert_eq!(client.write(&new, 8192, &marks[0]), Status::Ok);
+}
+
+#[test]
+fn whatever_was_granted_is_lent_was_given_back_or_was_taken() {
+    let lab = Lab::new(Fabric::Shm);
+    let host = lab.host("h", 4);
+    let mut client = lab.client(&host, 1);
+    client.map(7, 0);
+    client.map(7, 0);
+    let other = client.map(7, 1);
+    client.unmap(other);
+    let status = client.status();
+    let counters = status.counters;
+    assert_eq!(
+        (counters.maps, counters.unmaps, status.slabs.mapped),
+        (3, 2, 1)
+    );
+    assert_eq!(counters.orphans_taken, 0);
+}

@@ -76,7 +76,7 @@ pub(crate) fn volunteer_for_oom_killer() {
 }
 
 /// Has this thread run when others do not want to: zeroing a slab takes a core for milliseconds, just
-/// when the client that got the one before is attaching it.
+/// when the client that got the one before is attaching it, and compiling a module takes seconds.
 #[allow(
     unsafe_code,
     reason = "priorities of threads have no safe wrapper in std"
@@ -86,7 +86,7 @@ pub(crate) fn step_back() {
     // SAFETY: no pointers. Of Linux, process 0 is the calling thread.
     if unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, NICE) } != 0 {
         let error = std::io::Error::last_os_error();
-        tracing::debug!(%error, "lower the priority of the thread that makes slabs");
+        tracing::debug!(%error, "lower the priority of a thread");
     }
 }
 

@@ -1,8 +1,8 @@
 //! Procedures that are loaded at run time: WebAssembly, compiled by wasmtime.
 //!
 //! A guest gets nothing of the machine but three calls that reach the bytes of one cache. What it
-//! may take is bounded: the module's size, its memory and tables, the stack, and the time of a
-//! step. A guest that loops is stopped to be looked at by each epoch, which a thread counts while a
+//! may take is bounded: the module's size and [`Shape`], its memory and tables, the stack, and the time of
+//! a step. A guest that loops is stopped to be looked at by each epoch, which a thread counts while a
 //! guest runs ([`Ticker`]), and ended when it had its share of processor time.
 //!
 //! Bounds are checked by code, not by signals: a host has its own handler for lost memory, and two
@@ -10,6 +10,7 @@
 //! Paper: `[compucache]` stored procedures; WebAssembly is ours.
 
 mod instance;
+mod shape;
 mod ticker;
 
 use std::sync::Arc;
@@ -18,6 +19,7 @@ use std::time::Duration;
 use wasmtime::{Config, Engine, ExternType, Linker, Module, ValType};
 
 pub use instance::Instance;
+pub use shape::Shape;
 pub use ticker::{Running, Ticker};
 
 /// What a guest may take.
@@ -25,6 +27,8 @@ pub use ticker::{Running, Ticker};
 pub struct Limits {
     /// Of a module, in bytes.
     pub module_bytes: usize,
+    /// Of what a module costs to compile, by the shape of its functions.
+    pub shape: Shape,
     /// Of a guest's own memory, in bytes.
     pub memory_bytes: usize,
     /// Of its stack, in bytes.
@@ -40,6 +44,7 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             module_bytes: 1 << 20,
+            shape: Shape::default(),
             memory_bytes: 4 << 20,
             stack_bytes: 256 << 10,
             table_entries: 4096,
@@ -58,6 +63,16 @@ pub enum ModuleError {
         len: usize,
         /// What is allowed.
         most: usize,
+    },
+    /// It could take minutes to compile, or memory that the host does not have.
+    #[error("the module has {what}: {found}, at most {most} are allowed")]
+    Shape {
+        /// What there is too much of.
+        what: &'static str,
+        /// How much there is.
+        found: u64,
+        /// What is allowed.
+        most: u64,
     },
     /// It is not a valid module, or uses what is not offered.
     #[error("the module is not valid: {0}")]
@@ -109,6 +124,8 @@ impl Runtime {
         config.memory_reservation_for_growth(0);
         config.wasm_multi_memory(false);
         config.wasm_memory64(false);
+        // Blocks with many results cost what locals cost, and no compiler makes them unasked.
+        config.wasm_multi_value(false);
         let engine = Engine::new(&config).map_err(invalid)?;
         let mut linker = Linker::new(&engine);
         instance::link(&mut linker).map_err(invalid)?;
@@ -131,6 +148,7 @@ impl Runtime {
             let len = bytes.len();
             return Err(ModuleError::TooLong { len, most });
         }
+        self.limits.shape.check(bytes)?;
         let module = Module::from_binary(&self.engine, bytes).map_err(invalid)?;
         check_imports(&module)?;
         check_exports(&module)?;

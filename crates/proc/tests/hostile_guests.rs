@@ -279,6 +279,10 @@ fn modules_that_want_more_than_is_offered_are_refused() {
            (func $s (drop (call $load (i64.const 0) (i32.const 0) (i32.const 8)))) (start $s))"#
     ));
     assert!(matches!(calls, ModuleError::Start(_)), "{calls}");
+    let many = refused(&format!(
+        r#"(module (type (func (result i32 i32))) {whole})"#
+    ));
+    assert!(matches!(many, ModuleError::Invalid(_)), "{many}");
     let long = vec![0; Limits::default().module_bytes + 1];
     assert!(matches!(
         bench.runtime.compile(&long),
@@ -308,4 +312,63 @@ proptest! {
             prop_assert!(state.len() <= cenote_proc_sdk::STATE_MAX);
         }
     }
+}
+
+/// A module with functions of these bodies beside its step, each with so many locals.
+fn with_functions(locals: usize, bodies: &[String]) -> Vec<u8> {
+    let declared = "i64 ".repeat(locals);
+    let functions = bodies
+        .iter()
+        .map(|body| format!("(func (local {declared}) {body})"));
+    let functions = functions.collect::<String>();
+    let text = format!(
+        r#"(module (memory (export "memory") 2) {functions}
+            (func (export "frame") (result i32) (i32.const 65536))
+            (func (export "step") (result i32) (i32.const 0)))"#
+    );
+    wat::parse_str(text).unwrap()
+}
+
+/// Loops in each other, in whose middle each local is used: each of them has to know where each local is.
+fn nest(depth: usize, locals: usize) -> String {
+    let uses = (0..locals)
+        .map(|local| format!("(local.set {local} (i64.add (local.get {local}) (i64.const 1)))"));
+    let uses = uses.collect::<String>();
+    let (begin, end) = (
+        "loop ".repeat(depth),
+        "br_if 0 end "
+            .replace("br_if 0", "i32.const 1 br_if 0")
+            .repeat(depth),
+    );
+    format!("{begin} {uses} {end}")
+}
+
+#[test]
+fn modules_that_would_be_compiled_for_minutes_are_refused_before_that() {
+    let bench = Bench::new();
+    let refused = |module: &[u8]| {
+        assert!(
+            module.len() <= Limits::default().module_bytes,
+            "{}",
+            module.len()
+        );
+        match bench.runtime.compile(module) {
+            Err(ModuleError::Shape { what, .. }) => what,
+            Err(error) => panic!("{error}"),
+            Ok(_) => panic!("taken"),
+        }
+    };
+    let deep = with_functions(4000, &[nest(80_000, 4000)]);
+    assert_eq!(refused(&deep), "bytes in a function");
+    let wide = with_functions(5000, &[nest(10, 5000)]);
+    assert_eq!(refused(&wide), "locals in a function");
+    let square = with_functions(1000, &[nest(10_000, 1000)]);
+    assert_eq!(refused(&square), "bytes times locals in functions");
+    let many = with_functions(200, &vec![nest(500, 200); 200]);
+    assert_eq!(refused(&many), "bytes times locals in functions");
+    let empty = with_functions(0, &vec![String::new(); 20_000]);
+    assert_eq!(refused(&empty), "functions");
+    // As large as programs come.
+    let large = with_functions(20, &vec![nest(3, 20); 500]);
+    bench.runtime.compile(&large).expect("it is taken");
 }

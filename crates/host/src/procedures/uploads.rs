@@ -16,6 +16,7 @@ use cenote_proc::{Library, MODULE_MAX, ProcedureId};
 
 use super::depot::Depot;
 use crate::Result;
+use crate::machine::step_back;
 use crate::side_thread::SideThread;
 
 /// A module to compile.
@@ -39,6 +40,7 @@ pub(super) fn start(
 ) -> Result<SideThread<Job>> {
     // A module may take minutes, and what is not kept yet nobody was told of.
     let compiler = SideThread::start("proc-compile", move |jobs| {
+        step_back();
         let compile = |job: Job| {
             let told = put(&library, depot.as_ref(), &job.label, &job.module);
             deliver(job.thread, job.connection, told);

@@ -1,9 +1,9 @@
 //! Procedures that are loaded at run time: WebAssembly, compiled by wasmtime.
 //!
 //! A guest gets nothing of the machine but three calls that reach the bytes of one cache. What it
-//! may take is bounded: the module's size and [`Shape`], its memory and tables, the stack, and the time of
-//! a step. A guest that loops is stopped to be looked at by each epoch, which a thread counts while a
-//! guest runs ([`Ticker`]), and ended when it had its share of processor time.
+//! may take is bounded: the module's size and [`Shape`], its memory and tables, the stack, and the
+//! time of a step. A guest that loops is stopped to be looked at by each epoch, which a thread
+//! counts while a guest runs ([`Ticker`]), and ended when it had its share of processor time.
 //!
 //! Bounds are checked by code, not by signals: a host has its own handler for lost memory, and two
 //! that guess whose fault it was are one too many (decision 76).

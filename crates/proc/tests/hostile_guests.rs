@@ -329,7 +329,8 @@ fn with_functions(locals: usize, bodies: &[String]) -> Vec<u8> {
     wat::parse_str(text).unwrap()
 }
 
-/// Loops in each other, in whose middle each local is used: each of them has to know where each local is.
+/// Loops in each other, in whose middle each local is used: each of them has to know where each
+/// local is.
 fn nest(depth: usize, locals: usize) -> String {
     let uses = (0..locals)
         .map(|local| format!("(local.set {local} (i64.add (local.get {local}) (i64.const 1)))"));
@@ -362,10 +363,23 @@ fn modules_that_would_be_compiled_for_minutes_are_refused_before_that() {
     assert_eq!(refused(&deep), "bytes in a function");
     let wide = with_functions(5000, &[nest(10, 5000)]);
     assert_eq!(refused(&wide), "locals in a function");
-    let square = with_functions(1000, &[nest(10_000, 1000)]);
+    let nested = with_functions(50, &[nest(500, 50)]);
+    assert_eq!(refused(&nested), "loops in each other");
+    let square = format!("{} {}", nest(1, 1000), "nop ".repeat(100_000));
+    let square = with_functions(1000, &[square]);
     assert_eq!(refused(&square), "bytes times locals in functions");
-    let many = with_functions(200, &vec![nest(500, 200); 200]);
-    assert_eq!(refused(&many), "bytes times locals in functions");
+    let many = with_functions(200, &vec![nest(32, 200); 170]);
+    assert_eq!(
+        refused(&many),
+        "loops times the square of locals in functions"
+    );
+    // Parameters are locals.
+    let parameters = "i64 ".repeat(1000);
+    let body = "(drop (i64.const 0))".repeat(20_000);
+    let called = format!("(param {parameters}) {body}");
+    let text = format!("(module (func {called}) (func {called}))");
+    let called = wat::parse_str(text).unwrap();
+    assert_eq!(refused(&called), "bytes times locals in functions");
     let empty = with_functions(0, &vec![String::new(); 20_000]);
     assert_eq!(refused(&empty), "functions");
     // As large as programs come.

@@ -35,6 +35,8 @@ use crate::providers::{Machine, Wish};
 
 /// What troubles with the catalogue are told under.
 const CATALOGUE: &str = "catalogue";
+/// And those with a lack of machines.
+const ROOM: &str = "machines";
 /// And in front of what is wrong with a machine.
 const MACHINE: &str = "machine ";
 
@@ -319,11 +321,21 @@ impl Fleet {
         self.troubles.iter().map(|(with, what)| (&**with, &**what))
     }
 
-    /// Whether the catalogue is to be read again: prices of now are wanted, or it could not be read.
+    /// Whether the catalogue is to be read again: prices of now are wanted, it could not be read,
+    /// or something waits for what it lacks. No look for cheaper machines comes before that is
+    /// there, and none at all while the cache ends.
     #[must_use]
     pub fn wants_prices(&mut self, now: Time) -> bool {
         self.is_awaited |= now >= self.lookout.due() && !self.is_fresh;
-        self.is_awaited || self.troubles.contains_key(CATALOGUE)
+        let is_lacking = self.troubles.contains_key(CATALOGUE) || self.troubles.contains_key(ROOM);
+        self.is_awaited || is_lacking || self.lacks_provider()
+    }
+
+    /// Whether the catalogue names no provider for one of the machines: nobody takes that back, and
+    /// it costs until somebody does.
+    fn lacks_provider(&self) -> bool {
+        let mut kept = self.machines.values().map(|one| &one.kept);
+        kept.any(|kept| self.catalogue.source(&kept.provider).is_none())
     }
 
     /// Where the machines of this provider come from.

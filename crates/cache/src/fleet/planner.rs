@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use cenote_fabric::Time;
 
-use super::{Action, Demand, Fleet, Held, KeptMachine, MACHINES_MAX, Order, Phase, Stage};
+use super::{Action, Demand, Fleet, Held, KeptMachine, MACHINES_MAX, Order, Phase, ROOM, Stage};
 use crate::market::{Allocation, Catalogue, Holding, Need, Price, Share};
 use crate::owner::{HostIndex, HostSummary};
 use crate::providers::Wish;
@@ -422,9 +422,6 @@ struct Unneeded {
     /// What they cost together, in millionths per hour.
     saved: u128,
 }
-
-/// What a lack of machines is told under.
-const ROOM: &str = "machines";
 
 /// Whether a machine's room counts: it is used or comes, and stays.
 fn is_counted(one: &Held, summary: &dyn Fn(HostIndex) -> HostSummary) -> bool {

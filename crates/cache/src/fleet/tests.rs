@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use super::*;
 
 mod arrivals;
+mod catalogue;
 mod silence;
 
 const MIB: u64 = 1 << 20;

@@ -4,8 +4,8 @@ use super::{Ledger, Slab};
 use crate::control::SlabCounts;
 
 impl Ledger {
-    /// Slabs that their clients gave back, be it by another request for the same place. Whatever was
-    /// granted is lent still, was given back, or was taken.
+    /// Slabs that their clients gave back, be it by another request for the same place. Whatever
+    /// was granted is lent still, was given back, or was taken.
     #[must_use]
     pub fn given_back(&self) -> u64 {
         self.given_back

@@ -55,6 +55,8 @@ pub struct Manager {
     is_recording: bool,
     /// Nothing is decided or carried out for a while.
     is_suspended: bool,
+    /// A host said that the cache has a later owner.
+    is_refused: bool,
     /// `None`: it makes none and uses none.
     checkpoints: Option<Checkpoints>,
 }
@@ -84,6 +86,7 @@ impl Manager {
             news: VecDeque::new(),
             is_recording: false,
             is_suspended: false,
+            is_refused: false,
             checkpoints: None,
         }
     }
@@ -258,6 +261,20 @@ impl Manager {
         self.hosts.iter().all(HostLink::has_heard_all)
     }
 
+    /// Whether a host said that the cache has a later owner.
+    #[must_use]
+    pub fn is_refused(&self) -> bool {
+        self.is_refused
+    }
+
+    /// Whether each host said whom the cache belongs to, could not be reached, or is not looked
+    /// for.
+    #[must_use]
+    pub fn has_tried_hosts(&self) -> bool {
+        let is_tried = |host: &HostLink| host.was_tried || host.is_put_aside();
+        self.hosts.iter().all(is_tried)
+    }
+
     /// Which of the cache's owners it drives.
     #[must_use]
     pub fn epoch(&self) -> u64 {
@@ -287,6 +304,7 @@ impl Manager {
         if link.is_put_aside() || link.config.address != address {
             return;
         }
+        link.was_tried |= linked.is_err();
         match linked {
             Ok(Linked { session, .. }) if session.version() < OLDEST_HOST => {
                 let (name, version) = (&link.config.name, session.version());
@@ -297,6 +315,7 @@ impl Manager {
                      {version} of the protocol, and a cache needs {OLDEST_HOST}"
                 );
                 link.leave_out(now);
+                link.was_tried = true;
             }
             Ok(Linked { session, .. }) => {
                 let own = Request::Own {
@@ -353,6 +372,7 @@ impl Manager {
                 tracing::debug!(host, ?reason, "not owned yet");
                 self.hosts[host].go_down(now);
                 if reason == Refusal::Superseded {
+                    self.is_refused = true;
                     tracing::warn!(host, epoch = self.epoch, "the cache has a later owner");
                     self.owner.handle_superseded();
                 } else {
@@ -368,7 +388,10 @@ impl Manager {
             Reply::Refused { request, reason } => {
                 self.owner.handle_refused(now, host, request, reason);
             }
-            Reply::Owned { .. } => self.hosts[host].begin_listing(),
+            Reply::Owned { .. } => {
+                self.hosts[host].was_tried = true;
+                self.hosts[host].begin_listing();
+            }
             Reply::Free {
                 slabs_free,
                 slab_bytes,

@@ -1,5 +1,7 @@
 //! A cache's manager and its clients over sockets, with hosts that run here: what one client does to others.
 
+#[path = "service/later_managers.rs"]
+mod later_managers;
 #[path = "service/leadership.rs"]
 mod leadership;
 #[path = "service/other_managers.rs"]
@@ -148,6 +150,7 @@ impl World {
             clock: || 1_000_000,
         };
         let mut server = Server::start(config, &stop)?;
+        server.hear_hosts(&stop)?;
         let waker = server.waker();
         let stopped = Arc::clone(&stop);
         let run = move || server.run(&stopped).expect("it can wait");

@@ -68,6 +68,8 @@ pub struct HostLink {
     sequence: u64,
     /// Another process takes its place by then, with all that it lends.
     returns_until: Time,
+    /// It said whom the cache belongs to, or could not be reached.
+    pub was_tried: bool,
 }
 
 impl HostLink {
@@ -85,6 +87,7 @@ impl HostLink {
             ping_at: Time(0),
             sequence: 0,
             returns_until: Time(0),
+            was_tried: false,
         }
     }
 

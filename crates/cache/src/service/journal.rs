@@ -117,6 +117,20 @@ impl Journal {
         }
     }
 
+    /// Has it say `epoch` again, as before this manager, whose journal nobody is to go on from as
+    /// if it were the newest.
+    ///
+    /// # Errors
+    /// The system refuses; [`Superseded`] where the log is not this manager's any more.
+    pub fn put_back(&mut self, epoch: u64) -> io::Result<()> {
+        if self.epoch_there()? != Some(self.wanted.epoch) {
+            return Err(Superseded.into());
+        }
+        self.disk = Disk::Unknown;
+        self.wanted.epoch = epoch;
+        self.log.replace(&format::whole(&self.wanted))
+    }
+
     /// Where folders are shared, a manager on another machine may have written, and of a later version
     /// than this one's.
     fn epoch_there(&mut self) -> io::Result<Option<u64>> {

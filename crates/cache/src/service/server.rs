@@ -12,6 +12,7 @@ mod checkpoints;
 mod clients;
 mod flow;
 mod herald;
+mod later_managers;
 mod leadership;
 mod questions;
 mod start;
@@ -66,6 +67,8 @@ pub struct Server {
     settings: Settings,
     terms: Terms,
     epoch: u64,
+    /// The epoch that the journal had before this manager; 0: there was none.
+    before: u64,
     listener: Listener,
     /// Of threads that connect to hosts.
     waker: Waker,
@@ -154,6 +157,9 @@ impl Server {
             if self.manager.owner.is_superseded() {
                 for peer in self.connected.keys().copied().collect::<Vec<_>>() {
                     self.refuse(peer, Refusal::Superseded);
+                }
+                if self.manager.is_refused() {
+                    self.put_journal_back();
                 }
                 return Ok(End::Superseded);
             }

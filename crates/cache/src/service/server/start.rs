@@ -66,6 +66,10 @@ pub enum StartError {
     /// Another manager has it.
     #[error("{0}")]
     Claim(String),
+    /// Hosts know a later manager of the cache: the journal is an earlier one. It is as it was, and
+    /// so are the hosts.
+    #[error("hosts know a later manager of this cache: the journal here is an earlier one")]
+    Superseded,
     /// It was to stop while it waited.
     #[error("stopped before it began")]
     Stopped,
@@ -102,6 +106,7 @@ impl Server {
         let (claimed, leadership) = begun.map_err(not_begun)?;
         // Once more: until now the manager before may have written, elsewhere.
         let (mut image, hosts) = config.left(identity)?;
+        let before = image.epoch;
         if !is_injected(InjectedFault::EpochKept) {
             image.epoch = claimed;
         }
@@ -170,6 +175,7 @@ impl Server {
             settings,
             terms: config.terms,
             epoch,
+            before,
             listener,
             waker,
             journal,

@@ -239,16 +239,15 @@ fn procedures_follow_a_cache_whose_regions_move_and_whose_hosts_end_over_tcp() {
     follow("tcp");
 }
 
-#[test]
-fn a_request_from_the_command_line_goes_past_a_host_that_is_cut_off() {
-    let folder = Folder::new();
+/// Two hosts over TCP with a cache, whose identity is returned, and a cluster file by which a
+/// command asks the first one what it has, and loses it when it reaches the second.
+fn cut_off_in_the_middle(folder: &Folder) -> (u128, String, std::thread::JoinHandle<Gate>) {
     let up = "up --hosts 2 --memory 16M --slab 256K --transport tcp";
     folder.run(&words(up)).expect(0);
     let create = "cache create c0 --size 4M --region 1M";
     folder.run(&words(create)).expect(0);
-    let whole = until_whole(&folder);
+    let whole = until_whole(folder);
     let id = u128::from_str_radix(whole["id"].as_str().expect("text"), 16).expect("a number");
-    // The first one is asked what it has before the second is reached. Then it is cut off.
     let file = folder.path().join("cluster.toml");
     let mut text = std::fs::read_to_string(&file).expect("a cluster file");
     let cluster: toml::Table = text.parse().expect("TOML");
@@ -273,7 +272,13 @@ fn a_request_from_the_command_line_goes_past_a_host_that_is_cut_off() {
     });
     let gated = folder.path().join("gated.toml");
     std::fs::write(&gated, text).expect("a file");
-    let gated = gated.to_str().expect("UTF-8");
+    (id, gated.to_str().expect("UTF-8").to_owned(), at_the_door)
+}
+
+#[test]
+fn a_request_from_the_command_line_goes_past_a_host_that_is_cut_off() {
+    let folder = Folder::new();
+    let (id, gated, at_the_door) = cut_off_in_the_middle(&folder);
     let ended = run(&words(&format!(
         "cache proc run echo {id} 5 --cluster {gated}"
     )))
@@ -281,4 +286,26 @@ fn a_request_from_the_command_line_goes_past_a_host_that_is_cut_off() {
     assert!(ended.stderr.contains("skipped: host "), "{ended:#?}");
     assert!(ended.stdout.contains(": 5"), "{ended:#?}");
     at_the_door.join().expect("it does not panic");
+}
+
+#[test]
+fn a_module_goes_to_the_other_hosts_when_one_is_cut_off_meanwhile_and_to_that_one_later() {
+    let folder = Folder::new();
+    let (id, gated, at_the_door) = cut_off_in_the_middle(&folder);
+    let put = format!("cache proc put walker {WALK_WASM} --read {id}");
+    let ended = run(&words(&format!("{put} --cluster {gated} --json"))).expect(3);
+    at_the_door.join().expect("it does not panic");
+    assert!(ended.stderr.contains("failed: host h00"), "{ended:#?}");
+    let hint = "not on h00: once they answer, the same command with --version 1";
+    assert!(ended.stderr.contains(hint), "{ended:#?}");
+    let report = ended.json();
+    assert_eq!(report["hosts"], 1);
+    assert_eq!(report["failed"], serde_json::json!(["h00"]));
+    let later = folder.run(&words(&format!("{put} --version 1 --json")));
+    let later = later.expect(0).json();
+    assert_eq!((&later["hosts"], &later["id"]), (&1.into(), &report["id"]));
+    let listed = folder.run(&words("cache proc list")).expect(0);
+    let walker = listed.stdout.lines().find(|line| line.contains("walker"));
+    let walker = walker.expect("it is listed");
+    assert!(walker.ends_with("on 2 of 2 hosts"), "{walker}");
 }

@@ -34,7 +34,8 @@ use crate::place::{Loaded, Which};
 A procedure is a WebAssembly module built with the crate cenote-proc-sdk; docs/guides/cache.md shows
 one. Hosts with a module folder (host --modules) keep it over a restart. put makes a new version; put
 --version N installs version N on hosts that lack it: new ones, and those that restarted without a
-module folder. Hosts that are down are skipped, and the exit code is 3. The cluster's key is needed.")]
+module folder. Hosts that are down, or end meanwhile, are skipped and named, and the exit code is 3.
+The cluster's key is needed.")]
 pub struct Args {
     #[command(subcommand)]
     action: Action,
@@ -262,6 +263,7 @@ fn put(args: &Put) -> Result<u8> {
         );
     }
     let (mut there, mut kept) = (0, 0);
+    let mut failed = Failed::default();
     for site in &mut sites.up {
         // A host that was not started again has it.
         if site.rows.iter().any(|row| row.id == id) {
@@ -274,15 +276,21 @@ fn put(args: &Put) -> Result<u8> {
             grants: grants.clone(),
             len_bytes,
         };
-        let is_kept = orders::put(&mut *site.caller, label, &module)
-            .with_context(|| format!("host {}", site.name))?;
-        there += 1;
-        kept += usize::from(is_kept);
+        match orders::put(&mut *site.caller, label, &module) {
+            Ok(is_kept) => {
+                there += 1;
+                kept += usize::from(is_kept);
+            }
+            // It may have the module all the same, and is asked before it is sent that again.
+            Err(error) => failed.note(&site.name, error),
+        }
     }
+    failed.conclude(there)?;
     let name = &args.name;
     if args.common.json {
         let put = serde_json::json!({
             "id": id.0, "name": name, "version": version, "hosts": there, "kept_over_restart": kept == there,
+            "failed": failed.names,
         });
         say(&put.to_string())?;
     } else {
@@ -295,7 +303,47 @@ fn put(args: &Put) -> Result<u8> {
             id.0
         ))?;
     }
-    Ok(sites.code())
+    if !failed.names.is_empty() {
+        eprintln!(
+            "not on {}: once they answer, the same command with --version {version} installs it there",
+            failed.names.join(", ")
+        );
+    }
+    Ok(failed.code(&sites))
+}
+
+/// Hosts that did not do as they were told, though they answered before.
+#[derive(Default)]
+struct Failed {
+    names: Vec<String>,
+    errors: Vec<anyhow::Error>,
+}
+
+impl Failed {
+    /// The others are gone on with.
+    fn note(&mut self, name: &str, error: orders::OrderError) {
+        let error = anyhow::Error::from(error).context(format!("host {name}"));
+        self.names.push(name.to_owned());
+        self.errors.push(error);
+    }
+
+    /// Says what is wrong. Where no host did as it was told there is nothing else to tell.
+    fn conclude(&mut self, done: usize) -> Result<()> {
+        if done == 0 && !self.errors.is_empty() {
+            return Err(self.errors.remove(0));
+        }
+        for error in &self.errors {
+            eprintln!("failed: {}", chain(error));
+        }
+        Ok(())
+    }
+
+    fn code(&self, sites: &Sites) -> u8 {
+        match self.names.is_empty() {
+            true => sites.code(),
+            false => NOT_WHOLE,
+        }
+    }
 }
 
 /// What is granted on each of them, in one order; `None`: on all.
@@ -378,12 +426,18 @@ fn remove(args: &Remove) -> Result<u8> {
         args.name
     );
     let mut gone = 0;
+    let mut failed = Failed::default();
     for site in &mut sites.up {
-        let was_there = orders::remove(&mut *site.caller, *id);
-        gone += usize::from(was_there.with_context(|| format!("host {}", site.name))?);
+        match orders::remove(&mut *site.caller, *id) {
+            Ok(was_there) => gone += usize::from(was_there),
+            Err(error) => failed.note(&site.name, error),
+        }
     }
+    failed.conclude(gone)?;
     if args.common.json {
-        let line = serde_json::json!({ "id": id.0, "version": version, "hosts": gone });
+        let line = serde_json::json!({
+            "id": id.0, "version": version, "hosts": gone, "failed": failed.names,
+        });
         say(&line.to_string())?;
     } else {
         say(&format!(
@@ -391,7 +445,13 @@ fn remove(args: &Remove) -> Result<u8> {
             args.name
         ))?;
     }
-    Ok(sites.code())
+    if !failed.names.is_empty() {
+        eprintln!(
+            "still on {}: once they answer, the same command with --version {version} removes it there",
+            failed.names.join(", ")
+        );
+    }
+    Ok(failed.code(&sites))
 }
 
 fn say(line: &str) -> Result<()> {

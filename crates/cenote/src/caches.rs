@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::ask::random_u128;
 use crate::at_etcd::AtEtcd;
-use crate::folder::Folder;
+use crate::folder::{Folder, FolderError};
 use crate::lock::{is_locked, try_lock};
 use crate::place::ClusterDir;
 use crate::process::Identity;
@@ -225,23 +225,33 @@ impl CacheDir {
     /// # Errors
     /// A folder cannot be read.
     pub fn all(dir: &ClusterDir) -> Result<Vec<Self>> {
+        let each = Self::each(dir)?.into_iter();
+        each.map(|(_, cache)| Ok(cache?)).collect()
+    }
+
+    /// The same, for who goes on with the others where the folder of one cannot be used.
+    ///
+    /// # Errors
+    /// The folder that they are in cannot be read.
+    pub fn each(dir: &ClusterDir) -> Result<Vec<(String, Result<Self, FolderError>)>> {
         let Some(above) = dir.caches()? else {
             return Ok(Vec::new());
         };
-        let mut found = Vec::new();
-        for name in above.names()? {
-            if let Some(folder) = above.sub(&name)?
-                && folder.has(SPEC)?
-            {
-                let above = above.clone();
-                found.push(Self {
-                    name,
-                    above,
-                    folder,
-                });
-            }
-        }
-        Ok(found)
+        let found = |name: &str| {
+            let folder = above.sub(name).transpose()?;
+            let folder = folder.and_then(|folder| Ok(folder.has(SPEC)?.then_some(folder)));
+            folder.transpose()
+        };
+        let names = above.names()?.into_iter();
+        let caches = names.filter_map(|name| {
+            let cache = found(&name)?.map(|folder| Self {
+                name: name.clone(),
+                above: above.clone(),
+                folder,
+            });
+            Some((name, cache))
+        });
+        Ok(caches.collect())
     }
 
     /// Its name.

@@ -196,16 +196,24 @@ impl Folder {
     /// # Errors
     /// As [`Folder::open`].
     pub fn subs(&self, name: &str) -> Result<Vec<(String, Self)>> {
+        let each = self.each_sub(name)?.into_iter();
+        each.map(|(name, folder)| Ok((name, folder?))).collect()
+    }
+
+    /// The same, for who goes on with the others where one of them cannot be used.
+    ///
+    /// # Errors
+    /// As [`Folder::open`], of the folder that they are in.
+    pub fn each_sub(&self, name: &str) -> Result<Vec<(String, Result<Self>)>> {
         let Some(above) = self.sub(name)? else {
             return Ok(Vec::new());
         };
-        let mut found = Vec::new();
-        for name in above.names()? {
-            if let Some(folder) = above.sub(&name)? {
-                found.push((name, folder));
-            }
-        }
-        Ok(found)
+        let names = above.names()?.into_iter();
+        let found = names.filter_map(|name| {
+            let folder = above.sub(&name).transpose()?;
+            Some((name, folder))
+        });
+        Ok(found.collect())
     }
 
     fn checked(path: PathBuf, handle: OwnedFd) -> Result<Self> {

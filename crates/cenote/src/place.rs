@@ -132,6 +132,14 @@ impl ClusterDir {
         Ok(self.folder.subs(HOSTS)?)
     }
 
+    /// The same, each with what is wrong with its folder.
+    ///
+    /// # Errors
+    /// The folder that they are in cannot be read.
+    pub fn each_host(&self) -> Result<Vec<(String, Result<Folder, FolderError>)>> {
+        Ok(self.folder.each_sub(HOSTS)?)
+    }
+
     /// The folder of the caches; `None`: there is none.
     ///
     /// # Errors

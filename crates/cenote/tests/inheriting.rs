@@ -256,7 +256,8 @@ fn an_upgrade_on_a_changed_machine_or_file_keeps_what_clients_hold() {
         );
     }
 
-    // It starts with less memory than it is told to lend, and without metrics.
+    // It starts with less memory than it is told to lend, and without metrics, whose port the test
+    // has: that it says so is no failure.
     write(&format!(
         "{listen}\nmemory = \"128G\"\nmetrics = \"{taken}\""
     ));

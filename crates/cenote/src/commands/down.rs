@@ -14,6 +14,7 @@ use cenote_cli::span;
 use super::cache::manage;
 use super::up::{SOCKET, refuse_foreign};
 use crate::caches::{CacheDir, journal_path};
+use crate::folder::Folder;
 use crate::place::{CLUSTER_FILE, ClusterDir};
 use crate::process::{Identity, Process};
 use crate::volumes::Volumes;
@@ -29,7 +30,8 @@ const KILL_LIMIT: Duration = Duration::from_secs(30);
 It stops what cenote up has started, and refuses any other cluster. Data that volumes hold on these
 hosts is lost. The key, the logs and the descriptions of volumes stay
 in the folder. Machines that caches have acquired are not released; while there are any, down
-refuses.")]
+refuses. A host whose file cannot be read does not keep the others: it is named, and the exit code is
+1.")]
 pub struct Args {
     /// Cluster folder
     #[arg(long, value_name = "DIR", env = "CENOTE_DIR")]
@@ -50,9 +52,14 @@ pub fn run(args: &Args) -> Result<u8> {
     // Also with --force: nothing here could be started again as it was.
     let is_known = refuse_foreign(&dir)?;
     let volumes = Volumes::new(&dir);
-    let caches = CacheDir::all(&dir)?;
     if !args.force {
         refuse_in_use(&volumes)?;
+    }
+    let mut caches = Vec::new();
+    for (name, cache) in CacheDir::each(&dir)? {
+        // What it may have acquired is not known.
+        let cache = cache.with_context(|| format!("cache {name}"));
+        caches.extend(unless_forced(args, cache)?);
     }
     let machines = machines_of_caches(&caches, args)?;
     if !args.force {
@@ -64,30 +71,33 @@ pub fn run(args: &Args) -> Result<u8> {
     for cache in &caches {
         unless_forced(args, manage::stop(cache, args.timeout))?;
     }
-    let hosts = dir.hosts()?;
-    let mut running: Vec<(&str, Process)> = Vec::new();
-    let mut noted = 0;
-    for (name, folder) in &hosts {
-        let Some(identity) = Identity::load(folder)? else {
-            continue;
-        };
-        noted += 1;
-        if let Some(process) = identity.open()? {
-            running.push((name, process));
-        }
-    }
+    let Hosts {
+        noted,
+        running,
+        folders,
+        unknown,
+    } = find_hosts(&dir)?;
     let killed = end(&running, libc::SIGTERM, args.timeout)?;
     // Volumes lose their content only with the hosts that held it: where none ran, they may be of a
     // cluster whose file has another name. They go first, so that a `down` that was cut off is done again.
-    if noted > 0 || is_known {
-        volumes.clear()?;
+    // One host may still hold what it had, and is to be found by the next `down`.
+    if unknown.is_empty() {
+        if noted > 0 || is_known {
+            volumes.clear()?;
+        }
+        dir.folder().remove(CLUSTER_FILE)?;
     }
-    dir.folder().remove(CLUSTER_FILE)?;
-    for (_, folder) in &hosts {
+    for folder in &folders {
         Identity::forget(folder)?;
         folder.remove(SOCKET)?;
     }
     let ended = running.len();
+    if !unknown.is_empty() {
+        let what = format!("{ended} hosts ended, but not all: {}", unknown.join("; "));
+        let remedy = "end its process by hand if it runs, mend or remove the file, and repeat the \
+                      command";
+        return Err(Failure::new(what, remedy).into());
+    }
     match (noted, noted - ended, killed) {
         (0, ..) => println!("already down: {}", dir.root().display()),
         (_, 0, 0) => println!("down: {ended} hosts ended"),
@@ -98,6 +108,41 @@ pub fn run(args: &Args) -> Result<u8> {
         }
     }
     Ok(DONE)
+}
+
+/// The hosts of a folder.
+#[derive(Default)]
+struct Hosts {
+    /// How many processes are noted.
+    noted: usize,
+    /// Those of them that run.
+    running: Vec<(String, Process)>,
+    /// Where nothing stays when these have ended.
+    folders: Vec<Folder>,
+    /// Hosts of which nobody can say whether they run, and why.
+    unknown: Vec<String>,
+}
+
+fn find_hosts(dir: &ClusterDir) -> Result<Hosts> {
+    let mut hosts = Hosts::default();
+    for (name, folder) in dir.each_host()? {
+        let found = folder.map_err(anyhow::Error::from).and_then(|folder| {
+            let identity = Identity::load(&folder)?;
+            let process = identity.as_ref().map(Identity::open).transpose()?;
+            Ok((folder, identity.is_some(), process.flatten()))
+        });
+        match found {
+            Ok((folder, is_noted, process)) => {
+                hosts.noted += usize::from(is_noted);
+                hosts.running.extend(process.map(|process| (name, process)));
+                hosts.folders.push(folder);
+            }
+            Err(error) => hosts
+                .unknown
+                .push(format!("host {name}: {}", chain(&error))),
+        }
+    }
+    Ok(hosts)
 }
 
 fn refuse_in_use(volumes: &Volumes) -> Result<()> {
@@ -169,7 +214,11 @@ fn refuse_machines(machines: &[String]) -> Result<()> {
 }
 
 /// Ends the processes by a signal; how many had to be killed.
-pub fn end(running: &[(&str, Process)], signal: i32, limit: Duration) -> Result<usize> {
+pub fn end(
+    running: &[(impl std::fmt::Display, Process)],
+    signal: i32,
+    limit: Duration,
+) -> Result<usize> {
     for (name, process) in running {
         process
             .signal(signal)

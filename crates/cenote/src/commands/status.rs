@@ -12,7 +12,7 @@ use cenote_pool::control::{HostStatus, PressureStatus};
 use serde::Serialize;
 
 use crate::ask;
-use crate::place::{Loaded, Which};
+use crate::place::{ClusterDir, Loaded, Which};
 use crate::process::Identity;
 use crate::volumes::Volumes;
 use crate::watch::Watch;
@@ -25,7 +25,7 @@ use crate::watch::Watch;
   cenote status --cluster ~/.cenote/well/cluster.toml --json | jq .free_bytes
 
 Exit code 3: a host does not answer, or a volume is degraded or cannot write its journal, or a file of a
-volume cannot be read.")]
+host or volume cannot be read.")]
 pub struct Args {
     #[command(flatten)]
     which: Which,
@@ -97,7 +97,8 @@ pub fn run(args: &Args) -> Result<u8> {
         // Each time: hosts come and go in the file, too.
         let loaded = args.which.load()?;
         let report = report(&loaded, args.timeout)?;
-        let is_up = report.hosts_up == report.hosts.len();
+        let is_well = |host: &HostReport| host.state == State::Up && host.error.is_none();
+        let is_up = report.hosts.iter().all(is_well);
         let whole = is_up && report.volumes.iter().all(VolumeReport::is_whole);
         if args.json {
             serde_json::to_writer_pretty(&mut *out, &report)?;
@@ -113,22 +114,22 @@ fn report(loaded: &Loaded, timeout: Duration) -> Result<Report> {
     let answers = ask::all(&loaded.cluster.hosts, &loaded.key, timeout);
     let mut hosts = Vec::new();
     for (entry, answer) in loaded.cluster.hosts.iter().zip(answers) {
-        let folder = loaded.dir.host(&entry.name)?;
-        let identity = folder.map(|folder| Identity::load(&folder)).transpose()?;
-        let identity = identity.flatten();
-        let state = match (&answer, &identity) {
+        let noted = noted(&loaded.dir, &entry.name);
+        let state = match (&answer, &noted) {
             (Ok(_), _) => State::Up,
-            (Err(_), None) => State::Unreachable,
-            (Err(_), Some(identity)) if identity.open()?.is_some() => State::Silent,
-            (Err(_), Some(_)) => State::Ended,
+            (Err(_), Err(_) | Ok(None)) => State::Unreachable,
+            (Err(_), Ok(Some((_, true)))) => State::Silent,
+            (Err(_), Ok(Some((_, false)))) => State::Ended,
         };
+        let errors = [answer.as_ref().err(), noted.as_ref().err()];
+        let errors: Vec<String> = errors.into_iter().flatten().map(chain).collect();
         hosts.push(HostReport {
             name: entry.name.clone(),
             address: entry.address.clone(),
             domain: entry.domain.clone(),
             state,
-            pid: identity.map(|identity| identity.pid),
-            error: answer.as_ref().err().map(chain),
+            pid: noted.ok().flatten().map(|(pid, _)| pid),
+            error: (!errors.is_empty()).then(|| errors.join("; ")),
             status: answer.ok(),
         });
     }
@@ -148,6 +149,15 @@ fn report(loaded: &Loaded, timeout: Duration) -> Result<Report> {
         volumes: volumes(&Volumes::new(&loaded.dir), timeout)?,
         hosts,
     })
+}
+
+/// The process of a host on this machine that its folder names, and whether it runs.
+fn noted(dir: &ClusterDir, name: &str) -> Result<Option<(u32, bool)>> {
+    let identity = dir.host(name)?.map(|folder| Identity::load(&folder));
+    let Some(identity) = identity.transpose()?.flatten() else {
+        return Ok(None);
+    };
+    Ok(Some((identity.pid, identity.open()?.is_some())))
 }
 
 fn free_bytes(status: &HostStatus) -> u64 {

@@ -114,8 +114,23 @@ fn begin(
     stop: &AtomicBool,
 ) -> Result<Option<Server>> {
     let config = config(args, loaded, cache)?;
-    let server = match Server::start(config, stop) {
+    let started = Server::start(config, stop).and_then(|mut server| {
+        // A journal that is not the newest is of no use, whatever it says.
+        server.hear_hosts(stop)?;
+        Ok(server)
+    });
+    let server = match started {
         Err(StartError::Stopped) => return Ok(None),
+        Err(StartError::Superseded) => {
+            let (name, journal) = (&args.name, journal_path(cache));
+            let what = format!(
+                "cache {name}: its hosts know a later manager than {} does; nothing was changed",
+                journal.display()
+            );
+            let remedy = "put the newest journal there; one that is older has regions where they are \
+                          no more";
+            return Err(Failure::new(what, remedy).into());
+        }
         other => other.with_context(|| format!("cache {}", args.name))?,
     };
     if let Some(address) = &args.metrics {
@@ -232,7 +247,11 @@ pub fn start(which: &Which, cache: &CacheDir) -> Result<()> {
 /// # Errors
 /// It cannot be signalled, as one on another machine, or does not end.
 pub fn stop(cache: &CacheDir, limit: Duration) -> Result<bool> {
-    let identity = Identity::load(cache.folder())?;
+    let identity = match Identity::load(cache.folder()) {
+        // It says nothing, and nobody is to be found.
+        Err(error) if cache.is_managed()? => return Err(error),
+        other => other.ok().flatten(),
+    };
     let process = identity.map(|identity| identity.open()).transpose()?;
     let Some(process) = process.flatten() else {
         if cache.is_managed()? {

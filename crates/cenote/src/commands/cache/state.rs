@@ -54,20 +54,26 @@ fn list(loaded: &Loaded, json: bool, out: &mut impl Write) -> Result<u8> {
     let mut table = Table::new(["CACHE", "SIZE", "COPIES", "CLIENTS", "STATE"]);
     let mut rows = Vec::new();
     let mut is_whole = true;
-    let caches = CacheDir::all(&loaded.dir)?;
-    let answers = side_by_side(&caches, |cache| cache.status(&loaded.key));
-    for (cache, status) in caches.iter().zip(answers) {
-        let spec = match cache.spec() {
-            Ok(spec) => spec,
+    let caches = CacheDir::each(&loaded.dir)?;
+    let answers = side_by_side(&caches, |(_, cache)| {
+        let cache = cache.as_ref().ok()?;
+        Some(cache.status(&loaded.key))
+    });
+    for ((name, cache), status) in caches.into_iter().zip(answers) {
+        let read = cache.map_err(anyhow::Error::from);
+        let read = read.and_then(|cache| Ok((cache.spec()?, cache)));
+        let ((spec, cache), status) = match (read, status) {
+            (Ok(read), Some(status)) => (read, status),
             // The others are none the worse.
-            Err(error) => {
+            (Err(error), _) => {
                 is_whole = false;
                 let error = chain(&error);
-                rows.push(json!({ "name": cache.name(), "error": error }));
+                rows.push(json!({ "name": name, "error": error }));
                 let none = || "-".to_owned();
-                table.row(vec![cache.name().to_owned(), none(), none(), none(), error]);
+                table.row(vec![name, none(), none(), none(), error]);
                 continue;
             }
+            (Ok(_), None) => unreachable!("each that could be opened was asked"),
         };
         is_whole &= status.as_ref().is_ok_and(|status| status.whole);
         let state = match &status {

@@ -117,8 +117,8 @@ pub fn run(args: &Args) -> Result<u8> {
     Ok(NOT_WHOLE)
 }
 
-/// Slabs that were lent before and that the new process does not lend, though nobody gave them back and
-/// nobody took them. Clients come back before this is asked, and give back or map as they like.
+/// Slabs that were lent before and that the new process does not lend, though nobody gave them back
+/// and nobody took them. Clients come back before this is asked, and give back or map as they like.
 fn lost(before: &HostStatus, after: &HostStatus) -> u32 {
     let (then, now) = (&before.counters, &after.counters);
     // Counts go on with what is taken over.

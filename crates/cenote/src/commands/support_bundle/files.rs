@@ -32,6 +32,8 @@ pub struct Chosen {
     folder: Option<Folder>,
     path: PathBuf,
     last_bytes: u64,
+    /// Why nothing of its folder goes in.
+    refused: Option<String>,
 }
 
 /// Logs and configuration of a cluster's folder, or of the machine alone.
@@ -47,6 +49,7 @@ pub fn chosen(dir: Option<&ClusterDir>, log_bytes: u64) -> Result<Vec<Chosen>> {
             folder: None,
             path: path.into(),
             last_bytes: CONFIGURATION_BYTES_MAX,
+            refused: None,
         })
         .collect();
     let Some(dir) = dir else {
@@ -61,6 +64,7 @@ pub fn chosen(dir: Option<&ClusterDir>, log_bytes: u64) -> Result<Vec<Chosen>> {
                 folder: Some(folder.clone()),
                 path: file.into(),
                 last_bytes,
+                refused: None,
             });
         }
         anyhow::Ok(())
@@ -70,11 +74,23 @@ pub fn chosen(dir: Option<&ClusterDir>, log_bytes: u64) -> Result<Vec<Chosen>> {
             add(root, "", &name, CONFIGURATION_BYTES_MAX)?;
         }
     }
+    let mut refused = Vec::new();
     for kind in PROCESSES {
-        for (name, folder) in root.subs(kind)? {
-            add(&folder, &format!("{kind}/{name}/"), "log", log_bytes)?;
+        for (name, folder) in root.each_sub(kind)? {
             let at = format!("{kind}/{name}/");
-            add(&folder, &at, "cache.toml", CONFIGURATION_BYTES_MAX)?;
+            match folder {
+                Ok(folder) => {
+                    add(&folder, &at, "log", log_bytes)?;
+                    add(&folder, &at, "cache.toml", CONFIGURATION_BYTES_MAX)?;
+                }
+                Err(error) => refused.push(Chosen {
+                    name: at,
+                    folder: None,
+                    path: PathBuf::new(),
+                    last_bytes: 0,
+                    refused: Some(error.to_string()),
+                }),
+            }
         }
     }
     for kind in SINGLE {
@@ -89,6 +105,7 @@ pub fn chosen(dir: Option<&ClusterDir>, log_bytes: u64) -> Result<Vec<Chosen>> {
             }
         }
     }
+    all.extend(refused);
     if all.len() > FILES_MAX {
         eprintln!(
             "warning: only the first {FILES_MAX} of {} files are included",
@@ -103,6 +120,9 @@ impl Chosen {
     /// Its last bytes.
     pub fn read(&self) -> Part {
         Part::made(&self.name, || {
+            if let Some(why) = &self.refused {
+                anyhow::bail!("{why}");
+            }
             let bytes = self.tail()?;
             Ok(Content::Text(String::from_utf8_lossy(&bytes).into_owned()))
         })
@@ -160,7 +180,9 @@ pub fn learn(redactor: &mut Redactor, dir: Option<&ClusterDir>) -> Result<()> {
     let root = dir.folder();
     let mut folders = vec![root.clone()];
     for kind in PROCESSES {
-        folders.extend(root.subs(kind)?.into_iter().map(|(_, folder)| folder));
+        // Nothing goes in of a folder that cannot be used.
+        let each = root.each_sub(kind)?.into_iter();
+        folders.extend(each.filter_map(|(_, folder)| folder.ok()));
     }
     for kind in SINGLE.into_iter().chain(["volumes"]) {
         folders.extend(root.sub(kind)?);

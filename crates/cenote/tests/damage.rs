@@ -89,6 +89,26 @@ fn a_region_of_two_copies_is_read_and_whole_again_after_a_slab_of_either_was_cut
 }
 
 #[test]
+fn a_region_of_one_copy_whose_slab_was_cut_short_is_told_of_as_lost_and_used_again() {
+    let folder = up(2);
+    let create = "cache create c0 --size 1M --region 1M";
+    folder.run(&words(create)).expect(0);
+    until_whole(&folder);
+    let mut cache = open(folder.path(), "c0").expect("its manager runs");
+    cache.write(0, MARK).expect("written");
+    let cuts = ["h00", "h01"].map(|host| cut_short(folder.pid(host)));
+    assert_eq!(cuts.iter().sum::<usize>(), 1);
+    let mut found = [7; MARK.len()];
+    cache.read(0, &mut found).expect("read");
+    assert_eq!(found, [0; MARK.len()]);
+    let lost = cache.take_lost().expect("it is told");
+    assert_eq!((lost.region, lost.losses), (0, 1));
+    cache.write(0, MARK).expect("written");
+    cache.read(0, &mut found).expect("read");
+    assert_eq!(found, MARK);
+}
+
+#[test]
 fn a_volume_is_whole_again_after_a_slab_of_it_was_cut_short() {
     let folder = up(3);
     let volume = cenote::Volume::options()

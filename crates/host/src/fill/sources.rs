@@ -24,8 +24,8 @@ const HOSTS_MAX: usize = 64;
 const WINDOWS_MAX: usize = 64;
 /// Most messages of a host that are read at once; it has no reason to send more.
 const MESSAGES_MAX: usize = 1024;
-/// How long a source that did not answer in time is not tried again: as long as a try
-/// lasts, so that the fills that follow the first one fail at once.
+/// How long a source that did not answer in time is not tried again, from when the try ended: as long
+/// as a try lasts, so that the fills that follow the first one fail at once.
 const SHUNNED: Duration = FAILURE_TIMEOUT;
 /// How long a wait lasts before endpoints look at their own timeouts.
 const WAIT: Duration = Duration::from_millis(100);
@@ -112,7 +112,7 @@ impl Sources {
                     tracing::warn!(address, %error, "reach a source of a fill");
                     // One that refuses costs no time.
                     if matches!(error, Error::Timeout(_)) {
-                        self.shun(address, now);
+                        self.shun(address, self.ended(&error, now));
                     }
                 }
             }
@@ -131,6 +131,15 @@ impl Sources {
 
     fn shun(&mut self, address: &str, now: Time) {
         self.shunned.insert(address.to_owned(), now.after(SHUNNED));
+    }
+
+    /// When a try ended that began at `now` and failed.
+    fn ended(&self, error: &Error, now: Time) -> Time {
+        match (self.reach, error) {
+            (Reach::SideBySide, Error::Timeout(lasted)) => now.after(*lasted),
+            // Nothing blocks.
+            _ => now,
+        }
     }
 
     /// A host owes an answer for so long that it is taken for silent.
@@ -159,7 +168,7 @@ impl Sources {
                 Ok(endpoint) => self.hosts[index].endpoint = Some(endpoint),
                 Err(error) => {
                     self.hosts[index].unusable(&error);
-                    self.give_up(index, now);
+                    self.give_up(index, self.ended(&error, now));
                 }
             }
         }
@@ -350,10 +359,24 @@ mod tests {
             assert!(sources.open(addresses, ended).iter().all(Result::is_err));
         }
         assert_eq!(tries.load(Ordering::Relaxed), 3);
-        let later = begun.after(SHUNNED);
+        let later = begun.after(FAILURE_TIMEOUT).after(SHUNNED);
         sources.prepare(later);
         sources.open(&ADDRESSES, later);
         assert_eq!(tries.load(Ordering::Relaxed), 6, "they may be back");
+    }
+
+    #[test]
+    fn fills_that_follow_one_that_waited_for_a_source_in_vain_do_not_wait_again() {
+        let (mut sources, tries) = sources(None, || Error::Timeout(FAILURE_TIMEOUT));
+        let begun = Time(1);
+        sources.open(&ADDRESSES[..1], begun);
+        // The thread that fills was in the first try until now.
+        let ended = begun.after(FAILURE_TIMEOUT);
+        sources.prepare(ended);
+        assert!(sources.open(&ADDRESSES[..1], ended)[0].is_err());
+        assert_eq!(tries.load(Ordering::Relaxed), 1);
+        sources.open(&ADDRESSES[..1], ended.after(SHUNNED));
+        assert_eq!(tries.load(Ordering::Relaxed), 2);
     }
 
     #[test]

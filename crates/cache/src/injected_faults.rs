@@ -42,5 +42,16 @@ cenote_pool::injected_faults! {
         WaitForEver = "wait-for-ever",
         /// An owner goes on although another may have followed, and hosts say so.
         SupersededGoesOn = "superseded-goes-on",
+        /// Two hosts that do not reach each other are tried again at once, for ever.
+        ApartForgotten = "apart-forgotten",
+        /// Copies that cannot be made equal count as equal.
+        ApartTakenForEqual = "apart-taken-for-equal",
+        /// A region whose copies differ is sure as soon as there is memory for another copy.
+        SureTooSoon = "sure-too-soon",
+        /// Of copies that cannot be made equal the second is replaced, also where no host reaches the
+        /// first.
+        PartedFromFirst = "parted-from-first",
+        /// A host that leaves waits for a copy of the other one, which no host reaches.
+        LeavingFirst = "leaving-first",
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! A copy from one to the other failed. For a while the owner fills new memory from elsewhere or
 //! looks for other memory, and does not make such copies of a region equal: one of the two is
-//! replaced, if a third host reaches the other.
+//! replaced, if a third host reaches the other. Longer than that it looks elsewhere first.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,12 +10,18 @@ use std::time::Duration;
 use cenote_fabric::Time;
 
 use super::host::HostIndex;
+use crate::injected_faults::{InjectedFault, is_injected};
 
 /// Until the same two hosts are tried again. Arbitrary: short for one that comes back,
 /// long for a region whose copies cannot be made equal, which takes no writes during an attempt.
 pub(super) const APART: Duration = Duration::from_secs(15);
 
-/// Pairs of hosts, with the time until which nothing is copied between them.
+/// Until it does not matter any more that a copy failed. Attempts may take so long that the first
+/// pair of hosts may be tried again before the last one was: those that were not tried come first.
+/// Arbitrary.
+const REMEMBERED: Duration = Duration::from_secs(600);
+
+/// Pairs of hosts, with the time at which a copy from one to the other failed last.
 #[derive(Debug, Default)]
 pub(super) struct Apart {
     pairs: BTreeMap<[HostIndex; 2], Time>,
@@ -24,8 +30,16 @@ pub(super) struct Apart {
 impl Apart {
     /// A copy from one to the other failed.
     pub fn note(&mut self, source: HostIndex, target: HostIndex, now: Time) {
-        self.pairs.retain(|_, until| now < *until);
-        self.pairs.insert(pair(source, target), now.after(APART));
+        if is_injected(InjectedFault::ApartForgotten) {
+            return;
+        }
+        self.pairs.retain(|_, at| now < at.after(REMEMBERED));
+        self.pairs.insert(pair(source, target), now);
+    }
+
+    /// A copy from one to the other was made.
+    pub fn note_copied(&mut self, source: HostIndex, target: HostIndex) {
+        self.pairs.remove(&pair(source, target));
     }
 
     /// A host has another process or address, or is back: it may reach others again.
@@ -35,13 +49,19 @@ impl Apart {
 
     /// Hosts that this one is apart from.
     pub fn count(&self, host: HostIndex, now: Time) -> usize {
-        let of = |(pair, until): &(&[HostIndex; 2], &Time)| pair.contains(&host) && now < **until;
+        let are_apart = |at: Time| now < at.after(APART);
+        let of = |(pair, at): &(&[HostIndex; 2], &Time)| pair.contains(&host) && are_apart(**at);
         self.pairs.iter().filter(of).count()
     }
 
     pub fn are_apart(&self, one: HostIndex, other: HostIndex, now: Time) -> bool {
-        let until = self.pairs.get(&pair(one, other));
-        until.is_some_and(|until| now < *until)
+        let failed = self.failed_at(one, other);
+        failed.is_some_and(|at| now < at.after(APART))
+    }
+
+    /// When a copy from one to the other failed last; none did since one was made.
+    pub fn failed_at(&self, one: HostIndex, other: HostIndex) -> Option<Time> {
+        self.pairs.get(&pair(one, other)).copied()
     }
 }
 

@@ -3,6 +3,7 @@
 //! Regions without memory come first, then those whose host goes soonest. Of one host, those go
 //! first that have no other copy: a notice that is too short then loses the least.
 
+use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
 use cenote_fabric::Time;
@@ -109,14 +110,19 @@ impl Owner {
                 continue;
             }
             let leaving = region.copies.iter().find(|copy| self.is_wanted_back(copy));
+            // Of a host that leaves, too: the other copy may be where nothing can be copied from.
+            let parting = match leaving {
+                Some(_) if is_injected(InjectedFault::LeavingFirst) => None,
+                _ => self.parting(index, now),
+            };
             if now < region.place_at {
                 // What needs no memory may be done.
             } else if let Some(copy) = leaving {
                 let deadline = self.hosts[copy.host].deadline();
                 let others = region.copies.len() - 1;
-                let purpose = Purpose::Replace(copy.host);
+                let purpose = parting.unwrap_or(Purpose::Replace(copy.host));
                 wanted.push((1, deadline, others, index, Want::Place(purpose)));
-            } else if let Some(purpose) = self.parting(index, now) {
+            } else if let Some(purpose) = parting {
                 wanted.push((2, Time(0), 0, index, Want::Place(purpose)));
             } else if region.copies.len() < self.settings.copies {
                 let rank = if region.copies.is_empty() { 0 } else { 2 };
@@ -150,20 +156,22 @@ impl Owner {
     }
 
     /// What makes a doubtful region sure whose copies cannot be made equal: another copy, on a host
-    /// that reaches one of them. What was read is in both: either may stay, and the one goes first that
-    /// more others do not reach.
+    /// that reaches one of them. What was read is in both: either may stay, and the one goes first
+    /// whose host leaves, then the one that more others do not reach.
     fn parting(&self, region: usize, now: Time) -> Option<Purpose> {
         if !self.is_doubtful(region) || !self.is_parted(region, now) {
             return None;
         }
-        let copies = self.regions[region].copies.iter().rev();
-        let mut hosts: Vec<HostIndex> = copies.map(|copy| copy.host).collect();
+        let mut copies: Vec<&Copy> = self.regions[region].copies.iter().rev().collect();
         // Otherwise each of many hosts would be tried in vain.
-        hosts.sort_by_key(|&host| std::cmp::Reverse(self.apart.count(host, now)));
-        hosts
-            .into_iter()
-            .find(|&host| self.choose(region, Some(host), now).is_some())
-            .map(Purpose::Replace)
+        let count = |copy: &Copy| self.apart.count(copy.host, now);
+        copies.sort_by_key(|copy| Reverse((self.is_wanted_back(copy), count(copy))));
+        if is_injected(InjectedFault::PartedFromFirst) {
+            copies = self.regions[region].copies[1..].iter().collect();
+        }
+        let is_replaced = |copy: &&Copy| self.choose(region, Some(copy.host), now).is_some();
+        let copy = copies.into_iter().find(is_replaced)?;
+        Some(Purpose::Replace(copy.host))
     }
 
     /// Asks for memory for a region. True: nothing was asked, as its host has enough to make.
@@ -255,7 +263,7 @@ impl Owner {
     }
 
     /// The host with the most room, of those that stay, share no domain with another copy and reach
-    /// one that it is filled from.
+    /// one that it is filled from. Where a copy failed lately no other is tried before all others.
     pub(super) fn choose(
         &self,
         index: usize,
@@ -283,8 +291,14 @@ impl Owner {
                 && reaches(host)
                 && (is_injected(InjectedFault::SameDomain) || !domains.contains(&there.domain))
         };
-        let room = |&host: &HostIndex| (self.hosts[host].slabs_free(), usize::MAX - host);
-        (0..self.hosts.len()).filter(fits).max_by_key(room)
+        let room = |host: HostIndex| (self.hosts[host].slabs_free(), usize::MAX - host);
+        let failed_at = |host: HostIndex| {
+            let failed = sources.iter().map(|&at| self.apart.failed_at(at, host));
+            failed.min().flatten()
+        };
+        (0..self.hosts.len())
+            .filter(fits)
+            .max_by_key(|&host| (Reverse(failed_at(host)), room(host)))
     }
 
     /// A host wants a slab back: the region's copy there goes elsewhere, if there is room.
@@ -340,6 +354,9 @@ impl Owner {
         let Some(windows) = windows else { return };
         let copy = Copy::new(host, windows);
         let purpose = placing.purpose;
+        if is_injected(InjectedFault::SureTooSoon) {
+            self.regions[region].make_sure();
+        }
         self.regions[region].task = Task::Ready(Target::new(copy, purpose));
         if !self.regions[region].copies.is_empty() {
             // The same generation, as nothing else changed: clients connect while it waits for its turn.

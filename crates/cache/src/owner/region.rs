@@ -215,6 +215,7 @@ pub(super) struct Filling {
     pub failures: u32,
     /// Nothing is asked for before.
     pub resume_at: Time,
+    pub begun_at: Time,
     /// When it began, or the last answer came.
     pub heard_at: Time,
 }

@@ -70,6 +70,7 @@ impl Owner {
                 Task::Filling(filling) if is_over(filling.heard_at) => {
                     let target = filling.target.copy.host;
                     self.note_apart(region, now);
+                    self.note_stopped_in_vain(region, now);
                     target
                 }
                 Task::Switching(Switching { quiet, heard_at }) => {
@@ -247,6 +248,7 @@ impl Owner {
             failed: BTreeSet::new(),
             failures: 0,
             resume_at: now,
+            begun_at: now,
             heard_at: now,
         });
         self.fill(region, now);
@@ -335,6 +337,9 @@ impl Owner {
             _ => {
                 if matches!(result, FillResult::SourceFailed { .. }) {
                     self.note_apart(region, now);
+                    if is_injected(InjectedFault::ApartTakenForEqual) {
+                        self.regions[region].make_sure();
+                    }
                 }
                 self.hosts[host].avoid_until = now.after(PAUSE * 5);
                 self.end_failed(region, now);
@@ -383,6 +388,9 @@ impl Owner {
         let is_equal = |copy: &Copy| equal.contains(&Some(copy.host));
         if moved.copies.iter().all(is_equal) {
             moved.make_sure();
+        }
+        if let [Some(source), Some(target)] = equal {
+            self.apart.note_copied(source, target);
         }
         self.switch(region, Vec::new());
     }
@@ -458,8 +466,25 @@ impl Owner {
     /// [`Owner::end_relocation`] of what would fail with other memory, too: that is not asked for
     /// at once.
     pub(super) fn end_failed(&mut self, region: usize, now: Time) {
+        self.note_stopped_in_vain(region, now);
         self.end_relocation(region, now);
-        self.regions[region].place_at = now.after(PAUSE * 5);
+        let placed = &mut self.regions[region];
+        placed.place_at = placed.place_at.max(now.after(PAUSE * 5));
+    }
+
+    /// A copy failed while writes waited. They go on for twice as long before the next attempt to
+    /// fill new memory: nobody may reach the copies, and each host would be tried in turn. Bytes on
+    /// a host that leaves do not wait.
+    fn note_stopped_in_vain(&mut self, region: usize, now: Time) {
+        let stopped = &self.regions[region];
+        let Task::Filling(filling) = &stopped.task else {
+            return;
+        };
+        let is_leaving = |copy: &Copy| self.hosts[copy.host].is_leaving();
+        if filling.target.purpose != Purpose::Converge && !stopped.copies.iter().any(is_leaving) {
+            let pause = now.since(filling.begun_at) * 2;
+            self.regions[region].place_at = now.after(pause);
+        }
     }
 
     /// Leaves what is under way, and gives back the memory that a region was to have. `None`:

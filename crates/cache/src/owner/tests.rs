@@ -40,6 +40,9 @@ struct World {
     mute: Vec<usize>,
     /// Hosts that do not reach each other.
     cut: Vec<[usize; 2]>,
+    /// How long a copy between them takes to fail, and those that will.
+    fails_after: Duration,
+    failing: Vec<(Time, usize, u64)>,
     seen: Vec<Action>,
 }
 
@@ -55,6 +58,8 @@ impl World {
             stopped: Vec::new(),
             mute: Vec::new(),
             cut: Vec::new(),
+            fails_after: Duration::ZERO,
+            failing: Vec::new(),
             seen: Vec::new(),
         };
         for host in 0..hosts {
@@ -160,11 +165,14 @@ impl World {
                 ..
             } if self.up[host] => {
                 let is_cut = |pair: &[usize; 2]| pair.contains(&host) && pair.contains(&source);
-                let result = match self.up[source] && !self.cut.iter().any(is_cut) {
-                    true => FillResult::Done,
-                    false => FillResult::SourceFailed { split: 1 },
-                };
-                self.owner.handle_filled(now, host, request, result);
+                if self.up[source] && !self.cut.iter().any(is_cut) {
+                    return self
+                        .owner
+                        .handle_filled(now, host, request, FillResult::Done);
+                }
+                self.failing
+                    .push((now.after(self.fails_after), host, request));
+                self.end_failing();
             }
             Action::Unmap { host, window } => {
                 self.held[host].retain(|slab| slab.window != window);
@@ -175,6 +183,16 @@ impl World {
                     .handle_known(now, client, region, entry.generation);
             }
             _ => {}
+        }
+    }
+
+    /// Copies that fail do so in their time.
+    fn end_failing(&mut self) {
+        let now = self.now;
+        let due = self.failing.extract_if(.., |(at, ..)| *at <= now);
+        let failed = FillResult::SourceFailed { split: 1 };
+        for (_, host, request) in due.collect::<Vec<_>>() {
+            self.owner.handle_filled(now, host, request, failed);
         }
     }
 

@@ -1,14 +1,15 @@
 //! A cache in one process and in virtual time: `cenote lab cache`.
 //!
 //! Owner, clients and hosts are the real code over the simulated fabric. Clients read and write
-//! while machines are taken back, die, fall silent and stop, owners are replaced and clients come
-//! and go; a model knows what every word may hold.
+//! while machines are taken back, die, fall silent and stop, hosts do not reach each other, owners
+//! are replaced and clients come and go; a model knows what every word may hold.
 //!
 //! Checked: each word that is read (no acknowledged write is lost or older than it may be, none is
 //! of another address); that a region which lost its bytes is told as such; that with two copies
 //! the death of a domain loses nothing, and that both are the same when nothing is under way; that
 //! requests end; that once faults end everything is whole, and every byte is read back, with two
-//! copies once more after a domain went. The owner's audit (R1, R2) runs after each event.
+//! copies once more after a domain went; that it is whole in time also while links between hosts
+//! are cut and a third host is within reach. The owner's audit (R1, R2) runs after each event.
 
 mod member;
 mod model;
@@ -70,6 +71,8 @@ pub enum Faults {
     /// Every write is under way for long, and clients die in the middle of theirs, all of them at
     /// the end.
     DyingClients,
+    /// Links between hosts are cut, and stay so for long, while regions have to be copied.
+    HostsApart,
 }
 
 impl Default for Options {
@@ -95,7 +98,12 @@ impl Options {
         let copies = match injected {
             InjectedFault::AckFirstCopy
             | InjectedFault::SameDomain
-            | InjectedFault::CopiesDiverge => Some(2),
+            | InjectedFault::CopiesDiverge
+            | InjectedFault::ApartForgotten
+            | InjectedFault::ApartTakenForEqual
+            | InjectedFault::SureTooSoon
+            | InjectedFault::PartedFromFirst
+            | InjectedFault::LeavingFirst => Some(2),
             _ => Some(1),
         };
         let faults = match injected {
@@ -106,15 +114,25 @@ impl Options {
             InjectedFault::LeaseIgnored => Faults::OwnerCutOff,
             InjectedFault::NoFence | InjectedFault::RedoneUnfenced => Faults::BrokenLinks,
             InjectedFault::CopiesDiverge => Faults::DyingClients,
+            InjectedFault::ApartForgotten
+            | InjectedFault::ApartTakenForEqual
+            | InjectedFault::SureTooSoon
+            | InjectedFault::PartedFromFirst
+            | InjectedFault::LeavingFirst => Faults::HostsApart,
             _ => Faults::Any,
         };
-        Self {
+        let mut options = Self {
             seed,
             copies,
             faults,
             injected: Some(injected),
             ..Self::default()
+        };
+        if faults == Faults::HostsApart {
+            // Each burst of faults is followed by a time in which everything becomes whole.
+            options.duration *= 2;
         }
+        options
     }
 }
 
@@ -133,6 +151,10 @@ pub struct Tally {
     pub moves: u64,
     /// Times that a region lost its bytes.
     pub losses: u64,
+    /// The longest time until all was whole while hosts did not reach each other, in ms.
+    pub whole_after_ms: u64,
+    /// The longest that one region took no writes meanwhile.
+    pub stopped_ms: u64,
     /// Of everything that happened on the network, in hex; the same for the same options.
     pub trace_hash: String,
 }
@@ -250,6 +272,26 @@ mod tests {
     #[test]
     fn copies_are_equal_after_clients_died_in_the_middle_of_writes() {
         sound_without(InjectedFault::CopiesDiverge, 8);
+    }
+
+    #[test]
+    fn regions_are_whole_in_time_while_hosts_do_not_reach_each_other() {
+        let (mut moves, mut waits) = (0, 0);
+        for seed in 1..=12 {
+            let suited = Options::suited(InjectedFault::ApartForgotten, seed);
+            let tally = kept(&Options {
+                injected: None,
+                copies: None,
+                ..suited
+            });
+            assert!(tally.requests > 500, "{tally:?}");
+            moves += tally.moves;
+            waits += u64::from(tally.stopped_ms > 1000);
+        }
+        assert!(
+            moves > 24 && waits > 3,
+            "{moves} {waits}: links did not matter"
+        );
     }
 
     #[test]

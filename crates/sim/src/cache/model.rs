@@ -25,6 +25,8 @@ pub struct Model {
     region_cells: u64,
     writers: u64,
     losses: Vec<u32>,
+    /// Cells of each region that were written, whether once or again.
+    acknowledged: Vec<u64>,
 }
 
 /// What a read may return, as known when it began.
@@ -36,11 +38,13 @@ pub struct Expected {
 
 impl Model {
     pub fn new(bytes: u64, region_bytes: u64, writers: usize) -> Self {
+        let regions = usize::try_from(bytes / region_bytes).expect("small");
         Self {
             cells: vec![Cell::default(); usize::try_from(bytes / CELL_BYTES).expect("small")],
             region_cells: region_bytes / CELL_BYTES,
             writers: writers as u64,
-            losses: vec![0; usize::try_from(bytes / region_bytes).expect("small")],
+            losses: vec![0; regions],
+            acknowledged: vec![0; regions],
         }
     }
 
@@ -95,6 +99,7 @@ impl Model {
     pub fn acknowledge(&mut self, first: u64, versions: &[u64], known: impl Fn(usize) -> u32) {
         for (cell, &version) in (first..).zip(versions) {
             let region = self.region_of(cell);
+            self.acknowledged[region] += 1;
             // To one that was not told yet, what it wrote went with what was lost.
             if known(region) >= self.losses[region] {
                 let known = self.at(cell);
@@ -119,6 +124,10 @@ impl Model {
                 self.at(cell).floor = 0;
             }
         }
+    }
+
+    pub fn acknowledged(&self) -> &[u64] {
+        &self.acknowledged
     }
 
     pub fn losses(&self, region: usize) -> u32 {

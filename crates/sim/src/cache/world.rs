@@ -2,6 +2,7 @@
 
 mod faults;
 mod inspection;
+mod links;
 mod succession;
 
 use std::sync::atomic::AtomicBool;
@@ -22,6 +23,7 @@ use super::muffles::{Muffles, Muffling};
 use super::{Options, Report, Tally};
 use crate::cluster::host::{Host, address_of};
 use crate::cluster::observer::Sightings;
+use links::Links;
 use succession::{Former, REIGN};
 
 const SLAB_BYTES: u64 = 16 << 10;
@@ -68,6 +70,7 @@ pub struct World {
     owner_paused_until: Time,
     /// Hosts that the owner has a session to.
     reached: Vec<bool>,
+    links: Links,
     /// One that another followed while it was stopped, and that does not know yet.
     former: Option<Former>,
     /// The owner's disk takes no records.
@@ -128,6 +131,7 @@ impl World {
             owner_back_at: Time(0),
             owner_paused_until: Time(0),
             reached: Vec::new(),
+            links: Links::new(options.hosts, &mut Random::new(options.seed)),
             former: None,
             refuses_records: false,
             is_record_waiting: false,
@@ -488,15 +492,20 @@ impl World {
             }
             if self.net.now() > end {
                 let requests: usize = self.members.iter().map(Member::outstanding).sum();
-                let entries = self.manager.as_ref().map(|manager| {
-                    let stages = 0..self.options.regions as usize;
-                    let stages: Vec<_> = stages.map(|r| manager.owner.stage(r)).collect();
-                    format!("{stages:?} {:?}", manager.owner.entries())
-                });
-                let what = format!("{requests} requests hang: {entries:?}");
+                let what = format!("{requests} requests hang: {}", self.what_lacks());
                 return self.violate(what);
             }
         }
+    }
+
+    /// For who reads a report: where every region is.
+    fn what_lacks(&self) -> String {
+        let entries = self.manager.as_ref().map(|manager| {
+            let stages = 0..self.options.regions as usize;
+            let stages: Vec<_> = stages.map(|r| manager.owner.stage(r)).collect();
+            format!("{stages:?} {:?}", manager.owner.entries())
+        });
+        format!("{entries:?}")
     }
 
     /// Every client reads everything.

@@ -4,10 +4,21 @@ use super::*;
 
 /// Passes `secs`, and carries everything out as it comes.
 fn live(world: &mut World, secs: u64) {
-    for _ in 0..secs * 10 {
+    live_for(world, secs * 10);
+}
+
+fn live_for(world: &mut World, ticks: u64) {
+    for _ in 0..ticks {
         world.pass(Duration::from_millis(100));
+        world.end_failing();
         world.run();
     }
+}
+
+/// A host and all that it does not reach: every other but these.
+fn isolated(host: usize, hosts: usize, but: &[usize]) -> Vec<[usize; 2]> {
+    let others = (0..hosts).filter(|other| *other != host && !but.contains(other));
+    others.map(|other| [host, other]).collect()
 }
 
 fn hosts_of(world: &World, region: usize) -> Vec<usize> {
@@ -116,6 +127,64 @@ fn of_many_hosts_few_are_tried_for_a_first_copy_that_none_of_them_reaches() {
     let now = hosts_of(&world, 0);
     assert!(now.contains(&second) && !now.contains(&first), "{now:?}");
     assert!(world.owner.is_settled());
+}
+
+/// A host that leaves has the only copy that others reach: first that is copied in place of the
+/// other one, and then it leaves.
+#[test]
+fn a_host_leaves_whose_regions_have_their_other_copy_where_no_host_reaches_it() {
+    for is_first in [true, false] {
+        let cut = |first, second| isolated(if is_first { second } else { first }, 4, &[]);
+        let (mut world, [first, second]) = in_doubt(4, cut);
+        let leaving = if is_first { first } else { second };
+        world.owner.handle_notice(world.now, leaving, None);
+        live(&mut world, 60);
+        let now = hosts_of(&world, 0);
+        assert!(!now.contains(&first) && !now.contains(&second), "{now:?}");
+        assert!(world.owner.is_settled());
+        assert_eq!(world.owner.entries()[0].losses, 0);
+    }
+}
+
+/// Hosts would be tried in a circle that were tried so long ago that they may be in reach again.
+#[test]
+fn the_one_host_that_reaches_a_copy_is_found_however_long_attempts_take() {
+    let hosts = 10;
+    let (mut world, copies) = in_doubt(hosts, |first, second| {
+        let hub = (0..10).find(|host| ![first, second].contains(host));
+        let hub = [hub.expect("ten hosts")];
+        [isolated(first, 10, &hub), isolated(second, 10, &hub)].concat()
+    });
+    let hub = (0..hosts).find(|host| !copies.contains(host));
+    let hub = hub.expect("ten hosts");
+    // Any other has more room.
+    for host in 0..hosts {
+        let free = if host == hub { 10 } else { 1000 };
+        world.owner.handle_room(world.now, host, free);
+    }
+    world.fails_after = Duration::from_millis(500);
+    live(&mut world, 300);
+    assert!(world.owner.is_settled(), "{:?}", world.owner.entries());
+    assert!(hosts_of(&world, 0).contains(&hub));
+}
+
+#[test]
+fn a_region_whose_last_copy_no_host_reaches_takes_writes_most_of_the_time() {
+    let mut world = World::settled(2, 1, 20);
+    let held = hosts_of(&world, 0);
+    world.cut = isolated(held[0], 20, &[]);
+    world.fails_after = Duration::from_secs(1);
+    world.kill(held[1]);
+    let mut open_ticks = 0;
+    for _ in 0..1200 {
+        live_for(&mut world, 1);
+        open_ticks += u32::from(world.owner.entries()[0].access == Access::Open);
+    }
+    assert!(open_ticks > 700, "{open_ticks} of 1200");
+    world.cut.clear();
+    live(&mut world, 30);
+    assert!(world.owner.is_settled());
+    assert_eq!(world.owner.entries()[0].losses, 0);
 }
 
 /// The second copy may have a write that is under way: who reads it would read that.

@@ -12,11 +12,11 @@ use crate::cache::member::Member;
 use crate::cluster::host::Host;
 
 impl World {
-    fn any_host(&mut self) -> usize {
+    pub(super) fn any_host(&mut self) -> usize {
         usize::try_from(self.random.below(self.hosts.len() as u64)).expect("an index")
     }
 
-    fn any_client(&mut self) -> usize {
+    pub(super) fn any_client(&mut self) -> usize {
         usize::try_from(self.random.below(self.members.len() as u64)).expect("an index")
     }
 
@@ -28,7 +28,7 @@ impl World {
 
     /// Whether a host may go for good. With two copies one domain does at a time, when all is
     /// whole.
-    fn may_kill(&self) -> bool {
+    pub(super) fn may_kill(&self) -> bool {
         let is_whole = |manager: &Manager| manager.owner.is_settled();
         self.copies == 1
             || self.hosts.iter().all(Host::is_up)
@@ -46,6 +46,7 @@ impl World {
                 self.slow_words();
             }
             Faults::BrokenLinks | Faults::DyingClients => self.slow_links(),
+            Faults::HostsApart => self.slow_writes(),
             Faults::OwnerCutOff => self.cut_owner_off(),
             Faults::TwoOwners => self.stop_owner_for_long(),
             Faults::HungHost => {
@@ -61,6 +62,7 @@ impl World {
             Faults::Any => self.any_trouble(),
             Faults::TwoOwners | Faults::OwnerCutOff => {}
             Faults::BrokenLinks => self.break_links(),
+            Faults::HostsApart => self.trouble_links(),
             Faults::DyingClients => {
                 let client = self.any_client();
                 self.replace_client(client);
@@ -80,7 +82,7 @@ impl World {
         let host = self.any_host();
         let client = self.any_client();
         let node = self.hosts[host].node;
-        match self.random.below(19) {
+        match self.random.below(20) {
             0 => self.kill_some(host),
             1..=3 if self.hosts[host].is_up() => self.drain(host, (300, 4000)),
             4 if self.copies == 1 => self.reclaim(host),
@@ -115,6 +117,16 @@ impl World {
                 self.note(format!("{name} to h{host} takes {delay:?}"));
                 self.net.set_extra_delay(other, node, delay);
                 self.later(500, 6000, Repair::EndDelay(other, node));
+            }
+            19 => {
+                let other = self.any_host();
+                if other != host {
+                    self.note(format!("h{host} and h{other} do not reach each other"));
+                    let other = self.hosts[other].node;
+                    self.net.cut(node, other);
+                    self.net.cut(other, node);
+                    self.later(500, 30_000, Repair::Heal(node, other));
+                }
             }
             12 => {
                 let time = Duration::from_millis(self.random.between(100, 6000));
@@ -161,7 +173,7 @@ impl World {
         self.owner_paused_until = self.net.now().after(pause);
     }
 
-    fn kill_owner(&mut self) {
+    pub(super) fn kill_owner(&mut self) {
         self.note("the owner dies".to_owned());
         let node = self.owner_connector.node();
         self.net.crash(node, sim::Memory::Lost, sim::Notice::AtOnce);
@@ -171,7 +183,7 @@ impl World {
         self.members.iter_mut().for_each(Member::forget_owner);
     }
 
-    fn replace_client(&mut self, client: usize) {
+    pub(super) fn replace_client(&mut self, client: usize) {
         self.note(format!("c{client} dies, another comes"));
         self.members[client].end(&mut self.model);
         let node = self.members[client].connector.node();
@@ -181,7 +193,7 @@ impl World {
     }
 
     /// Its regions move, as many as there is room for elsewhere.
-    fn drain(&mut self, host: usize, (low_ms, high_ms): (u64, u64)) {
+    pub(super) fn drain(&mut self, host: usize, (low_ms, high_ms): (u64, u64)) {
         self.note(format!("h{host} drains"));
         self.hosts[host].drain(true);
         self.later(low_ms, high_ms, Repair::EndDrain(host));
@@ -224,7 +236,7 @@ impl World {
     }
 
     /// A client loses its connections to all hosts, and may not get to tell the owner for a while.
-    fn break_links(&mut self) {
+    pub(super) fn break_links(&mut self) {
         let client = self.any_client();
         let deaf_ms = self.random.below(2) * self.random.between(100, 1400);
         self.note(format!(
@@ -239,10 +251,14 @@ impl World {
 
     /// What happens last, where the worst time for it is the last.
     pub(super) fn end_faults(&mut self) {
-        if self.options.faults == Faults::DyingClients {
-            for client in 0..self.members.len() {
-                self.replace_client(client);
+        match self.options.faults {
+            Faults::DyingClients => {
+                for client in 0..self.members.len() {
+                    self.replace_client(client);
+                }
             }
+            Faults::HostsApart => self.end_links(),
+            _ => {}
         }
     }
 

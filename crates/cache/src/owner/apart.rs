@@ -2,7 +2,7 @@
 //!
 //! A copy from one to the other failed. For a while the owner fills new memory from elsewhere or
 //! looks for other memory, and does not make such copies of a region equal: one of the two is
-//! replaced, if a third host reaches the other. Longer than that it looks elsewhere first.
+//! replaced, if a third host reaches the other. For longer than that other hosts come first.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -55,13 +55,14 @@ impl Apart {
     }
 
     pub fn are_apart(&self, one: HostIndex, other: HostIndex, now: Time) -> bool {
-        let failed = self.failed_at(one, other);
+        let failed = self.failed_at(one, other, now);
         failed.is_some_and(|at| now < at.after(APART))
     }
 
-    /// When a copy from one to the other failed last; none did since one was made.
-    pub fn failed_at(&self, one: HostIndex, other: HostIndex) -> Option<Time> {
-        self.pairs.get(&pair(one, other)).copied()
+    /// When a copy from one to the other failed last, if that matters still.
+    pub fn failed_at(&self, one: HostIndex, other: HostIndex, now: Time) -> Option<Time> {
+        let failed = self.pairs.get(&pair(one, other)).copied();
+        failed.filter(|at| now < at.after(REMEMBERED))
     }
 }
 

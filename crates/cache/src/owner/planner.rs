@@ -263,7 +263,7 @@ impl Owner {
     }
 
     /// The host with the most room, of those that stay, share no domain with another copy and reach
-    /// one that it is filled from. Where a copy failed lately no other is tried before all others.
+    /// one that it is filled from. Those come first for which no copy from there failed lately.
     pub(super) fn choose(
         &self,
         index: usize,
@@ -293,7 +293,9 @@ impl Owner {
         };
         let room = |host: HostIndex| (self.hosts[host].slabs_free(), usize::MAX - host);
         let failed_at = |host: HostIndex| {
-            let failed = sources.iter().map(|&at| self.apart.failed_at(at, host));
+            let failed = sources
+                .iter()
+                .map(|&at| self.apart.failed_at(at, host, now));
             failed.min().flatten()
         };
         (0..self.hosts.len())

@@ -70,7 +70,6 @@ impl Owner {
                 Task::Filling(filling) if is_over(filling.heard_at) => {
                     let target = filling.target.copy.host;
                     self.note_apart(region, now);
-                    self.note_stopped_in_vain(region, now);
                     target
                 }
                 Task::Switching(Switching { quiet, heard_at }) => {
@@ -464,27 +463,25 @@ impl Owner {
     }
 
     /// [`Owner::end_relocation`] of what would fail with other memory, too: that is not asked for
-    /// at once.
+    /// at once. If a copy failed, writes go on for twice as long as it stopped them: nobody may
+    /// reach the copies, and each host would be tried in turn. Bytes on a host that leaves do not
+    /// wait for that.
     pub(super) fn end_failed(&mut self, region: usize, now: Time) {
-        self.note_stopped_in_vain(region, now);
-        self.end_relocation(region, now);
-        let placed = &mut self.regions[region];
-        placed.place_at = placed.place_at.max(now.after(PAUSE * 5));
-    }
-
-    /// A copy failed while writes waited. They go on for twice as long before the next attempt to
-    /// fill new memory: nobody may reach the copies, and each host would be tried in turn. Bytes on
-    /// a host that leaves do not wait.
-    fn note_stopped_in_vain(&mut self, region: usize, now: Time) {
-        let stopped = &self.regions[region];
-        let Task::Filling(filling) = &stopped.task else {
-            return;
+        let failed = &self.regions[region];
+        let is_leaving = failed
+            .copies
+            .iter()
+            .any(|copy| self.hosts[copy.host].is_leaving());
+        let stopped = match &failed.task {
+            Task::Filling(filling)
+                if filling.target.purpose != Purpose::Converge && !is_leaving =>
+            {
+                now.since(filling.begun_at)
+            }
+            _ => Duration::ZERO,
         };
-        let is_leaving = |copy: &Copy| self.hosts[copy.host].is_leaving();
-        if filling.target.purpose != Purpose::Converge && !stopped.copies.iter().any(is_leaving) {
-            let pause = now.since(filling.begun_at) * 2;
-            self.regions[region].place_at = now.after(pause);
-        }
+        self.end_relocation(region, now);
+        self.regions[region].place_at = now.after((PAUSE * 5).max(stopped * 2));
     }
 
     /// Leaves what is under way, and gives back the memory that a region was to have. `None`:

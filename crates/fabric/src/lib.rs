@@ -74,6 +74,7 @@ pub use session::{
     ClientId, Connector, Hello, Incoming, MESSAGE_BYTES_MAX, Opener, Session, connector,
     connector_tuned, connector_with,
 };
+pub use socket::untaken_bytes;
 pub use tcp::{Batch, IO_URING_VARIABLE, Wire};
 pub use time::Time;
 pub use wait::{Waker, wait};

@@ -93,6 +93,22 @@ pub(crate) fn send(
     }
 }
 
+/// Bytes that were written to a stream and that its peer has not taken yet, as far as this end knows: of
+/// TCP those that are not acknowledged, of a unix socket those that are not read, with what the
+/// system keeps beside them.
+///
+/// # Errors
+/// It is no stream.
+pub fn untaken_bytes(socket: BorrowedFd<'_>) -> io::Result<usize> {
+    let mut bytes: libc::c_int = 0;
+    // SAFETY: the request writes one `int` through the pointer, which is exclusive.
+    let asked = unsafe { libc::ioctl(socket.as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
+    match asked {
+        0 => Ok(usize::try_from(bytes).unwrap_or(0)),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 fn none_if_blocked(error: io::Error) -> io::Result<Option<usize>> {
     // ETOOMANYREFS: too many descriptors are under way between processes; the peer takes them out.
     let later = matches!(

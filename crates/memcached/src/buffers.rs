@@ -246,7 +246,7 @@ impl Buffers {
         }
     }
 
-    /// The client at a place has no answers any more that it has not read.
+    /// The client at a place has no answers any more that it has not read, or none that could come now.
     pub(super) fn end_answers(&mut self, place: usize) {
         self.guest.leave(place);
     }
@@ -256,12 +256,17 @@ impl Buffers {
         self.answers.has_room(own, wanted)
     }
 
-    /// Whether a client that has `own` bytes of answers may have more; otherwise only small ones.
+    /// Whether a client that has `own` bytes of answers may have more; otherwise only small ones. The guest may
+    /// once, and then as long as nobody else could be the guest.
     pub(super) fn may_answer(&mut self, client: Waiter, own: usize) -> bool {
-        let pool = &self.answers;
-        self.guest.is_at(client.place)
-            || pool.has_room(own, client.wanted)
-            || pool.waiting.is_empty() && self.guest.admit(client.place, client.source)
+        if self.answers.has_room(own, client.wanted) {
+            return true;
+        }
+        if self.guest.is_at(client.place) {
+            return self.guest.serve() || !self.is_in_the_way(Part::Answers, client.place);
+        }
+        let is_first = self.answers.waiting.is_empty();
+        is_first && self.guest.admit(client.place, client.source) && self.guest.serve()
     }
 
     /// What a client of a source holds of answers changes.
@@ -281,8 +286,12 @@ impl Buffers {
         pool.held = pool.held - from + to;
     }
 
-    /// A client waits for room.
+    /// A client waits for room. Who waits for that of answers is not the guest any more: nobody else
+    /// would be until there is room.
     pub(super) fn wait(&mut self, part: Part, client: Waiter) {
+        if part == Part::Answers {
+            self.guest.leave(client.place);
+        }
         self.pool_mut(part).waiting.push(client);
     }
 

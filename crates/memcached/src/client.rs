@@ -71,6 +71,10 @@ pub(super) struct Client {
     pub(super) held: Held,
     /// Bytes that its peer has given and taken since they were last looked at.
     moved: usize,
+    /// Bytes that were written to it.
+    written: u64,
+    /// How many of them its peer had taken out of the system's buffers when that was last looked at.
+    taken: u64,
     /// Second in which it last gave or took some.
     last_moved: u64,
     /// Seconds in a row in which that was too little.
@@ -160,6 +164,8 @@ impl Client {
             source,
             held: Held::default(),
             moved: 0,
+            written: 0,
+            taken: 0,
             last_moved: core.now,
             slow_seconds: 0,
         }
@@ -229,8 +235,22 @@ impl Client {
         !self.is_writable && has_unsent
     }
 
-    /// Whether it has answers to read, and has read none since `second`.
-    pub(super) fn does_not_read_since(&self, second: u64) -> bool {
+    /// Bytes of answers that its peer has taken since this was last asked, at most those that there
+    /// are. What is written to it tells less: the system may hold megabytes.
+    pub(super) fn take_taken(&mut self, now: u64) -> u64 {
+        let taken = self.transport.taken(self.written).max(self.taken);
+        let more = taken - std::mem::replace(&mut self.taken, taken);
+        if more > 0 {
+            self.last_moved = now;
+        }
+        more
+    }
+
+    /// Whether it has answers to read, and has read none since `second`; asked each second.
+    pub(super) fn does_not_read_since(&mut self, second: u64, now: u64) -> bool {
+        if self.does_not_read() {
+            self.take_taken(now);
+        }
         self.last_moved < second && self.does_not_read()
     }
 
@@ -487,6 +507,7 @@ impl Client {
         serve(&mut self.session, core, direct);
         if written > 0 {
             self.moved += usize::try_from(written).unwrap_or(usize::MAX);
+            self.written += written;
             self.last_moved = core.now;
             core.traffic().bytes_written.add(written);
         }
@@ -516,6 +537,7 @@ impl Client {
                 Ok(length) => {
                     core.traffic().bytes_written.add(length as u64);
                     self.moved += length;
+                    self.written += length as u64;
                     self.last_moved = core.now;
                     self.session.replies.note_sent(length);
                 }

@@ -1,6 +1,9 @@
 //! The client that may go on though unread answers have used up their memory: one at a time, of a
 //! source that holds less than an even share. So sources that read go on beside those that do not.
 //!
+//! It stays until it has read its answers, and is served one request only while others could be the
+//! guest: one that asks and reads all the time would stay for ever.
+//!
 //! Pure.
 
 use std::collections::BTreeMap;
@@ -12,6 +15,8 @@ use cenote_fabric::strangers::Source;
 pub(super) struct Guest {
     /// Its place.
     place: Option<usize>,
+    /// It has been served since it was admitted.
+    is_served: bool,
     /// What each source's clients hold of answers, where that is not nothing.
     sources: BTreeMap<Source, usize>,
     /// All of that.
@@ -36,6 +41,11 @@ impl Guest {
         }
     }
 
+    /// The guest is to be served a request. Whether that is the first one.
+    pub(super) fn serve(&mut self) -> bool {
+        !std::mem::replace(&mut self.is_served, true)
+    }
+
     pub(super) fn is_there(&self) -> bool {
         self.place.is_some()
     }
@@ -53,6 +63,7 @@ impl Guest {
         let is_admitted = self.place.is_none() && self.may_be_of(source);
         if is_admitted {
             self.place = Some(place);
+            self.is_served = false;
         }
         is_admitted
     }
@@ -79,8 +90,9 @@ mod tests {
         assert!(!guest.admit(3, other), "there is one");
         guest.leave(1);
         assert!(guest.is_at(2));
+        assert!(guest.serve() && !guest.serve(), "it has one request");
         guest.leave(2);
-        assert!(guest.admit(3, other));
+        assert!(guest.admit(3, other) && guest.serve());
         guest.leave(3);
         // All of two that hold the same.
         guest.change(many, 60, 20);

@@ -1,8 +1,9 @@
 //! The byte stream of one client: TCP, a Unix socket, or TLS over TCP.
 
 use std::io::{self, IoSlice, Read, Write};
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 
+use cenote_fabric::untaken_bytes;
 use mio::event::Source;
 use mio::net::{TcpStream, UnixStream};
 use mio::{Interest, Registry, Token};
@@ -24,12 +25,18 @@ pub(super) enum Transport {
 pub(super) struct Tls {
     connection: ServerConnection,
     stream: TcpStream,
+    /// Bytes that were written to the stream.
+    written: u64,
 }
 
 impl Transport {
     /// TLS over a stream that is just accepted.
     pub(super) fn tls(stream: TcpStream, connection: ServerConnection) -> Self {
-        Self::Tls(Box::new(Tls { connection, stream }))
+        Self::Tls(Box::new(Tls {
+            connection,
+            stream,
+            written: 0,
+        }))
     }
 
     pub(super) fn register(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
@@ -55,6 +62,19 @@ impl Transport {
             Self::Unix(stream) => stream.as_raw_fd(),
             Self::Tls(tls) => tls.stream.as_raw_fd(),
         }
+    }
+
+    /// How many bytes the peer has taken out of the system's buffers, of `written` that this end has
+    /// written. A peer that reads slowly empties much of them before more can be written.
+    pub(super) fn taken(&self, written: u64) -> u64 {
+        let (socket, written): (BorrowedFd<'_>, u64) = match self {
+            Self::Tcp(stream) => (stream.as_fd(), written),
+            Self::Unix(stream) => (stream.as_fd(), written),
+            Self::Tls(tls) => (tls.stream.as_fd(), tls.written),
+        };
+        // One that does not say counts as if it had all.
+        let untaken = untaken_bytes(socket).unwrap_or(0);
+        written.saturating_sub(untaken as u64)
     }
 
     /// Whether writes go to the kernel as they are.
@@ -151,7 +171,7 @@ impl Tls {
 
     fn flush(&mut self) -> io::Result<()> {
         while self.connection.wants_write() {
-            self.connection.write_tls(&mut self.stream)?;
+            self.written += self.connection.write_tls(&mut self.stream)? as u64;
         }
         Ok(())
     }

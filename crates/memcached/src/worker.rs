@@ -115,6 +115,8 @@ pub(super) struct Worker<B: Backend> {
     looked: u64,
     /// Second since which clients are let go.
     drains_since: Option<u64>,
+    /// Second in which it was last looked at who of them reads.
+    drain_looked: u64,
     /// Seconds that the latter are given.
     patience: u32,
 }
@@ -145,6 +147,7 @@ impl<B: Backend> Worker<B> {
             second_ends_in: Duration::ZERO,
             looked: 0,
             drains_since: None,
+            drain_looked: 0,
             patience: PATIENCE_SECONDS,
         })
     }
@@ -215,6 +218,10 @@ impl<B: Backend> Worker<B> {
             self.sockets.note_readable(token.0 - SOCKET_TOKENS);
         } else if let Some(client) = self.places.client(token.0) {
             client.note_event(event);
+            if client.is_waiting {
+                // It has no turn, and may have answers from before.
+                self.written.push(token.0);
+            }
             self.enqueue(token.0);
         }
     }
@@ -385,6 +392,8 @@ impl<B: Backend> Worker<B> {
                 Some(Occupant::Client(client)) => {
                     let timed = client.session.fill(ticket.slot, text);
                     self.core.note_answer(timed);
+                    // A guest that now has nothing is none any more, whatever it asks for next.
+                    client.count_answers(&mut self.core);
                     let has_more = client.has_more();
                     self.written.push(place);
                     if has_more {
@@ -460,12 +469,15 @@ impl<B: Backend> Worker<B> {
         let since = *self.drains_since.get_or_insert(now);
         let is_long = now > since + PAUSE_SECONDS;
         let unread_since = now.saturating_sub(UNREAD_SECONDS);
+        let is_new_second = std::mem::replace(&mut self.drain_looked, now) != now;
         for place in 0..self.places.occupants.len() {
             let Some(client) = self.places.client(place) else {
                 continue;
             };
             client.session.has_quit |= is_long && !client.session.has_more();
-            let is_stuck = since < unread_since && client.does_not_read_since(unread_since);
+            // Also in the first seconds: what has been read by now is to be known.
+            let is_unread = is_new_second && client.does_not_read_since(unread_since, now);
+            let is_stuck = is_unread && since < unread_since;
             if client.is_idle() || client.is_over() || is_stuck {
                 self.drop_client(place);
             }
@@ -514,7 +526,7 @@ impl<B: Backend> Worker<B> {
 
     /// Drops clients that keep others waiting.
     fn drop_slow(&mut self) {
-        let buffers = &self.core.clients;
+        let (buffers, now) = (&self.core.clients, self.core.now);
         let mut parts = Part::ALL.into_iter();
         let is_waited_for = parts.any(|part| buffers.is_waited_for(part));
         let shares = match is_waited_for {
@@ -525,7 +537,8 @@ impl<B: Backend> Worker<B> {
         let slow: Vec<usize> = places
             .filter(|place| {
                 let client = self.places.client(*place);
-                client.is_some_and(|client| client.is_too_slow(buffers, &shares, self.patience))
+                client
+                    .is_some_and(|client| client.is_too_slow(buffers, &shares, self.patience, now))
             })
             .collect();
         self.patience = match (is_waited_for, slow.is_empty()) {

@@ -122,6 +122,7 @@ impl Client {
         buffers: &Buffers,
         shares: &Shares,
         patience: u32,
+        now: u64,
     ) -> bool {
         let keeps = |part| {
             let is_wanted = self.held.of(part) > 0 && buffers.is_waited_for(part);
@@ -130,18 +131,24 @@ impl Client {
         let is_in_the_way = |part| buffers.is_in_the_way(part, self.place);
         let has_place = is_in_the_way(Part::Small) || is_in_the_way(Part::Large);
         let is_guest = is_in_the_way(Part::Answers);
-        let does_not_read = self.does_not_read();
+        let keeps_answers = keeps(Part::Answers) || is_guest;
+        let keeps_request = keeps(Part::Small) || keeps(Part::Large) || has_place;
+        let keeps_request = keeps_request && !self.is_waiting;
         let does_not_go_on =
             !self.input.is_empty() && !self.is_readable && !self.session.is_held_up();
-        let keeps_request = keeps(Part::Small) || keeps(Part::Large) || has_place;
-        // Who does not read its replies is not read from, and its request does not go on either.
-        let is_its_turn = does_not_read && (keeps(Part::Answers) || is_guest)
-            || (does_not_go_on || does_not_read) && !self.is_waiting && keeps_request;
-        let is_slow = mem::take(&mut self.moved) < LEAST_BYTES;
-        self.slow_seconds = match is_slow && is_its_turn {
+        let has_moved = mem::take(&mut self.moved) >= LEAST_BYTES;
+        // Who does not read its replies is not read from, and its request does not go on either. What it sends
+        // meanwhile is no reading.
+        let is_slow_reader = self.does_not_read()
+            && (keeps_answers || keeps_request)
+            && self.take_taken(now) < LEAST_BYTES as u64;
+        let is_slow_sender = does_not_go_on && keeps_request && !has_moved;
+        self.slow_seconds = match is_slow_reader || is_slow_sender {
             true => self.slow_seconds + 1,
             false => 0,
         };
-        self.slow_seconds > if has_place || is_guest { 0 } else { patience }
+        // The guest may have come to be that a moment ago.
+        let patience = if is_guest { patience.min(1) } else { patience };
+        self.slow_seconds > if has_place { 0 } else { patience }
     }
 }

@@ -1,3 +1,6 @@
+mod drains;
+mod guests;
+
 use std::io::{Read, Write};
 use std::net::UdpSocket as Peer;
 use std::os::unix::net::UnixStream;
@@ -11,11 +14,9 @@ use mio::Waker;
 
 use super::*;
 use crate::backend::{Alone, Partitions as _};
-use crate::batch::{Asker, Ticket};
 use crate::mailboxes::Mailbox;
 use crate::settings::Settings;
 use crate::shared::WorkerFace;
-use crate::small_answers::Doubtful;
 use crate::times::Times;
 use crate::traffic::Traffic;
 use crate::turns::Waiter;
@@ -47,10 +48,16 @@ fn worker_of(settings: Settings, sockets: Vec<UdpSocket>) -> Worker<Alone> {
 
 /// Brings a client that has said something.
 fn connect(worker: &mut Worker<Alone>, said: &[u8]) -> UnixStream {
+    connect_as(worker, Source::User(0), said)
+}
+
+/// The same, of a source.
+fn connect_as(worker: &mut Worker<Alone>, source: Source, said: &[u8]) -> UnixStream {
     let (mut peer, stream) = UnixStream::pair().unwrap();
     peer.write_all(said).unwrap();
     stream.set_nonblocking(true).unwrap();
-    worker.take_client(NewClient::over(stream));
+    let new = NewClient::over(stream);
+    worker.take_client(NewClient { source, ..new });
     peer
 }
 
@@ -190,55 +197,6 @@ fn a_large_answer_of_another_source_waits_for_none_that_has_all_memory() {
         worker.core.clients.is_waited_for(Part::Answers),
         "the other's"
     );
-}
-
-#[test]
-fn a_server_that_ends_does_not_wait_for_who_reads_nothing() {
-    let mut worker = worker();
-    store_long(&mut worker, 1 << 20);
-    // More than its socket takes.
-    let mut reads = connect(&mut worker, b"get a a a\r\n");
-    let _does_not = connect(&mut worker, b"get a a a\r\n");
-    worker.shared.drains.store(true, Ordering::SeqCst);
-    go_on(&mut worker);
-    for _ in 0..=UNREAD_SECONDS {
-        worker.drain();
-        assert!(worker.places.client(1).is_some(), "it has some seconds");
-        worker.core.now += 1;
-        reads.read_exact(&mut vec![0; 100_000]).unwrap();
-        worker.places.client(0).unwrap().note_writable();
-        worker.written.push(0);
-        worker.write();
-        go_on(&mut worker);
-    }
-    worker.drain();
-    assert!(worker.places.client(0).is_some(), "it reads");
-    assert!(worker.places.client(1).is_none(), "it is waited for");
-}
-
-/// Another worker was asked whether its answer is small: it may still have to wait for memory.
-#[test]
-fn a_server_that_ends_answers_a_request_whose_answer_may_be_large() {
-    let mut worker = worker();
-    let _peer = connect(&mut worker, b"");
-    worker.shared.drains.store(true, Ordering::SeqCst);
-    let ticket = Ticket {
-        asker: Asker::Worker(0),
-        client: 0,
-        generation: 0,
-        slot: 0,
-    };
-    let asked = Doubtful::Asked(ticket, b"get a\r\n".to_vec());
-    worker.places.client(0).unwrap().session.doubtful = Some(asked);
-    for _ in 0..3 {
-        worker.drain();
-        worker.core.now += 1;
-        let client = worker.places.client(0).expect("it is answered first");
-        assert!(!client.session.has_quit);
-    }
-    worker.places.client(0).unwrap().session.doubtful = None;
-    worker.drain();
-    assert!(worker.places.client(0).is_none());
 }
 
 #[test]

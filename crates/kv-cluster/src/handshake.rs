@@ -18,8 +18,8 @@ use super::config::NAME_BYTES_MAX;
 pub const PROTOCOL: Protocol = Protocol {
     magic: *b"cnkv",
     versions: Versions {
-        oldest: 3,
-        newest: 3,
+        oldest: 4,
+        newest: 4,
     },
 };
 /// In the place of a node's number: one that asks and is no node.

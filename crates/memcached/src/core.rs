@@ -31,7 +31,7 @@ use super::crawl::Walk;
 use super::mailboxes::Message;
 use super::parked_requests::{Parked, Parking, who};
 use super::shared::Shared;
-use super::small_answers;
+use super::small_answers::limited;
 use super::times::Stopwatch;
 use super::traffic::Traffic;
 use super::turns::Waiter;
@@ -266,14 +266,15 @@ impl<B: Backend> Core<B> {
     /// Serves a request, unless that is not possible now.
     fn try_serve(&mut self, ticket: Ticket, text: &[u8]) -> bool {
         let is_of_node = matches!(ticket.asker, Asker::Node(_));
+        let with_limit = text;
+        let (text, limit) = limited(text);
         if let Asker::Node(node) = ticket.asker {
             let held = self.held.nodes.get(&node).copied().unwrap_or(0);
             let has_room = |peers: &B::Peers| peers.has_room_for_answers(node, held);
             if !self.backend.peers().is_none_or(has_room) {
-                return false;
+                return self.is_told_later(ticket, limit);
             }
         }
-        let (text, only_small) = small_answers::asked(text);
         let request = whole(text, *self.engine.limits());
         let is_for_workers =
             |request: &Request<'_>| matches!(request, Request::Tune { .. } | Request::Crawler(_));
@@ -312,16 +313,12 @@ impl<B: Backend> Core<B> {
         };
         let place = place_hash(key);
         if !is_of_node && !self.is_in_order(place) {
-            return false;
+            return self.is_told_later(ticket, limit);
         }
         let partition = match self.backend.route(place) {
-            Route::Here(partition) if !only_small || self.has_small(partition, key) => partition,
-            _ if only_small => {
-                self.deliver_large(ticket);
-                return true;
-            }
+            Route::Here(partition) => partition,
             route => {
-                self.send(route, ticket, text);
+                self.send(route, ticket, with_limit);
                 return true;
             }
         };
@@ -334,7 +331,11 @@ impl<B: Backend> Core<B> {
         if !self.backend.may_serve(partition) {
             let loss = self.backend.loss(partition, text);
             loss.inspect(|loss| self.deliver(ticket, loss));
-            return loss.is_some();
+            return loss.is_some() || self.is_told_later(ticket, limit);
+        }
+        let refused = |limit| self.is_refused_by_limit(ticket, partition, key, limit);
+        if let Some(is_told) = limit.and_then(refused) {
+            return is_told;
         }
         let target = self.backend.partition(partition);
         let outcome = self.engine.serve(target, &ask, &mut self.scratch);

@@ -66,6 +66,7 @@ pub use batch::{Asker, Batch, Ticket};
 pub use clock::now_ns;
 pub use listen::BindError;
 pub use settings::{Binding, Settings, TcpAddress, WhenFull};
+pub use small_answers::limited;
 
 use listen::{Bound, Front};
 use mailboxes::Mailbox;

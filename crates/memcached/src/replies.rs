@@ -14,15 +14,14 @@ use super::times::Timed;
 const TEXT_BYTES_MAX: usize = 256 << 10;
 /// The same while memory for clients is scarce.
 const SHORT_BYTES_MAX: usize = 16 << 10;
-/// Bytes of one client's requests that may lie at other workers and nodes.
+/// Bytes of one client's requests that may lie at other workers and nodes, with those of values that
+/// are awaited, as far as they can be foreseen.
 const ELSEWHERE_BYTES_MAX: usize = 1 << 20;
-/// Bytes of answers that may be under way at once, as far as they can be foreseen.
-const FORESEEN_BYTES_MAX: usize = 1 << 20;
 /// Replies that may be awaited at once.
 const AWAITED_MAX: usize = 128;
-/// What the largest of the next answers is taken for at first: then few are under way until it is
-/// known that they are small.
-const FORESEEN_FIRST: usize = 256 << 10;
+/// What a value counts at least that is awaited. Arbitrary: with less, more of one client's may be
+/// long after short ones before that is seen, and with more, fewer short ones are under way.
+const FORESEEN_MIN: usize = 1 << 10;
 /// What is kept of a buffer that has been sent: part of what a connection costs in any case.
 const KEPT_BYTES_MAX: usize = 2 << 10;
 
@@ -30,7 +29,7 @@ const KEPT_BYTES_MAX: usize = 2 << 10;
 const ERROR: &[u8] = b"SERVER_ERROR ";
 
 /// See the [module](self).
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Replies {
     text: Vec<u8>,
     sent: usize,
@@ -41,9 +40,9 @@ pub(super) struct Replies {
     held_bytes: usize,
     /// Slots that are awaited.
     awaited: usize,
-    /// Largest of the last answers.
-    foreseen: usize,
-    /// Bytes of requests, and of answers, that lie elsewhere for the client.
+    /// Largest of the last values that came from elsewhere; nothing before the first.
+    foreseen: Option<usize>,
+    /// Bytes of requests, and of answers, that lie elsewhere for the client, or are expected.
     elsewhere_bytes: usize,
     /// The retrieval whose reply is written now; 0: none.
     retrieval: u64,
@@ -59,6 +58,8 @@ struct Slot {
     is_awaited: bool,
     /// Bytes that lie elsewhere until it is filled.
     elsewhere_bytes: usize,
+    /// Those of them that a value is expected to have; nothing where none is.
+    expected_bytes: Option<usize>,
     /// Bytes of its text that are counted as held.
     held_bytes: usize,
     /// What comes is not for the client.
@@ -74,24 +75,6 @@ struct Slot {
 pub(super) struct Mark {
     slots: usize,
     length: usize,
-}
-
-impl Default for Replies {
-    fn default() -> Self {
-        Self {
-            text: Vec::new(),
-            sent: 0,
-            slots: VecDeque::new(),
-            first: 0,
-            held_bytes: 0,
-            awaited: 0,
-            foreseen: FORESEEN_FIRST,
-            elsewhere_bytes: 0,
-            retrieval: 0,
-            retrievals: 0,
-            is_short: false,
-        }
-    }
 }
 
 impl Replies {
@@ -117,6 +100,7 @@ impl Replies {
             text: Vec::new(),
             is_awaited,
             elsewhere_bytes,
+            expected_bytes: None,
             held_bytes: 0,
             is_silent,
             retrieval: self.retrieval,
@@ -164,12 +148,23 @@ impl Replies {
         self.first + self.slots.len() as u64 - 1
     }
 
-    /// So many bytes more lie elsewhere until the reply that is awaited last has come.
+    /// The reply that is awaited last is expected to show a value of so many bytes.
     pub(super) fn expect(&mut self, bytes: usize) {
         if let Some(slot) = self.slots.iter_mut().rfind(|slot| slot.is_awaited) {
-            slot.elsewhere_bytes += bytes;
-            self.elsewhere_bytes += bytes;
+            let before = slot.expected_bytes.replace(bytes).unwrap_or(0);
+            slot.elsewhere_bytes = slot.elsewhere_bytes - before + bytes;
+            self.elsewhere_bytes = self.elsewhere_bytes - before + bytes;
         }
+    }
+
+    /// The same, of as many as the last ones had.
+    pub(super) fn expect_as_before(&mut self) {
+        self.expect(self.foreseen.unwrap_or(0).max(FORESEEN_MIN));
+    }
+
+    /// Whether no value has come from elsewhere yet.
+    pub(super) fn knows_no_value(&self) -> bool {
+        self.foreseen.is_none()
     }
 
     /// The place that was made last is timed.
@@ -199,7 +194,10 @@ impl Replies {
         let timed = slot.timed.take();
         self.awaited -= 1;
         self.elsewhere_bytes -= std::mem::take(&mut slot.elsewhere_bytes);
-        self.foreseen = text.len().max(self.foreseen - self.foreseen / 8);
+        if slot.expected_bytes.is_some() {
+            let before = self.foreseen.unwrap_or(0);
+            self.foreseen = Some(text.len().max(before - before / 8));
+        }
         let failed = if is_error { slot.retrieval } else { 0 };
         if at == Some(0) {
             let silent = slot.is_silent;
@@ -248,14 +246,13 @@ impl Replies {
 
     /// Whether there is so much that requests have to wait.
     pub(super) fn is_full(&self) -> bool {
-        let awaited_max = (FORESEEN_BYTES_MAX / self.foreseen.max(1)).clamp(2, AWAITED_MAX);
         let text_max = if self.is_short {
             SHORT_BYTES_MAX
         } else {
             TEXT_BYTES_MAX
         };
         self.unsent().len() + self.held_bytes + self.open_bytes() >= text_max
-            || self.awaited >= awaited_max
+            || self.awaited >= AWAITED_MAX
             || self.elsewhere_bytes >= ELSEWHERE_BYTES_MAX
     }
 

@@ -127,8 +127,7 @@ impl Session {
     /// Takes a reply that was awaited; what it is timed as.
     pub(super) fn fill(&mut self, slot: u64, mut text: &[u8]) -> Option<Timed> {
         if self.parked == Some(slot) {
-            self.doubtful = self.doubtful.take().and_then(|asked| asked.after(text));
-            if self.doubtful.is_some() {
+            if self.is_put_off(text) {
                 return None;
             }
             self.parked = None;
@@ -404,18 +403,28 @@ impl Session {
         let operation = Operation::of(request);
         let is_silent = request.is_noreply();
         let place = place_hash(key);
-        if self.only_small && shows_value(request) && self.doubt(core, key, &text, operation) {
+        let shows_value = shows_value(request);
+        if self.only_small && shows_value && self.doubt(core, key, &text, operation) {
             return false;
         }
+        // A reply that is too long for datagrams is lost in any case.
+        let may_be_put_off = shows_value && self.connection.is_some();
         if core.is_to_wait(self.client, self.generation, place) {
-            self.park(core, &text.bytes(), is_silent, operation);
+            self.park(core, &text.bytes(), is_silent, operation, may_be_put_off);
             return false;
         }
         let partition = match core.backend.route(place) {
             Route::Here(partition) => partition,
+            _ if may_be_put_off && self.replies.knows_no_value() => {
+                self.ask_first(core, &text.bytes(), operation);
+                return false;
+            }
             route => {
                 let text = text.bytes();
                 let ticket = self.hold(core, is_silent, text.len());
+                if shows_value {
+                    self.replies.expect_as_before();
+                }
                 self.replies.time(core.stopwatch.start(operation));
                 core.send(route, ticket, &text);
                 return false;
@@ -442,7 +451,7 @@ impl Session {
             sight,
         };
         if !core.backend.may_serve(partition) {
-            self.park(core, &text.bytes(), is_silent, operation);
+            self.park(core, &text.bytes(), is_silent, operation, may_be_put_off);
             return false;
         }
         let place = core.backend.partition(partition);
@@ -465,7 +474,7 @@ impl Session {
             }
             Outcome::Retry(refusal) => {
                 core.backend.on_refusal(partition, refusal);
-                self.park(core, &text.bytes(), is_silent, operation);
+                self.park(core, &text.bytes(), is_silent, operation, may_be_put_off);
             }
         }
         false
@@ -483,14 +492,19 @@ impl Session {
         self.replies.tail().extend_from_slice(refused);
     }
 
-    /// Keeps a request that cannot be served yet.
+    /// Keeps a request that cannot be served yet. One that shows a value is served then if that is
+    /// small, or there is memory: many may be kept, and are served at once.
     fn park<B: Backend>(
         &mut self,
         core: &mut Core<B>,
         text: &[u8],
         is_silent: bool,
         operation: Option<Operation>,
+        shows_value: bool,
     ) {
+        if shows_value {
+            return self.ask_small(core, text, operation);
+        }
         let ticket = self.hold_up(core, text, is_silent, operation);
         core.park(ticket, text);
     }

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use bytes::Bytes;
 use cenote_kv::protocol::{Limits, Request, whole};
-use cenote_memcached::{Asker, Batch, Ticket};
+use cenote_memcached::{Asker, Batch, Ticket, limited};
 
 use super::super::NodeId;
 use super::super::forward::{Forward, TEXT_BYTES_MAX, Window, read_reply, reply_head};
@@ -381,7 +381,7 @@ fn fate(text: &[u8]) -> Fate {
         item_bytes_max: u64::MAX,
         ..Limits::default()
     };
-    let Some(request) = whole(text, limits) else {
+    let Some(request) = whole(limited(text).0, limits) else {
         return Fate::Unknown;
     };
     match request {
@@ -460,6 +460,7 @@ mod tests {
     #[test]
     fn only_reads_are_asked_again() {
         let is_again = |text: &[u8]| matches!(fate(text), Fate::Again);
+        assert!(is_again(b"\0\0\x04\0\0get a\r\n") && !is_again(b"\0\0\x04\0\0gat 5 a\r\n"));
         assert!(is_again(b"get a\r\n") && is_again(b"gets a\r\n") && is_again(b"mg a v c\r\n"));
         for text in [
             &b"gat 5 a\r\n"[..],

@@ -1,5 +1,6 @@
 mod flushes;
 mod noreply;
+mod values;
 
 use std::cell::Cell;
 use std::io::{Seek, Write};
@@ -32,6 +33,8 @@ struct Slow {
     owner: Owner,
     committed: Xid,
     is_closed: bool,
+    /// Values are lost, and not recovered yet.
+    is_recovering: bool,
     term: u32,
     /// How many stretches it has without an item, and how many of them were looked at.
     stretches: u64,
@@ -62,6 +65,9 @@ impl Partition for Slow {
     }
 
     fn value<R>(&self, found: &Found, with: impl FnOnce(&[&[u8]]) -> R) -> Result<R, Refusal> {
+        if self.is_recovering {
+            return Err(Refusal::Busy);
+        }
         self.owner.value(found, with)
     }
 
@@ -98,6 +104,8 @@ impl Partition for Slow {
 struct TestBackend {
     partition: Slow,
     route: Route,
+    /// What is said of each partition, whether it may be served.
+    may_serve: bool,
     nodes: Vec<u32>,
     is_given_away: bool,
     /// What is answered in place of the partition.
@@ -120,6 +128,7 @@ impl TestBackend {
             owner: Owner::alone(KeyHasher::new([7; 16]), 1 << 20, Bound::NONE),
             committed: 0,
             is_closed: false,
+            is_recovering: false,
             term: 0,
             stretches: 0,
             walked: Cell::new(0),
@@ -127,6 +136,7 @@ impl TestBackend {
         Self {
             partition,
             route: Route::Here(0),
+            may_serve: true,
             nodes,
             is_given_away: false,
             loss: None,
@@ -183,7 +193,7 @@ impl Partitions for TestBackend {
     fn tick(&mut self, _now: u64) {}
 
     fn may_serve(&mut self, _index: usize) -> bool {
-        true
+        self.may_serve
     }
 
     fn on_refusal(&mut self, _index: usize, _refusal: Refusal) {}

@@ -1,5 +1,6 @@
 mod drains;
 mod guests;
+mod other_workers;
 
 use std::io::{Read, Write};
 use std::net::UdpSocket as Peer;
@@ -131,6 +132,17 @@ fn requests_with_small_answers_are_served_while_their_source_has_all_memory_for_
     peer.read_exact(&mut answer).unwrap();
     assert_eq!((answer[0], answer[7]), (0x81, 1), "not found");
     assert!(!worker.core.clients.is_waited_for(Part::Answers));
+}
+
+#[test]
+fn what_is_told_of_a_large_item_without_its_value_is_no_large_answer() {
+    let mut worker = worker();
+    store_long(&mut worker, 100_000);
+    have_all_answers(&mut worker, Source::User(0));
+    let mut peer = connect(&mut worker, b"mg a s k\r\nmn\r\n");
+    go_on(&mut worker);
+    assert!(!worker.core.clients.is_waited_for(Part::Answers));
+    assert_eq!(told(&mut peer, "MN\r\n"), "HD s100000 ka\r\nMN\r\n");
 }
 
 #[test]

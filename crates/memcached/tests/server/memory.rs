@@ -1,7 +1,7 @@
 //! All memory of a process stays within `-m`, whatever is stored and whoever connects.
 
 use std::io::{ErrorKind, Read, Write};
-use std::net::TcpStream;
+use std::net::{Ipv4Addr, TcpStream};
 
 use super::process::{Server, ask, read_to, stats};
 
@@ -144,6 +144,45 @@ fn clients_that_stop_in_the_middle_do_not_take_more() {
         clients.len()
     );
     assert!(stats(&mut stream)["read_buf_bytes"] <= 10 * MIB);
+}
+
+/// Each could be answered by much at once, and nobody knows by how much before it is.
+#[test]
+fn clients_that_ask_for_large_values_and_read_nothing_do_not_take_more() {
+    const CLIENTS: usize = 300;
+    let server = Server::local("-m 64 -c 2000");
+    let mut stream = server.connect();
+    let big = "v".repeat(900_000);
+    for number in 0..20 {
+        ask(
+            &mut stream,
+            &format!("set big{number} 0 0 900000\r\n{big}\r\nmn\r\n"),
+        );
+    }
+    let before = server.proportional_bytes();
+    let keys: String = (0..1000)
+        .map(|number| format!(" big{}", number % 20))
+        .collect();
+    let connect = |_| {
+        let mut client = server.connect();
+        client.set_nonblocking(true).expect("a socket");
+        push(&mut client, format!("get{keys}\r\n").as_bytes());
+        client
+    };
+    let clients: Vec<TcpStream> = (0..CLIENTS).map(connect).collect();
+    // Until others are served beside them, on each thread.
+    let mut most = 0;
+    for _ in 0..16 {
+        let mut other = server.connect_from(Ipv4Addr::new(127, 0, 0, 2));
+        let counted = stats(&mut other);
+        most = most.max(counted["read_buf_bytes"]);
+    }
+    // A sixteenth, 8 MiB at least, and for each thread what is exceeded by one.
+    assert!(most <= 14 * MIB, "{most} bytes for clients");
+    let taken = server.proportional_bytes() - before;
+    let limit = 32 * MIB + 4096 * CLIENTS as u64;
+    assert!(taken <= limit, "{taken} bytes more");
+    drop(clients);
 }
 
 #[test]

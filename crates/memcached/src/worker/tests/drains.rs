@@ -40,7 +40,7 @@ fn a_server_that_ends_answers_a_request_whose_answer_may_be_large() {
         generation: 0,
         slot: 0,
     };
-    let asked = Doubtful::Asked(ticket, b"get a\r\n".to_vec());
+    let asked = Doubtful::asked(ticket, b"get a\r\n".to_vec());
     worker.places.client(0).unwrap().session.doubtful = Some(asked);
     for _ in 0..3 {
         worker.drain();

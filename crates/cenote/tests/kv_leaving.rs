@@ -3,12 +3,19 @@
 
 mod support;
 
+use std::fs::{self, File};
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::process::{Child, Stdio};
 use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use support::well::{FIVE, PATIENCE, Well, places};
+use cenote_kv_cluster::etcd::{EtcdServer, ServerError};
+use serde_json::Value;
+use support::memcached::{connect, with_value};
+use support::well::{FIVE, PATIENCE, Well, places, until};
 use support::writer::{Load, WRITERS};
-use support::{runs, signal};
+use support::{cenote, runs, signal};
 
 const NAMES: [&str; 5] = ["n00", "n01", "n02", "n03", "n04"];
 
@@ -90,4 +97,121 @@ fn what_a_drained_node_has_goes_to_a_spare_and_nothing_is_missing_meanwhile() {
         end(&load, &well, 2);
     });
     load.check(&written, &[0, 1, 3, 4]);
+}
+
+/// A cluster of one node, in the foreground, that is given so long to end.
+struct Alone {
+    node: Child,
+    // Ended in this order, behind the node.
+    well: Well,
+    _etcd: EtcdServer,
+    address: SocketAddr,
+}
+
+impl Alone {
+    /// `None` where there is no etcd.
+    fn start(drain_timeout: &str) -> Option<Self> {
+        let well = Well::empty();
+        let etcd = match EtcdServer::start(&well.path("etcd"), |_| ()) {
+            Err(error @ ServerError::Missing) => {
+                eprintln!("skipped: {error}");
+                return None;
+            }
+            etcd => etcd.expect("it starts"),
+        };
+        let url = etcd.url().to_owned();
+        let shape = ["--nodes", "2", "--groups", "1", "--code", "1+1"];
+        let up = ["up", "--plan-only", "--memory", "64M", "--etcd", &url];
+        well.run(&[&up[..], &shape].concat()).expect(0);
+        well.run(&["join", "--name", "n01", "--etcd", &url])
+            .expect(0);
+        let log = File::create(well.path("log")).expect("a file");
+        let node = cenote()
+            .args(["kv", "node", "--name", "n00", "--etcd", &url])
+            .args(["--drain-timeout", drain_timeout, "--key"])
+            .arg(well.path("cluster.key"))
+            .stdout(Stdio::null())
+            .stderr(log)
+            .spawn()
+            .expect("it starts");
+        let address = |status: &Value| {
+            let nodes = status["nodes"].as_array()?;
+            let node = nodes.iter().find(|node| node["name"] == "n00")?;
+            let address = node["registration"]["clients"][0].as_str()?;
+            address.parse().ok()
+        };
+        let ask = || {
+            let arguments = ["status", "--json", "--timeout", "500ms", "--etcd", &url];
+            well.run(&arguments)
+        };
+        let status = until("it serves", ask, |status| {
+            status["whole"] == true && address(status).is_some()
+        });
+        let address = address(&status).expect("was just seen");
+        Some(Self {
+            node,
+            well,
+            _etcd: etcd,
+            address,
+        })
+    }
+
+    /// A client that asks for more than the system keeps, and has read the beginning of it.
+    fn asked_much(&self) -> TcpStream {
+        let mut client = connect(self.address).expect("it serves");
+        let set = with_value("set big", &vec![b'v'; 900_000], "");
+        assert_eq!(client.ask(&set).expect("it serves"), "STORED");
+        let mut client = TcpStream::connect(self.address).expect("it serves");
+        let get = "get big\r\n".repeat(200);
+        client.write_all(get.as_bytes()).expect("it reads");
+        client.read_exact(&mut [0; 1000]).expect("an answer");
+        client
+    }
+
+    /// Tells it to end, and does something until it has; its log.
+    fn end(mut self, mut meanwhile: impl FnMut()) -> String {
+        signal(self.node.id(), "TERM");
+        let deadline = Instant::now() + PATIENCE;
+        while self.node.try_wait().expect("it is ours").is_none() {
+            assert!(Instant::now() < deadline, "it does not end");
+            meanwhile();
+        }
+        fs::read_to_string(self.well.path("log")).expect("its log")
+    }
+}
+
+impl Drop for Alone {
+    fn drop(&mut self) {
+        // It has ended where all went well.
+        self.node.kill().ok();
+        self.node.wait().expect("it is ours");
+    }
+}
+
+const GIVEN_UP: &str = "end with places that nobody else has yet";
+
+#[test]
+fn a_node_that_is_told_to_end_does_not_wait_for_who_reads_nothing() {
+    let Some(alone) = Alone::start("1d") else {
+        return;
+    };
+    let client = alone.asked_much();
+    let log = alone.end(std::thread::yield_now);
+    assert!(!log.contains(GIVEN_UP), "{log}");
+    drop(client);
+}
+
+#[test]
+fn a_node_that_is_told_to_end_waits_for_who_reads_slowly_as_long_as_it_may() {
+    let Some(alone) = Alone::start("12s") else {
+        return;
+    };
+    let mut client = alone.asked_much();
+    let mut piece = vec![0; 20_000];
+    let log = alone.end(|| {
+        // Slower than the system says that it takes more, and for longer than who reads nothing has.
+        std::thread::sleep(Duration::from_millis(200));
+        client.read_exact(&mut piece).ok();
+    });
+    assert!(log.contains(GIVEN_UP), "{log}");
 }

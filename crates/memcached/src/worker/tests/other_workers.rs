@@ -29,15 +29,20 @@ fn two() -> [Worker<Alone>; 2] {
 /// Goes on with both, for more rounds than a request and its answer take.
 fn go_on_with(workers: &mut [Worker<Alone>; 2]) {
     for _ in 0..20 {
-        for worker in workers.iter_mut() {
-            worker.take_messages();
-            worker.take_turns(TURNS_MAX);
-            worker.core.move_on();
-            worker.take_answers();
-            worker.write();
-            worker.give_room();
-            assert!(worker.core.hand_over());
-        }
+        go_round(workers);
+    }
+}
+
+/// Goes on with each once.
+fn go_round(workers: &mut [Worker<Alone>; 2]) {
+    for worker in workers {
+        worker.take_messages();
+        worker.take_turns(TURNS_MAX);
+        worker.core.move_on();
+        worker.take_answers();
+        worker.write();
+        worker.give_room();
+        assert!(worker.core.hand_over());
     }
 }
 
@@ -108,4 +113,25 @@ fn many_that_ask_for_large_values_at_once_stay_within_the_memory_for_clients() {
     let all = usize::try_from(Settings::default().buffer_bytes).unwrap();
     assert!((BYTES / 2..=all).contains(&held), "{held} bytes of {all}");
     drop(peers);
+}
+
+/// Something of it is under way at any time, of which it is told nothing.
+#[test]
+fn a_guest_that_sends_stores_without_answers_is_not_the_guest_for_ever() {
+    let mut workers = two();
+    let small = store(&mut workers, "small", 1);
+    let large = store(&mut workers, "large", 100_000);
+    have_all_answers(&mut workers[0], Source::User(7));
+    let sets = format!("set {small} 0 0 1 noreply\r\nx\r\n").repeat(2000);
+    let _guest = connect_as(&mut workers[0], Source::User(1), sets.as_bytes());
+    go_round(&mut workers);
+    let get = format!("get {large}\r\nmn\r\n");
+    let mut other = connect_as(&mut workers[0], Source::User(2), get.as_bytes());
+    other.set_nonblocking(true).unwrap();
+    while let Err(error) = other.read(&mut [0; 100]) {
+        assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
+        let guest = workers[0].places.client(0).unwrap();
+        assert!(guest.has_more(), "the other waits for all of it");
+        go_round(&mut workers);
+    }
 }

@@ -246,6 +246,7 @@ impl Replies {
 
     /// Whether there is so much that requests have to wait.
     pub(super) fn is_full(&self) -> bool {
+        let next = self.foreseen.unwrap_or(0);
         let text_max = if self.is_short {
             SHORT_BYTES_MAX
         } else {
@@ -254,6 +255,7 @@ impl Replies {
         self.unsent().len() + self.held_bytes + self.open_bytes() >= text_max
             || self.awaited >= AWAITED_MAX
             || self.elsewhere_bytes >= ELSEWHERE_BYTES_MAX
+            || self.elsewhere_bytes > 0 && self.elsewhere_bytes + next > ELSEWHERE_BYTES_MAX
     }
 
     /// Memory that is taken for the client, beyond what each has.

@@ -153,7 +153,7 @@ fn clients_that_ask_for_large_values_and_read_nothing_do_not_take_more() {
     let server = Server::local("-m 64 -c 2000");
     let mut stream = server.connect();
     let big = "v".repeat(900_000);
-    for number in 0..20 {
+    for number in 0..60 {
         ask(
             &mut stream,
             &format!("set big{number} 0 0 900000\r\n{big}\r\nmn\r\n"),
@@ -161,7 +161,7 @@ fn clients_that_ask_for_large_values_and_read_nothing_do_not_take_more() {
     }
     let before = server.proportional_bytes();
     let keys: String = (0..1000)
-        .map(|number| format!(" big{}", number % 20))
+        .map(|number| format!(" big{}", number % 60))
         .collect();
     let connect = |_| {
         let mut client = server.connect();

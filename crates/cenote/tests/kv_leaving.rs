@@ -209,7 +209,8 @@ fn a_node_that_is_told_to_end_waits_for_who_reads_slowly_as_long_as_it_may() {
     let mut client = alone.asked_much();
     let mut piece = vec![0; 20_000];
     let log = alone.end(|| {
-        // Slower than the system says that it takes more, and for longer than who reads nothing has.
+        // So little that the system does not say that it takes more, for longer than who reads
+        // nothing has.
         std::thread::sleep(Duration::from_millis(200));
         client.read_exact(&mut piece).ok();
     });

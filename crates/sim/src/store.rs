@@ -102,7 +102,7 @@ fn run(scheme: &dyn Scheme, seed: u64, unit: usize, crash_at: Option<u64>) -> Re
         });
         let before = medium.clone();
         // Also by programs that know of no secret, before others and after them.
-        let secret = (seed % 3 > 0 || life == 1).then_some(SECRET);
+        let secret = (!seed.is_multiple_of(3) || life == 1).then_some(SECRET);
         let after = match Pool::open_with(medium, secret) {
             Err(StoreError::Io(_)) => before,
             Err(error) => return Err(format!("life {life}: {error}")),

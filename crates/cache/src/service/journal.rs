@@ -126,9 +126,9 @@ impl Journal {
         if self.epoch_there()? != Some(self.wanted.epoch) {
             return Err(Superseded.into());
         }
-        self.disk = Disk::Unknown;
         self.wanted.epoch = epoch;
-        self.log.replace(&format::whole(&self.wanted))
+        let bytes = format::whole(&self.wanted);
+        self.log.replace(&bytes, self.wanted.clone())
     }
 
     /// Where folders are shared, a manager on another machine may have written, and of a later version

@@ -187,6 +187,7 @@ pub struct Ledger {
     /// Since when it gives everything back.
     draining: Option<Duration>,
     orphans_taken: u64,
+    granted: u64,
     given_back: u64,
     room: Room,
     evicting: Evicting,
@@ -217,6 +218,7 @@ impl Ledger {
             shutting_down: false,
             draining: None,
             orphans_taken: 0,
+            granted: 0,
             given_back: 0,
             room: limits.room,
             evicting: Evicting::default(),
@@ -486,6 +488,7 @@ impl Ledger {
                 self.take_back(former, false);
             }
             self.grants += 1;
+            self.granted += 1;
             self.slabs[slab] = Slab::Mapped(Grant {
                 client,
                 place,
@@ -526,14 +529,14 @@ impl Ledger {
         }
     }
 
-    /// Takes a mapped slab out of its client's hands, who is told when it is gone if it gave it back; and at
-    /// once if it waits for the slab's new name.
-    /// Its client has no use for it any more.
+    /// Takes a slab out of its client's hands that has no use for it any more.
     fn take_back(&mut self, slab: SlabIndex, is_told: bool) {
         self.given_back += 1;
         self.retire(slab, is_told);
     }
 
+    /// Takes a mapped slab out of its client's hands, who is told when it is gone if it gave it back; and at
+    /// once if it waits for the slab's new name.
     fn retire(&mut self, slab: SlabIndex, is_told: bool) {
         let Slab::Mapped(grant) = self.slabs[slab as usize] else {
             unreachable!("only a mapped slab is taken back");

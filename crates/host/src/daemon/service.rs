@@ -108,7 +108,6 @@ impl Daemon {
                             let volume = self.ledger.volume_of(client, *window);
                             let volume = volume.unwrap_or_default();
                             self.owners.grant(window, client, volume);
-                            self.counters.maps += 1;
                             self.stocking.note_grant((self.clock)());
                         }
                         Reply::Refused { reason, .. } => {

@@ -13,6 +13,7 @@ impl Daemon {
         Counters {
             leases_expired: self.ledger.leases_expired(),
             orphans_taken: self.ledger.orphans_taken(),
+            maps: self.ledger.granted(),
             unmaps: self.ledger.given_back(),
             ..self.counters
         }

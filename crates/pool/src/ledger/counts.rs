@@ -4,6 +4,12 @@ use super::{Ledger, Slab};
 use crate::control::SlabCounts;
 
 impl Ledger {
+    /// Slabs that clients were given.
+    #[must_use]
+    pub fn granted(&self) -> u64 {
+        self.granted
+    }
+
     /// Slabs that their clients gave back, be it by another request for the same place. Whatever
     /// was granted is lent still, was given back, or was taken.
     #[must_use]

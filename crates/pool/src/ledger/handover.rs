@@ -91,6 +91,7 @@ impl Ledger {
             counters: Counters {
                 leases_expired: self.leases_expired(),
                 orphans_taken: self.orphans_taken,
+                maps: self.granted,
                 unmaps: self.given_back,
                 ..Counters::default()
             },
@@ -127,6 +128,7 @@ impl Ledger {
         ledger.draining = drains.then_some(now);
         ledger.leases.begin_at(handover.counters.leases_expired);
         ledger.orphans_taken = handover.counters.orphans_taken;
+        ledger.granted = handover.counters.maps;
         ledger.given_back = handover.counters.unmaps;
         for client in &handover.clients {
             let lease = Lease {

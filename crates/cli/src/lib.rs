@@ -1,13 +1,12 @@
 //! Command-line code shared by our programs: parsing of arguments ([`size`], [`span`], [`number`]),
 //! layout of help ([`help`]), progress ([`progress`]), tables ([`table`]), how commands end
-//! ([`failure`], [`role`], [`signals`]), the log ([`log`]), lines of servers ([`stderr`]), their
-//! [`allocator`] and OpenTelemetry spans (`traces`, a feature).
+//! ([`failure`], [`role`], [`signals`]), the log ([`log`]), lines of servers ([`stderr`]) and
+//! OpenTelemetry spans (`traces`, a feature).
 //!
 //! Results go to stdout, everything else to stderr.
 
 #![deny(unsafe_code)]
 
-pub mod allocator;
 pub mod child;
 pub mod failure;
 pub mod help;

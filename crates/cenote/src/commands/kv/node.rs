@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use cenote_cli::failure::DONE;
-use cenote_cli::{allocator, signals, span, stderr};
+use cenote_cli::{signals, span, stderr};
 use cenote_fabric::{Host, HostPort};
 use cenote_kv_cluster::detector::Settings;
 use cenote_kv_cluster::node::{self, NodeConfig, Ready, Stop};
@@ -64,7 +64,6 @@ pub struct Args {
 }
 
 pub fn run(args: &Args) -> Result<u8> {
-    allocator::give_back_large_buffers();
     let stop = Stop::default();
     let to_stop = stop.clone();
     let reloader: Arc<Reloader> = Arc::default();

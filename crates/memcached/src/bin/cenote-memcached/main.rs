@@ -11,7 +11,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use cenote_cli::{allocator, stderr};
+use cenote_cli::stderr;
 use cenote_kv::memory::key_hash::KeyHasher;
 use cenote_memcached::files::Files;
 use cenote_memcached::{Alone, Handle, Server, Settings, Stopped, threads};
@@ -44,7 +44,6 @@ fn main() -> ExitCode {
         println!("Cenote is under the Apache License, version 2.0.");
         return ExitCode::SUCCESS;
     }
-    allocator::give_back_large_buffers();
     match run(&options) {
         Ok(()) => ExitCode::SUCCESS,
         Err(refused) => {

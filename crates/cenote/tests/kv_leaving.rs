@@ -11,6 +11,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use cenote_kv_cluster::etcd::{EtcdServer, ServerError};
+use rustix::net::sockopt::set_socket_recv_buffer_size;
 use serde_json::Value;
 use support::memcached::{connect, with_value};
 use support::well::{FIVE, PATIENCE, Well, places, until};
@@ -162,20 +163,26 @@ impl Alone {
         let set = with_value("set big", &vec![b'v'; 900_000], "");
         assert_eq!(client.ask(&set).expect("it serves"), "STORED");
         let mut client = TcpStream::connect(self.address).expect("it serves");
+        // Of a longer one the system tells only larger pieces as taken.
+        set_socket_recv_buffer_size(&client, 128 << 10).expect("a socket");
         let get = "get big\r\n".repeat(200);
         client.write_all(get.as_bytes()).expect("it reads");
         client.read_exact(&mut [0; 1000]).expect("an answer");
         client
     }
 
-    /// Tells it to end, and does something until it has; its log.
+    /// Tells it to end, and does something until it has, as it should; its log.
     fn end(mut self, mut meanwhile: impl FnMut()) -> String {
         signal(self.node.id(), "TERM");
         let deadline = Instant::now() + PATIENCE;
-        while self.node.try_wait().expect("it is ours").is_none() {
+        let ended = loop {
+            if let Some(ended) = self.node.try_wait().expect("it is ours") {
+                break ended;
+            }
             assert!(Instant::now() < deadline, "it does not end");
             meanwhile();
-        }
+        };
+        assert!(ended.success(), "{ended}");
         fs::read_to_string(self.well.path("log")).expect("its log")
     }
 }
@@ -196,7 +203,7 @@ fn a_node_that_is_told_to_end_does_not_wait_for_who_reads_nothing() {
         return;
     };
     let client = alone.asked_much();
-    let log = alone.end(std::thread::yield_now);
+    let log = alone.end(|| std::thread::sleep(Duration::from_millis(20)));
     assert!(!log.contains(GIVEN_UP), "{log}");
     drop(client);
 }
@@ -208,11 +215,19 @@ fn a_node_that_is_told_to_end_waits_for_who_reads_slowly_as_long_as_it_may() {
     };
     let mut client = alone.asked_much();
     let mut piece = vec![0; 20_000];
+    let mut read = Vec::new();
     let log = alone.end(|| {
         // So little that the system does not say that it takes more, for longer than who reads
         // nothing has.
         std::thread::sleep(Duration::from_millis(200));
-        client.read_exact(&mut piece).ok();
+        read.push(client.read_exact(&mut piece));
     });
+    // When the node ends what it still had to say is gone.
+    let served = read.iter().take_while(|read| read.is_ok()).count();
+    assert!(
+        read.len() - served <= 2,
+        "cut off after {served} of {}",
+        read.len()
+    );
     assert!(log.contains(GIVEN_UP), "{log}");
 }

@@ -272,16 +272,14 @@ impl Client {
             let next = self.waiter(READ_BYTES);
             if self.session.is_held_up() {
                 self.write(core);
-                if self.session.asks_again(core) {
-                    // It may be long until it can be answered, whoever the guest is meanwhile.
-                    core.clients.end_answers(self.place);
-                } else if self.session.waits_for_memory() {
+                if !self.session.asks_again(core) && self.session.waits_for_memory() {
                     if !core.may_answer(next, own) {
                         break Turn::WaitsForRoom(Part::Answers, READ_BYTES);
                     }
                     self.session.go_on_with_doubtful(core);
                 }
                 if self.session.is_held_up() {
+                    self.end_guest(core);
                     break Turn::Waits;
                 }
             }

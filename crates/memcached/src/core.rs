@@ -258,7 +258,9 @@ impl<B: Backend> Core<B> {
 
     /// Serves a request that has a ticket, or sends it on.
     pub(super) fn serve(&mut self, ticket: Ticket, text: &[u8]) {
-        if self.parked.has(who(&ticket)) || !self.try_serve(ticket, text) {
+        let waits = self.parked.has(who(&ticket));
+        let is_told = waits && self.is_told_later(ticket, limited(text).1);
+        if !is_told && (waits || !self.try_serve(ticket, text)) {
             self.park(ticket, text);
         }
     }
@@ -272,7 +274,8 @@ impl<B: Backend> Core<B> {
             let held = self.held.nodes.get(&node).copied().unwrap_or(0);
             let has_room = |peers: &B::Peers| peers.has_room_for_answers(node, held);
             if !self.backend.peers().is_none_or(has_room) {
-                return self.is_told_later(ticket, limit);
+                // Whoever asked keeps its memory, and its turn: the link has room soon, or ends.
+                return false;
             }
         }
         let request = whole(text, *self.engine.limits());
@@ -333,8 +336,7 @@ impl<B: Backend> Core<B> {
             loss.inspect(|loss| self.deliver(ticket, loss));
             return loss.is_some() || self.is_told_later(ticket, limit);
         }
-        let refused = |limit| self.is_refused_by_limit(ticket, partition, key, limit);
-        if let Some(is_told) = limit.and_then(refused) {
+        if let Some(is_told) = self.is_refused_by_limit(ticket, partition, key, limit) {
             return is_told;
         }
         let target = self.backend.partition(partition);
@@ -356,7 +358,7 @@ impl<B: Backend> Core<B> {
             }
             Outcome::Retry(refusal) => {
                 self.backend.on_refusal(partition, refusal);
-                return false;
+                return self.is_told_later(ticket, limit);
             }
         }
         true

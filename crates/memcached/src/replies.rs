@@ -22,6 +22,8 @@ const AWAITED_MAX: usize = 128;
 /// What a value counts at least that is awaited. Arbitrary: with less, more of one client's may be
 /// long after short ones before that is seen, and with more, fewer short ones are under way.
 const FORESEEN_MIN: usize = 1 << 10;
+/// What the values before the first one count as: as long as that one may be.
+pub(super) const FORESEEN_FIRST: usize = 16 << 10;
 /// What is kept of a buffer that has been sent: part of what a connection costs in any case.
 const KEPT_BYTES_MAX: usize = 2 << 10;
 
@@ -194,9 +196,12 @@ impl Replies {
         let timed = slot.timed.take();
         self.awaited -= 1;
         self.elsewhere_bytes -= std::mem::take(&mut slot.elsewhere_bytes);
-        if slot.expected_bytes.is_some() {
-            let before = self.foreseen.unwrap_or(0);
-            self.foreseen = Some(text.len().max(before - before / 8));
+        let is_value = slot.expected_bytes.is_some();
+        if is_value || self.foreseen.is_some() {
+            // One short value says little of the next ones.
+            let before = self.foreseen.unwrap_or(FORESEEN_FIRST);
+            let shown = if is_value { text.len() } else { 0 };
+            self.foreseen = Some(shown.max(before - before / 8));
         }
         let failed = if is_error { slot.retrieval } else { 0 };
         if at == Some(0) {
@@ -232,6 +237,15 @@ impl Replies {
         if self.retrieval == retrieval {
             self.retrieval = 0;
         }
+    }
+
+    /// Whether one request alone is awaited, no memory is kept for its answer, and there is nothing
+    /// else to read but what each client has room for.
+    pub(super) fn waits_without_memory(&self) -> bool {
+        let text = self.unsent().len() + self.held_bytes + self.open_bytes();
+        let is_expected = |slot: &Slot| slot.expected_bytes.unwrap_or(0) > 0;
+        // Behind it may be the end of its reply.
+        self.awaited == 1 && text <= KEPT_BYTES_MAX && !self.slots.iter().any(is_expected)
     }
 
     /// Whether no earlier reply is awaited.
@@ -462,5 +476,40 @@ mod tests {
         assert_eq!(&error[..2], b"\x81\x01");
         assert_eq!(&error[6..8], &[0, 0x84]);
         assert!(error.ends_with(b"\0nodes are missing"));
+    }
+
+    /// Asks elsewhere for a value, and takes an answer of so many bytes.
+    fn show(replies: &mut Replies, bytes: usize) {
+        let slot = replies.hold(false, 10);
+        replies.expect_as_before();
+        replies.fill(slot, &vec![b'v'; bytes]);
+        replies.note_sent(replies.unsent().len());
+    }
+
+    #[test]
+    fn one_short_value_says_little_of_the_next_ones() {
+        let mut replies = Replies::default();
+        show(&mut replies, 5);
+        replies.hold(false, 10);
+        replies.expect_as_before();
+        assert!(replies.bytes() > FORESEEN_FIRST / 2);
+    }
+
+    #[test]
+    fn what_follows_a_long_value_is_taken_for_long_for_a_while_only() {
+        let mut replies = Replies::default();
+        show(&mut replies, 1 << 20);
+        replies.hold(false, 10);
+        assert!(replies.is_full());
+        let mut replies = Replies::default();
+        show(&mut replies, 1 << 20);
+        for _ in 0..20 {
+            let slot = replies.hold(false, 10);
+            replies.fill(slot, b"STORED\r\n");
+        }
+        for _ in 0..AWAITED_MAX - 1 {
+            replies.hold(false, 10);
+            assert!(!replies.is_full());
+        }
     }
 }

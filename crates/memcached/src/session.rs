@@ -47,7 +47,7 @@ pub(super) struct Session {
     /// Keys of retrievals that were looked up in this turn.
     keys: u32,
     /// The reply of a request that cannot be served yet, or a piece of one. Those after it wait.
-    parked: Option<u64>,
+    pub(super) parked: Option<u64>,
     /// The same reply, where it may be larger than there is memory for.
     pub(super) doubtful: Option<Doubtful>,
     /// Others have the memory for answers: only small ones are to be had, one at a time.

@@ -17,6 +17,7 @@ use cenote_kv::protocol::binary::{Command, Message};
 use super::backend::{Backend, Route};
 use super::batch::Ticket;
 use super::core::Core;
+use super::replies::FORESEEN_FIRST;
 use super::session::{Session, Text};
 use super::times::Operation;
 
@@ -25,7 +26,7 @@ use super::times::Operation;
 pub(super) const SMALL_BYTES: u32 = 1 << 10;
 /// The first value that a client is shown by another worker may have so many bytes: what there was
 /// room for when it asked.
-const FIRST_BYTES: u32 = 16 << 10;
+const FIRST_BYTES: u32 = FORESEEN_FIRST as u32;
 /// A value of any length counts as this until it is there: what items have at the most.
 const VALUE_BYTES: usize = 1 << 20;
 /// What stands before a request that is to be served only up to a length: this and, in four bytes,
@@ -117,6 +118,11 @@ fn with_limit(limit: u32, request: &[u8]) -> Vec<u8> {
 }
 
 impl Session {
+    /// Whether a request waits until it can be served, as all that there is, and has no memory.
+    pub(super) fn waits_without_memory(&self) -> bool {
+        self.parked.is_some() && self.replies.waits_without_memory()
+    }
+
     /// Whether a request waits for memory.
     pub(super) fn waits_for_memory(&self) -> bool {
         let doubtful = self.doubtful.as_ref();
@@ -226,8 +232,9 @@ impl<B: Backend> Core<B> {
         ticket: Ticket,
         partition: usize,
         key: &[u8],
-        limit: u32,
+        limit: Option<u32>,
     ) -> Option<bool> {
+        let limit = limit?;
         let (bytes, at_hand) = longest(self.backend.partition(partition), key);
         if bytes <= SMALL_BYTES {
             return None;

@@ -393,7 +393,7 @@ impl<B: Backend> Worker<B> {
                     let timed = client.session.fill(ticket.slot, text);
                     self.core.note_answer(timed);
                     // A guest that now has nothing is none any more, whatever it asks for next.
-                    client.count_answers(&mut self.core);
+                    client.end_guest(&mut self.core);
                     let has_more = client.has_more();
                     self.written.push(place);
                     if has_more {

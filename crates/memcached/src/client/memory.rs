@@ -94,7 +94,13 @@ impl Client {
     /// Counts what it has to read.
     pub(crate) fn count_answers<B: Backend>(&mut self, core: &mut Core<B>) {
         self.count(core, Part::Answers, self.session.bytes());
-        if self.session.replies.bytes() == 0 {
+        self.end_guest(core);
+    }
+
+    /// It is not the guest any more if it has nothing to read, or waits for what cannot be served:
+    /// that may be long, whoever the guest is meanwhile.
+    pub(crate) fn end_guest<B: Backend>(&self, core: &mut Core<B>) {
+        if self.session.replies.bytes() == 0 || self.session.waits_without_memory() {
             core.clients.end_answers(self.place);
         }
     }

@@ -141,3 +141,30 @@ fn a_client_has_few_values_of_others_under_way_before_it_has_seen_some() {
     assert!((50..=105).contains(&asked), "{asked} of 10 kB each");
     assert!(bench.session.bytes() >= 1_000_000);
 }
+
+/// Whoever asks keeps memory for it, be it short or long.
+#[test]
+fn no_memory_is_kept_for_the_first_value_of_another_node_that_cannot_be_shown_yet() {
+    for (bytes, is_behind) in [(100, false), (LONG, false), (100, true)] {
+        let mut bench = Bench::new();
+        bench.session.connection = Some(7);
+        bench.core.backend.route = Route::Node(3);
+        bench.say("get a\r\n");
+        let (_, ticket, text) = bench.core.backend.asked.pop().expect("it is asked");
+        let mut other = Bench::new();
+        other.say(&format!("set a 0 0 {bytes}\r\n{}\r\n", "v".repeat(bytes)));
+        other.commit(1);
+        let of_node = of_node(1);
+        match is_behind {
+            true => other.core.park(of_node, b"set b 0 0 1\r\nx\r\n"),
+            false => other.core.backend.partition.is_recovering = true,
+        }
+        other.core.serve(of_node, &text);
+        let told = other.core.backend.answered.pop();
+        let told = told.expect("it is told that it waits");
+        bench.core.backend.answers.push(ticket, &told);
+        assert_eq!(bench.read_all(), "");
+        let kept = bench.session.bytes();
+        assert!(kept < 1024, "{kept} bytes for a value of {bytes}");
+    }
+}

@@ -1,6 +1,7 @@
 //! The client that may go on though others have all memory for answers: how long it may.
 
 use super::*;
+use crate::batch::{Asker, Ticket};
 use crate::buffers::LEAST_BYTES;
 
 const UNREAD: Source = Source::User(7);
@@ -162,4 +163,24 @@ fn who_waits_to_store_is_given_its_answers_meanwhile() {
     let mut other = connect_as(&mut worker, OTHER, b"get a\r\n");
     go_on(&mut worker);
     assert!(read_all(&mut other) > 0, "the first is still the guest");
+}
+
+#[test]
+fn a_guest_whose_request_cannot_be_served_yet_is_the_guest_no_more() {
+    for request in ["get a\r\n", "set b 0 0 1\r\nx\r\n"] {
+        let mut worker = worker_without_memory(100_000);
+        let _guest = connect_as(&mut worker, GUEST, request.as_bytes());
+        // One before it waits for its partition.
+        let before = Ticket {
+            asker: Asker::Worker(0),
+            client: 0,
+            generation: worker.places.generations[0],
+            slot: 0,
+        };
+        worker.core.park(before, b"mn\r\n");
+        go_on(&mut worker);
+        let mut other = connect_as(&mut worker, OTHER, b"get a\r\n");
+        go_on(&mut worker);
+        assert!(read_all(&mut other) > 0, "{request:?}");
+    }
 }

@@ -335,12 +335,8 @@ fn nest(depth: usize, locals: usize) -> String {
     let uses = (0..locals)
         .map(|local| format!("(local.set {local} (i64.add (local.get {local}) (i64.const 1)))"));
     let uses = uses.collect::<String>();
-    let (begin, end) = (
-        "loop ".repeat(depth),
-        "br_if 0 end "
-            .replace("br_if 0", "i32.const 1 br_if 0")
-            .repeat(depth),
-    );
+    let begin = "loop ".repeat(depth);
+    let end = "i32.const 1 br_if 0 end ".repeat(depth);
     format!("{begin} {uses} {end}")
 }
 

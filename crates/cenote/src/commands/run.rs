@@ -43,8 +43,8 @@ fork. Needs Linux 6.6, and root, or CAP_SYS_PTRACE and access to /dev/userfaultf
 Signals are forwarded to the program. The exit code is the program's, or 128 plus the signal number if a
 signal killed it. The command exits when every process with memory in the cluster has exited. Signals
 that arrive in the first 10 seconds after the program's end are ignored; later ones end the command, and
-the memory of the processes that are left. If more hosts are lost than the scheme tolerates, a process
-that touches lost pages gets SIGBUS, never wrong bytes.
+the processes that still run. If more hosts are lost than the scheme tolerates, a process that touches
+lost pages gets SIGBUS, never wrong bytes.
 
 The memory is given back when the command ends, so a volume of --volume that holds data is refused.
 

@@ -315,7 +315,10 @@ impl Daemon {
             } => self.note_place(peer, machine, away_bytes),
             Request::Decline { window } => self.ledger.handle_declined(client, window),
             Request::Held { skip } => {
-                self.give_up_cut_short(now, client);
+                // Once for a list, whatever its number of pages.
+                if skip == 0 {
+                    self.give_up_cut_short(now, client);
+                }
                 let slabs = self.ledger.held(client, skip as usize, HELD_SLABS_MAX);
                 self.send(client, &Reply::Held { skip, slabs });
             }

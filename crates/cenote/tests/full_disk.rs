@@ -11,7 +11,7 @@ use support::lab::wait_until;
 use support::nbd::Client;
 use support::server::Server;
 use support::small_disk::SmallDisk;
-use support::{Folder, cenote, signal, words};
+use support::{Folder, cenote, run, signal, words};
 
 fn hosts(count: &str) -> Folder {
     let folder = Folder::new();
@@ -233,4 +233,28 @@ fn a_journal_that_has_no_room_is_told_everywhere_until_it_has_some() {
     assert_eq!(client.read(0, 4096), Ok(vec![3; 4096]));
     drop(client);
     assert_eq!(served.server.end(), Some(0));
+}
+
+/// As one that was made before stores had secrets: its files have their room.
+#[test]
+fn a_store_without_a_secret_is_used_where_there_is_no_room_for_one() {
+    let hosts = hosts("1");
+    let Some(disk) = SmallDisk::mount(&hosts, "8M") else {
+        return;
+    };
+    let store = disk.path().join("objects");
+    let dir = store.to_str().expect("UTF-8");
+    run(&["store", "create", dir, "--size", "1M"]).expect(0);
+    let secret = store.join("secret");
+    std::fs::remove_file(&secret).expect("it is there");
+    disk.fill();
+    let get = ["store", "get", dir, "key"];
+    let used = run(&get).expect(1);
+    assert!(used.stderr.contains("there is no object key"), "{used:#?}");
+    assert!(used.stderr.contains("make the file secret"), "{used:#?}");
+    assert!(!secret.exists());
+    disk.make_room();
+    let used = run(&get).expect(1);
+    assert!(!used.stderr.contains("make the file secret"), "{used:#?}");
+    assert!(secret.exists());
 }

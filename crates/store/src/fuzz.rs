@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::format::{HEAD_BYTES, Header, KEYED_BYTES_MAX, SPACE_BYTES, checksum};
+use crate::format::{HEAD_BYTES, Header, KEYED_BYTES_MAX, SPACE_BYTES, Secret, checksum};
 use crate::medium::{Medium, ModelMedium};
 use crate::pool::{Condition, Pool, PoolConfig, StoreError};
 use crate::protocol::{Answer, Greeting, Notice, Request};
@@ -41,6 +41,12 @@ pub fn recovery(changes: &[u8]) {
         seed: 7,
     };
     let mut pool = Pool::create(medium, config).expect("there is room");
+    // Four bytes are a change, so that one more has headers keyed.
+    let secret = (changes.len() % 2 > 0).then_some(Secret::new([7; 16]));
+    if secret.is_some() {
+        let medium = pool.close().expect("a model does not fail");
+        (pool, _) = Pool::open_with(medium, secret).expect("nothing is damaged");
+    }
     for (number, key) in KEYS.iter().enumerate() {
         for version in 0..2 {
             let value = vec![version; number * 40];
@@ -56,7 +62,7 @@ pub fn recovery(changes: &[u8]) {
         damage(&*medium, change[0], at % POOL_BYTES, change[3]);
     }
     // What is there is what survives.
-    let told = match Pool::open(medium.crashed(|| true)) {
+    let told = match Pool::open_with(medium.crashed(|| true), secret) {
         Ok((pool, _)) => used(pool),
         Err(error) => {
             assert!(matches!(error, StoreError::Head(_)), "{error}");
@@ -64,7 +70,7 @@ pub fn recovery(changes: &[u8]) {
         }
     };
     let (first, medium) = told;
-    let (pool, _) = Pool::open(medium).expect("what was opened can be opened again");
+    let (pool, _) = Pool::open_with(medium, secret).expect("what was opened can be opened again");
     let (second, _) = used(pool);
     assert_eq!(first, second, "it comes back to something else");
 }

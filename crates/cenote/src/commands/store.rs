@@ -72,7 +72,7 @@ enum Action {
     /// List keys in order
     #[command(after_help = "Example:
   cenote store list /var/lib/objects --prefix user/
-  cenote store list /var/lib/objects --null | xargs -0 -n 1 cenote store get /var/lib/objects")]
+  cenote store list /var/lib/objects --null | xargs -0 -n 1 cenote store get /var/lib/objects --")]
     List(List),
     /// Delete an object durably
     #[command(after_help = "Example:
@@ -356,7 +356,10 @@ fn get(args: &Named) -> Result<u8> {
     };
     let Some(found) = found else {
         let store = args.store.store.display();
-        let what = format!("store {store}: there is no object {:?}", args.key);
+        let what = format!(
+            "store {store}: there is no object {}",
+            shown(args.key.as_bytes())
+        );
         let remedy = format!("cenote store list {store}");
         return Err(Failure::new(what, remedy).into());
     };

@@ -1,7 +1,7 @@
 //! A store's files: damaged, missing, and used by one process at a time.
 
 use std::fs;
-use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -185,10 +185,48 @@ fn a_store_without_its_secret_has_its_objects_and_gets_another_secret() {
         assert_eq!(got.stdout, b"value");
         assert!(got.stderr.is_empty(), "{got:?}");
     }
-    fs::write(&secret, "no digits\n").expect("writable");
-    store.fails("get", &["first"], 1, "its file secret is damaged");
+    for damaged in [&b"no digits\n"[..], b"", b"\xff\xfe", &[b'0'; 100]] {
+        fs::write(&secret, damaged).expect("writable");
+        store.fails("get", &["first"], 1, "its file secret is damaged");
+        assert_eq!(fs::read(&secret).expect("readable"), damaged);
+        assert_eq!(
+            store.ok("list", &[], b""),
+            b"first\nsecond\n",
+            "a look needs none"
+        );
+    }
     fs::write(&secret, second).expect("writable");
+    fs::set_permissions(&secret, fs::Permissions::from_mode(0o644)).expect("ours");
+    store.fails(
+        "get",
+        &["first"],
+        1,
+        "its file secret is readable by others",
+    );
+    fs::set_permissions(&secret, fs::Permissions::from_mode(0o600)).expect("ours");
     assert_eq!(store.ok("get", &["first"], b""), b"value");
+}
+
+#[test]
+fn a_secret_is_made_and_taken_beside_no_other_files() {
+    let store = Store::new("1M");
+    let folder = store.dir.path().join("objects");
+    let secret = folder.join("secret");
+    fs::remove_file(&secret).expect("it is there");
+    fs::write(store.file(), "of another program").expect("writable");
+    assert!(!store.run("get", &["key"], b"").status.success());
+    assert!(!secret.exists(), "a folder that is no store's was changed");
+    fs::remove_file(store.file()).expect("it is there");
+    fs::write(&secret, "of another program").expect("writable");
+    fs::set_permissions(&secret, fs::Permissions::from_mode(0o600)).expect("ours");
+    store.fails(
+        "create",
+        &["--size", "1M"],
+        1,
+        "has a file secret that is no store's",
+    );
+    let kept = fs::read_to_string(&secret).expect("it is there");
+    assert_eq!(kept, "of another program");
 }
 
 /// Keys would be looked for in other shards than they were put to.
@@ -270,13 +308,21 @@ fn create_goes_beside_no_shards_of_another_store_and_leaves_no_drafts() {
     assert_eq!(names, ["pool", "pool.1", "secret"]);
 }
 
-/// Handles of a process on a folder.
-fn handles_on(pid: u32, folder: &Path) -> usize {
-    let Ok(handles) = fs::read_dir(format!("/proc/{pid}/fd")) else {
-        return 0;
-    };
-    let targets = handles.filter_map(|handle| fs::read_link(handle.ok()?.path()).ok());
-    targets.filter(|target| target == folder).count()
+/// Whether a process has a handle on a folder.
+fn has_opened(pid: u32, folder: &Path) -> bool {
+    let handles = fs::read_dir(format!("/proc/{pid}/fd")).expect("it is ours");
+    let mut targets = handles.filter_map(|handle| fs::read_link(handle.ok()?.path()).ok());
+    targets.any(|target| target == folder)
+}
+
+/// How often a process has slept.
+fn sleeps(pid: u32) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("it is ours");
+    let mut counts = status
+        .lines()
+        .filter_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+    let count = counts.next().expect("Linux counts them");
+    count.trim().parse().expect("a number")
 }
 
 #[test]
@@ -294,21 +340,24 @@ fn a_command_that_waited_behind_a_server_is_told_so() {
         .spawn()
         .expect("it runs");
     let until = Instant::now() + Duration::from_secs(60);
-    let wait_until = |what: &str, waiting: &mut Child, is_it: fn(&mut Child, &Path) -> bool| {
-        while !is_it(waiting, &folder) {
+    let wait_until = |what: &str, waiting: &mut Child, is_it: &dyn Fn(&mut Child) -> bool| {
+        while !is_it(waiting) {
             assert!(Instant::now() < until, "{what}: {}", waiting.kill().is_ok());
             std::thread::sleep(Duration::from_millis(1));
         }
     };
-    // The one to look at what is in it. That to be locked is there for the time of each attempt alone.
-    wait_until(
-        "it waits for the folder",
-        &mut waiting,
-        |waiting, folder| handles_on(waiting.id(), folder) > 0,
-    );
+    wait_until("it opens the folder", &mut waiting, &|waiting| {
+        has_opened(waiting.id(), &folder)
+    });
+    // It found no server, and sleeps between attempts to lock the folder. What it reads for its
+    // first look may have it sleep a few times.
+    let before = sleeps(waiting.id());
+    wait_until("it waits for the folder", &mut waiting, &|waiting| {
+        sleeps(waiting.id()) >= before + 20
+    });
     let served = fs::File::create(folder.join("served")).expect("writable");
     served.lock().expect("nobody has it");
-    wait_until("it is told", &mut waiting, |waiting, _| {
+    wait_until("it is told", &mut waiting, &|waiting| {
         waiting.try_wait().expect("it is ours").is_some()
     });
     let ended = waiting.wait_with_output().expect("it ended");

@@ -31,8 +31,10 @@ impl<M: Medium> Pool<M> {
             let medium = &pool.medium;
             let mut encoded = header.encode(at, epoch, key);
             pool.notes.write(&mut encoded, at, epoch, pool.durable_to);
-            medium.write(at, &encoded);
+            // Before the header, without which nobody asks for it: what stands there may be a
+            // client's.
             medium.store(at + FLAG_AT, 0);
+            medium.write(at, &encoded);
             medium.write(at + HEADER_BYTES, key);
             let range = at..at + HEADER_BYTES + key.len() as u64;
             if is_injected(InjectedFault::HeaderNotWrittenBack) {

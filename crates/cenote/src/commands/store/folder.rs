@@ -10,7 +10,7 @@ use anyhow::{Context, Result, ensure};
 use cenote_cli::failure::Failure;
 use cenote_durable::Replacement;
 use cenote_store::{
-    FileMedium, Identity, Medium, Pool, PoolConfig, Recovered, SHARD_COUNT_MAX, Secret, StoreError,
+    FileMedium, Identity, Medium, Pool, PoolConfig, Recovered, SHARD_COUNT_MAX, StoreError,
     identify, shard_of,
 };
 
@@ -79,14 +79,14 @@ pub fn create(dir: &Path, len: u64, keys: u64, shards: usize) -> Result<()> {
         draft(&folder.join(&name(shard)), len, config, number)
     });
     let mut drafts = drafts.collect::<Result<Vec<_>>>()?;
-    secret::load_or_make(&folder, &format!("store {}", dir.display()))?;
+    // One that is left without a store is taken by the next.
+    secret::of_new_store(&folder, dir)?;
     // The first file last: with it there is a store.
     let named = drafts.iter_mut().rev().try_for_each(Replacement::commit);
     if named.is_err() {
-        let names = (0..shards).map(name);
-        for name in names.chain([secret::NAME.to_owned()]) {
+        for shard in 0..shards {
             // What the disk says to this is not what went wrong.
-            drop(folder.remove(&name));
+            drop(folder.remove(&name(shard)));
         }
     }
     named.context("make the store")
@@ -156,14 +156,14 @@ fn lock(folder: &Folder, dir: &Path) -> Result<OwnedFd> {
 /// A store's files, in a folder that is locked.
 pub struct Files {
     /// One for each shard.
-    pub pools: Vec<File>,
-    /// `None`: there is none, and nothing is to be written.
-    pub secret: Option<Secret>,
+    pools: Vec<File>,
+    folder: Folder,
+    /// They are to be written.
+    write: bool,
     pub lock: OwnedFd,
 }
 
-/// The files of a store. One that was made before stores had secrets gets its own, if it is to be
-/// written.
+/// The files of a store.
 ///
 /// # Errors
 /// There is no store, or its files are of another kind.
@@ -207,14 +207,10 @@ pub fn find(dir: &Path, write: bool) -> Result<Files> {
         );
         files.push(file);
     }
-    let shown = format!("store {}", dir.display());
-    let secret = match write {
-        true => Some(secret::load_or_make(&folder, &shown)?),
-        false => secret::load(&folder, &shown)?,
-    };
     Ok(Files {
         pools: files,
-        secret,
+        folder,
+        write,
         lock,
     })
 }
@@ -277,22 +273,28 @@ pub fn is_served(dir: &Path) -> Result<bool> {
     Ok(folder.has(SERVED)? && is_locked(&folder, SERVED)?)
 }
 
-/// Pools of a store's media, opened side by side, and what that found.
+/// Pools of a store's media, opened side by side, and what that found. A store that was made before
+/// stores had secrets gets its own, if it is to be written.
 ///
 /// # Errors
 /// Files that do not belong together, of which none is changed; or one is damaged.
 pub fn recover<M: Medium + 'static>(
     shown: &str,
-    files: Vec<File>,
-    secret: Option<Secret>,
+    files: &mut Files,
     open: impl Fn(File) -> std::io::Result<M> + Sync,
 ) -> Result<(Vec<Pool<M>>, Recovered)> {
     let of = |shard| format!("its file {}", name(shard));
-    let heads = files.iter().enumerate().map(|(shard, file)| {
+    let heads = files.pools.iter().enumerate().map(|(shard, file)| {
         let head = identify(file).with_context(|| of(shard));
         head.with_context(|| shown.to_owned())
     });
     check_shards(shown, &heads.collect::<Result<Vec<_>>>()?)?;
+    // Not before it is known that this is a store: nothing is made beside other files.
+    let secret = match files.write {
+        true => secret::of_store(&files.folder, shown)?,
+        false => secret::of_look(&files.folder, shown),
+    };
+    let files = std::mem::take(&mut files.pools);
     let span = tracing::info_span!("recover store", cenote.store.shards = files.len() as i64);
     let one =
         |file: File| -> Result<_> { Ok(span.in_scope(|| Pool::open_with(open(file)?, secret))?) };
@@ -354,8 +356,9 @@ fn log_damage(store: &str, file: &str, found: &Recovered) {
         tracing::warn!(
             store,
             file,
-            "the file secret is missing or another one: bytes of values are not told from headers \
-             until the log was cleaned"
+            "the file secret is missing, or not the one that this log was written with, or the log's \
+             note of it is damaged: until the log has been cleaned, a crash or damage may have values \
+             taken for objects"
         );
     }
 }
@@ -382,9 +385,9 @@ impl Opened {
         write: bool,
         open: impl Fn(File) -> std::io::Result<FileMedium> + Sync,
     ) -> Result<Self> {
-        let files = find(dir, write)?;
+        let mut files = find(dir, write)?;
         let shown = format!("store {}", dir.display());
-        let (pools, recovered) = recover(&shown, files.pools, files.secret, open)?;
+        let (pools, recovered) = recover(&shown, &mut files, open)?;
         Ok(Self {
             shown,
             pools,

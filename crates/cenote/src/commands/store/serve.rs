@@ -141,9 +141,9 @@ fn serve<M: Medium + 'static>(
     let main_thread = std::thread::current();
     let stop = signals::on_stop(move || main_thread.unpark())?;
     let shown = format!("store {}", args.dir.display());
-    let files = folder::find(&args.dir, true)?;
+    let mut files = folder::find(&args.dir, true)?;
     let _served = folder::mark_served(&args.dir)?;
-    let (pools, found) = folder::recover(&shown, files.pools, files.secret, open)?;
+    let (pools, found) = folder::recover(&shown, &mut files, open)?;
     let config = ServerConfig {
         addresses: args.listen.clone(),
         key,

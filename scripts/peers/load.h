@@ -1,4 +1,4 @@
-// The load of `cenote bench log`, as crates/cache/src/log/load.rs draws it, and how a peer is told.
+// The load of `cenote bench log`, as crates/bench/src/log/load.rs draws it, and how a peer is told.
 //
 // PROGRAM FOLDER KEYS MEMORY_BYTES loads KEYS records of 8 and 16 bytes and says its name on a
 // line. Each line "uniform|zipf SECONDS SEED" that comes is answered by millions of operations per
@@ -65,7 +65,6 @@ struct Load {
   bool next(uint64_t& key) {
     bool is_read = !is_zipf || (random() >> 63) == 0;
     if (!is_zipf) {
-      random();
       key = scale(random(), zipf.keys);
     } else {
       double part = static_cast<double>(random() >> 11) / (1ull << 53);

@@ -7,6 +7,7 @@
 //! Paper: \[redy22\] section FASTER.
 
 mod contender;
+mod load;
 mod ours;
 mod peer;
 

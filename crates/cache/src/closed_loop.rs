@@ -20,8 +20,8 @@ use hdrhistogram::Histogram;
 
 use crate::Writes;
 use crate::path::{Completion, Failure, Operation, Path};
-use crate::random::Random;
 use crate::tuner::Measurement;
+use cenote_pool::random::Random;
 
 /// One run.
 #[derive(Clone, Copy, Debug)]

@@ -26,7 +26,6 @@ pub mod market;
 pub mod owner;
 pub mod path;
 pub mod providers;
-pub mod random;
 pub mod service;
 pub mod simulation;
 pub mod slo;

@@ -16,9 +16,9 @@ mod run;
 
 pub use network::Network;
 
-use crate::random::Random;
 use crate::tuner::{Measurement, Measurer};
 use crate::{Configuration, Writes};
+use cenote_pool::random::Random;
 
 /// Measures configurations on a [`Network`].
 #[derive(Clone, Debug)]

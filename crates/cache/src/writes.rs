@@ -70,7 +70,7 @@ mod tests {
 
     #[test]
     fn that_share_of_numbers_writes() {
-        let mut random = crate::random::Random::new(1);
+        let mut random = cenote_pool::random::Random::new(1);
         let writes = Writes(5);
         let drawn = (0..100_000).filter(|_| writes.has(random.number())).count();
         assert!((4500..5500).contains(&drawn), "{drawn}");

@@ -16,7 +16,6 @@ use bytes::{Bytes, BytesMut};
 use cenote_cache::Configuration;
 use cenote_cache::links::HostConfig;
 use cenote_cache::owner::{LEASE, Settings};
-use cenote_cache::random::Random;
 use cenote_cache::service::journal::{JournalFile, Log};
 use cenote_cache::service::message::{ToClient, ToManager, VERSION};
 use cenote_cache::service::question::{Answer, Question, Status};
@@ -28,6 +27,7 @@ use cenote_fabric::{
     Waker, connector, wait,
 };
 use cenote_host::Daemon;
+use cenote_pool::random::Random;
 use cenote_test_kit::host_config;
 
 const SLAB_BYTES: u64 = 64 << 10;

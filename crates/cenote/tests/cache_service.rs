@@ -518,7 +518,7 @@ impl Drop for Client {
 /// Stops and kills managers, hosts and clients at random moments for so many rounds.
 fn soak(rounds: u32, seed: u64) {
     println!("CENOTE_SEED={seed}");
-    let mut random = cenote_cache::random::Random::new(seed);
+    let mut random = cenote_pool::random::Random::new(seed);
     let mut draw = |end: u64| random.number() % end;
     let folder = up(5);
     create(&folder, "2");

@@ -37,6 +37,7 @@ impl Zipf {
     }
 
     /// The rank that a number from 0 up to, but not, 1 stands for.
+    #[inline]
     pub fn rank(&self, unit: f64) -> u64 {
         let share = unit * self.zeta;
         if share < 1.0 {

@@ -7,17 +7,16 @@
 //! ends: threads that wait in faults would do so for ever.
 
 use std::collections::VecDeque;
-use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use cenote_volume::{Done, Op, PAGE_BYTES, Request, Worker};
+use cenote_volume::{Done, Op, PAGE_BYTES, Request, Waker, Worker};
 
 use crate::memory::{Fault, Shard};
 use crate::pages::{Action, Arrival, BATCH_MAX, Pages, WrittenAs};
-use crate::region::RegionStatus;
+use crate::region::{RegionError, RegionStatus};
 use crate::reports::Failures;
 use crate::rooms::{Held, Next, Rooms};
 
@@ -49,10 +48,21 @@ pub(crate) enum Command {
 pub(crate) struct Peers {
     pub rooms: Mutex<Rooms>,
     /// One for each.
-    pub bells: Vec<Bell>,
+    pub bells: Vec<Waker>,
 }
 
 impl Peers {
+    /// A bell for each handler.
+    pub fn bells(count: usize) -> Result<Vec<Waker>, RegionError> {
+        let bells = (0..count).map(|_| Waker::new());
+        bells
+            .collect::<Result<_, _>>()
+            .map_err(|error| RegionError::Os {
+                what: "wake a fault handler",
+                source: std::io::Error::other(error),
+            })
+    }
+
     pub fn rooms(&self) -> MutexGuard<'_, Rooms> {
         let rooms = self.rooms.lock();
         rooms.expect("a handler that panics ends the process")
@@ -75,40 +85,9 @@ impl Peers {
         let room = self.rooms().settle(index, held);
         if room.next == Next::Others {
             let others = self.bells.iter().enumerate().filter(|(at, _)| *at != index);
-            others.for_each(|(_, bell)| bell.ring());
+            others.for_each(|(_, bell)| bell.wake());
         }
         (room.pages, room.next)
-    }
-}
-
-/// Wakes the handler.
-pub(crate) struct Bell(OwnedFd);
-
-impl Bell {
-    pub fn new() -> io::Result<Self> {
-        // SAFETY: eventfd takes no pointers; the result is checked before it is owned.
-        let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
-        if fd < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: the descriptor was just made and is owned by nobody else.
-        Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
-    }
-
-    pub fn fd(&self) -> RawFd {
-        self.0.as_raw_fd()
-    }
-
-    pub fn ring(&self) {
-        let one = 1_u64;
-        // SAFETY: `one` is valid for 8 bytes; the descriptor lives as long as self.
-        unsafe { libc::write(self.0.as_raw_fd(), (&raw const one).cast(), 8) };
-    }
-
-    pub fn clear(&self) {
-        let mut count = 0_u64;
-        // SAFETY: `count` is valid for 8 bytes; the descriptor lives as long as self.
-        unsafe { libc::read(self.0.as_raw_fd(), (&raw mut count).cast(), 8) };
     }
 }
 
@@ -477,7 +456,7 @@ impl Handler {
             revents: 0,
         };
         let bell = &self.peers.bells[self.index];
-        let mut fds = [self.memory.fd(), self.worker.fd(), bell.fd()].map(wait);
+        let mut fds = [self.memory.fd(), self.worker.fd(), bell.as_fd().as_raw_fd()].map(wait);
         let settles = (self.next == Next::Again).then_some(SETTLE_PERIOD);
         let deadlines = [
             self.worker.deadline(),

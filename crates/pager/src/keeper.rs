@@ -19,7 +19,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -27,10 +27,10 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use cenote_preload::wire;
-use cenote_volume::{Done, PAGE_BYTES, Volume};
+use cenote_volume::{Done, PAGE_BYTES, Volume, Waker};
 
 use crate::counters::Counters;
-use crate::handler::{AbortOnPanic, Bell, Demand, Peers, SETTLE_PERIOD};
+use crate::handler::{AbortOnPanic, Demand, Peers, SETTLE_PERIOD};
 use crate::handlers::Handlers;
 use crate::region::RegionError;
 use crate::reports;
@@ -109,10 +109,9 @@ impl Keeper {
         let os = |what| move |source| RegionError::Os { what, source };
         let count = handlers.within(resident_max_bytes, SERVED_RESIDENT_MIN_BYTES);
         let room = u32::try_from(resident_max_bytes / PAGE_BYTES as u64).unwrap_or(u32::MAX);
-        let bells = (0..count).map(|_| Bell::new()).collect::<Result<_, _>>();
         let peers = Arc::new(Peers {
             rooms: Mutex::new(Rooms::new(room, &vec![u32::MAX; count])),
-            bells: bells.map_err(os("make an eventfd"))?,
+            bells: Peers::bells(count)?,
         });
         let slots = Arc::new(Mutex::new(Slots::of_volume(volume.size_bytes())));
         let mut keeper = Self {
@@ -166,7 +165,7 @@ impl Keeper {
                     let served = work.run(&told);
                     if is_first {
                         first_end.store(true, Ordering::SeqCst);
-                        work.peers.bells.iter().for_each(Bell::ring);
+                        work.peers.bells.iter().for_each(Waker::wake);
                     }
                     served
                 });
@@ -196,7 +195,7 @@ impl Keeper {
     #[must_use]
     pub fn finish(self) -> Served {
         self.is_ending.store(true, Ordering::SeqCst);
-        self.peers.bells.iter().for_each(Bell::ring);
+        self.peers.bells.iter().for_each(Waker::wake);
         let mut all = Served::default();
         for (index, thread) in self.threads.into_iter().enumerate() {
             let one = thread.join();
@@ -515,7 +514,7 @@ impl Work {
     fn sleep(&mut self) {
         let bell = &self.peers.bells[self.index];
         let (worker, listener) = (self.store.worker.fd(), self.listener.as_raw_fd());
-        let mut fds = vec![wait(bell.fd()), wait(worker)];
+        let mut fds = vec![wait(bell.as_fd().as_raw_fd()), wait(worker)];
         let now = self.store.now();
         let mut deadline = self.store.worker.deadline();
         let mut until = |time: Duration| {

@@ -6,10 +6,10 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
 use cenote_preload::stripes::Stripes;
-use cenote_volume::{PAGE_BYTES, Volume, VolumeError};
+use cenote_volume::{PAGE_BYTES, Volume, VolumeError, Waker};
 
 use crate::counters::Counters;
-use crate::handler::{Bell, Command, Handler, Peers};
+use crate::handler::{Command, Handler, Peers};
 use crate::handlers::Handlers;
 use crate::memory::{Memory, MemoryError, Shard};
 use crate::pages::Pages;
@@ -154,14 +154,12 @@ impl Region {
         let counts: Vec<u32> = (0..shard_count).map(|at| stripes.len(at) as u32).collect();
         let rooms = Rooms::new(room, &counts);
         let granted: Vec<u32> = (0..shard_count).map(|at| rooms.granted(at)).collect();
-        let bells = counts.iter().map(|_| Bell::new());
-        let bells = bells.collect::<Result<_, _>>();
         let mut region = Self {
             memory: Arc::new(Memory::new(page_count)?),
             stripes,
             peers: Arc::new(Peers {
                 rooms: Mutex::new(rooms),
-                bells: bells.map_err(os("make an eventfd"))?,
+                bells: Peers::bells(shard_count)?,
             }),
             commands: Vec::new(),
             handlers: Vec::new(),
@@ -271,14 +269,14 @@ impl Region {
     fn ask(&self, shard: usize, command: Command) {
         let sent = self.commands[shard].send(command);
         sent.expect("the handler lives as long as the region");
-        self.peers.bells[shard].ring();
+        self.peers.bells[shard].wake();
     }
 }
 
 impl Drop for Region {
     fn drop(&mut self) {
         self.commands.clear();
-        self.peers.bells.iter().for_each(Bell::ring);
+        self.peers.bells.iter().for_each(Waker::wake);
         for handler in self.handlers.drain(..) {
             // A handler that panicked has ended the process.
             handler.join().ok();

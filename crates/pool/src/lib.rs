@@ -23,7 +23,7 @@ pub mod injected_faults;
 pub mod ledger;
 pub mod placement;
 pub mod pressure;
-mod random;
+pub mod random;
 pub mod reclaim;
 
 pub use cluster::{Cluster, HostEntry};

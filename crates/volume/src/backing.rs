@@ -27,16 +27,17 @@ mod queue;
 
 pub use std::fs::File;
 use std::io;
+use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 
+use cenote_fabric::Waker;
 use crossbeam_queue::ArrayQueue;
 
 use crate::PAGE_BYTES;
 use crate::limits::{OPS_MAX, WORKERS_MAX};
 use crate::marks::{Bitmap, PageBits};
-use crate::wake::Wake;
 pub use device::{Device, FLIGHTS_MAX, Transfer};
 pub use entries::{DiskPart, Entries, Route};
 pub use open::{Backing, BackingError, backing_works};
@@ -78,7 +79,7 @@ pub struct DiskLane {
     taken: AtomicU64,
     /// By entry of the writes: whom to tell.
     tokens: Box<[AtomicU64]>,
-    bell: Wake,
+    bell: Waker,
     /// Whether the queue need not be woken for a job that nobody waits for, ...
     has_rung: AtomicBool,
     /// ... and for one that somebody does.
@@ -148,7 +149,7 @@ struct Inbox {
     /// First of the sequence that the worker of now asked for.
     owned_from: AtomicU64,
     /// Made when the first worker of this number is.
-    bell: OnceLock<Wake>,
+    bell: OnceLock<Waker>,
 }
 
 const _: () = assert!(
@@ -227,11 +228,11 @@ impl Store {
     ///
     /// # Errors
     /// The system has no descriptors.
-    pub fn bell_of(&self, worker: usize) -> io::Result<&Wake> {
+    pub fn bell_of(&self, worker: usize) -> io::Result<&Waker> {
         let bell = &self.inboxes[worker].bell;
         if bell.get().is_none() {
             // Nobody else makes it: a number has one worker at a time. A second one is dropped.
-            drop(bell.set(Wake::new()?));
+            drop(bell.set(Waker::new().map_err(io::Error::other)?));
         }
         Ok(bell.get().expect("just made"))
     }
@@ -426,7 +427,7 @@ impl DiskLane {
             taken: AtomicU64::new(0),
             tokens: (0..entries).map(|_| AtomicU64::new(0)).collect(),
             reads,
-            bell: Wake::new()?,
+            bell: Waker::new().map_err(io::Error::other)?,
             has_rung: AtomicBool::new(false),
             has_rung_urgently: AtomicBool::new(false),
             hurries: AtomicBool::new(false),
@@ -474,7 +475,7 @@ impl DiskLane {
         // Readable from the first job on: only an urgent one is to be heard.
         self.bell.clear();
         let mut fd = libc::pollfd {
-            fd: self.bell.fd(),
+            fd: self.bell.as_fd().as_raw_fd(),
             events: libc::POLLIN,
             revents: 0,
         };

@@ -43,6 +43,7 @@ mod reshaper;
 mod restriper;
 mod slab_drop;
 
+use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::Receiver;
@@ -150,7 +151,7 @@ impl Control {
     /// Runs until told to close.
     pub fn run(mut self) {
         loop {
-            let wake = self.cx.core.wake.fd();
+            let wake = self.cx.core.wake.as_fd().as_raw_fd();
             let ready = poll::ready_hosts(&self.cx.hosts, wake, self.patience());
             if !self.turn(ready) {
                 return;

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use cenote_fabric::Time;
+use cenote_fabric::{Time, Waker};
 use cenote_pool::injected_faults::{InjectedFault, is_injected};
 
 use crate::backing::Store;
@@ -25,7 +25,6 @@ use crate::scrub::Scrub;
 use crate::spare::Spare;
 use crate::status::CounterValues;
 use crate::timings::Timings;
-use crate::wake::Wake;
 use crate::{PAGE_BYTES, Resilience};
 
 /// Shared state of one volume.
@@ -43,7 +42,7 @@ pub struct Core {
     pub demand: Demand,
     pub mailboxes: Mailboxes,
     pub life: Life,
-    pub wake: Wake,
+    pub wake: Waker,
     pub measures: Measures,
     pub helpers: Helpers,
     pub limits: Limits,
@@ -204,7 +203,7 @@ impl Core {
         tags: Option<Tags>,
         flights: Flights,
         backing: Option<Arc<Store>>,
-        wake: Wake,
+        wake: Waker,
         clock: fn() -> Time,
     ) -> Self {
         let Shape {

@@ -46,10 +46,10 @@ mod stepped;
 mod sync;
 mod timings;
 mod volume;
-mod wake;
 mod worker;
 mod workers;
 
+pub use cenote_fabric::Waker;
 pub use cenote_pool::placement::{Placement, PlacementError};
 
 pub use backing::{Backing, BackingError, Device, FLIGHTS_MAX, Transfer, backing_works};

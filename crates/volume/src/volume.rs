@@ -9,7 +9,7 @@ use std::sync::mpsc::{Receiver, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
-use cenote_fabric::{ClientId, Connector, Hello, Time};
+use cenote_fabric::{ClientId, Connector, Hello, Time, Waker};
 
 use crate::backing::{Backing, DiskQueue, Store};
 use crate::command::Command;
@@ -28,7 +28,6 @@ use crate::limits::slots_of;
 use crate::marks::{Marks, MarksError, PageCount, Unfinished};
 use crate::scheme::Cut;
 use crate::status::VolumeStatus;
-use crate::wake::Wake;
 use crate::worker::Worker;
 use crate::{IoError, PAGE_BYTES, Scheme, VolumeError};
 use dialer::Dialled;
@@ -254,9 +253,9 @@ impl Volume {
         }
         // Room to grow, as far as there is any.
         let size_bytes_max = config.size_bytes_max().min(most);
-        let wake = Wake::new().map_err(|source| VolumeError::Os {
-            what: "making an eventfd",
-            source,
+        let wake = Waker::new().map_err(|error| VolumeError::Os {
+            what: "waking its control thread",
+            source: std::io::Error::other(error),
         })?;
         let pages = pages_of(layout, size_bytes_max);
         let mut may_restripe = true;

@@ -24,7 +24,7 @@ mod verbs;
 mod verdict;
 mod views;
 
-use std::os::fd::RawFd;
+use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::Sender;
@@ -71,7 +71,7 @@ impl Worker {
         let farewell = Farewell { id, commands };
         let mut endpoints = Endpoints::new(host_count)?;
         if let Some(store) = &core.backing {
-            endpoints.watch_disk(store.bell_of(id)?.fd());
+            endpoints.watch_disk(store.bell_of(id)?.as_fd().as_raw_fd());
             store.disown(id);
         }
         let path = DataPath::new(core, id, epoch, host_count);

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
-use cenote_cache::log::load::{Choice, Load, Request};
 use cenote_cache::log::tiers::remote::RemoteTier;
 use cenote_cache::log::tiers::ssd::SsdTier;
 use cenote_cache::log::{Answer, Error, Secret, Session, Settings, Store, Tier};
@@ -13,6 +12,7 @@ use cenote_cache::service::{Cache, Options};
 use cenote_fabric::{Address, ClusterKey};
 
 use super::contender::{Contender, Rate};
+use super::load::{Load, Request};
 use super::{Mix, RECORD_BYTES, log_file};
 use crate::cluster::LocalCluster;
 use crate::swap_rig::interrupt;
@@ -189,11 +189,7 @@ impl Contender for Ours {
     }
 
     fn run(&mut self, mix: Mix, seconds: u64, seed: u64) -> anyhow::Result<Rate> {
-        let (choice, reads) = match mix {
-            Mix::Single | Mix::Uniform => (Choice::Uniform, 1.0),
-            Mix::Zipf => (Choice::Zipf(0.99), 0.5),
-        };
-        let mut load = Load::new(self.keys, choice, reads, 1.0 - reads, seed);
+        let mut load = Load::new(self.keys, mix, seed);
         let mut done = Done::default();
         let mut keys = Vec::with_capacity(BATCH);
         let used = processor_seconds()?;
@@ -206,7 +202,7 @@ impl Contender for Ours {
                         self.one(key.to_le_bytes(), &mut done);
                     }
                     Request::Read(key) => keys.push(key.to_le_bytes()),
-                    Request::Upsert(key) | Request::Merge(key) => {
+                    Request::Upsert(key) => {
                         let value = value(key, done.count);
                         let upsert =
                             |session: &mut Session| session.upsert(&key.to_le_bytes(), &value);

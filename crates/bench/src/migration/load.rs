@@ -15,8 +15,8 @@ use cenote_cache::client::{Client, Ended, Geometry};
 use cenote_cache::connections::Attached;
 use cenote_cache::links::{HostConfig, Threads};
 use cenote_cache::owner::Access;
-use cenote_cache::random::Random;
 use cenote_fabric::Time;
+use cenote_pool::random::Random;
 use hdrhistogram::Histogram;
 
 use super::cells::{CELL_BYTES, UNKNOWN, put_cell, wrong_bytes};

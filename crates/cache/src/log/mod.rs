@@ -29,7 +29,6 @@ mod index;
 mod index_tests;
 pub mod injected_faults;
 mod latch;
-pub mod load;
 mod memory;
 mod operations;
 mod page;

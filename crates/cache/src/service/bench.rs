@@ -15,7 +15,7 @@ use serde::Serialize;
 use super::{Cache, CallError};
 use crate::client::Ended;
 use crate::closed_loop::{NoThread, on_threads};
-use crate::random::Random;
+use cenote_pool::random::Random;
 
 /// One run.
 #[derive(Clone, Copy, Debug)]

@@ -4,9 +4,9 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use super::Network;
-use crate::random::Random;
 use crate::tuner::Measurement;
 use crate::{Configuration, Writes};
+use cenote_pool::random::Random;
 
 /// Where a message is going to be next.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]

@@ -3,8 +3,8 @@
 //! Paper: \[redy22\], accuracy of SLOs: 100 at random, each cache measured.
 
 use super::{Found, Measurement, Measurer, Mix, NoTable, Surface, Transport};
-use crate::random::Random;
 use crate::{LatencyOf, Slo};
+use cenote_pool::random::Random;
 
 /// Wishes are for at most so many times the shortest latency at their throughput.
 const LATENCY_FACTOR_MAX: f64 = 8.0;

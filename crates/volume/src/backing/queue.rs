@@ -5,6 +5,7 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -145,7 +146,8 @@ impl DiskQueue {
             lane.hush();
         }
         let waits = may_block && !(self.store.is_closed() && self.is_idle());
-        self.device.wait(lane.bell.fd(), waits, &mut self.ended)?;
+        self.device
+            .wait(lane.bell.as_fd().as_raw_fd(), waits, &mut self.ended)?;
         while let Some((token, result)) = self.ended.pop() {
             self.land(token, result);
         }

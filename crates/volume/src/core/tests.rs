@@ -17,7 +17,7 @@ pub fn restriping() -> Core {
         return_max: crate::RETURN_MAX,
     };
     let marks = Marks::anonymous(PAGES).unwrap();
-    let (flights, wake) = (Flights::new().unwrap(), Wake::new().unwrap());
+    let (flights, wake) = (Flights::new().unwrap(), Waker::new().unwrap());
     let core = Core::new(shape, marks, None, flights, None, wake, ticking);
     core.layouts.prepare().unwrap();
     core.layouts.begin(Cut::of(scheme("rs:2+1")));

@@ -8,7 +8,7 @@ use std::sync::{Mutex, MutexGuard};
 
 use cenote_fabric::{
     Address, ClientId, Error, Hello, Incoming, Opener, RemoteWindow, Result, Session as Connection,
-    Time, WindowDescriptor,
+    Time, Waker, WindowDescriptor,
 };
 use cenote_pool::control::{HeldSlab, Reply, Request, VERSION, Window};
 use cenote_pool::placement::{Placement, Policy};
@@ -22,7 +22,6 @@ use crate::extents::LayoutId;
 use crate::flights::Flights;
 use crate::layouts::Layouts;
 use crate::marks::Marks;
-use crate::wake::Wake;
 use crate::{PAGE_BYTES, Resilience, Scheme};
 
 pub const VOLUME: u128 = 5;
@@ -104,7 +103,10 @@ impl World {
             return_max: crate::RETURN_MAX,
         };
         let marks = Marks::anonymous(PAGES).expect("marks");
-        let (flights, wake) = (Flights::new().expect("room"), Wake::new().expect("a waker"));
+        let (flights, wake) = (
+            Flights::new().expect("room"),
+            Waker::new().expect("a waker"),
+        );
         let core = Arc::new(Core::new(shape, marks, None, flights, store, wake, now));
         let hosts: Vec<Arc<Mutex<Wire>>> = (0..host_count).map(|_| Arc::default()).collect();
         let links = hosts.iter().enumerate().map(|(index, wire)| {

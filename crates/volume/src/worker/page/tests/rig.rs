@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 
-use cenote_fabric::{Generation, RemoteWindow, Rights, Time, WindowDescriptor, WindowId};
+use cenote_fabric::{Generation, RemoteWindow, Rights, Time, Waker, WindowDescriptor, WindowId};
 
 use crate::backing::{Backing, Device, DiskQueue, Store, Transfer};
 use crate::core::{Core, Shape};
@@ -15,7 +15,6 @@ use crate::integrity::Tags;
 use crate::layouts::Layouts;
 use crate::marks::Marks;
 use crate::scheme::Cut;
-use crate::wake::Wake;
 use crate::worker::data_path::DataPath;
 use crate::worker::order::{Chunk, Kind, Order};
 use crate::worker::page::{Next, PageOp, Then};
@@ -94,7 +93,7 @@ impl World {
         let marks = Marks::anonymous(PAGES).expect("memory");
         marks.reserve_slots(0..512).expect("memory");
         let tags = Tags::anonymous(protection, 7, PAGES).expect("memory");
-        let (flights, wake) = (Flights::new().expect("memory"), Wake::new().expect("one"));
+        let (flights, wake) = (Flights::new().expect("memory"), Waker::new().expect("one"));
         let (store, queues) = backing
             .map(|backing| Store::new(PAGES, slab_bytes, backing).expect("memory"))
             .unzip();

@@ -465,9 +465,10 @@ fn of_two_processes_of_one_name_that_start_at_once_one_stays() {
         node(status, "twin")["state"] == "up"
     });
     for twin in &mut all {
-        // All but one have ended.
+        // All but one have ended, and are not to be started again.
         twin.kill().ok();
-        twin.wait().expect("it ends");
+        let code = twin.wait().expect("it ends").code();
+        assert!(code.is_none_or(|code| code == 4), "{code:?}");
     }
 }
 

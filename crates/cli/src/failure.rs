@@ -16,6 +16,8 @@ pub const USAGE: u8 = 2;
 /// `status` and `volume status`: an answer was given, and something is not whole. `cache search` and
 /// `cache plan`: nothing does what was asked.
 pub const NOT_WHOLE: u8 = 3;
+/// `kv node`: another process runs under this one's name. To start it again would end that one.
+pub const REPLACED: u8 = 4;
 
 /// An error together with the way out of it.
 #[derive(Debug)]
@@ -39,6 +41,14 @@ impl Failure {
     pub fn usage(what: impl Into<String>, remedy: impl Into<String>) -> Self {
         Self {
             code: USAGE,
+            ..Self::new(what, remedy)
+        }
+    }
+
+    /// Another process has the place of this one.
+    pub fn replaced(what: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self {
+            code: REPLACED,
             ..Self::new(what, remedy)
         }
     }

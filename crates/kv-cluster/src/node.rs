@@ -113,6 +113,9 @@ pub enum NodeError {
     /// Clients may ask for more than nodes can tell each other.
     #[error("requests or items may be too long for the links between nodes: {0:?}")]
     Limits(Limits),
+    /// Peers cannot connect to where it listens.
+    #[error("peers cannot reach this node: {0} {1}")]
+    Listen(IpAddr, String),
     /// Another process runs under this name.
     #[error("another process has taken the place of node {0}")]
     Replaced(String),
@@ -306,7 +309,9 @@ impl Node {
         let (mut bells, mut wakers) = (Vec::new(), Vec::new());
         for _ in 0..cluster.lanes {
             let listener = TcpListener::bind(SocketAddr::new(config.listen, 0));
-            listeners.push(listener.map_err(os("listen for peers"))?);
+            listeners.push(listener.map_err(|error| {
+                NodeError::Failed(format!("listen for peers at {}: {error}", config.listen))
+            })?);
             let pair = std::os::unix::net::UnixStream::pair();
             let (bell, waker) = pair.map_err(os("make a pair of sockets"))?;
             for end in [&bell, &waker] {

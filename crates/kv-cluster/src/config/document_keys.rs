@@ -221,6 +221,18 @@ impl DocumentKeys {
         }
     }
 
+    /// The nodes that are registered.
+    ///
+    /// # Errors
+    /// etcd; a registration makes no sense.
+    pub fn registrations(&self, etcd: &Etcd) -> Result<Vec<Registration>, DocumentError> {
+        let listing = etcd.list(&self.nodes())?;
+        let entries = listing.entries.iter();
+        entries
+            .map(|entry| Registration::parse(&entry.key, &entry.value))
+            .collect()
+    }
+
     /// Makes the cluster, unless it is there with the very same configuration.
     ///
     /// # Errors

@@ -40,6 +40,7 @@ const STEP: Duration = Duration::from_millis(50);
 
 pub fn run(args: &Args) -> Result<u8> {
     let found = args.which.load()?.patient();
+    found.config()?;
     let names = found.keys.numbers(&found.etcd)?;
     let Some((number, _)) = names.iter().find(|(_, name)| *name == args.node) else {
         let known: Vec<&str> = names.iter().map(|(_, name)| name.as_str()).collect();

@@ -56,7 +56,7 @@ pub fn run(args: &Args) -> Result<u8> {
     let stop = signals::on_stop(|| ())?;
     let found = args.which.load()?.patient();
     // Fails here, with what is wrong, and not in the node's log.
-    found.keys.read_config(&found.etcd)?;
+    found.config()?;
     let number = found.keys.claim_number(&found.etcd, &args.name)?;
     let dir = KvDir::create(args.which.dir()?)?;
     let _lock = dir.lock()?;

@@ -10,11 +10,11 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use anyhow::Result;
-use cenote_cli::failure::DONE;
+use cenote_cli::failure::{DONE, Failure};
 use cenote_cli::{signals, span, stderr};
 use cenote_fabric::{Host, HostPort};
 use cenote_kv_cluster::detector::Settings;
-use cenote_kv_cluster::node::{self, NodeConfig, Ready, Stop};
+use cenote_kv_cluster::node::{self, NodeConfig, NodeError, Ready, Stop};
 use cenote_memcached::Handle;
 use cenote_memcached::files::Files;
 use prometheus_client::registry::Registry;
@@ -105,8 +105,26 @@ pub fn run(args: &Args) -> Result<u8> {
             }
             Err(_) => stop.stop(),
         }
-    })?;
+    })
+    .map_err(ended)?;
     started.map(|()| DONE)
+}
+
+/// Who starts nodes again is not to start one whose name another one has: they would take turns.
+fn ended(error: NodeError) -> anyhow::Error {
+    match error {
+        NodeError::Replaced(_) => Failure::replaced(
+            error.to_string(),
+            "cenote kv status says where that one runs; give each node a --name of its own",
+        )
+        .into(),
+        NodeError::Listen(..) => Failure::new(
+            error.to_string(),
+            "use --listen with an address of this machine that the other nodes reach",
+        )
+        .into(),
+        _ => error.into(),
+    }
 }
 
 /// Reads users and certificates again on SIGHUP. One that comes before there is a server is remembered.

@@ -19,7 +19,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use cenote_cli::failure::Failure;
 use cenote_fabric::ClusterKey;
-use cenote_kv_cluster::config::DocumentKeys;
+use cenote_kv_cluster::config::{ClusterConfig, DocumentKeys, KeyFingerprint};
 use cenote_kv_cluster::etcd::Etcd;
 use serde::{Deserialize, Serialize};
 
@@ -185,6 +185,25 @@ impl Found {
             etcd: self.etcd.patient(ETCD_PATIENCE),
             ..self
         }
+    }
+
+    /// The configuration, if the key is the cluster's: no node answers another one, and all would seem
+    /// to be down.
+    ///
+    /// # Errors
+    /// It is another cluster's key; etcd does not answer; there is no such cluster.
+    pub fn config(&self) -> Result<ClusterConfig> {
+        let config = self.keys.read_config(&self.etcd)?;
+        let cluster = &self.known.cluster;
+        if config.key == KeyFingerprint::of(&self.key, cluster) {
+            return Ok(config);
+        }
+        let what = format!(
+            "{} is not the key of cluster {cluster}",
+            self.key_file.display()
+        );
+        let remedy = "use --key with cluster.key of the folder where the cluster was made";
+        Err(Failure::new(what, remedy).into())
     }
 
     /// The cluster that is up in a folder; `None`: none is.

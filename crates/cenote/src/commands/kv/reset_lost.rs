@@ -46,7 +46,7 @@ const ASK_LIMIT: Duration = Duration::from_secs(1);
 
 pub fn run(args: &Args) -> Result<u8> {
     let found = args.which.load()?.patient();
-    let config = found.keys.read_config(&found.etcd)?;
+    let config = found.config()?;
     if let Some(group) = args.group.filter(|group| *group >= config.groups) {
         let what = format!(
             "there is no group {group} in cluster {}",

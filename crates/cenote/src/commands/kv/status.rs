@@ -151,7 +151,7 @@ pub fn run(args: &Args) -> Result<u8> {
 
 /// Asks etcd, and every node that it knows.
 pub fn report(found: &Found, limit: Duration) -> Result<Report> {
-    let config = found.keys.read_config(&found.etcd)?;
+    let config = found.config()?;
     let names = found.keys.numbers(&found.etcd)?;
     let listing = found.etcd.list(&found.keys.nodes())?;
     let registered = |node: NodeId| {

@@ -3,6 +3,7 @@
 
 mod support;
 
+use std::fs;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -197,7 +198,17 @@ fn a_client_on_another_machine_whose_link_is_cut_gets_errors_and_comes_back_and_
     };
     let bench = format!("cache bench c0 --manager {MANAGER} --duration 1s --json");
     let bench = words(&bench);
-    let figures = world.on("far", &bench).expect(0).json();
+    // The far machine has the cluster file and the key: the cache's folder is the manager's.
+    let far = Folder::new();
+    for file in ["cluster.toml", "cluster.key"] {
+        fs::copy(world.folder.path().join(file), far.path().join(file)).expect("a copy");
+    }
+    let mut command = world.net.cenote("far");
+    command.args(&bench).args(["--dir", far.str()]);
+    let figures = Ended::from(command.output().expect("the binary runs"));
+    let figures = figures.expect(0).json();
+    let addresses = &world.status()["addresses"];
+    assert_eq!(addresses[1], MANAGER, "{addresses}");
     assert_eq!(figures["failed"], 0, "{figures}");
     assert!(
         figures["requests_per_second"].as_f64() > Some(1.0),

@@ -92,6 +92,9 @@ pub enum Answer {
 pub struct Status {
     /// Its identity, in hex.
     pub id: String,
+    /// Where its manager is to be found, this machine's socket first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub addresses: Vec<String>,
     /// Counts its managers.
     pub epoch: u64,
     /// Bytes that it holds.

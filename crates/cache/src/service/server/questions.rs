@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use cenote_fabric::{PeerId, Time};
+use cenote_fabric::{Address, PeerId, Time};
 
 use super::supply::Supplier;
 use super::{Life, Record, Server};
@@ -182,6 +182,7 @@ impl Server {
             price_per_hour: fleet.map(|fleet| fleet.price().per_hour()),
             troubles: self.troubles(now),
             id: format!("{:032x}", self.settings.cache),
+            addresses: self.addresses().iter().map(Address::to_string).collect(),
             epoch: self.epoch,
             size_bytes: regions.total as u64 * region_bytes,
             region_bytes,

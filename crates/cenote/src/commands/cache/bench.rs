@@ -20,7 +20,7 @@ use crate::place::Which;
 pub struct Args {
     /// Name of the cache. The benchmark overwrites its content
     name: String,
-    /// Record size [default: that of the cache's SLO, else 16]
+    /// Record size [default: that of the cache's SLO; with --manager, or without an SLO, 16]
     #[arg(long, value_name = "SIZE")]
     record: Option<Size>,
     /// Percentage of requests that read
@@ -63,16 +63,19 @@ struct Line {
 
 pub fn run(args: &Args) -> Result<u8> {
     let loaded = args.which.load()?;
-    let cache = CacheDir::open(&loaded.dir, &args.name)?;
-    let spec = cache.spec()?;
     let options = Options {
         name: "cenote cache bench".to_owned(),
         page_traffic: loaded.page_traffic,
         ..Options::default()
     };
-    let managers = match args.manager.is_empty() {
-        true => vec![cache.socket()],
-        false => args.manager.clone(),
+    // The folder of a cache that another machine manages is on that machine.
+    let (managers, asked) = match args.manager.is_empty() {
+        true => {
+            let cache = CacheDir::open(&loaded.dir, &args.name)?;
+            let slo = cache.spec()?.slo;
+            (vec![cache.socket()], slo.map(|slo| slo.record_bytes))
+        }
+        false => (args.manager.clone(), None),
     };
     let open = || {
         let opened = Cache::open(managers.clone(), &loaded.key, &options);
@@ -85,7 +88,6 @@ pub fn run(args: &Args) -> Result<u8> {
     for _ in 1..threads {
         caches.push(open()?);
     }
-    let asked = spec.slo.as_ref().map(|slo| slo.record_bytes);
     let record_bytes = match args.record {
         Some(record) => record_bytes(record)?,
         None => asked.unwrap_or(16),

@@ -189,7 +189,10 @@ pub fn print(
         "manager: the {} of this cache, {} clients, {}{ends}",
         ordinal(status.epoch),
         status.clients,
-        cache.socket()
+        match status.addresses.is_empty() {
+            true => cache.socket().to_string(),
+            false => status.addresses.join(" "),
+        }
     )?;
     let mut table = Table::new(["HOST", "DOMAIN", "STATE", "REGIONS"]);
     for host in &status.hosts {

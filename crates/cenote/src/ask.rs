@@ -19,6 +19,22 @@ pub fn all(hosts: &[HostEntry], key: &ClusterKey, timeout: Duration) -> Vec<Resu
     side_by_side(hosts, |host| one(&host.address, key, timeout))
 }
 
+/// What a host calls itself where the cluster file says otherwise: placement goes by the file. A host
+/// that was given no domain is one of its own.
+pub fn disagreement(entry: &HostEntry, status: &HostStatus) -> Option<String> {
+    let has_domain = status.domain != status.name && status.domain != entry.domain;
+    let its = match (status.name != entry.name, has_domain) {
+        (false, false) => return None,
+        (true, false) => format!("name {}", status.name),
+        (false, true) => format!("domain {}", status.domain),
+        (true, true) => format!("name {} and domain {}", status.name, status.domain),
+    };
+    Some(format!(
+        "{}: its own configuration says {its}; the cluster file is what counts",
+        entry.name
+    ))
+}
+
 /// What `ask` says of each, in their order. One that takes long holds up no more than those that are
 /// asked after it, [`ASKED_AT_ONCE`] at a time.
 pub fn side_by_side<T: Sync, A: Send>(those: &[T], ask: impl Fn(&T) -> A + Sync) -> Vec<A> {

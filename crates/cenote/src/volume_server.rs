@@ -1,5 +1,6 @@
 //! Opens a volume of a cluster and owns it, for the commands that serve one.
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -7,10 +8,11 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use cenote_cli::failure::Failure;
 use cenote_cli::size::Size;
+use cenote_cli::stderr;
 use cenote_fabric::WireProtection;
 use cenote_volume::{
-    Backing, HostConfig, Placement, Protection, RETURN_MAX, Resilience, Volume, VolumeConfig,
-    VolumeError,
+    Backing, HostConfig, Placement, Protection, RETURN_MAX, Resilience, Scheme, Volume,
+    VolumeConfig, VolumeError,
 };
 
 use crate::commands::volume::{check_scheme, check_size};
@@ -389,6 +391,9 @@ impl Serving {
             };
             Failure::new(format!("open volume {name}: {e}"), hint)
         })?;
+        if is_read {
+            warn_of_few_domains(loaded, name, resilience.scheme());
+        }
         let volume = Arc::new(volume);
         let scrubbing = Arc::new(Scrubbing::new(spec.protection.is_some()));
         let (asked, folder) = (Arc::clone(&volume), volumes.clone());
@@ -449,6 +454,24 @@ fn refuse_content(volumes: &Volumes, owner: &Owner) -> Result<()> {
         "use another volume, or reset this one",
     )
     .into())
+}
+
+/// A volume is served with fewer failure domains than its pages have parts: they bear less, and who
+/// counts on more is told at once.
+fn warn_of_few_domains(loaded: &Loaded, name: &str, scheme: Scheme) {
+    let hosts = loaded.cluster.hosts.iter();
+    let lenders = hosts.filter(|host| host.lends && !host.retired);
+    let domains: BTreeSet<&str> = lenders.map(|host| host.domain.as_str()).collect();
+    let (domains, members) = (domains.len(), scheme.members());
+    if domains < members {
+        let file = loaded.file.display();
+        stderr::say(format_args!(
+            "warning: volume {name}: pages of {scheme} have {members} parts, but {file} has hosts \
+             in {domains} failure domains: they survive the loss of {} hosts in place of {}",
+            domains.saturating_sub(scheme.k()),
+            scheme.r()
+        ));
+    }
 }
 
 fn hosts(loaded: &Loaded) -> Result<Vec<HostConfig>> {

@@ -427,7 +427,7 @@ fn a_cluster_keeps_how_pages_travel_for_those_who_do_not_say() {
         std::fs::write(&file, format!("page_traffic = \"{how}\"\n{encrypted}")).unwrap();
         folder.run(&["volume", "scrub", "v0"])
     };
-    let turned_away = told("plain").expect(0);
+    let turned_away = told("plain").expect(1);
     assert!(
         turned_away.stderr.contains("protected so little"),
         "{turned_away:#?}"
@@ -439,4 +439,33 @@ fn a_cluster_keeps_how_pages_travel_for_those_who_do_not_say() {
         "{wrong:#?}"
     );
     std::fs::write(&file, encrypted).unwrap();
+}
+
+#[test]
+fn a_host_that_calls_itself_something_else_than_the_cluster_file_is_shown() {
+    let folder = Folder::new();
+    folder.run(&words("up --hosts 2 --memory 16M")).expect(0);
+    let file = folder.path().join("cluster.toml");
+    let text = std::fs::read_to_string(&file).unwrap();
+    let looked = || {
+        let status = folder.run(&["status"]).expect(0).stdout;
+        let doctor = ["doctor", "--json", "--only", "hosts"];
+        let doctor = folder.run(&doctor).json()["findings"].to_string();
+        [status, doctor]
+    };
+    let said = "its own configuration says name h01; the cluster file is what counts";
+    assert!(looked().iter().all(|shown| !shown.contains(said)));
+    // A domain that the host was not told of is the file's business alone.
+    let text = text.replace("domain = \"h01\"", "domain = \"rack1\"");
+    std::fs::write(&file, &text).unwrap();
+    assert!(
+        looked()
+            .iter()
+            .all(|shown| !shown.contains("its own configuration"))
+    );
+    std::fs::write(&file, text.replace("name = \"h01\"", "name = \"other\"")).unwrap();
+    for shown in looked() {
+        assert!(shown.contains(&format!("other: {said}")), "{shown}");
+    }
+    std::fs::write(&file, text).unwrap();
 }

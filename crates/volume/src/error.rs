@@ -14,8 +14,8 @@ use crate::{IoError, Scheme};
 pub enum VolumeError {
     /// Too few hosts answer.
     #[error(
-        "{scheme} needs {needed} hosts in different failure domains, but {answered} answered; \
-         start more hosts or choose another scheme{complaint}"
+        "{scheme} needs at least {needed} hosts in different failure domains, but {answered} \
+         answered; start more hosts or choose another scheme{complaint}"
     )]
     TooFewHosts {
         /// The scheme asked for.

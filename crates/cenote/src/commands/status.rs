@@ -60,6 +60,9 @@ struct HostReport {
     pid: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
+    /// Where its own configuration and the cluster file differ.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    disagreement: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     status: Option<HostStatus>,
 }
@@ -130,6 +133,10 @@ fn report(loaded: &Loaded, timeout: Duration) -> Result<Report> {
             state,
             pid: noted.ok().flatten().map(|(pid, _)| pid),
             error: (!errors.is_empty()).then(|| errors.join("; ")),
+            disagreement: answer
+                .as_ref()
+                .ok()
+                .and_then(|status| ask::disagreement(entry, status)),
             status: answer.ok(),
         });
     }
@@ -309,6 +316,11 @@ fn print(out: &mut impl Write, report: &Report) -> Result<()> {
     for host in &report.hosts {
         if let Some(error) = &host.error {
             writeln!(out, "{}: {error}", host.name)?;
+        }
+    }
+    for host in &report.hosts {
+        if let Some(disagreement) = &host.disagreement {
+            writeln!(out, "{disagreement}")?;
         }
     }
     for host in &report.hosts {

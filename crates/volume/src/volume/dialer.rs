@@ -6,11 +6,21 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use cenote_fabric::{Connector, Error, FAILURE_TIMEOUT, Hello};
+use cenote_fabric::{Address, Connector, Error, FAILURE_TIMEOUT, Hello};
 
 use crate::VolumeError;
 use crate::config::{HostConfig, VolumeConfig};
 use crate::control::{Link, dial};
+
+/// Connects to a host that takes data connections as this client protects them. One that does not would
+/// be a host without memory: its slabs could not be written.
+fn reach(connector: &dyn Connector, address: &Address, hello: &Hello) -> Result<Link, Error> {
+    let link = dial(connector, address, hello)?;
+    if matches!(address, Address::Tcp(_)) {
+        drop(link.session.endpoint(FAILURE_TIMEOUT)?);
+    }
+    Ok(link)
+}
 
 /// How often hosts that do not answer are dialled, [`FAILURE_TIMEOUT`] each time, while too few have answered.
 const DIALS_MAX: usize = 5;
@@ -52,7 +62,7 @@ impl Dialled {
         let complaint = dialled.complaint.map(|text| format!(" ({text})"));
         Err(VolumeError::TooFewHosts {
             scheme,
-            needed: scheme.members(),
+            needed: scheme.k(),
             answered,
             complaint: complaint.unwrap_or_default(),
         })
@@ -90,7 +100,7 @@ impl Dialled {
             let answers: Vec<_> = std::thread::scope(|scope| {
                 let dial = |&host: &usize| {
                     let address = &hosts[host].address;
-                    scope.spawn(|| dial(&**connector, address, hello))
+                    scope.spawn(|| reach(&**connector, address, hello))
                 };
                 let dials: Vec<_> = some.iter().map(dial).collect();
                 let answers = dials.into_iter();

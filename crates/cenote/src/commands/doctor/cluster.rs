@@ -99,14 +99,24 @@ fn hosts(loaded: &Loaded, limit: Duration) -> Finding {
         .collect();
     let up = hosts.len() - silent.len();
     let found = format!("{up} of {} answer", hosts.len());
-    if silent.is_empty() {
-        return Finding::ok("hosts", found);
+    if !silent.is_empty() {
+        return Finding::warning(
+            "hosts",
+            format!("{found}; {}", silent.join("; ")),
+            "restart them; their slabs are rebuilt elsewhere if there is room",
+        );
     }
-    Finding::warning(
-        "hosts",
-        format!("{found}; {}", silent.join("; ")),
-        "restart them; their slabs are rebuilt elsewhere if there is room",
-    )
+    let statuses = hosts.iter().zip(answers.iter().flatten());
+    let differ = statuses.filter_map(|(entry, status)| ask::disagreement(entry, status));
+    let differ: Vec<String> = differ.collect();
+    match differ.is_empty() {
+        true => Finding::ok("hosts", found),
+        false => Finding::warning(
+            "hosts",
+            format!("{found}; {}", differ.join("; ")),
+            "write the same names and domains into the cluster file, where placement reads them",
+        ),
+    }
 }
 
 fn volumes(dir: &ClusterDir, limit: Duration) -> Result<Finding> {

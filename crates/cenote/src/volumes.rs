@@ -423,11 +423,18 @@ impl Volumes {
 
     /// Removes what is of no use once all hosts are gone: contents of volumes, sockets of owners
     /// that were killed, and volumes without a name. Those that a process owns stay as they are.
+    /// Names of volumes that hosts had slabs of.
     ///
     /// # Errors
     /// The folder cannot be read. A volume that cannot be cleared is none: it does not keep the others.
-    pub fn clear(&self) -> Result<()> {
+    pub fn clear(&self) -> Result<Vec<String>> {
+        let mut held = Vec::new();
         for name in self.names()? {
+            // What a damaged journal says nobody knows.
+            let had_slabs = !matches!(self.left(&name), Ok(None));
+            if had_slabs && !name.starts_with(UNNAMED) {
+                held.push(name.clone());
+            }
             if let Err(error) = self.clear_one(&name) {
                 tracing::warn!(
                     volume = name,
@@ -436,7 +443,7 @@ impl Volumes {
                 );
             }
         }
-        Ok(())
+        Ok(held)
     }
 
     fn clear_one(&self, name: &str) -> Result<()> {

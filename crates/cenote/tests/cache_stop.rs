@@ -139,6 +139,8 @@ fn a_manager_that_cannot_be_stopped_from_here_does_not_keep_hosts_that_are_to_en
     let said = "warning: cache c0 has a manager";
     assert!(ended.stderr.contains(said), "{ended:#?}");
     assert!(ended.stdout.contains("2 hosts ended"), "{ended:#?}");
+    let lost = "what they held is lost: cache c0\n";
+    assert!(ended.stdout.ends_with(lost), "{ended:#?}");
 }
 
 #[test]

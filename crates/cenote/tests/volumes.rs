@@ -71,6 +71,24 @@ fn down_where_nothing_runs_leaves_the_volumes_of_a_cluster_file_of_another_name(
 }
 
 #[test]
+fn down_names_the_volumes_whose_content_goes() {
+    let folder = Folder::new();
+    up(&folder);
+    for name in ["v0", "empty"] {
+        folder.create_volume(name, "4M", "plain");
+    }
+    let mut server = Server::start(&folder, &["--volume", "v0"]);
+    server.ready();
+    let mut client = Client::connect(&folder.path().join("nbd"), "v0");
+    assert_eq!(client.write(0, &[1; 4096]), Ok(()));
+    drop(client);
+    assert_eq!(server.end(), Some(0));
+    let down = folder.run(&["down"]).expect(0);
+    let lost = "what they held is lost: volume v0\n";
+    assert!(down.stdout.ends_with(lost), "{down:#?}");
+}
+
+#[test]
 fn a_volume_whose_files_are_damaged_is_shown_and_the_others_are_served() {
     let folder = Folder::new();
     up(&folder);

@@ -81,9 +81,12 @@ pub fn run(args: &Args) -> Result<u8> {
     // Volumes lose their content only with the hosts that held it: where none ran, they may be of a
     // cluster whose file has another name. They go first, so that a `down` that was cut off is done again.
     // One host may still hold what it had, and is to be found by the next `down`.
+    let mut lost = Vec::new();
     if unknown.is_empty() {
         if noted > 0 || is_known {
-            volumes.clear()?;
+            let held = volumes.clear()?;
+            lost.extend(held.into_iter().map(|name| format!("volume {name}")));
+            lost.extend(caches.iter().filter_map(held_here));
         }
         dir.folder().remove(CLUSTER_FILE)?;
     }
@@ -107,7 +110,16 @@ pub fn run(args: &Args) -> Result<u8> {
             );
         }
     }
+    if !lost.is_empty() {
+        println!("what they held is lost: {}", lost.join(", "));
+    }
     Ok(DONE)
+}
+
+/// A cache whose regions were on the cluster's hosts, and not on machines of its own.
+fn held_here(cache: &CacheDir) -> Option<String> {
+    let is_here = cache.spec().ok()?.catalogue.is_none() && journal_path(cache).exists();
+    is_here.then(|| format!("cache {}", cache.name()))
 }
 
 /// The hosts of a folder.

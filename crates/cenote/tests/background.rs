@@ -296,3 +296,23 @@ fn of_two_servers_of_a_store_that_start_at_once_the_one_that_serves_is_known() {
     signal(pid, "TERM");
     wait_ended(pid);
 }
+
+#[test]
+fn a_host_that_is_upgraded_is_no_lost_host_in_the_log() {
+    let folder = Folder::new();
+    up(&folder);
+    // All four have a part of its page.
+    let new = ["--volume", "v0", "--size", "4M", "--scheme", "rs:2+2"];
+    serve(&folder, &new).expect(0);
+    let mut client = Client::connect(&folder.path().join("nbd"), "v0");
+    client.write(4096, &[7; 4096]).expect("written");
+    for host in ["h00", "h01", "h02", "h03"] {
+        folder.run(&["host", "upgrade", host]).expect(0);
+        // Its connection has ended by then, or this waits for it.
+        assert_eq!(client.read(4096, 4096).expect("read"), [7; 4096]);
+    }
+    drop(client);
+    folder.run(&["volume", "stop", "v0"]).expect(0);
+    let log = fs::read_to_string(folder.path().join("servers/v0/log")).expect("a log");
+    assert!(!log.contains("lost"), "{log}");
+}

@@ -192,7 +192,7 @@ impl Control {
         if now.since(self.ticked) >= TICK {
             self.tick(now);
         }
-        self.cx.hosts.tend_returning(now);
+        self.cx.tend_returning(now);
         let is_restriping = self.restriper.is_out();
         self.repairer.tend_pace(&self.cx, now, is_restriping);
         self.repairer.tend_mending(&mut self.cx);
@@ -245,10 +245,7 @@ impl Control {
                 }
                 Ok(Some(_)) => {}
                 Ok(None) => break,
-                Err(error) => {
-                    tracing::warn!(host = %self.cx.hosts.name(host), %error, "lost host");
-                    self.cx.hosts.lose(host);
-                }
+                Err(error) => self.cx.hosts.note_lost(host, &error),
             }
         }
         self.follow_up();
@@ -473,8 +470,9 @@ impl Control {
         let directory = Arc::clone(&self.cx.core.directory);
         for session in directory.take_failed() {
             if self.cx.hosts.session_is_up(session) {
-                tracing::warn!(host = %self.cx.hosts.name(session.host), "data connection lost");
-                self.cx.hosts.lose(session.host);
+                self.cx
+                    .hosts
+                    .note_lost(session.host, &"a data connection ended");
             }
         }
         for dropped in directory.take_dropped() {

@@ -128,9 +128,22 @@ impl Context {
         self.core.demand.discarded.store(true, Ordering::Release);
     }
 
+    /// Tries again to reach hosts that are being replaced. Of those in whose place nobody came it says
+    /// now what is lost.
+    pub fn tend_returning(&mut self, now: Time) {
+        for host in self.hosts.tend_returning(now) {
+            tracing::warn!(host = %self.hosts.name(host), "lost host: no process came in its place");
+            self.tell_loss(host);
+        }
+    }
+
     /// Says how much cannot be read, if that is anything, after a host is gone.
     pub fn tell_loss(&self, host: HostIndex) {
-        if self.core.backing.is_some() || self.is_opening() {
+        if self.core.backing.is_some()
+            || self.is_opening()
+            // Its next process has what it held; if none comes, this is asked again.
+            || self.hosts.is_being_replaced(host)
+        {
             return;
         }
         let snapshot = self.core.directory.snapshot();

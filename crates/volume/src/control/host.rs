@@ -303,6 +303,16 @@ impl Host {
         })
     }
 
+    /// It was to be replaced, and nobody has come in its place: said once.
+    pub fn is_overdue(&mut self, now: Time) -> bool {
+        let is_over = self.returns_until != Time(0) && !self.is_being_replaced(now);
+        let is_overdue = is_over && !self.is_up();
+        if is_overdue {
+            self.returns_until = Time(0);
+        }
+        is_overdue
+    }
+
     pub fn hang_up(&mut self) {
         self.state = State::Down { retry_at: Time(0) };
     }

@@ -159,6 +159,16 @@ impl Hosts {
         }
     }
 
+    /// A connection to a host broke: it is given up, and who reads logs hears of it.
+    pub fn note_lost(&mut self, index: HostIndex, error: &dyn std::fmt::Display) {
+        let host = self.name(index);
+        match self.is_being_replaced(index) {
+            true => tracing::info!(%host, "the host's process has ended"),
+            false => tracing::warn!(%host, %error, "lost host"),
+        }
+        self.lose(index);
+    }
+
     /// Gives a host up: its slabs are failed first, then the connection goes.
     pub fn lose(&mut self, index: HostIndex) {
         let Some(session) = self.table[index].session() else {
@@ -318,16 +328,25 @@ impl Hosts {
     }
 
     /// Tries to reach hosts that are being replaced, more often than others; one that was to be
-    /// replaced and is still there has stayed as it was.
-    pub fn tend_returning(&mut self, now: Time) {
+    /// replaced and is still there has stayed as it was. Those in whose place nobody has come in time.
+    pub fn tend_returning(&mut self, now: Time) -> Vec<HostIndex> {
+        let mut overdue = Vec::new();
         for index in 0..self.table.len() {
             let host = &mut self.table[index];
             if let Some(session) = host.end_replacement(now) {
                 self.core.directory.set_returning(session, false);
             } else if !host.is_up() && host.is_being_replaced(now) {
                 self.tend(index, now, false);
+            } else if self.table[index].is_overdue(now) {
+                overdue.push(index);
             }
         }
+        overdue
+    }
+
+    /// Whether another process is about to take a host's place.
+    pub fn is_being_replaced(&self, index: HostIndex) -> bool {
+        self.table[index].is_being_replaced(self.now())
     }
 
     /// Whether a host that is being replaced is to be tried soon.

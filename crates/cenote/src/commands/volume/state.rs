@@ -177,7 +177,11 @@ fn expectation(status: &Value) -> String {
 /// One line on how a volume is.
 pub fn health(status: &Value) -> String {
     let extents = status["extents"].as_array().map_or(&[][..], Vec::as_slice);
-    let health = status["health"].as_str().unwrap_or("unknown");
+    let health = match status["health"].as_str().unwrap_or("unknown") {
+        // Of the slabs that it has; pages may be gone with those that it had.
+        "healthy" if lost_pages(status) > 0 => "not whole",
+        health => health,
+    };
     let whole = extents
         .iter()
         .filter(|extent| extent["health"] == "healthy")

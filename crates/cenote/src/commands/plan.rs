@@ -10,6 +10,7 @@ use anyhow::{Context, Result};
 use cenote_cli::failure::{DONE, Failure};
 use cenote_cli::number::{amount, share};
 use cenote_cli::progress;
+use cenote_cli::stdout;
 use cenote_cli::table::Table;
 use cenote_plan::choice::{CANDIDATES_MAX, Candidate, Plan, Wish, plan, plot};
 use cenote_plan::loss::Case;
@@ -103,7 +104,7 @@ pub fn run(args: &Args) -> Result<u8> {
         let drawn = plot(&wish).svg()?;
         fs::write(path, drawn).with_context(|| path.display().to_string())?;
     }
-    let mut out = stdout().lock();
+    let mut out = stdout::lock();
     if args.json {
         serde_json::to_writer(&mut out, &plan)?;
         writeln!(out)?;

@@ -19,6 +19,7 @@ use cenote_cli::failure::{DONE, Failure};
 use cenote_cli::progress;
 use cenote_cli::size::Size;
 use cenote_cli::span;
+use cenote_cli::stdout;
 use cenote_fabric::HostPort;
 use serde_json::json;
 
@@ -281,7 +282,7 @@ fn add(archive: &mut Archive, part: Part, redactor: &Redactor) -> Result<Line> {
 
 fn tell(args: &Args, path: &Path, bytes: u64, lines: &[Line]) -> Result<()> {
     let missing = || lines.iter().filter(|line| line.error.is_some());
-    let mut out = std::io::stdout().lock();
+    let mut out = stdout::lock();
     if args.json {
         let object = json!({ "file": path, "bytes": bytes, "parts": lines });
         serde_json::to_writer_pretty(&mut out, &object)?;

@@ -16,6 +16,7 @@ use cenote_cli::failure::{DONE, Failure, NOT_WHOLE};
 use cenote_cli::progress::{self, Left};
 use cenote_cli::size::Size;
 use cenote_cli::span;
+use cenote_cli::stdout;
 use cenote_measurer::files;
 use cenote_pool::control::HostStatus;
 
@@ -284,7 +285,7 @@ fn check_market(args: &Args, path: &Path, server_threads: u32) -> Result<()> {
 
 /// Says what comes nearest to what was asked.
 pub fn nothing_does(said: &str, best: &Best, json: bool) -> Result<u8> {
-    let mut out = stdout().lock();
+    let mut out = stdout::lock();
     if json {
         serde_json::to_writer(&mut out, &serde_json::json!({ "best": best }))?;
         writeln!(out)?;
@@ -295,7 +296,7 @@ pub fn nothing_does(said: &str, best: &Best, json: bool) -> Result<u8> {
 }
 
 fn print(cache: &CacheDir, spec: &Spec, status: &Status, json: bool) -> Result<u8> {
-    let mut out = stdout().lock();
+    let mut out = stdout::lock();
     state::print(&mut out, cache, spec, status, json)?;
     Ok(if status.whole { DONE } else { NOT_WHOLE })
 }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow};
 use cenote_cli::failure::{DONE, Failure};
 use cenote_cli::span::{self, Span};
-use cenote_cli::{progress, signals};
+use cenote_cli::{progress, signals, stdout};
 use cenote_fabric::ClusterKey;
 use cenote_pool::HostEntry;
 use cenote_pool::control::{ClientStatus, Drain, HostStatus, Request};
@@ -134,7 +134,7 @@ fn connect(target: &Target) -> Result<Asker> {
 }
 
 fn print_json(report: &Report<'_>) -> Result<()> {
-    let mut out = std::io::stdout().lock();
+    let mut out = stdout::lock();
     serde_json::to_writer_pretty(&mut out, report)?;
     Ok(writeln!(out)?)
 }

@@ -65,11 +65,9 @@ impl ClusterDir {
     /// It is not there, or others may change it.
     pub fn open(path: &Path) -> Result<Self> {
         match Folder::open(path) {
-            Err(error) if error.is_missing() => Err(Failure::new(
-                format!("cluster folder {error}"),
-                format!("cenote up --dir {}", quoted(path)),
-            )
-            .into()),
+            Err(error) if error.is_missing() => {
+                Err(Failure::new(format!("cluster folder {error}"), up_command(path)).into())
+            }
             other => Ok(Self {
                 folder: other.context("cluster folder")?,
             }),
@@ -302,6 +300,11 @@ fn warn_of_names(file: &Path, places: &[(usize, HostPort)]) {
     let hosts: Vec<HostPort> = places.iter().map(|(_, host)| host.clone()).collect();
     for (index, error) in cenote_fabric::unresolved(&hosts, NAMES_LIMIT) {
         let ((line, _), host) = (&places[index], &hosts[index]);
+/// A command that starts a cluster in a folder, as a shell takes it.
+fn up_command(dir: &Path) -> String {
+    format!("cenote up --dir {} --hosts 12 --memory 512M", quoted(dir))
+}
+
         stderr::say(format_args!(
             "warning: {}: line {line}: {host} is unreachable: cannot resolve its name: {error}",
             file.display()
@@ -330,8 +333,8 @@ fn read_cluster_and_places(
         Failure::new(
             format!("there is no cluster file {}", path.display()),
             format!(
-                "cenote up --dir {} starts a cluster on this machine",
-                dir.root().display()
+                "{} starts a cluster on this machine",
+                up_command(dir.root())
             ),
         )
     })?;

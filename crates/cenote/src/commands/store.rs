@@ -282,7 +282,7 @@ fn create(args: &Create) -> Result<u8> {
     /// Bytes for which there is one key, where nothing else is said.
     const BYTES_PER_KEY: u64 = 4096;
     let keys = args.keys.unwrap_or(args.size.bytes() / BYTES_PER_KEY);
-    folder::create(&args.dir, args.size.bytes(), keys, usize::from(args.shards))?;
+    folder::create(&args.dir, args.size, keys, usize::from(args.shards))?;
     say(&format!(
         "a store of {} in {}",
         args.size,

@@ -20,6 +20,7 @@ use super::shown::shown;
 use crate::ask::random_u128;
 use crate::folder::Folder;
 use crate::lock::{is_locked, try_lock};
+use crate::process::Identity;
 use crate::shell::quoted;
 
 /// The first file in the folder.
@@ -201,8 +202,13 @@ fn lock(folder: &Folder, dir: &Path) -> Result<OwnedFd> {
     folder.lock_unless(|| {
         if folder.has(SERVED)? && is_locked(folder, SERVED)? {
             let what = format!("store {}: it is being served", dir.display());
-            let remedy =
-                "use its address and --key in place of the folder, or stop cenote store serve";
+            let server = match Identity::load(folder)? {
+                Some(server) if server.open()?.is_some() => format!("kill {} stops", server.pid),
+                _ => "stop".to_owned(),
+            };
+            let remedy = format!(
+                "{server} its server; put, get, list and delete also take its address and --key"
+            );
             return Err(Failure::new(what, remedy).into());
         }
         Ok(())

@@ -22,6 +22,7 @@ use super::metrics::StoreMetrics;
 use super::{folder, say};
 use crate::background;
 use crate::folder::Folder;
+use crate::process::Identity;
 
 /// Locked by a command that starts a server in the background.
 const STARTING: &str = "starting";
@@ -104,7 +105,8 @@ fn in_background(args: &Args) -> Result<u8> {
     starting
         .lock()
         .context("wait for another command that starts a server")?;
-    background::start(&mut command, &folder)
+    let shown = format!("store {}", args.dir.display());
+    background::start(&mut command, &folder, &shown, |pid| format!("kill {pid}"))
 }
 
 pub fn run(args: &Args) -> Result<u8> {
@@ -188,3 +190,5 @@ fn serve<M: Medium + 'static>(
     }
     Ok(DONE)
 }
+    // Before the folder is free for the next: what its number names by then is another process.
+    Identity::forget_own(&Folder::open(&args.dir)?)?;

@@ -16,7 +16,7 @@ use cenote_store::{
 };
 
 use super::secret;
-use super::shown::shown;
+use super::shown::{shown, unmet};
 use crate::ask::random_u128;
 use crate::folder::Folder;
 use crate::lock::{is_locked, try_lock};
@@ -230,13 +230,13 @@ pub struct Files {
 /// # Errors
 /// There is no store, or its files are of another kind.
 pub fn find(dir: &Path, write: bool) -> Result<Files> {
+    refuse_address(dir)?;
     let none = || {
         let what = format!("store {}: does not exist", dir.display());
         let remedy = format!("cenote store create {} --size 64M", quoted(dir));
         Failure::new(what, remedy)
     };
     let folder = match Folder::open(dir) {
-    refuse_address(dir)?;
         Err(error) if error.is_missing() => return Err(none().into()),
         folder => folder?,
     };
@@ -485,13 +485,15 @@ impl Opened {
         Ok(())
     }
 
-    /// Does something with an object; where there is no room for it, once more in a log that was cleaned.
+    /// Does something with an object, on a condition that `act` holds it to; where there is no room for
+    /// it, once more in a log that was cleaned.
     ///
     /// # Errors
     /// Those of the store, with what to do.
     pub fn change<T>(
         &mut self,
         key: &str,
+        condition: Condition,
         act: impl Fn(&mut Pool<FileMedium>, &[u8]) -> Result<T, StoreError>,
     ) -> Result<T> {
         let shard = match self.pools.len() {
@@ -516,12 +518,8 @@ impl Opened {
                     Failure::new(what("the store is full"), remedy).into()
                 }
                 StoreError::Condition(found) => {
-                    let found = match found {
-                        Some(version) => format!("its version is {version}"),
-                        None => "there is no such object".to_owned(),
-                    };
                     let remedy = "get --json shows its version; nothing was changed";
-                    Failure::new(what(&found), remedy).into()
+                    Failure::new(what(&unmet(condition, *found)), remedy).into()
                 }
                 StoreError::Key(_) | StoreError::Value(_) => {
                     Failure::usage(what(&error.to_string()), "cenote store put --help").into()

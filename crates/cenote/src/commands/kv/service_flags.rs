@@ -67,7 +67,8 @@ pub struct Serving {
     /// Use the meta commands as memcached after 1.6.18 does
     #[arg(long)]
     later_meta: bool,
-    /// Serve Prometheus metrics at this address; port 0 picks a free port and prints it on stderr
+    /// Serve Prometheus metrics at this address, with up at that of the first node: the others get
+    /// the ports after it; port 0 picks a free port and prints it on stderr
     #[arg(long, value_name = "HOST:PORT")]
     pub metrics: Option<HostPort>,
     /// Allow other machines to reach --metrics
@@ -149,6 +150,19 @@ impl Serving {
     pub fn flags(&self, folder: &Path, at_etcd: &AtEtcd) -> Result<Vec<std::ffi::OsString>> {
         let mut flags = at_etcd.flags()?;
         let files = [
+    /// Those of one node of several that are started on this machine: each has a port for metrics of
+    /// its own.
+    pub fn of_node(&self, index: u16) -> Self {
+        let metrics = self.metrics.as_ref().map(|first| match first.port() {
+            0 => first.clone(),
+            port => first.with_port(port + index),
+        });
+        Self {
+            metrics,
+            ..self.clone()
+        }
+    }
+
             ("--tls-cert", &self.tls_cert),
             ("--tls-key", &self.tls_key),
             ("--tls-ca", &self.tls_ca),
@@ -193,5 +207,27 @@ impl Serving {
             }
         }
         Ok(flags)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+
+    #[derive(clap::Parser)]
+    struct Flags {
+        #[command(flatten)]
+        serving: Serving,
+    }
+
+    #[test]
+    fn each_node_has_a_port_for_metrics_of_its_own() {
+        for (given, third) in [("127.0.0.1:9000", "127.0.0.1:9002"), ("[::1]:0", "[::1]:0")] {
+            let flags = Flags::parse_from(["up", "--metrics", given]);
+            let metrics = flags.serving.of_node(2).metrics.expect("it is given");
+            assert_eq!(metrics.to_string(), third);
+        }
     }
 }

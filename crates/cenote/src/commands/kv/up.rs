@@ -14,7 +14,7 @@ use anyhow::{Context, Result, bail};
 use cenote_cli::failure::{DONE, Failure};
 use cenote_cli::signals;
 use cenote_cli::size::Size;
-use cenote_fabric::WireProtection;
+use cenote_fabric::{HostPort, WireProtection};
 use cenote_kv::group::member::Service;
 use cenote_kv::memory::footprint::{Footprint, Others, Roles};
 use cenote_kv_cluster::config::{
@@ -159,7 +159,8 @@ pub fn run(args: &Args) -> Result<u8> {
     for (index, name) in config.nodes.iter().enumerate() {
         let at = Addresses::local(args.port.map_or(0, |base| base + index as u16));
         let folder = dir.make_node(name)?;
-        let flags = args.serving.flags(folder.path(), &at_etcd)?;
+        let serving = args.serving.of_node(index as u16);
+        let flags = serving.flags(folder.path(), &at_etcd)?;
         starting.start(&dir, name, &known, &key_file, at, &flags)?;
     }
     let found = Found {
@@ -213,11 +214,17 @@ fn service(name: &str) -> Result<Service, String> {
 
 fn config(args: &Args) -> Result<ClusterConfig> {
     let nodes = args.nodes as usize;
-    if let Some(base) = args.port
-        && usize::from(base) + nodes > usize::from(u16::MAX) + 1
-    {
-        let what = format!("{nodes} ports from {base} on: ports end at {}", u16::MAX);
-        return Err(Failure::usage(what, "use a smaller --port").into());
+    let metrics = args.serving.metrics.as_ref().map(HostPort::port);
+    for (flag, base) in [("--port", args.port), ("--metrics", metrics)] {
+        if let Some(base) = base
+            && usize::from(base) + nodes > usize::from(u16::MAX) + 1
+        {
+            let what = format!(
+                "{flag}: {nodes} ports from {base} on: ports end at {}",
+                u16::MAX
+            );
+            return Err(Failure::usage(what, format!("use a smaller port for {flag}")).into());
+        }
     }
     let mut config = ClusterConfig {
         groups: args.groups.unwrap_or(nodes),

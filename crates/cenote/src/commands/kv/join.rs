@@ -47,7 +47,7 @@ pub struct Args {
     #[arg(long, value_name = "HOST:PORT")]
     clients: Option<HostPort>,
     #[command(flatten)]
-    which: Which,
+    pub which: Which,
     #[command(flatten)]
     serving: Serving,
 }

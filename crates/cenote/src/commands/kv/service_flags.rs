@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use cenote_cli::failure::Failure;
-use cenote_cli::size::Size;
+use cenote_cli::size::{Size, SizeError};
 use cenote_cli::span::{self, Span};
 use cenote_fabric::HostPort;
 use cenote_kv::protocol::{Dialect, Limits};
@@ -53,7 +53,7 @@ pub struct Serving {
     #[arg(long, value_name = "FILE", conflicts_with = "udp")]
     users: Option<PathBuf>,
     /// Maximum item size, including memcached's overhead
-    #[arg(long, value_name = "SIZE", default_value = "1M")]
+    #[arg(long, value_name = "SIZE", default_value = "1M", value_parser = item_size)]
     max_item_size: Size,
     /// Maximum number of client connections
     #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..))]
@@ -74,6 +74,14 @@ pub struct Serving {
     /// Allow other machines to reach --metrics
     #[arg(long, requires = "metrics")]
     pub allow_remote: bool,
+}
+
+fn item_size(text: &str) -> Result<Size, String> {
+    let size: Size = text.parse().map_err(|error: SizeError| error.to_string())?;
+    match ITEM_BYTES.contains(&size.bytes()) {
+        true => Ok(size),
+        false => Err("must be 1K to 1M".to_owned()),
+    }
 }
 
 impl Serving {
@@ -100,10 +108,6 @@ impl Serving {
         if self.udp && clients.port() == 0 {
             let what = "--udp needs a port: free ports are picked for TCP only";
             return Err(Failure::usage(what, "give a client port").into());
-        }
-        if !ITEM_BYTES.contains(&self.max_item_size.bytes()) {
-            let what = format!("--max-item-size {}: must be 1K to 1M", self.max_item_size);
-            return Err(Failure::usage(what, "--max-item-size 1M").into());
         }
         let mode = u32::from_str_radix(&self.unix_mask, 8)
             .map_err(|_| Failure::usage("--unix-mask is an octal number", "--unix-mask 700"))?;
@@ -146,10 +150,6 @@ impl Serving {
         Ok((settings, files))
     }
 
-    /// The same flags, and who we are at etcd, for a node of its own process, whose folder is `folder`.
-    pub fn flags(&self, folder: &Path, at_etcd: &AtEtcd) -> Result<Vec<std::ffi::OsString>> {
-        let mut flags = at_etcd.flags()?;
-        let files = [
     /// Those of one node of several that are started on this machine: each has a port for metrics of
     /// its own.
     pub fn of_node(&self, index: u16) -> Self {
@@ -163,6 +163,10 @@ impl Serving {
         }
     }
 
+    /// The same flags, and who we are at etcd, for a node of its own process, whose folder is `folder`.
+    pub fn flags(&self, folder: &Path, at_etcd: &AtEtcd) -> Result<Vec<std::ffi::OsString>> {
+        let mut flags = at_etcd.flags()?;
+        let files = [
             ("--tls-cert", &self.tls_cert),
             ("--tls-key", &self.tls_key),
             ("--tls-ca", &self.tls_ca),

@@ -32,6 +32,7 @@ use crate::at_etcd::AtEtcd;
 use crate::folder::Folder;
 use crate::place::load_key;
 use crate::process::{self, Identity};
+use crate::shell::quoted;
 
 /// How long nodes may take to see each other, and groups to begin.
 const SERVE_LIMIT: Duration = Duration::from_secs(60);
@@ -196,7 +197,7 @@ pub fn run(args: &Args) -> Result<u8> {
     if let Some(warning) = args.serving.warning() {
         println!("{warning}");
     }
-    let dir = dir.root().display();
+    let dir = quoted(dir.root());
     println!(
         "try: cenote kv status --dir {dir}\n     kill -9 $(cat {dir}/nodes/n01/pid)\n     \
          cenote kv join --name n01 --dir {dir}\n     cenote kv down --dir {dir}"
@@ -245,6 +246,15 @@ fn config(args: &Args) -> Result<ClusterConfig> {
     // Of a shape that cannot be there is neither; that is said below.
     if let Some(footprint) = config.memory().1 {
         config.region_bytes = footprint.region_cap(0).max(config.region_bytes);
+        if config.region_bytes > *REGION_BYTES.end() {
+            let what = format!(
+                "--memory {}: {} for each slot's values, which may have at most {}",
+                args.memory,
+                Size(config.region_bytes).rounded(),
+                Size(*REGION_BYTES.end())
+            );
+            return Err(Failure::usage(what, "use a smaller --memory, or more --groups").into());
+        }
     } else if let Some(least) = least_memory(config.roles()) {
         let what = format!("--memory {}: too little for a node's slots", args.memory);
         let remedy = format!("use --memory {least} or more, or fewer --groups");
@@ -303,9 +313,12 @@ fn refuse_running(dir: &KvDir) -> Result<()> {
         }
     }
     if alive > 0 {
-        let root = dir.root().display();
-        let what = format!("{root}: {alive} processes of a cluster are running here");
-        return Err(Failure::new(what, format!("cenote kv down --dir {root}")).into());
+        let root = dir.root();
+        let what = format!(
+            "{}: {alive} processes of a cluster are running here",
+            root.display()
+        );
+        return Err(Failure::new(what, format!("cenote kv down --dir {}", quoted(root))).into());
     }
     for folder in &folders {
         Identity::forget(folder)?;
@@ -344,7 +357,7 @@ fn revive(dir: &KvDir, known: &Known) -> Result<u8> {
         "up: the cluster is running, and its etcd at {} was restarted with its data",
         known.etcd
     );
-    println!("try: cenote kv status --dir {}", dir.root().display());
+    println!("try: cenote kv status --dir {}", quoted(dir.root()));
     Ok(DONE)
 }
 

@@ -1,7 +1,7 @@
 //! `cache create`, `cache start` and `cache stop`.
 
 use std::collections::BTreeMap;
-use std::io::{Write, stdout};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -210,7 +210,10 @@ pub fn check(size: Size, region: Size, slab: Size, copies: usize) -> Result<()> 
 
 pub fn run(args: &Args) -> Result<u8> {
     for address in &args.listen {
-        let address: cenote_fabric::Address = address.parse().context("--listen")?;
+        let address: cenote_fabric::Address = address.parse().map_err(|error| {
+            let what = format!("--listen: {error}");
+            Failure::usage(what, "use tcp:HOST:PORT")
+        })?;
         if !matches!(address, cenote_fabric::Address::Tcp(_)) {
             return Err(Failure::usage(format!("--listen {address}"), "tcp:HOST:PORT").into());
         }

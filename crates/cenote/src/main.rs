@@ -78,7 +78,8 @@ Exit codes:
 Environment:
   CENOTE_DIR  default of --dir
   CENOTE_LOG  log level on stderr: error, warn (default), info or debug; or one
-              for each module, as in cenote_host=debug,info
+              for each module, as in cenote_host=debug,info. By default kv node
+              also logs its peers and views, at info
   CENOTE_LOG_FORMAT
               default of --log-format, including background processes
   OTEL_EXPORTER_OTLP_ENDPOINT

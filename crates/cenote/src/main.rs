@@ -213,6 +213,7 @@ impl Command {
 fn main() -> ExitCode {
     let matches = help::laid_out(Cli::command(), help::width()).get_matches();
     let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    warn_of_variables();
     let traces = begin(&cli);
     cenote_cli::run(cli.command.role(), hints::of, || {
         // Until the command has ended: what is left is sent then.
@@ -239,6 +240,22 @@ fn begin(cli: &Cli) -> anyhow::Result<Option<Traces>> {
 fn begin(cli: &Cli) -> anyhow::Result<()> {
     cli.common.start(LOGGED);
     Ok(())
+}
+
+/// Says that a variable has a value that means nothing. That is no error: it may be meant for
+/// another program of the same unit or shell, and the default serves as well.
+fn warn_of_variables() {
+    let name = cenote_fabric::IO_URING_VARIABLE;
+    let known = ["on", "clients", "hosts", "off"];
+    if let Some(said) = std::env::var_os(name)
+        && !known.iter().any(|known| said == *known)
+    {
+        cenote_cli::stderr::say(format_args!(
+            "warning: {name}={}: ignored; use {}",
+            said.display(),
+            known.join(", ")
+        ));
+    }
 }
 
 fn run(cli: &Cli) -> anyhow::Result<u8> {

@@ -18,6 +18,7 @@ use cenote_cli::span::Span;
 use crate::folder::Folder;
 use crate::place::ClusterDir;
 use crate::process::{self, Identity, Process};
+use crate::shell::quoted;
 use crate::volume_server::WhichVolume;
 use crate::volumes::{UNNAMED, check_name_of};
 
@@ -41,7 +42,9 @@ pub fn start_volume(command: &mut Command, dir: &ClusterDir, which: &WhichVolume
     }
     // Of two at the same time, the second finds the server of the first.
     let (folder, _lock) = folder_of(dir, &name)?;
-    start(command, &folder)
+    start(command, &folder, &format!("volume {name}"), |_| {
+        format!("cenote volume stop {name} --dir {}", quoted(dir.root()))
+    })
 }
 
 /// The folder of the server of a volume in the background, locked, so that no other command removes
@@ -98,17 +101,22 @@ pub fn this_program() -> Result<Command> {
 
 /// Starts a server and returns once it has said `ready`: where, as which process, and where its log is.
 /// One that ends before that is quoted, and its exit code is ours. The caller keeps others from starting
-/// one in this folder meanwhile.
+/// one in this folder meanwhile. `shown` is what it serves, and `stop` the command that ends one.
 ///
 /// # Errors
 /// One runs already, or the process cannot be started.
-pub fn start(command: &mut Command, folder: &Folder) -> Result<u8> {
+pub fn start(
+    command: &mut Command,
+    folder: &Folder,
+    shown: &str,
+    stop: impl FnOnce(u32) -> String,
+) -> Result<u8> {
     // One that was just unmounted, or asked to end, may be about to.
     if let Some((pid, process)) = running(folder)?
         && !process.wait(Instant::now() + ENDING)?
     {
-        let what = format!("process {pid} already serves it in the background");
-        return Err(Failure::new(what, format!("kill {pid}")).into());
+        let what = format!("{shown}: process {pid} already serves it in the background");
+        return Err(Failure::new(what, stop(pid)).into());
     }
     let log = folder.empty_file(LOG)?;
     let mut child = process::in_background(command, log)

@@ -3,10 +3,14 @@
 //! A [`Failure`](cenote_cli::failure::Failure) knows what its command can do about it. What comes from
 //! further below, a folder or a key or the system, is the same for all commands: it is here.
 
+use std::error::Error;
 use std::io::ErrorKind;
 
 use cenote_block::nbd::{Address, NbdError};
 use cenote_fabric::{Error as FabricError, KeyError};
+use cenote_kv_cluster::config::DocumentError;
+use cenote_kv_cluster::node::NodeError;
+use cenote_kv_cluster::store::EtcdError;
 
 use crate::folder::FolderError;
 
@@ -19,6 +23,9 @@ pub fn of(error: &anyhow::Error) -> Option<String> {
         if let Some(error) = cause.downcast_ref::<NbdError>() {
             return of_nbd(error).map(str::to_owned);
         }
+        if is_silent_etcd(cause) {
+            return Some(ETCD.to_owned());
+        }
         match cause.downcast_ref::<FabricError>() {
             Some(FabricError::Key(error)) => Some(of_key(*error).to_owned()),
             Some(FabricError::AddressInUse { .. }) => Some(ANOTHER_PORT.to_owned()),
@@ -26,6 +33,23 @@ pub fn of(error: &anyhow::Error) -> Option<String> {
         }
     })
 }
+
+/// Whether a cause is an etcd that does not answer, also where another error is transparent for it.
+pub fn is_silent_etcd(cause: &(dyn Error + 'static)) -> bool {
+    let document = cause.downcast_ref::<DocumentError>();
+    let document = document.or_else(|| match cause.downcast_ref::<NodeError>() {
+        Some(NodeError::Document(error)) => Some(error),
+        _ => None,
+    });
+    let etcd = cause.downcast_ref::<EtcdError>();
+    let etcd = etcd.or(match document {
+        Some(DocumentError::Etcd(error)) => Some(error),
+        _ => None,
+    });
+    matches!(etcd, Some(EtcdError::Unreachable { .. }))
+}
+
+const ETCD: &str = "start that etcd; cenote kv up --dir DIR restarts one that it started";
 
 const ANOTHER_PORT: &str = "use another address; ss -ltnp shows what uses this one";
 

@@ -78,7 +78,8 @@ Exit codes:
 Environment:
   CENOTE_DIR  default of --dir
   CENOTE_LOG  log level on stderr: error, warn (default), info or debug; or one
-              for each module, as in cenote_host=debug,info
+              for each module, as in cenote_host=debug,info. By default kv node
+              also logs its peers and views, at info
   CENOTE_LOG_FORMAT
               default of --log-format, including background processes
   OTEL_EXPORTER_OTLP_ENDPOINT
@@ -212,6 +213,7 @@ impl Command {
 fn main() -> ExitCode {
     let matches = help::laid_out(Cli::command(), help::width()).get_matches();
     let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    warn_of_variables();
     let traces = begin(&cli);
     cenote_cli::run(cli.command.role(), hints::of, || {
         // Until the command has ended: what is left is sent then.
@@ -238,6 +240,22 @@ fn begin(cli: &Cli) -> anyhow::Result<Option<Traces>> {
 fn begin(cli: &Cli) -> anyhow::Result<()> {
     cli.common.start(LOGGED);
     Ok(())
+}
+
+/// Says that a variable has a value that means nothing. That is no error: it may be meant for
+/// another program of the same unit or shell, and the default serves as well.
+fn warn_of_variables() {
+    let name = cenote_fabric::IO_URING_VARIABLE;
+    let known = ["on", "clients", "hosts", "off"];
+    if let Some(said) = std::env::var_os(name)
+        && !known.iter().any(|known| said == *known)
+    {
+        cenote_cli::stderr::say(format_args!(
+            "warning: {name}={}: ignored; use {}",
+            said.display(),
+            known.join(", ")
+        ));
+    }
 }
 
 fn run(cli: &Cli) -> anyhow::Result<u8> {

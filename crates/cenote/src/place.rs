@@ -65,11 +65,9 @@ impl ClusterDir {
     /// It is not there, or others may change it.
     pub fn open(path: &Path) -> Result<Self> {
         match Folder::open(path) {
-            Err(error) if error.is_missing() => Err(Failure::new(
-                format!("cluster folder {error}"),
-                format!("cenote up --dir {}", quoted(path)),
-            )
-            .into()),
+            Err(error) if error.is_missing() => {
+                Err(Failure::new(format!("cluster folder {error}"), up_command(path)).into())
+            }
             other => Ok(Self {
                 folder: other.context("cluster folder")?,
             }),
@@ -211,6 +209,12 @@ impl Which {
             .or_else(|| std::env::var_os("CENOTE_DIR").map(PathBuf::from));
         match (&self.cluster, dir) {
             (Some(file), _) => Ok(file.clone()),
+            // It would be the current folder.
+            (None, Some(dir)) if dir.as_os_str().is_empty() => Err(Failure::usage(
+                "CENOTE_DIR is empty",
+                "set it to the cluster's folder, or unset it",
+            )
+            .into()),
             (None, Some(dir)) => Ok(dir.join("cluster.toml")),
             (None, None) => Err(Failure::usage(
                 "no cluster given",
@@ -222,7 +226,7 @@ impl Which {
 
     /// Whether any is named, here or in the environment.
     pub fn is_named(&self) -> bool {
-        self.file().is_ok()
+        self.cluster.is_some() || self.dir.is_some() || std::env::var_os("CENOTE_DIR").is_some()
     }
 
     /// The same choice as arguments of another process, wherever that runs.
@@ -296,6 +300,11 @@ impl Loaded {
     }
 }
 
+/// A command that starts a cluster in a folder, as a shell takes it.
+fn up_command(dir: &Path) -> String {
+    format!("cenote up --dir {} --hosts 12 --memory 512M", quoted(dir))
+}
+
 /// Says which names of a cluster file have no address now. That is no error: the other hosts are there,
 /// and a host whose name has one later is reached then.
 fn warn_of_names(file: &Path, places: &[(usize, HostPort)]) {
@@ -330,8 +339,8 @@ fn read_cluster_and_places(
         Failure::new(
             format!("there is no cluster file {}", path.display()),
             format!(
-                "cenote up --dir {} starts a cluster on this machine",
-                dir.root().display()
+                "{} starts a cluster on this machine",
+                up_command(dir.root())
             ),
         )
     })?;

@@ -5,13 +5,13 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 use cenote_cli::failure::Failure;
 use cenote_cli::size::Size;
 use cenote_cli::stderr;
 use cenote_fabric::WireProtection;
 use cenote_volume::{
-    Backing, HostConfig, Placement, Protection, RETURN_MAX, Resilience, Scheme, Volume,
+    Backing, HostConfig, Placement, Protection, RETURN_MAX, Resilience, Scheme, TagsError, Volume,
     VolumeConfig, VolumeError,
 };
 
@@ -387,6 +387,9 @@ impl Serving {
                 | VolumeError::Superseded => {
                     format!("cenote volume reset {name} discards its content")
                 }
+                VolumeError::Tags(TagsError::Key) => {
+                    format!("give the key that {name} was made with: --seal FILE")
+                }
                 _ => format!("cenote status --cluster {}", quoted(&loaded.file)),
             };
             Failure::new(format!("open volume {name}: {e}"), hint)
@@ -511,7 +514,16 @@ fn answer(
             Ok(serde_json::Value::Null)
         }
         Question::Resize { bytes } => {
-            volume.reserve(bytes)?;
+            volume.reserve(bytes).map_err(|error| match error {
+                // Of those who ask over a socket each sees the text alone.
+                VolumeError::Growth { size_bytes_max, .. } => anyhow!(
+                    "{} is more than {}, {GROWTH_MAX} times the size with which its server was \
+                     started: stop the server, resize the volume, and serve it again",
+                    Size(bytes),
+                    Size(size_bytes_max)
+                ),
+                error => error.into(),
+            })?;
             // First: an owner refuses what was written beyond the size that it finds.
             volumes.set_size(name, Size(bytes))?;
             volume.resize(bytes)?;

@@ -1,11 +1,12 @@
 //! `--watch`: a status again and again, for every command that shows one.
 
-use std::io::{IsTerminal as _, Write as _, stdout};
+use std::io::{IsTerminal as _, Write as _};
 use std::time::Duration;
 
 use anyhow::Result;
 use cenote_cli::failure::chain;
 use cenote_cli::span;
+use cenote_cli::stdout;
 
 /// Whether a status is shown once, or again and again.
 #[derive(clap::Args, Clone, Copy, Debug)]
@@ -33,13 +34,13 @@ impl Watch {
         let mut shown = show(&mut page);
         let Some(interval) = self.watch else {
             // What it wrote before it failed is its as well.
-            stdout().lock().write_all(&page)?;
+            stdout::lock().write_all(&page)?;
             return shown;
         };
-        let is_terminal = stdout().is_terminal() && !is_json;
+        let is_terminal = std::io::stdout().is_terminal() && !is_json;
         shown = Ok(shown?);
         if is_terminal {
-            stdout().lock().write_all(CLEAR)?;
+            stdout::lock().write_all(CLEAR)?;
         }
         loop {
             if let Err(error) = &shown {
@@ -52,7 +53,7 @@ impl Watch {
                     false => writeln!(page, "error: {}", chain(error))?,
                 }
             }
-            let mut out = stdout().lock();
+            let mut out = stdout::lock();
             out.write_all(&framed(&page, is_json, is_terminal))?;
             out.flush()?;
             drop(out);

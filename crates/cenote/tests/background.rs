@@ -5,6 +5,7 @@ mod support;
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
+use std::path::Path;
 use std::process::Stdio;
 
 use support::nbd::Client;
@@ -50,9 +51,11 @@ fn a_server_in_the_background_serves_when_the_command_returns() {
     assert!(
         again
             .stderr
-            .contains(&format!("process {pid} already serves it")),
+            .contains(&format!("volume v0: process {pid} already serves it")),
         "{again:?}"
     );
+    let stop = format!("try: cenote volume stop v0 --dir {}", folder.str());
+    assert!(again.stderr.contains(&stop), "{again:?}");
     assert!(runs(pid), "the first one serves on");
     let all = folder.run(&["volume", "status"]).expect(0);
     assert!(all.stdout.contains("v0      8M    rs:2+1"), "{all:?}");
@@ -293,8 +296,14 @@ fn of_two_servers_of_a_store_that_start_at_once_the_one_that_serves_is_known() {
     let end = format!("pid {pid}");
     assert!(ended[0].stdout.ends_with(&end), "{ended:#?} and {pid}");
     let pid = pid.trim().parse().expect("a number");
+    let check = run(&["store", "check", store]).expect(1);
+    let stop = format!("try: kill {pid} stops its server; put, get, list and delete");
+    assert!(check.stderr.contains(&stop), "{check:#?}");
     signal(pid, "TERM");
     wait_ended(pid);
+    // The number may be another process's by the time that somebody reads it.
+    assert!(!Path::new(store).join("pid").exists());
+    run(&["store", "check", store]).expect(0);
 }
 
 #[test]

@@ -4,6 +4,7 @@ mod support;
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt as _;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -130,6 +131,33 @@ fn a_page_is_told_what_is_and_what_changes() {
     assert_eq!(hour["lent_bytes"].as_array().unwrap().len(), 360);
     assert_eq!(ask(&at, "GET /history/volumes/none", "", "").0, 404);
     assert_eq!(ask(&at, "GET /no", "", "").0, 404);
+}
+
+#[test]
+fn a_token_that_cannot_be_used_is_no_matter_of_the_clusters_key() {
+    let folder = cluster();
+    let token = folder.path().join("a token");
+    let token_file = token.to_str().unwrap();
+    let refused = || {
+        let ended = folder
+            .run(&["dashboard", "--token-file", token_file])
+            .expect(1);
+        assert!(ended.stderr.contains("--token-file"), "{ended:#?}");
+        assert!(!ended.stderr.contains("cluster"), "{ended:#?}");
+        ended.stderr
+    };
+    let make = format!("cenote key new --out '{token_file}'");
+    assert!(refused().contains(&format!("try: {make}")));
+    std::fs::write(&token, "open sesame").unwrap();
+    std::fs::set_permissions(&token, std::fs::Permissions::from_mode(0o600)).unwrap();
+    let said = refused();
+    assert!(
+        said.contains(&make) && said.contains("64 hexadecimal"),
+        "{said}"
+    );
+    std::fs::set_permissions(&token, std::fs::Permissions::from_mode(0o644)).unwrap();
+    let said = refused();
+    assert!(said.contains("chmod 600"), "{said}");
 }
 
 #[test]

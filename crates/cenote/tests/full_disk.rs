@@ -248,6 +248,18 @@ fn a_store_without_a_secret_is_used_where_there_is_no_room_for_one() {
     let secret = store.join("secret");
     std::fs::remove_file(&secret).expect("it is there");
     disk.fill();
+    // Of a store that has no room nothing is left, not even its folders.
+    let large = disk.path().join("new/large");
+    let large = [
+        "store",
+        "create",
+        large.to_str().expect("UTF-8"),
+        "--size",
+        "64M",
+    ];
+    let refused = run(&large).expect(1);
+    assert!(refused.stderr.contains("No space left"), "{refused:#?}");
+    assert!(!disk.path().join("new").exists());
     let get = ["store", "get", dir, "key"];
     let used = run(&get).expect(1);
     assert!(used.stderr.contains("there is no object key"), "{used:#?}");

@@ -106,6 +106,10 @@ fn nodes_join_drain_and_go_and_nothing_is_left() {
     signal(etcd, "STOP");
     let asked = well.run(&["status"]).expect(1);
     assert!(asked.stderr.contains("etcd does not answer"), "{asked:#?}");
+    assert!(
+        asked.stderr.contains("  try: cenote kv up --dir "),
+        "{asked:#?}"
+    );
     signal(etcd, "CONT");
     well.until("still alive", |status| {
         opinions(status, "n00") == ["alive"; 3]

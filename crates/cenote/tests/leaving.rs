@@ -155,7 +155,11 @@ fn a_drain_is_called_off_by_its_time_limit_and_by_hand() {
         (&"h01".into(), &false.into(), &0.into())
     );
     assert_eq!(draining("h01"), false);
-    folder.run(&["host", "drain", "h07"]).expect(1);
+    let unknown = folder.run(&["host", "drain", "h07"]).expect(1);
+    assert!(
+        unknown.stderr.contains("use one of h00, h01"),
+        "{unknown:#?}"
+    );
 }
 
 /// Starts a host of the cluster again, where it was and as it was.

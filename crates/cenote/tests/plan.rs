@@ -47,7 +47,9 @@ fn a_plan_names_a_volume_that_can_be_made_and_draws_the_trade() {
     for row in &rows[1..3] {
         assert!(row.starts_with('-'), "{text}");
         assert!(
-            row.contains("too high") || row.contains("memory above 1.3"),
+            row.contains("too high")
+                || row.contains("loss above 1e-6")
+                || row.contains("memory above 1.3"),
             "{text}"
         );
     }

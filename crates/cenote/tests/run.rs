@@ -109,6 +109,44 @@ fn a_folder_that_the_library_cannot_be_loaded_from_is_refused() {
     }
 }
 
+#[test]
+fn what_a_killed_run_left_is_removed_by_the_next() {
+    if is_skipped("a folder that was left", &[]) {
+        return;
+    }
+    let temporary = tempfile::tempdir().expect("a folder");
+    let folder = cluster("16M");
+    let start = |program: &str| {
+        let line = format!(
+            "run --dir {} --local 8M --size 64M -- {program}",
+            folder.str()
+        );
+        let mut command = cenote();
+        command.args(words(&line)).env("TMPDIR", temporary.path());
+        command.stdout(Stdio::piped());
+        command.spawn().expect("the binary runs")
+    };
+    let count = || {
+        std::fs::read_dir(temporary.path())
+            .expect("a folder")
+            .count()
+    };
+    // Another program's folder, though it is called so, is not for us to remove.
+    std::fs::create_dir(temporary.path().join("cenote-run-other")).expect("made");
+    let mut first = start("cat /dev/zero");
+    let mut out = first.stdout.take().expect("piped");
+    out.read_exact(&mut [0]).expect("it runs");
+    let mut second = start("true");
+    assert!(second.wait().expect("its end").success());
+    assert_eq!(count(), 2, "that of one that runs stays");
+    signal(first.id(), "KILL");
+    first.wait().expect("its end");
+    assert_eq!(count(), 2);
+    let mut third = start("true");
+    assert!(third.wait().expect("its end").success());
+    assert_eq!(count(), 1);
+}
+
 fn kill_two(folder: &Folder) {
     for host in ["h03", "h07"] {
         signal(folder.pid(host), "KILL");

@@ -84,7 +84,8 @@ fn objects_are_put_read_listed_and_deleted_each_by_a_process_of_its_own() {
         .expect("a number");
     let (now, before) = (version.to_string(), (version - 1).to_string());
     let is = |version: &str| format!("its version is {version}");
-    store.fails("put", &["b/small", "--if-absent"], 1, &is(&now));
+    let exists = format!("it exists already, with version {now}");
+    store.fails("put", &["b/small", "--if-absent"], 1, &exists);
     store.fails("put", &["b/small", "--if-version", &before], 1, &is(&now));
     store.ok("put", &["b/small", "--if-version", &now], b"two");
     assert_eq!(store.ok("get", &["b/small"], b""), b"two");
@@ -262,7 +263,7 @@ fn a_served_store_keeps_what_it_said_when_it_is_killed() {
     store.fails("put", &["key 0"], 1, "it is being served");
     let absent = served.run(&store, "put", &["key 0", "--if-absent"], b"no");
     assert_eq!(absent.status.code(), Some(1), "{absent:?}");
-    assert!(String::from_utf8_lossy(&absent.stderr).contains("its version is"));
+    assert!(String::from_utf8_lossy(&absent.stderr).contains("it exists already, with version"));
 
     // A stop in order, and the folder is anybody's again.
     served.signal(rustix::process::Signal::TERM);
@@ -416,6 +417,12 @@ fn a_store_is_served_by_one_process() {
     let key = key.to_str().expect("UTF-8");
     let listen = ["--listen", "tcp:127.0.0.1:0", "--key", key];
     store.fails("serve", &listen, 1, "it is being served");
+    store.fails(
+        "check",
+        &[],
+        1,
+        "try: stop its server; put, get, list and delete",
+    );
     served.ok(&store, "put", &["one"], b"value");
 }
 

@@ -3,6 +3,7 @@
 mod support;
 
 use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 
 use support::{Folder, cenote, run, words};
 
@@ -44,10 +45,113 @@ fn wrong_usage_ends_with_2_and_says_what_to_do() {
         &["bench", "everything"],
         // An object that is to be deleted is there.
         &words("store delete /nowhere greeting --if-absent"),
+        &words("store create /nowhere/s --size 0"),
+        &words("store create /nowhere/s --size 40G"),
+        &words("store create /nowhere/s --size 100T --shards 64"),
+        &words("store create /nowhere/s --size 64M --keys 1000000000"),
+        &words("store create /nowhere/s --size 8K --keys 4096"),
+        &words("store create tcp:127.0.0.1:5 --size 64M"),
+        &words("store check tcp:127.0.0.1:5"),
+        &words("store serve /nowhere --listen tcp:127.0.0.1:0 --key k --scheme pigeon"),
+        &words("store serve /nowhere --listen tcp:127.0.0.1:0 --key k --landing 0"),
+        &words("store get tcp:127.0.0.1 greeting --key k"),
+        &words("cache create c0 --size 4M --listen nowhere --dir /nowhere"),
+        &["kv", "join", "--name", "a b", "--dir", "/nowhere"],
+        &words("kv up --max-item-size 2M --dir /nowhere"),
+        &words("kv up --memory 10T --dir /nowhere"),
+        &words("kv up --nodes 5 --metrics 127.0.0.1:65532 --dir /nowhere"),
+        &words("up --memory 0 --dir /nowhere/up"),
+        &words("up --memory 100K --dir /nowhere/up"),
+        &words("swap on --size 0 --dir /nowhere"),
+        &words("plan --hosts 0 --loss 1e-6 --overhead 1.3"),
+        &words("plan --hosts 1000 --loss 1e-6 --overhead 0.5"),
+        &[
+            &words("cache proc run walk c0 --dir /nowhere")[..],
+            &["7"; 129],
+        ]
+        .concat(),
     ] {
         let ended = run(arguments).expect(2);
         assert!(!ended.stderr.is_empty(), "{arguments:?}");
         assert_eq!(ended.stdout, "", "{arguments:?}");
+    }
+    // Nothing was made of what makes no sense.
+    assert!(!Path::new("/nowhere").exists());
+}
+
+#[test]
+fn sizes_that_cannot_be_are_answered_with_those_that_can() {
+    for (arguments, said) in [
+        (
+            "store create /nowhere/s --size 40G",
+            "at most 32G per shard",
+        ),
+        ("store create /nowhere/s --size 40G", "use --shards 2"),
+        ("store create /nowhere/s --size 100T", "--size 2T"),
+        (
+            "up --memory 100K --dir /nowhere",
+            "less than one slab, of 1M",
+        ),
+        ("kv up --memory 10T --dir /nowhere", "at most 1T"),
+    ] {
+        let ended = run(&words(arguments)).expect(2);
+        assert!(ended.stderr.contains(said), "{said}: {ended:#?}");
+    }
+}
+
+#[test]
+fn a_full_disk_under_standard_output_is_an_error_that_names_it() {
+    let folder = Folder::new();
+    folder.create_volume("v0", "4M", "plain");
+    let volumes = ["volume", "list", "--dir", folder.str()];
+    let status = ["volume", "status", "--dir", folder.str()];
+    for arguments in [
+        // Of these a writer of its own, println and a page that is shown again and again.
+        &["completions", "bash"][..],
+        &["key", "new", "--out", &format!("{}/new.key", folder.str())],
+        &volumes,
+        &status,
+        &words("plan --hosts 1000 --loss 1e-6 --overhead 1.3 --json"),
+        &["doctor"],
+        &["fabric", "list"],
+    ] {
+        let full = std::fs::File::create("/dev/full").expect("a device of any Linux");
+        let output = cenote().args(arguments).stdout(full).output();
+        let output = output.expect("the binary runs");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}: {said}");
+        let error = "error: write to standard output: No space left on device";
+        assert!(said.contains(error), "{arguments:?}: {said}");
+        assert!(!said.contains("panicked"), "{arguments:?}: {said}");
+    }
+}
+
+#[test]
+fn variables_that_say_nothing_are_told() {
+    for (name, value) in [
+        ("CENOTE_LOG", "garbage"),
+        ("CENOTE_LOG", "info,cenote_host=much"),
+        ("CENOTE_IO_URING", "maybe"),
+    ] {
+        let output = cenote().env(name, value).args(["fabric", "list"]).output();
+        let output = output.expect("the binary runs");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{said}");
+        let warning = format!("warning: {name}={value}: ignored; use ");
+        assert!(said.contains(&warning), "{warning}: {said}");
+    }
+    // Of all commands that take it.
+    for command in [&["status"][..], &["up", "--memory", "1M"], &["doctor"]] {
+        let output = cenote().env("CENOTE_DIR", "").args(command).output();
+        let output = output.expect("the binary runs");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned()
+            + &String::from_utf8_lossy(&output.stdout);
+        let is_doctor = command == ["doctor"];
+        assert_eq!(output.status.code(), Some(if is_doctor { 1 } else { 2 }));
+        assert!(
+            said.contains("CENOTE_DIR") || said.contains("--dir"),
+            "{said}"
+        );
     }
 }
 
@@ -134,9 +238,19 @@ fn failure_ends_with_1_and_names_the_way_out() {
         "{ended:#?}"
     );
     assert!(
-        ended.stderr.contains("try: cenote up --dir /nowhere"),
+        ended
+            .stderr
+            .contains("try: cenote up --dir /nowhere --hosts 12 --memory 512M"),
         "{ended:#?}"
     );
+    let folder = Folder::new();
+    let spaced = folder.path().join("a b");
+    std::fs::create_dir(&spaced).unwrap();
+    std::fs::set_permissions(&spaced, std::fs::Permissions::from_mode(0o700)).unwrap();
+    let spaced = spaced.to_str().unwrap();
+    let ended = run(&["status", "--dir", spaced]).expect(1);
+    let quoted = format!("try: cenote up --dir '{spaced}' --hosts 12 --memory 512M");
+    assert!(ended.stderr.contains(&quoted), "{ended:#?}");
     run(&["down", "--dir", "/nowhere"]).expect(1);
     run(&["status", "--cluster", "/nowhere/cluster.toml"]).expect(1);
 }

@@ -1,7 +1,7 @@
 //! Command-line code shared by our programs: parsing of arguments ([`size`], [`span`], [`number`]),
 //! layout of help ([`help`]), progress ([`progress`]), tables ([`table`]), how commands end
-//! ([`failure`], [`role`], [`signals`]), the log ([`log`]), lines of servers ([`stderr`]) and
-//! OpenTelemetry spans (`traces`, a feature).
+//! ([`failure`], [`role`], [`signals`]), the log ([`log`]), results ([`stdout`]), lines of servers
+//! ([`stderr`]) and OpenTelemetry spans (`traces`, a feature).
 //!
 //! Results go to stdout, everything else to stderr.
 
@@ -20,6 +20,7 @@ pub mod signals;
 pub mod size;
 pub mod span;
 pub mod stderr;
+pub mod stdout;
 pub mod table;
 #[cfg(feature = "traces")]
 pub mod traces;

@@ -11,7 +11,7 @@ use tracing_subscriber::{EnvFilter, Layer, Registry};
 
 #[cfg(feature = "traces")]
 use crate::traces::Traces;
-use crate::{failure, progress};
+use crate::{failure, progress, stderr};
 
 /// What follows every command.
 #[derive(clap::Args, Clone, Copy, Debug)]
@@ -86,9 +86,20 @@ impl Common {
         if self.quiet {
             progress::silence();
         }
+        let said = std::env::var("CENOTE_LOG").ok();
+        let said = said.filter(|said| {
+            let is_known = are_levels(said);
+            if !is_known {
+                stderr::say(format_args!(
+                    "warning: CENOTE_LOG={said}: ignored; use error, warn, info or debug, or \
+                     MODULE=LEVEL with commas between"
+                ));
+            }
+            is_known
+        });
         let filter = EnvFilter::builder()
             .with_default_directive(LevelFilter::WARN.into())
-            .parse_lossy(std::env::var("CENOTE_LOG").as_deref().unwrap_or(usual));
+            .parse_lossy(said.as_deref().unwrap_or(usual));
         // Spans are for collectors: the log is the same with them and without.
         let events =
             filter_fn(|metadata| metadata.is_event()).with_max_level_hint(LevelFilter::TRACE);
@@ -105,6 +116,17 @@ impl Common {
         }
         .with_filter(filter)
     }
+}
+
+/// Whether these are levels, for all or for modules, and perhaps for spans. A word that is none
+/// would be taken for a module, and all others would be silent.
+fn are_levels(said: &str) -> bool {
+    let is_level = |text: &str| text.trim().parse::<LevelFilter>().is_ok();
+    said.contains('[')
+        || said.split(',').all(|part| match part.rsplit_once('=') {
+            Some((module, level)) => !module.trim().is_empty() && is_level(level),
+            None => is_level(part) || part.trim().is_empty(),
+        })
 }
 
 #[cfg(test)]
@@ -159,6 +181,30 @@ mod tests {
             assert!(alone.contains("begins") && alone.contains("h00"), "{alone}");
             assert!(!alone.contains("rebuild"), "{alone}");
             assert_eq!(alone, beside);
+        }
+    }
+
+    #[test]
+    fn levels_are_told_from_other_words() {
+        for said in [
+            "",
+            "info",
+            "WARN",
+            "off",
+            "cenote_host=debug,info",
+            "a::b=trace",
+            "[x]=info",
+        ] {
+            assert!(are_levels(said), "{said}");
+        }
+        for said in [
+            "garbage",
+            "info,garbage",
+            "cenote_host=much",
+            "=info",
+            "inf",
+        ] {
+            assert!(!are_levels(said), "{said}");
         }
     }
 }

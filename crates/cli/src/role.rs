@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::{signals, stderr};
+use crate::{failure, signals, stderr};
 
 /// What a command is to the machine.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -29,15 +29,11 @@ impl Role {
     pub fn take(self) {
         signals::heed_children();
         match self {
-            Self::Prints => signals::end_with_the_reader(),
-            Self::Tidies => {
-                let before = panic::take_hook();
-                panic::set_hook(Box::new(move |panic| {
-                    if !is_unread(panic.payload()) {
-                        before(panic);
-                    }
-                }));
+            Self::Prints => {
+                signals::end_with_the_reader();
+                hush_println();
             }
+            Self::Tidies => hush_println(),
             Self::Serves => {
                 let before = panic::take_hook();
                 panic::set_hook(Box::new(move |panic| {
@@ -47,6 +43,16 @@ impl Role {
             }
         }
     }
+}
+
+/// Has a `println` that could not print say nothing itself: [`run`] says what is to be said.
+fn hush_println() {
+    let before = panic::take_hook();
+    panic::set_hook(Box::new(move |panic| {
+        if unprinted(panic.payload()).is_none() {
+            before(panic);
+        }
+    }));
 }
 
 fn end_as_one(panic: &PanicHookInfo<'_>) -> ! {
@@ -61,12 +67,19 @@ fn end_as_one(panic: &PanicHookInfo<'_>) -> ! {
 /// What a process that the missing reader's signal has ended would have left.
 const ENDED_BY_THE_READER: u8 = 128 + 13;
 
-/// Runs a command; its exit code where it ended because nobody reads standard output any more.
+/// Runs a command; its exit code where it ended because nobody reads standard output any more, or
+/// because that takes no more, which is said here.
 pub fn run<T>(command: impl FnOnce() -> T) -> Result<T, ExitCode> {
     match panic::catch_unwind(panic::AssertUnwindSafe(command)) {
         Ok(result) => Ok(result),
-        Err(panic) if is_unread(&*panic) => Err(ExitCode::from(ENDED_BY_THE_READER)),
-        Err(panic) => panic::resume_unwind(panic),
+        Err(panic) => match unprinted(&*panic) {
+            Some(_) if has_no_reader() => Err(ExitCode::from(ENDED_BY_THE_READER)),
+            Some(why) => {
+                let error = anyhow::anyhow!("write to standard output: {why}");
+                Err(failure::report(&error, |_| None))
+            }
+            None => panic::resume_unwind(panic),
+        },
     }
 }
 
@@ -81,14 +94,13 @@ pub fn ended_by_the_reader(error: &anyhow::Error) -> Option<ExitCode> {
     (is_broken && has_no_reader()).then(|| ExitCode::from(ENDED_BY_THE_READER))
 }
 
-/// Whether a panic is `println` that could not print.
-fn is_unread(panic: &(dyn Any + Send)) -> bool {
-    let text = panic.downcast_ref::<String>();
-    text.is_some_and(|text| text.starts_with(UNPRINTED)) && has_no_reader()
+/// Why `println` could not print, if that is what a panic is.
+fn unprinted(panic: &(dyn Any + Send)) -> Option<&str> {
+    panic.downcast_ref::<String>()?.strip_prefix(UNPRINTED)
 }
 
 /// What `println` panics with; nothing but its words tells it from other panics.
-const UNPRINTED: &str = "failed printing to stdout";
+const UNPRINTED: &str = "failed printing to stdout: ";
 
 /// Whether standard output is a pipe or socket whose other end is closed.
 fn has_no_reader() -> bool {
@@ -159,10 +171,11 @@ mod tests {
 
     #[test]
     fn other_panics_and_other_pipes_are_told() {
-        let unprinted: Box<dyn Any + Send> = Box::new(format!("{UNPRINTED}: full"));
-        assert!(!is_unread(&*unprinted), "somebody reads");
+        let print: Box<dyn Any + Send> = Box::new(format!("{UNPRINTED}full"));
+        assert_eq!(unprinted(&*print), Some("full"));
+        assert!(!has_no_reader(), "somebody reads");
         let other: Box<dyn Any + Send> = Box::new("another".to_owned());
-        assert!(!is_unread(&*other));
+        assert_eq!(unprinted(&*other), None);
         let error = anyhow::Error::new(io::Error::from(io::ErrorKind::BrokenPipe));
         assert!(ended_by_the_reader(&error).is_none(), "somebody reads");
     }

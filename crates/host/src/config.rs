@@ -150,7 +150,11 @@ impl Config {
         let slabs = self.memory_bytes / self.slab_bytes;
         if slabs == 0 {
             let rule = "must be at least one slab";
-            return wrong("memory", format!("{} bytes", self.memory_bytes), rule);
+            let value = format!(
+                "{} bytes with slabs of {} bytes",
+                self.memory_bytes, self.slab_bytes
+            );
+            return wrong("memory", value, rule);
         }
         if slabs > SLABS_MAX {
             let rule = "too small: the memory would be more than 1048576 slabs";

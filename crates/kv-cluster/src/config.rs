@@ -184,7 +184,7 @@ impl ClusterConfig {
             || !self.region_bytes.is_multiple_of(UNIT_BYTES)
         {
             return malformed(format!(
-                "a region of {} bytes: {} to {}, a multiple of {UNIT_BYTES}",
+                "a region of {} bytes: {} to {} bytes, a multiple of {UNIT_BYTES}",
                 self.region_bytes,
                 REGION_BYTES.start(),
                 REGION_BYTES.end()
@@ -379,7 +379,10 @@ impl Registration {
 }
 
 /// Names become parts of keys, of file names and of lines on terminals.
-fn check_name(name: &str) -> Result<(), DocumentError> {
+///
+/// # Errors
+/// [`DocumentError::Name`].
+pub fn check_name(name: &str) -> Result<(), DocumentError> {
     let first = name.bytes().next();
     let good = name.len() <= NAME_BYTES_MAX
         && first.is_some_and(|byte| byte.is_ascii_alphanumeric())

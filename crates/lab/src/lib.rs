@@ -73,7 +73,7 @@ impl Cli {
             Command::Demo(args) => demo::run(args),
             Command::Bench(args) => bench::run(args),
             Command::Lab(args) => lab::run(args),
-            Command::Completions { shell } => Ok(man::completions(*shell)),
+            Command::Completions { shell } => man::completions(*shell),
             Command::Man(args) => man::run(args),
         }
     }

@@ -1,5 +1,6 @@
 //! Manual pages and completions, made of what `--help` is made of.
 
+use std::io::Write as _;
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result};
@@ -30,9 +31,12 @@ pub fn run(args: &Args) -> Result<u8> {
 }
 
 /// Completions for a shell, to standard output.
-pub fn completions(shell: clap_complete::Shell) -> u8 {
+pub fn completions(shell: clap_complete::Shell) -> Result<u8> {
     let mut command = crate::Cli::command();
     let name = cenote_cli::program::LAB;
-    clap_complete::generate(shell, &mut command, name, &mut std::io::stdout());
-    DONE
+    // It panics where its writer fails, which memory does not.
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut command, name, &mut script);
+    cenote_cli::stdout::lock().write_all(&script)?;
+    Ok(DONE)
 }

@@ -22,7 +22,7 @@ pub const VALUE_BYTES_MAX: usize = 1 << 20;
 /// Bytes of the pool's head.
 pub(crate) const HEAD_BYTES: u64 = 4096;
 /// Most places of the index.
-pub(crate) const ENTRY_COUNT_MAX: u64 = 1 << 30;
+pub const ENTRY_COUNT_MAX: u64 = 1 << 30;
 /// Sequences are below this: a flag has 48 bits for its version's.
 pub(crate) const SEQUENCE_END: u64 = 1 << 48;
 /// Sequences that may be given out before the medium hears of it.
@@ -50,7 +50,7 @@ pub(crate) const GRAIN_BYTES: u64 = 16;
 /// Bytes of the smallest object: a key of a few bytes, and no value.
 const OBJECT_BYTES_MIN: u64 = (HEADER_BYTES + 8).next_multiple_of(GRAIN_BYTES);
 /// Largest pool: 31 bits of grains.
-pub(crate) const POOL_BYTES_MAX: u64 = (1 << 31) * GRAIN_BYTES;
+pub const POOL_BYTES_MAX: u64 = (1 << 31) * GRAIN_BYTES;
 
 const MAGIC: [u8; 8] = *b"cenopool";
 const FORMAT: u32 = 3;

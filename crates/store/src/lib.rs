@@ -36,7 +36,7 @@ mod sequence_set;
 mod sequenced;
 mod server;
 
-pub use format::{KEY_BYTES_MAX, Secret, VALUE_BYTES_MAX};
+pub use format::{ENTRY_COUNT_MAX, KEY_BYTES_MAX, POOL_BYTES_MAX, Secret, VALUE_BYTES_MAX};
 #[cfg(feature = "injected-faults")]
 pub use injected_faults::inject;
 pub use injected_faults::{InjectedFault, MISTAKES};

@@ -116,18 +116,8 @@ impl<M: Medium> Pool<M> {
         shard: (u16, u16),
     ) -> Result<Self, StoreError> {
         let len = medium.len();
-        let head = Head {
-            seed: config.seed,
-            entry_count: config.entry_count,
-            len,
-            shard,
-        };
-        if head.check().is_err() {
-            return Err(StoreError::Size {
-                len,
-                entry_count: config.entry_count,
-            });
-        }
+        config.check(len)?;
+        let head = config.head(len, shard);
         // No object of an earlier pool is one of this: its epochs were others.
         let before = Space::decode(&read_head(&medium));
         let epoch = before.map_or(1, |space| space.epoch.saturating_add(2));

@@ -27,7 +27,7 @@ pub enum VolumeError {
         /// What the first host that did not answer said, or nothing.
         complaint: String,
     },
-    /// The size is zero, not whole pages, or past what the volume was laid out for.
+    /// The size is zero, not whole pages, or more than a volume can have.
     #[error(
         "size {size_bytes}: must be a positive multiple of 4096 bytes, at most {size_bytes_max}"
     )]
@@ -35,6 +35,14 @@ pub enum VolumeError {
         /// The size asked for.
         size_bytes: u64,
         /// The most that is possible.
+        size_bytes_max: u64,
+    },
+    /// More than what an open volume was laid out for; it may have more once it is opened again.
+    #[error("size {size_bytes} bytes: an open volume can grow to {size_bytes_max} bytes")]
+    Growth {
+        /// The size asked for.
+        size_bytes: u64,
+        /// The most that is possible while it is open.
         size_bytes_max: u64,
     },
     /// An open volume does not shrink: pages beyond the new end may be on their way.

@@ -284,7 +284,7 @@ fn a_volume_that_has_grown_is_opened_again() {
     assert!(
         matches!(
             refused,
-            Err(VolumeError::Size {
+            Err(VolumeError::Growth {
                 size_bytes_max: MOST,
                 ..
             })

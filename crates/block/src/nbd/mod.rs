@@ -11,6 +11,7 @@ use std::fmt;
 use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::os::fd::{OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -138,12 +139,16 @@ pub enum Address {
 }
 
 impl Address {
-    /// The address as the NBD URI of an export.
+    /// The address as the NBD URI of an export, percent-encoded.
     #[must_use]
     pub fn uri(&self, export: &str) -> String {
+        let export = encoded(export.as_bytes());
         match self {
             Self::Unix(path) if path.as_os_str().is_empty() => format!("nbd+unix:///{export}"),
-            Self::Unix(path) => format!("nbd+unix:///{export}?socket={}", path.display()),
+            Self::Unix(path) => {
+                let path = encoded(path.as_os_str().as_bytes());
+                format!("nbd+unix:///{export}?socket={path}")
+            }
             Self::Tcp(address) => format!("nbd://{address}/{export}"),
         }
     }
@@ -151,11 +156,21 @@ impl Address {
     /// As [`Address::uri`], for clients that speak TLS.
     #[must_use]
     pub fn tls_uri(&self, export: &str) -> String {
-        match self {
-            Self::Unix(_) => self.uri(export).replacen("nbd", "nbds", 1),
-            Self::Tcp(address) => format!("nbds://{address}/{export}"),
+        self.uri(export).replacen("nbd", "nbds", 1)
+    }
+}
+
+/// Bytes as a part of a URI: those that may mean something else in one as `%` and two digits.
+fn encoded(bytes: &[u8]) -> String {
+    let mut text = String::with_capacity(bytes.len());
+    for byte in bytes {
+        match byte {
+            b'/' | b'-' | b'.' | b'_' | b'~' => text.push(char::from(*byte)),
+            byte if byte.is_ascii_alphanumeric() => text.push(char::from(*byte)),
+            byte => text.push_str(&format!("%{byte:02X}")),
         }
     }
+    text
 }
 
 impl fmt::Display for Address {
@@ -424,5 +439,28 @@ const EXPORT_NAME_BYTES_MAX: usize = 4096;
 fn join(thread: JoinHandle<()>) {
     if thread.join().is_err() {
         tracing::error!("a thread of the NBD server panicked");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn uris_are_read_back_as_the_path_and_the_export_that_they_are_of() {
+        let unix = |path: &str| Address::Unix(path.into());
+        for (uri, wanted) in [
+            (unix("/run/nbd").uri("v0"), "nbd+unix:///v0?socket=/run/nbd"),
+            (
+                unix("/a b/50%&c").uri("v 0?"),
+                "nbd+unix:///v%200%3F?socket=/a%20b/50%25%26c",
+            ),
+            (unix("/a b").tls_uri("v0"), "nbds+unix:///v0?socket=/a%20b"),
+        ] {
+            assert_eq!(uri, wanted);
+        }
+        let tcp = Address::Tcp("127.0.0.1:10809".parse().expect("an address"));
+        assert_eq!(tcp.uri("v0"), "nbd://127.0.0.1:10809/v0");
+        assert_eq!(tcp.tls_uri("v0"), "nbds://127.0.0.1:10809/v0");
     }
 }

@@ -1,7 +1,10 @@
 //! `cenote completions`: what a shell needs to complete our commands.
 
+use std::io::Write as _;
+
 use anyhow::Result;
 use cenote_cli::failure::DONE;
+use cenote_cli::stdout;
 use clap::CommandFactory;
 use clap_complete::Shell;
 
@@ -17,6 +20,11 @@ pub struct Args {
 
 pub fn run(args: &Args) -> Result<u8> {
     let mut command = crate::Cli::command();
-    clap_complete::generate(args.shell, &mut command, "cenote", &mut std::io::stdout());
+    // It panics where its writer fails, which memory does not.
+    let mut script = Vec::new();
+    clap_complete::generate(args.shell, &mut command, "cenote", &mut script);
+    let mut out = stdout::lock();
+    out.write_all(&script)?;
+    out.flush()?;
     Ok(DONE)
 }

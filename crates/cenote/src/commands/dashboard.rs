@@ -1,15 +1,15 @@
 //! `cenote dashboard`: serves the web page that shows a cluster.
 
-use std::io::Write as _;
+use std::io::{ErrorKind, Write as _};
 use std::net::{SocketAddr, TcpListener};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use cenote_cli::failure::{DONE, Failure};
 use cenote_cli::{signals, span};
-use cenote_fabric::{Address, HostPort};
+use cenote_fabric::{Address, ClusterKey, Error, HostPort, KeyError};
 use cenote_memcached::tls::{self, Verify};
 use serde_json::json;
 
@@ -19,7 +19,8 @@ use crate::dashboard::access::{Access, Token};
 use crate::dashboard::actions::Actions;
 use crate::dashboard::server::{self, Config};
 use crate::dashboard::watcher::{Watched, Watcher};
-use crate::place::{Loaded, Which, load_key};
+use crate::place::{Loaded, Which};
+use crate::shell::quoted;
 use crate::{hints, listen_addresses, service};
 
 /// `dashboard` and what follows it.
@@ -141,6 +142,34 @@ pub fn run(args: &Args) -> Result<u8> {
     Ok(DONE)
 }
 
+/// Reads the token, which looks like a key, and is none of a cluster.
+fn load_token(path: &Path) -> Result<ClusterKey> {
+    ClusterKey::load(path).map_err(|error| {
+        let new = format!("cenote key new --out {}", quoted(path));
+        let (why, remedy) = match error {
+            Error::Key(error) => {
+                let remedy = match error {
+                    KeyError::Shared { .. } => format!(
+                        "chmod 600 {}; if others may have read it, remove it and make another: {new}",
+                        quoted(path)
+                    ),
+                    KeyError::Foreign { .. } => {
+                        "run as its owner, or make your own: cenote key new --out FILE".to_owned()
+                    }
+                    _ => format!("remove it and make another: {new}"),
+                };
+                (error.to_string(), remedy)
+            }
+            Error::Os { source, .. } if source.kind() == ErrorKind::NotFound => {
+                (source.to_string(), new)
+            }
+            Error::Os { source, .. } => (source.to_string(), String::new()),
+            error => (error.to_string(), String::new()),
+        };
+        Failure::new(format!("--token-file {}: {why}", path.display()), remedy).into()
+    })
+}
+
 impl Args {
     /// The key-value store that is named, or that is up in the cluster's folder.
     fn key_value_store(&self) -> Result<Option<KvWhich>> {
@@ -176,7 +205,7 @@ impl Args {
             return Err(Failure::usage(what, remedy).into());
         }
         let token = self.token_file.as_ref().map(|path| {
-            let key = load_key(path)?.to_hex();
+            let key = load_token(path)?.to_hex();
             if loaded.is_some_and(|loaded| loaded.key.to_hex() == key) {
                 let what = format!("--token-file {}: this is the cluster's key", path.display());
                 let remedy = "make another: cenote key new --out dashboard.token";

@@ -15,6 +15,7 @@ use std::time::Duration;
 use anyhow::Result;
 use cenote_cli::failure::{DONE, FAILED, Failure, chain};
 use cenote_cli::span;
+use cenote_cli::stdout;
 use serde::Serialize;
 
 use self::finding::{Finding, State};
@@ -103,7 +104,7 @@ pub fn run(args: &Args) -> Result<u8> {
         mended,
         findings,
     };
-    let mut out = std::io::stdout().lock();
+    let mut out = stdout::lock();
     if args.json {
         serde_json::to_writer_pretty(&mut out, &report)?;
         writeln!(out)?;

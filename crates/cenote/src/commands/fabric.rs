@@ -4,6 +4,7 @@ use std::io::Write;
 
 use anyhow::Result;
 use cenote_cli::failure::DONE;
+use cenote_cli::stdout;
 use cenote_cli::table::Table;
 use cenote_fabric::rdma::{self, Support};
 use serde::Serialize;
@@ -42,7 +43,7 @@ struct Row {
 pub fn run(args: &Args) -> Result<u8> {
     let Action::List { json } = args.command;
     let rows = rows();
-    let mut out = std::io::stdout().lock();
+    let mut out = stdout::lock();
     if json {
         serde_json::to_writer_pretty(&mut out, &rows)?;
         writeln!(out)?;

@@ -55,13 +55,17 @@ impl Args {
 }
 
 pub fn run(args: &Args) -> Result<u8> {
-    match &args.command {
-        Command::Up(args) => up::run(args),
-        Command::Join(args) => join::run(args),
-        Command::Node(args) => node::run(args),
-        Command::Status(args) => status::run(args),
-        Command::Drain(args) => drain::run(args),
-        Command::ResetLost(args) => reset_lost::run(args),
-        Command::Down(args) => down::run(args),
-    }
+    let (done, which) = match &args.command {
+        Command::Up(args) => (up::run(args), None),
+        Command::Join(args) => (join::run(args), Some(&args.which)),
+        Command::Node(args) => (node::run(args), None),
+        Command::Status(args) => (status::run(args), Some(&args.which)),
+        Command::Drain(args) => (drain::run(args), Some(&args.which)),
+        Command::ResetLost(args) => (reset_lost::run(args), Some(&args.which)),
+        Command::Down(args) => (down::run(args), None),
+    };
+    done.map_err(|error| match which {
+        Some(which) => which.explain(error),
+        None => error,
+    })
 }

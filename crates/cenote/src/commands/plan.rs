@@ -3,17 +3,19 @@
 mod tco;
 
 use std::fs;
-use std::io::{Write, stdout};
+use std::io::Write;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use cenote_cli::failure::{DONE, Failure};
 use cenote_cli::number::{amount, share};
 use cenote_cli::progress;
+use cenote_cli::stdout;
 use cenote_cli::table::Table;
 use cenote_plan::choice::{CANDIDATES_MAX, Candidate, Plan, Wish, plan, plot};
 use cenote_plan::loss::Case;
 use cenote_plan::odds::Failing;
+use clap::builder::RangedU64ValueParser;
 
 /// `plan` and what follows it.
 #[derive(clap::Args, Debug)]
@@ -37,13 +39,14 @@ pub struct Args {
     #[command(subcommand)]
     other: Option<Other>,
     /// Number of hosts in the cluster
-    #[arg(long, value_name = "N", required = true)]
+    #[arg(long, value_name = "N", required = true,
+        value_parser = RangedU64ValueParser::<usize>::new().range(1..))]
     hosts: Option<usize>,
     /// Maximum probability of data loss when hosts fail at once
     #[arg(long, value_name = "SHARE", required = true, value_parser = share)]
     loss: Option<f64>,
     /// Maximum memory overhead: 1.25 bytes of memory for each byte of data
-    #[arg(long, value_name = "RATIO", required = true, value_parser = amount)]
+    #[arg(long, value_name = "RATIO", required = true, value_parser = overhead)]
     overhead: Option<f64>,
     /// Share of the hosts that fail at once
     #[arg(long, value_name = "SHARE", default_value_t = Case::PAPER.failed, value_parser = share)]
@@ -81,6 +84,14 @@ machine's price over all months.")]
     Tco(tco::Args),
 }
 
+/// Memory for each byte of data.
+fn overhead(text: &str) -> Result<f64, String> {
+    match amount(text)? {
+        ratio if ratio < 1.0 => Err("must be at least 1, which is no redundancy".to_owned()),
+        ratio => Ok(ratio),
+    }
+}
+
 pub fn run(args: &Args) -> Result<u8> {
     if let Some(Other::Tco(args)) = &args.other {
         return tco::run(args);
@@ -103,7 +114,7 @@ pub fn run(args: &Args) -> Result<u8> {
         let drawn = plot(&wish).svg()?;
         fs::write(path, drawn).with_context(|| path.display().to_string())?;
     }
-    let mut out = stdout().lock();
+    let mut out = stdout::lock();
     if args.json {
         serde_json::to_writer(&mut out, &plan)?;
         writeln!(out)?;
@@ -213,8 +224,11 @@ fn excess(plan: &Plan, one: &Candidate) -> f64 {
 /// Why a code is chosen, or is not.
 fn why(plan: &Plan, one: &Candidate) -> String {
     let wish = &plan.wish;
-    let odds =
-        (one.loss > wish.loss).then(|| format!("loss {:.0} times too high", one.loss / wish.loss));
+    let odds = (one.loss > wish.loss).then(|| match one.loss / wish.loss {
+        // With a loss of 0 as the wish it is infinite.
+        times if times < 2.0 || times.is_infinite() => format!("loss above {:e}", wish.loss),
+        times => format!("loss {times:.0} times too high"),
+    });
     let memory = (one.overhead > wish.overhead).then(|| format!("memory above {}", wish.overhead));
     let misses: Vec<String> = odds.into_iter().chain(memory).collect();
     if !misses.is_empty() {

@@ -7,6 +7,7 @@ use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
@@ -135,18 +136,25 @@ fn check(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// The program's library, in a folder that is removed with this.
+/// The program's library, in a folder that is removed with this, or, if this process is killed, by
+/// the next.
 struct Library {
     folder: TempDir,
     path: PathBuf,
+    _running: File,
 }
+
+/// Beginning of the folder's name.
+const FOLDER_PREFIX: &str = "cenote-run-";
+/// In the folder, and locked while the process lives that made it.
+const RUNNING: &str = "running";
 
 impl Library {
     /// Writes it to where the loader can load it. One that it cannot load it goes on without, and
     /// so would the program: with all of its memory on this machine.
     fn write() -> Result<Self> {
-        let folder = tempfile::Builder::new().prefix("cenote-run-").tempdir();
-        let folder = folder.context("make a folder for the program's library")?;
+        remove_left(&std::env::temp_dir());
+        let (folder, running) = folder().context("make a folder for the program's library")?;
         let at = folder.path();
         let refused = |why: &str, hint: &str| {
             let what = "the program's library cannot be loaded from";
@@ -164,7 +172,52 @@ impl Library {
             let hint = "set TMPDIR to a folder that is not mounted noexec";
             refused(&error.to_string(), hint)
         })?;
-        Ok(Self { folder, path })
+        Ok(Self {
+            folder,
+            path,
+            _running: running,
+        })
+    }
+}
+
+/// A folder, and the lock that keeps it from being removed as one that was left.
+fn folder() -> io::Result<(TempDir, File)> {
+    loop {
+        let folder = tempfile::Builder::new().prefix(FOLDER_PREFIX).tempdir()?;
+        let running = File::create_new(folder.path().join(RUNNING))?;
+        // Another process may have taken it for one that was left, before it was locked.
+        if running.try_lock().is_ok() && running.metadata()?.nlink() > 0 {
+            return Ok((folder, running));
+        }
+    }
+}
+
+/// Removes folders of processes that were killed; one that cannot be removed stays.
+fn remove_left(all: &Path) {
+    let Ok(entries) = std::fs::read_dir(all) else {
+        return;
+    };
+    let user = rustix::process::geteuid().as_raw();
+    for entry in entries.flatten() {
+        let name = entry.file_name();
+        // Of another user nothing is opened: they may put anything there.
+        let is_own = || {
+            entry
+                .metadata()
+                .is_ok_and(|found| found.is_dir() && found.uid() == user)
+        };
+        if !name.as_bytes().starts_with(FOLDER_PREFIX.as_bytes()) || !is_own() {
+            continue;
+        }
+        let Ok(running) = File::open(entry.path().join(RUNNING)) else {
+            continue;
+        };
+        // Locked until it is gone, so that whoever just made it finds out.
+        if running.try_lock().is_ok()
+            && let Err(error) = std::fs::remove_dir_all(entry.path())
+        {
+            tracing::debug!(%error, folder = %entry.path().display(), "remove what was left");
+        }
     }
 }
 

@@ -282,7 +282,7 @@ fn create(args: &Create) -> Result<u8> {
     /// Bytes for which there is one key, where nothing else is said.
     const BYTES_PER_KEY: u64 = 4096;
     let keys = args.keys.unwrap_or(args.size.bytes() / BYTES_PER_KEY);
-    folder::create(&args.dir, args.size.bytes(), keys, usize::from(args.shards))?;
+    folder::create(&args.dir, args.size, keys, usize::from(args.shards))?;
     say(&format!(
         "a store of {} in {}",
         args.size,
@@ -309,7 +309,7 @@ fn put(args: &Put) -> Result<u8> {
         Some(mut store) => store.put(&named.key, value, condition)?,
         None => {
             let mut store = Opened::open(&named.store.store)?;
-            let made = store.change(&named.key, |pool, key| {
+            let made = store.change(&named.key, condition, |pool, key| {
                 pool.put_durable(key, &value, condition)
             })?;
             store.close()?;
@@ -328,7 +328,9 @@ fn delete(args: &Delete) -> Result<u8> {
         Some(mut store) => store.delete(&named.key, condition)?,
         None => {
             let mut store = Opened::open(&named.store.store)?;
-            let made = store.change(&named.key, |pool, key| pool.delete(key, condition))?;
+            let made = store.change(&named.key, condition, |pool, key| {
+                pool.delete(key, condition)
+            })?;
             store.close()?;
             made.sequence
         }
@@ -349,7 +351,7 @@ fn get(args: &Named) -> Result<u8> {
         Some(mut store) => store.get(&args.key)?,
         None => {
             let mut store = Opened::open(&args.store.store)?;
-            let found = store.change(&args.key, |pool, key| pool.get(key))?;
+            let found = store.change(&args.key, Condition::Always, |pool, key| pool.get(key))?;
             store.close()?;
             found
         }

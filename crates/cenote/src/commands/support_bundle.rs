@@ -10,7 +10,7 @@ mod part;
 mod secrets;
 mod sources;
 
-use std::io::Write as _;
+use std::io::{ErrorKind, Write as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -19,6 +19,7 @@ use cenote_cli::failure::{DONE, Failure};
 use cenote_cli::progress;
 use cenote_cli::size::Size;
 use cenote_cli::span;
+use cenote_cli::stdout;
 use cenote_fabric::HostPort;
 use serde_json::json;
 
@@ -85,10 +86,12 @@ pub fn run(args: &Args) -> Result<u8> {
         files::learn_configured(&mut redactor, parts);
     }
     let mut archive = Archive::create(&path, &root, made_at_s).map_err(|error| {
-        Failure::new(
-            format!("write {}: {error}", path.display()),
-            "use --out with a file that does not exist",
-        )
+        let remedy = match error.kind() {
+            ErrorKind::AlreadyExists => "use --out with a file that does not exist",
+            ErrorKind::NotFound => "use --out with a file in a folder that exists",
+            _ => "use --out with a file that can be made",
+        };
+        Failure::new(format!("write {}: {error}", path.display()), remedy)
     })?;
     let parts = gather(args, dir.as_ref(), chosen)?;
     let write = || format!("write {}", path.display());
@@ -281,7 +284,7 @@ fn add(archive: &mut Archive, part: Part, redactor: &Redactor) -> Result<Line> {
 
 fn tell(args: &Args, path: &Path, bytes: u64, lines: &[Line]) -> Result<()> {
     let missing = || lines.iter().filter(|line| line.error.is_some());
-    let mut out = std::io::stdout().lock();
+    let mut out = stdout::lock();
     if args.json {
         let object = json!({ "file": path, "bytes": bytes, "parts": lines });
         serde_json::to_writer_pretty(&mut out, &object)?;

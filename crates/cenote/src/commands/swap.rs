@@ -23,6 +23,7 @@ use cenote_fabric::HostPort;
 use clap::ValueEnum as _;
 
 use crate::commands::host::room::Switch;
+use crate::commands::volume::check_size;
 use crate::fuse_rings;
 use crate::limits::{CAP_SYS_ADMIN, Capabilities};
 use crate::place::{Loaded, Which};
@@ -154,6 +155,10 @@ fn folder(dir: &crate::place::ClusterDir) -> Result<PathBuf> {
 }
 
 fn turn_on(on: &On) -> Result<u8> {
+    // Here, as the process that serves has its errors told as text.
+    if let Some(size) = on.volume.size {
+        check_size(size)?;
+    }
     let loaded = on.which.load()?;
     let program = std::env::current_exe().context("find this program's file")?;
     let mut command = Command::new(program);

@@ -20,6 +20,7 @@ use anyhow::{Context, Result};
 use cenote_cli::failure::{DONE, Failure, chain};
 use cenote_cli::signals;
 use cenote_cli::span;
+use cenote_cli::stdout;
 use crossterm::event::{self, Event};
 
 use self::screen::Screen;
@@ -96,7 +97,7 @@ fn once(sampler: &Sampler, interval: Duration) -> Result<u8> {
         Ok(nodes) => view.handle_nodes(nodes),
         Err(error) => view.handle_trouble(Focus::Nodes, chain(&error)),
     }
-    let mut out = std::io::stdout().lock();
+    let mut out = stdout::lock();
     for line in frame::whole(&view) {
         writeln!(out, "{}", line.text().trim_end())?;
     }

@@ -21,6 +21,7 @@ use cenote_cli::transport::Transport;
 use cenote_cli::{progress, signals};
 use cenote_fabric::rdma::{self, Support};
 use cenote_fabric::{ClusterKey, WireProtection};
+use cenote_host::slab_bytes_default;
 use cenote_pool::{Cluster, HostEntry};
 
 use super::host::room;
@@ -94,6 +95,8 @@ pub struct Args {
 
 pub fn run(args: &Args) -> Result<u8> {
     let stop = signals::on_stop(|| ())?;
+    // Before there is a folder.
+    check_slabs(args.memory, args.slab)?;
     let dir = ClusterDir::create(&args.dir)?;
     let _lock = dir.lock()?;
     check_socket_paths(&dir, args)?;
@@ -195,6 +198,18 @@ fn start_again(
         names.join(", ")
     );
     Ok(DONE)
+}
+
+/// Refuses memory that has no room for a slab, which no host would start with.
+fn check_slabs(memory: Size, slab: Option<Size>) -> Result<()> {
+    let default = || Size(slab_bytes_default(memory.bytes()));
+    let slab = slab.unwrap_or_else(default);
+    if memory >= slab {
+        return Ok(());
+    }
+    let what = format!("--memory {memory}: less than one slab, of {slab}");
+    let remedy = format!("use --memory {slab} or more, or a smaller --slab");
+    Err(Failure::usage(what, remedy).into())
 }
 
 fn check_socket_paths(dir: &ClusterDir, args: &Args) -> Result<()> {

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use crate::format::{HeadError, KEY_BYTES_MAX, VALUE_BYTES_MAX};
+use crate::format::{Head, HeadError, KEY_BYTES_MAX, VALUE_BYTES_MAX};
 
 /// What a new pool is to be.
 #[derive(Clone, Copy, Debug)]
@@ -11,6 +11,31 @@ pub struct PoolConfig {
     pub entry_count: u64,
     /// Of hashes, chosen at random: who chooses keys is not to choose their places.
     pub seed: u64,
+}
+
+impl PoolConfig {
+    /// Whether a medium of so many bytes can be made a pool so.
+    ///
+    /// # Errors
+    /// [`StoreError::Size`].
+    pub fn check(self, len: u64) -> Result<(), StoreError> {
+        self.head(len, (0, 0))
+            .check()
+            .map_err(|_| StoreError::Size {
+                len,
+                entry_count: self.entry_count,
+            })
+    }
+
+    /// The head of such a pool.
+    pub(super) fn head(self, len: u64, shard: (u16, u16)) -> Head {
+        Head {
+            seed: self.seed,
+            entry_count: self.entry_count,
+            len,
+            shard,
+        }
+    }
 }
 
 /// Where a client's value arrives, and where the client may write at any time.

@@ -67,7 +67,7 @@ impl Volume {
     /// the next owner looks.
     ///
     /// # Errors
-    /// `Shrink` when it is less than now; `Size` when it passes what the tables were laid out for; `Marks`.
+    /// `Shrink` when it is less than now; `Growth` when it passes what the tables were laid out for; `Size`; `Marks`.
     pub fn reserve(&self, size_bytes: u64) -> Result<(), VolumeError> {
         let size_bytes_now = self.size_bytes();
         if size_bytes < size_bytes_now {
@@ -76,7 +76,14 @@ impl Volume {
                 size_bytes_now,
             });
         }
-        check_size(size_bytes, self.size_bytes_max)?;
+        let size_bytes_max = self.size_bytes_max;
+        if size_bytes > size_bytes_max {
+            return Err(VolumeError::Growth {
+                size_bytes,
+                size_bytes_max,
+            });
+        }
+        check_size(size_bytes, size_bytes_max)?;
         Ok(self.core.reserve(size_bytes).map_err(MarksError::Io)?)
     }
 

@@ -1,6 +1,6 @@
 //! `cache bench`: a closed loop on a live cache.
 
-use std::io::{Write, stdout};
+use std::io::Write;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -9,6 +9,7 @@ use cenote_cache::service::{Cache, OpenError, Options};
 use cenote_cli::failure::{DONE, FAILED, Failure};
 use cenote_cli::size::Size;
 use cenote_cli::span;
+use cenote_cli::stdout;
 use cenote_fabric::Address;
 use cenote_measurer::files::record_bytes;
 use serde::Serialize;
@@ -103,7 +104,7 @@ pub fn run(args: &Args) -> Result<u8> {
         seed: args.seed,
     };
     let figures = measure(&mut caches, &plan).with_context(|| format!("cache {}", args.name))?;
-    let mut out = stdout().lock();
+    let mut out = stdout::lock();
     let line = Line {
         c: configuration.c,
         s: configuration.s,

@@ -1,6 +1,5 @@
 //! `cache reshape`, `cache renew` and `cache delete`.
 
-use std::io::stdout;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
@@ -8,6 +7,7 @@ use cenote_cache::service::question::Question;
 use cenote_cli::failure::{DONE, Failure, NOT_WHOLE};
 use cenote_cli::size::Size;
 use cenote_cli::span::{self, Span};
+use cenote_cli::stdout;
 
 use super::create::{Chosen, Wish, check, nothing_does, wait_whole};
 use super::{manage, state};
@@ -68,7 +68,7 @@ pub fn reshape(args: &ReshapeArgs) -> Result<u8> {
         spec = cache.change(&loaded.key, &question, note)?;
     }
     let status = wait_whole(&cache, &loaded, args.timeout)?;
-    state::print(&mut stdout().lock(), &cache, &spec, &status, args.json)?;
+    state::print(&mut stdout::lock(), &cache, &spec, &status, args.json)?;
     Ok(if status.whole { DONE } else { NOT_WHOLE })
 }
 

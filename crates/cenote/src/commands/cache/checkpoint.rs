@@ -1,6 +1,6 @@
 //! `cache checkpoint`: a cache's regions in a file, while it is in use.
 
-use std::io::{Write as _, stdout};
+use std::io::Write as _;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -10,6 +10,7 @@ use cenote_cli::failure::DONE;
 use cenote_cli::progress;
 use cenote_cli::size::Size;
 use cenote_cli::span::{self, Span};
+use cenote_cli::stdout;
 use cenote_durable::copy;
 use serde_json::json;
 
@@ -66,7 +67,7 @@ pub fn run(args: &Args) -> Result<u8> {
         let made = cache.folder().join(CHECKPOINT);
         copy(&made, file).with_context(|| format!("copy it to {}", file.display()))?;
     }
-    let mut out = stdout().lock();
+    let mut out = stdout::lock();
     if args.json {
         let line = json!({
             "name": args.name, "regions": regions, "bytes": len_bytes,

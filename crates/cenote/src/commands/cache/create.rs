@@ -1,7 +1,7 @@
 //! `cache create`, `cache start` and `cache stop`.
 
 use std::collections::BTreeMap;
-use std::io::{Write, stdout};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -16,6 +16,7 @@ use cenote_cli::failure::{DONE, Failure, NOT_WHOLE};
 use cenote_cli::progress::{self, Left};
 use cenote_cli::size::Size;
 use cenote_cli::span;
+use cenote_cli::stdout;
 use cenote_measurer::files;
 use cenote_pool::control::HostStatus;
 
@@ -209,7 +210,10 @@ pub fn check(size: Size, region: Size, slab: Size, copies: usize) -> Result<()> 
 
 pub fn run(args: &Args) -> Result<u8> {
     for address in &args.listen {
-        let address: cenote_fabric::Address = address.parse().context("--listen")?;
+        let address: cenote_fabric::Address = address.parse().map_err(|error| {
+            let what = format!("--listen: {error}");
+            Failure::usage(what, "use tcp:HOST:PORT")
+        })?;
         if !matches!(address, cenote_fabric::Address::Tcp(_)) {
             return Err(Failure::usage(format!("--listen {address}"), "tcp:HOST:PORT").into());
         }
@@ -284,7 +288,7 @@ fn check_market(args: &Args, path: &Path, server_threads: u32) -> Result<()> {
 
 /// Says what comes nearest to what was asked.
 pub fn nothing_does(said: &str, best: &Best, json: bool) -> Result<u8> {
-    let mut out = stdout().lock();
+    let mut out = stdout::lock();
     if json {
         serde_json::to_writer(&mut out, &serde_json::json!({ "best": best }))?;
         writeln!(out)?;
@@ -295,7 +299,7 @@ pub fn nothing_does(said: &str, best: &Best, json: bool) -> Result<u8> {
 }
 
 fn print(cache: &CacheDir, spec: &Spec, status: &Status, json: bool) -> Result<u8> {
-    let mut out = stdout().lock();
+    let mut out = stdout::lock();
     state::print(&mut out, cache, spec, status, json)?;
     Ok(if status.whole { DONE } else { NOT_WHOLE })
 }

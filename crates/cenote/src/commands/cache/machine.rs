@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use cenote_cache::providers::{confine, release_confined};
 use cenote_cli::failure::DONE;
+use cenote_cli::stdout;
 use cenote_fabric::Address;
 
 use super::super::host::announced_address;
@@ -197,7 +198,7 @@ fn get(
         );
     };
     let machine = serde_json::json!({ "id": name, "address": address, "domain": name });
-    writeln!(std::io::stdout(), "{machine}")?;
+    writeln!(stdout::lock(), "{machine}")?;
     Ok(DONE)
 }
 

@@ -1,6 +1,6 @@
 //! `cache model`.
 
-use std::io::{Write, stdout};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -10,6 +10,7 @@ use cenote_cache::tuner::{Key, Model, RISE_MIN, Spacing, Survey, Table, Transpor
 use cenote_cli::failure::{DONE, Failure};
 use cenote_cli::size::Size;
 use cenote_cli::span::Span;
+use cenote_cli::stdout;
 use cenote_measurer::files::record_bytes;
 use cenote_measurer::{self as measurer, Effort, files, go_on, passes, repeat};
 use serde::Serialize;
@@ -109,7 +110,7 @@ pub fn run(args: &Args) -> Result<u8> {
             return Err(Failure::new(what, remedy).into());
         }
     };
-    let mut out = stdout().lock();
+    let mut out = stdout::lock();
     let mut sum = Count {
         measured: 0,
         grid: 0,

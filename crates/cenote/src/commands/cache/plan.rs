@@ -1,7 +1,7 @@
 //! `cache plan`.
 
 use std::collections::BTreeSet;
-use std::io::{Write, stdout};
+use std::io::Write;
 use std::path::PathBuf;
 
 use anyhow::Result;
@@ -11,6 +11,7 @@ use cenote_cache::{Slo, Writes};
 use cenote_cli::failure::{DONE, NOT_WHOLE};
 use cenote_cli::size::Size;
 use cenote_cli::span::Span;
+use cenote_cli::stdout;
 use cenote_cli::table::Table;
 use cenote_measurer::files;
 use clap::ArgGroup;
@@ -107,7 +108,7 @@ pub fn run(args: &Args) -> Result<u8> {
             of_threads(args, &catalogue, threads, distance_ns, None)?
         }
     };
-    let mut out = stdout().lock();
+    let mut out = stdout::lock();
     match plan {
         Ok(plan) => {
             print(&mut out, args, plan)?;

@@ -1,6 +1,6 @@
 //! `cache search`.
 
-use std::io::{Write, stdout};
+use std::io::Write;
 use std::path::PathBuf;
 use std::time::Instant;
 
@@ -9,6 +9,7 @@ use cenote_cache::Writes;
 use cenote_cache::tuner::Transport;
 use cenote_cli::failure::{DONE, NOT_WHOLE};
 use cenote_cli::span::Span;
+use cenote_cli::stdout;
 use cenote_measurer::files;
 use serde::Serialize;
 
@@ -60,7 +61,7 @@ pub fn run(args: &Args) -> Result<u8> {
     let begun = Instant::now();
     let answer = surface.search(&slo);
     let search_us = begun.elapsed().as_secs_f64() * 1e6;
-    let mut out = stdout().lock();
+    let mut out = stdout::lock();
     match &answer {
         Ok(found) if args.json => {
             let choice = Choice::from(*found);

@@ -19,7 +19,7 @@ pub struct SloArgs {
     /// Minimum throughput in requests per second, over all client threads
     #[arg(long, value_name = "N", value_parser = amount)]
     pub throughput: f64,
-    /// Maximum latency of a request; microseconds without a unit
+    /// Maximum latency of a request, with its unit, as in 20us
     #[arg(long, value_name = "DURATION")]
     pub latency: Span,
     /// Record size
@@ -55,7 +55,7 @@ pub struct ModelArgs {
     /// Minimum throughput in requests per second, over all client threads
     #[arg(long, value_name = "N", value_parser = amount, requires = "model")]
     throughput: Option<f64>,
-    /// Maximum latency of a request; microseconds without a unit
+    /// Maximum latency of a request, with its unit, as in 20us
     #[arg(long, value_name = "DURATION", requires = "model")]
     latency: Option<Span>,
     /// Record size

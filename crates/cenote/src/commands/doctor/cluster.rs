@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use cenote_block::swap::{Error as SwapError, control};
-use cenote_cli::failure::chain;
+use cenote_cli::failure::{Failure, chain};
 
 use super::finding::Finding;
 use super::fix::Fix;
@@ -16,7 +16,7 @@ use crate::commands::{kv, volume};
 use crate::folder::Folder;
 use crate::place::{ClusterDir, Loaded, Which};
 use crate::process::Identity;
-use crate::sample;
+use crate::{hints, sample};
 
 /// What a finding may be about.
 pub const SUBJECTS: [&str; 8] = [
@@ -41,11 +41,12 @@ pub fn examine(which: &Which, limit: Duration, wanted: impl Fn(&str) -> bool) ->
     let dir = match which.directory() {
         Ok(dir) => dir,
         Err(error) => {
-            return vec![Finding::error(
-                FOLDER,
-                chain(&error),
-                "use a folder that belongs to this user only, as cenote up makes it",
-            )];
+            let said = error.downcast_ref::<Failure>().map(Failure::remedy);
+            let mend = said.map(str::to_owned).or_else(|| hints::of(&error));
+            let mend = mend.unwrap_or_else(|| {
+                "use a folder that belongs to this user only, as cenote up makes it".to_owned()
+            });
+            return vec![Finding::error(FOLDER, chain(&error), mend)];
         }
     };
     let is_kv = dir.folder().has("kv.json").unwrap_or(false);

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow};
 use cenote_cli::failure::{DONE, Failure};
 use cenote_cli::span::{self, Span};
-use cenote_cli::{progress, signals};
+use cenote_cli::{progress, signals, stdout};
 use cenote_fabric::ClusterKey;
 use cenote_pool::HostEntry;
 use cenote_pool::control::{ClientStatus, Drain, HostStatus, Request};
@@ -134,7 +134,7 @@ fn connect(target: &Target) -> Result<Asker> {
 }
 
 fn print_json(report: &Report<'_>) -> Result<()> {
-    let mut out = std::io::stdout().lock();
+    let mut out = stdout::lock();
     serde_json::to_writer_pretty(&mut out, report)?;
     Ok(writeln!(out)?)
 }
@@ -214,9 +214,28 @@ fn watch(
         .map_err(|e| (left, call_off(target, &e)))?;
     let error = Failure::new(
         format!("{name}: {why}: {}; it lends again", blame(&status, left)),
-        "add a host in another failure domain, or stop the clients named above",
+        way_out(&status),
     );
     Err((left, error.into()))
+}
+
+/// What can be done about the clients that hold what is left.
+fn way_out(status: &HostStatus) -> String {
+    let holders = || status.clients.iter().filter(|client| client.slabs > 0);
+    let room = "add a host in another failure domain, or stop the clients named above";
+    let Some(gone) = holders().find(|client| client.orphaned) else {
+        return room.to_owned();
+    };
+    // It cannot be stopped: what it left is moved by its next owner.
+    let name = &gone.name;
+    let gone = format!(
+        "serve the silent volumes again, as in cenote volume attach {name} --hold, or delete them, \
+         as in cenote volume delete {name}"
+    );
+    match holders().all(|client| client.orphaned) {
+        true => gone,
+        false => format!("{gone}; for the others, {room}"),
+    }
 }
 
 /// Tells a host whose answer was lost to lend again, over another connection; the error to report.
@@ -270,4 +289,40 @@ fn blame(status: &HostStatus, left: u32) -> String {
     });
     let each: Vec<String> = each.collect();
     format!("{left} slabs remain: {}", each.join("; "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clients_that_are_gone_are_not_to_be_stopped() {
+        let client = |name: &str, orphaned| ClientStatus {
+            name: name.to_owned(),
+            slabs: 6,
+            orphaned,
+            id: 1,
+            last_seen_ms: 65_000,
+            declined: 0,
+            version: 2,
+        };
+        let of = |clients: &[ClientStatus]| {
+            way_out(&HostStatus {
+                clients: clients.to_vec(),
+                ..HostStatus::default()
+            })
+        };
+        let alive = of(&[client("v0", false)]);
+        assert!(alive.contains("stop the clients"), "{alive}");
+        let gone = of(&[client("v0", true)]);
+        for said in ["cenote volume attach v0 --hold", "cenote volume delete v0"] {
+            assert!(gone.contains(said), "{gone}");
+        }
+        assert!(!gone.contains("stop the clients"), "{gone}");
+        let both = of(&[client("v0", true), client("v1", false)]);
+        assert!(
+            both.contains("attach v0") && both.contains("stop the clients"),
+            "{both}"
+        );
+    }
 }

@@ -9,6 +9,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use cenote_cli::failure::{DONE, Failure};
 use cenote_cli::span::Span;
+use cenote_cli::stdout;
 use cenote_pool::control::Request;
 use serde_json::json;
 
@@ -69,7 +70,7 @@ pub fn run(args: &Args) -> Result<u8> {
         .ask(&request, ANSWER)
         .with_context(|| format!("host {}", target.name))?;
     let lent = status.slabs.mapped + status.slabs.orphaned;
-    let mut out = std::io::stdout().lock();
+    let mut out = stdout::lock();
     if args.json {
         let leaving = within_ms > 0;
         let said = json!({

@@ -2,7 +2,8 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
+use cenote_cli::failure::Failure;
 use cenote_fabric::ClusterKey;
 use cenote_pool::HostEntry;
 
@@ -49,7 +50,9 @@ impl Named {
         let hosts = loaded.cluster.hosts.into_iter();
         let (mut found, others): (Vec<_>, Vec<_>) = hosts.partition(is_meant);
         let Some(host) = found.pop() else {
-            bail!("{}: no host {}", loaded.file.display(), self.host);
+            let what = format!("{}: no host {}", loaded.file.display(), self.host);
+            let names: Vec<&str> = others.iter().map(|host| host.name.as_str()).collect();
+            return Err(Failure::new(what, format!("use one of {}", names.join(", "))).into());
         };
         Ok(Target {
             name: host.name,

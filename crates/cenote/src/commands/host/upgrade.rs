@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use cenote_cli::failure::{DONE, Failure, NOT_WHOLE};
+use cenote_cli::stdout;
 use cenote_pool::control::{HostStatus, Request};
 use serde::Serialize;
 
@@ -96,7 +97,7 @@ pub fn run(args: &Args) -> Result<u8> {
         slabs_kept,
         slabs_lost,
     };
-    let mut out = std::io::stdout().lock();
+    let mut out = stdout::lock();
     if args.json {
         serde_json::to_writer_pretty(&mut out, &report)?;
         writeln!(out)?;

@@ -32,7 +32,7 @@ pub struct Args {
     #[arg(long, value_name = "DURATION", default_value = "10m", requires = "wait", value_parser = span::within("0s", "1d"))]
     timeout: Duration,
     #[command(flatten)]
-    which: Which,
+    pub which: Which,
 }
 
 /// Between two looks.

@@ -10,6 +10,7 @@ use cenote_cli::failure::{DONE, Failure};
 use cenote_cli::signals;
 use cenote_fabric::{Host, HostPort};
 
+use super::node::node_name;
 use super::place::{KvDir, Which};
 use super::service_flags::Serving;
 use super::start::{Addresses, Starting};
@@ -38,7 +39,7 @@ and key. The same command restarts a stopped node at its old address; a node tha
 for.")]
 pub struct Args {
     /// Permanent name of the node
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = node_name)]
     name: String,
     /// Address or name of this machine for other nodes [default: as last time, else 127.0.0.1]
     #[arg(long, value_name = "HOST")]
@@ -47,7 +48,7 @@ pub struct Args {
     #[arg(long, value_name = "HOST:PORT")]
     clients: Option<HostPort>,
     #[command(flatten)]
-    which: Which,
+    pub which: Which,
     #[command(flatten)]
     serving: Serving,
 }

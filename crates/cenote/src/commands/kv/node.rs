@@ -13,6 +13,7 @@ use anyhow::Result;
 use cenote_cli::failure::{DONE, Failure};
 use cenote_cli::{signals, span, stderr};
 use cenote_fabric::{Host, HostPort};
+use cenote_kv_cluster::config::{DocumentError, check_name};
 use cenote_kv_cluster::detector::Settings;
 use cenote_kv_cluster::node::{self, NodeConfig, NodeError, Ready, Stop};
 use cenote_memcached::Handle;
@@ -37,7 +38,7 @@ are answered, before it exits; on SIGINT, or a second SIGTERM, it exits at once.
 and certificates. A node restarted under its name gets its place back, but its memory is lost.")]
 pub struct Args {
     /// Permanent name of the node
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = node_name)]
     name: String,
     /// Comma-separated etcd addresses
     #[arg(long, value_name = "URLS")]
@@ -61,6 +62,14 @@ pub struct Args {
     at_etcd: AtEtcd,
     #[command(flatten)]
     serving: Serving,
+}
+
+/// A name that a node can have.
+///
+/// # Errors
+/// What names are made of.
+pub fn node_name(text: &str) -> Result<String, DocumentError> {
+    check_name(text).map(|()| text.to_owned())
 }
 
 pub fn run(args: &Args) -> Result<u8> {

@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use cenote_cli::failure::Failure;
+use cenote_cli::failure::{Failure, chain};
 use cenote_fabric::ClusterKey;
 use cenote_kv_cluster::config::{ClusterConfig, DocumentKeys, KeyFingerprint};
 use cenote_kv_cluster::etcd::Etcd;
@@ -25,6 +25,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::at_etcd::AtEtcd;
 use crate::folder::Folder;
+use crate::hints;
 use crate::place::{ClusterDir, KEY_FILE, load_key};
 use crate::shell::quoted;
 
@@ -288,6 +289,22 @@ impl Which {
             key_file,
             known: Known { cluster, etcd },
         })
+    }
+
+    /// With what brings an etcd back that `kv up` started for this folder and that does not answer.
+    pub fn explain(&self, error: anyhow::Error) -> anyhow::Error {
+        let is_down = error.chain().any(hints::is_silent_etcd);
+        let own = self.dir.as_ref().filter(|dir| {
+            self.etcd.is_none()
+                && KvDir::open(dir).is_ok_and(|dir| dir.has_password().is_ok_and(|has| has))
+        });
+        match own {
+            Some(dir) if is_down => {
+                let remedy = format!("cenote kv up --dir {} restarts it", quoted(dir));
+                Failure::new(chain(&error), remedy).into()
+            }
+            _ => error,
+        }
     }
 
     /// The folder, for commands that need one.

@@ -36,7 +36,7 @@ pub struct Args {
     #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = span::within("0s", "1d"))]
     timeout: Duration,
     #[command(flatten)]
-    which: Which,
+    pub which: Which,
 }
 
 /// Between two looks.

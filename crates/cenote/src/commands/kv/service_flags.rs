@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use cenote_cli::failure::Failure;
-use cenote_cli::size::Size;
+use cenote_cli::size::{Size, SizeError};
 use cenote_cli::span::{self, Span};
 use cenote_fabric::HostPort;
 use cenote_kv::protocol::{Dialect, Limits};
@@ -53,7 +53,7 @@ pub struct Serving {
     #[arg(long, value_name = "FILE", conflicts_with = "udp")]
     users: Option<PathBuf>,
     /// Maximum item size, including memcached's overhead
-    #[arg(long, value_name = "SIZE", default_value = "1M")]
+    #[arg(long, value_name = "SIZE", default_value = "1M", value_parser = item_size)]
     max_item_size: Size,
     /// Maximum number of client connections
     #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..))]
@@ -67,12 +67,21 @@ pub struct Serving {
     /// Use the meta commands as memcached after 1.6.18 does
     #[arg(long)]
     later_meta: bool,
-    /// Serve Prometheus metrics at this address; port 0 picks a free port and prints it on stderr
+    /// Serve Prometheus metrics at this address, with up at that of the first node: the others get
+    /// the ports after it; port 0 picks a free port and prints it on stderr
     #[arg(long, value_name = "HOST:PORT")]
     pub metrics: Option<HostPort>,
     /// Allow other machines to reach --metrics
     #[arg(long, requires = "metrics")]
     pub allow_remote: bool,
+}
+
+fn item_size(text: &str) -> Result<Size, String> {
+    let size: Size = text.parse().map_err(|error: SizeError| error.to_string())?;
+    match ITEM_BYTES.contains(&size.bytes()) {
+        true => Ok(size),
+        false => Err("must be 1K to 1M".to_owned()),
+    }
 }
 
 impl Serving {
@@ -99,10 +108,6 @@ impl Serving {
         if self.udp && clients.port() == 0 {
             let what = "--udp needs a port: free ports are picked for TCP only";
             return Err(Failure::usage(what, "give a client port").into());
-        }
-        if !ITEM_BYTES.contains(&self.max_item_size.bytes()) {
-            let what = format!("--max-item-size {}: must be 1K to 1M", self.max_item_size);
-            return Err(Failure::usage(what, "--max-item-size 1M").into());
         }
         let mode = u32::from_str_radix(&self.unix_mask, 8)
             .map_err(|_| Failure::usage("--unix-mask is an octal number", "--unix-mask 700"))?;
@@ -143,6 +148,19 @@ impl Serving {
         };
         files.load(&mut settings)?;
         Ok((settings, files))
+    }
+
+    /// Those of one node of several that are started on this machine: each has a port for metrics of
+    /// its own.
+    pub fn of_node(&self, index: u16) -> Self {
+        let metrics = self.metrics.as_ref().map(|first| match first.port() {
+            0 => first.clone(),
+            port => first.with_port(port + index),
+        });
+        Self {
+            metrics,
+            ..self.clone()
+        }
     }
 
     /// The same flags, and who we are at etcd, for a node of its own process, whose folder is `folder`.
@@ -193,5 +211,27 @@ impl Serving {
             }
         }
         Ok(flags)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+
+    #[derive(clap::Parser)]
+    struct Flags {
+        #[command(flatten)]
+        serving: Serving,
+    }
+
+    #[test]
+    fn each_node_has_a_port_for_metrics_of_its_own() {
+        for (given, third) in [("127.0.0.1:9000", "127.0.0.1:9002"), ("[::1]:0", "[::1]:0")] {
+            let flags = Flags::parse_from(["up", "--metrics", given]);
+            let metrics = flags.serving.of_node(2).metrics.expect("it is given");
+            assert_eq!(metrics.to_string(), third);
+        }
     }
 }

@@ -34,7 +34,7 @@ pub use text::print;
 Exit code 3: a partition is not home at a node that answers, or a parity is not full.")]
 pub struct Args {
     #[command(flatten)]
-    which: Which,
+    pub which: Which,
     /// Print one JSON object
     #[arg(long)]
     json: bool,

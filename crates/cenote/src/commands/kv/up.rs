@@ -14,7 +14,7 @@ use anyhow::{Context, Result, bail};
 use cenote_cli::failure::{DONE, Failure};
 use cenote_cli::signals;
 use cenote_cli::size::Size;
-use cenote_fabric::WireProtection;
+use cenote_fabric::{HostPort, WireProtection};
 use cenote_kv::group::member::Service;
 use cenote_kv::memory::footprint::{Footprint, Others, Roles};
 use cenote_kv_cluster::config::{
@@ -32,6 +32,7 @@ use crate::at_etcd::AtEtcd;
 use crate::folder::Folder;
 use crate::place::load_key;
 use crate::process::{self, Identity};
+use crate::shell::quoted;
 
 /// How long nodes may take to see each other, and groups to begin.
 const SERVE_LIMIT: Duration = Duration::from_secs(60);
@@ -159,7 +160,8 @@ pub fn run(args: &Args) -> Result<u8> {
     for (index, name) in config.nodes.iter().enumerate() {
         let at = Addresses::local(args.port.map_or(0, |base| base + index as u16));
         let folder = dir.make_node(name)?;
-        let flags = args.serving.flags(folder.path(), &at_etcd)?;
+        let serving = args.serving.of_node(index as u16);
+        let flags = serving.flags(folder.path(), &at_etcd)?;
         starting.start(&dir, name, &known, &key_file, at, &flags)?;
     }
     let found = Found {
@@ -195,7 +197,7 @@ pub fn run(args: &Args) -> Result<u8> {
     if let Some(warning) = args.serving.warning() {
         println!("{warning}");
     }
-    let dir = dir.root().display();
+    let dir = quoted(dir.root());
     println!(
         "try: cenote kv status --dir {dir}\n     kill -9 $(cat {dir}/nodes/n01/pid)\n     \
          cenote kv join --name n01 --dir {dir}\n     cenote kv down --dir {dir}"
@@ -213,11 +215,17 @@ fn service(name: &str) -> Result<Service, String> {
 
 fn config(args: &Args) -> Result<ClusterConfig> {
     let nodes = args.nodes as usize;
-    if let Some(base) = args.port
-        && usize::from(base) + nodes > usize::from(u16::MAX) + 1
-    {
-        let what = format!("{nodes} ports from {base} on: ports end at {}", u16::MAX);
-        return Err(Failure::usage(what, "use a smaller --port").into());
+    let metrics = args.serving.metrics.as_ref().map(HostPort::port);
+    for (flag, base) in [("--port", args.port), ("--metrics", metrics)] {
+        if let Some(base) = base
+            && usize::from(base) + nodes > usize::from(u16::MAX) + 1
+        {
+            let what = format!(
+                "{flag}: {nodes} ports from {base} on: ports end at {}",
+                u16::MAX
+            );
+            return Err(Failure::usage(what, format!("use a smaller port for {flag}")).into());
+        }
     }
     let mut config = ClusterConfig {
         groups: args.groups.unwrap_or(nodes),
@@ -238,6 +246,15 @@ fn config(args: &Args) -> Result<ClusterConfig> {
     // Of a shape that cannot be there is neither; that is said below.
     if let Some(footprint) = config.memory().1 {
         config.region_bytes = footprint.region_cap(0).max(config.region_bytes);
+        if config.region_bytes > *REGION_BYTES.end() {
+            let what = format!(
+                "--memory {}: {} for each slot's values, which may have at most {}",
+                args.memory,
+                Size(config.region_bytes).rounded(),
+                Size(*REGION_BYTES.end())
+            );
+            return Err(Failure::usage(what, "use a smaller --memory, or more --groups").into());
+        }
     } else if let Some(least) = least_memory(config.roles()) {
         let what = format!("--memory {}: too little for a node's slots", args.memory);
         let remedy = format!("use --memory {least} or more, or fewer --groups");
@@ -296,9 +313,12 @@ fn refuse_running(dir: &KvDir) -> Result<()> {
         }
     }
     if alive > 0 {
-        let root = dir.root().display();
-        let what = format!("{root}: {alive} processes of a cluster are running here");
-        return Err(Failure::new(what, format!("cenote kv down --dir {root}")).into());
+        let root = dir.root();
+        let what = format!(
+            "{}: {alive} processes of a cluster are running here",
+            root.display()
+        );
+        return Err(Failure::new(what, format!("cenote kv down --dir {}", quoted(root))).into());
     }
     for folder in &folders {
         Identity::forget(folder)?;
@@ -337,7 +357,7 @@ fn revive(dir: &KvDir, known: &Known) -> Result<u8> {
         "up: the cluster is running, and its etcd at {} was restarted with its data",
         known.etcd
     );
-    println!("try: cenote kv status --dir {}", dir.root().display());
+    println!("try: cenote kv status --dir {}", quoted(dir.root()));
     Ok(DONE)
 }
 

@@ -1,10 +1,11 @@
 //! `plan tco`.
 
-use std::io::{Write, stdout};
+use std::io::Write;
 
 use anyhow::Result;
 use cenote_cli::failure::DONE;
 use cenote_cli::number::{amount, share};
+use cenote_cli::stdout;
 use cenote_cli::table::Table;
 use cenote_plan::tco::{Machine, Model, Savings, machines};
 
@@ -78,7 +79,7 @@ pub fn run(args: &Args) -> Result<u8> {
         .iter()
         .map(|machine| model.savings(machine))
         .collect::<Result<_>>()?;
-    let mut out = stdout().lock();
+    let mut out = stdout::lock();
     if args.json {
         serde_json::to_writer(&mut out, &savings)?;
         writeln!(out)?;

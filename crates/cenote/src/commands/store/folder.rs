@@ -1,6 +1,6 @@
 //! A store in its folder, locked.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io::ErrorKind;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::OpenOptionsExt as _;
@@ -8,17 +8,19 @@ use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 use cenote_cli::failure::Failure;
+use cenote_cli::size::Size;
 use cenote_durable::Replacement;
 use cenote_store::{
-    FileMedium, Identity, Medium, Pool, PoolConfig, Recovered, SHARD_COUNT_MAX, StoreError,
-    identify, shard_of,
+    Condition, ENTRY_COUNT_MAX, FileMedium, Identity as PoolIdentity, Medium, POOL_BYTES_MAX, Pool,
+    PoolConfig, Recovered, SHARD_COUNT_MAX, StoreError, identify, shard_of,
 };
 
 use super::secret;
-use super::shown::shown;
+use super::shown::{shown, unmet};
 use crate::ask::random_u128;
 use crate::folder::Folder;
 use crate::lock::{is_locked, try_lock};
+use crate::process::Identity;
 use crate::shell::quoted;
 
 /// The first file in the folder.
@@ -46,11 +48,86 @@ fn name(shard: usize) -> String {
     }
 }
 
-/// Makes a store of so many bytes, in so many shards: all of its files, or none.
+/// Makes a store of so many bytes, in so many shards: all of its files, or none, and then no folder
+/// that was not there.
 ///
 /// # Errors
 /// There is one already, or a part of one; the sizes make no sense; or the disk refuses.
-pub fn create(dir: &Path, len: u64, keys: u64, shards: usize) -> Result<()> {
+pub fn create(dir: &Path, size: Size, keys: u64, shards: usize) -> Result<()> {
+    refuse_address(dir)?;
+    let (len, config) = shard(size, keys, shards as u64)?;
+    let absent = dir.ancestors().take_while(|path| !path.exists());
+    let absent: Vec<&Path> = absent.collect();
+    let made = make(dir, len, config, shards);
+    if made.is_err() {
+        // None that has anything in it, of another command perhaps, is removed.
+        let removed = absent.iter().try_for_each(fs::remove_dir);
+        tracing::debug!(?removed, "folders of a store that was not made");
+    }
+    made
+}
+
+/// Bytes of each shard, and how it is made.
+///
+/// # Errors
+/// Sizes that no store has.
+fn shard(size: Size, keys: u64, shards: u64) -> Result<(u64, PoolConfig)> {
+    // A store of blocks.
+    let len = size.bytes() / shards / BLOCK_BYTES * BLOCK_BYTES;
+    if len == 0 {
+        let what = format!("--size {size}: must be at least {BLOCK_BYTES} bytes per shard");
+        return Err(Failure::usage(what, "--size 64M").into());
+    }
+    if len > POOL_BYTES_MAX {
+        let most = Size(POOL_BYTES_MAX);
+        let what = format!("--size {size}: at most {most} per shard");
+        let enough = size.bytes().div_ceil(POOL_BYTES_MAX);
+        let remedy = match enough <= SHARD_COUNT_MAX as u64 {
+            true => format!("use --shards {enough}, or a smaller --size"),
+            false => {
+                let all = Size(POOL_BYTES_MAX * SHARD_COUNT_MAX as u64);
+                format!("use at most --size {all}, with --shards {SHARD_COUNT_MAX}")
+            }
+        };
+        return Err(Failure::usage(what, remedy).into());
+    }
+    // Half of the places for keys stay free: they are found at once.
+    let entries = (keys / shards)
+        .max(1)
+        .checked_mul(2)
+        .and_then(u64::checked_next_power_of_two)
+        .filter(|entries| *entries <= ENTRY_COUNT_MAX);
+    let Some(entry_count) = entries else {
+        let what = format!("--keys {keys}: at most {} per shard", ENTRY_COUNT_MAX / 2);
+        return Err(Failure::usage(what, "use fewer --keys, or more --shards").into());
+    };
+    let config = PoolConfig {
+        entry_count,
+        seed: random_u128()? as u64,
+    };
+    if config.check(len).is_err() {
+        let what = format!("--size {size}: too small for {keys} keys");
+        return Err(Failure::usage(what, "use a larger --size, or fewer --keys").into());
+    }
+    Ok((len, config))
+}
+
+/// # Errors
+/// The address of a served store, where the folder of one is wanted.
+pub fn refuse_address(dir: &Path) -> Result<()> {
+    let text = dir.to_string_lossy();
+    let is_address = ["tcp:", "shm:", "rdma:"]
+        .iter()
+        .any(|start| text.starts_with(start));
+    if !is_address {
+        return Ok(());
+    }
+    let what = format!("store {text}: this is an address, and not a folder");
+    let remedy = "name the folder of the store, on the machine that it is on";
+    Err(Failure::usage(what, remedy).into())
+}
+
+fn make(dir: &Path, len: u64, config: PoolConfig, shards: usize) -> Result<()> {
     let folder = Folder::create(dir)?;
     let _lock = lock(&folder, dir)?;
     refuse_if_any(&folder, dir)?;
@@ -58,21 +135,6 @@ pub fn create(dir: &Path, len: u64, keys: u64, shards: usize) -> Result<()> {
     for shard in 0..SHARD_COUNT_MAX {
         folder.remove_drafts(&name(shard))?;
     }
-    let shard_count = shards as u64;
-    // A store of blocks, of which half of the places for keys stay free: they are found at once.
-    let len = len / shard_count / BLOCK_BYTES * BLOCK_BYTES;
-    let entries = (keys / shard_count)
-        .max(1)
-        .checked_mul(2)
-        .and_then(u64::checked_next_power_of_two);
-    let config = PoolConfig {
-        entry_count: entries.context("--keys: too many")?,
-        seed: random_u128()? as u64,
-    };
-    ensure!(
-        len > 0,
-        "--size: must be at least {BLOCK_BYTES} bytes per shard"
-    );
     // All before the first gets its name: a disk that is full leaves none.
     let drafts = (0..shards).map(|shard| {
         let number = (shard as u16, shards as u16);
@@ -98,12 +160,7 @@ fn draft(path: &Path, len: u64, config: PoolConfig, number: (u16, u16)) -> Resul
     let file = draft.file();
     cenote_durable::allocate(file, len).context("make room for the store")?;
     let medium = FileMedium::open(file.try_clone()?).context("make the store")?;
-    let pool = Pool::create_shard(medium, config, number).map_err(|error| match error {
-        StoreError::Size { .. } => {
-            Failure::usage(error.to_string(), "use a larger --size, or fewer --keys").into()
-        }
-        error => anyhow::Error::new(error),
-    })?;
+    let pool = Pool::create_shard(medium, config, number)?;
     pool.close().context("make the store")?;
     Ok(draft)
 }
@@ -145,8 +202,13 @@ fn lock(folder: &Folder, dir: &Path) -> Result<OwnedFd> {
     folder.lock_unless(|| {
         if folder.has(SERVED)? && is_locked(folder, SERVED)? {
             let what = format!("store {}: it is being served", dir.display());
-            let remedy =
-                "use its address and --key in place of the folder, or stop cenote store serve";
+            let server = match Identity::load(folder)? {
+                Some(server) if server.open()?.is_some() => format!("kill {} stops", server.pid),
+                _ => "stop".to_owned(),
+            };
+            let remedy = format!(
+                "{server} its server; put, get, list and delete also take its address and --key"
+            );
             return Err(Failure::new(what, remedy).into());
         }
         Ok(())
@@ -168,6 +230,7 @@ pub struct Files {
 /// # Errors
 /// There is no store, or its files are of another kind.
 pub fn find(dir: &Path, write: bool) -> Result<Files> {
+    refuse_address(dir)?;
     let none = || {
         let what = format!("store {}: does not exist", dir.display());
         let remedy = format!("cenote store create {} --size 64M", quoted(dir));
@@ -225,7 +288,7 @@ fn missing(shown: &str, shard: usize) -> Failure {
 ///
 /// # Errors
 /// They are not.
-fn check_shards(shown: &str, pools: &[Identity]) -> Result<()> {
+fn check_shards(shown: &str, pools: &[PoolIdentity]) -> Result<()> {
     ensure!(
         pools.windows(2).all(|two| two[0].seed == two[1].seed),
         "{shown}: its files belong to different stores"
@@ -422,13 +485,15 @@ impl Opened {
         Ok(())
     }
 
-    /// Does something with an object; where there is no room for it, once more in a log that was cleaned.
+    /// Does something with an object, on a condition that `act` holds it to; where there is no room for
+    /// it, once more in a log that was cleaned.
     ///
     /// # Errors
     /// Those of the store, with what to do.
     pub fn change<T>(
         &mut self,
         key: &str,
+        condition: Condition,
         act: impl Fn(&mut Pool<FileMedium>, &[u8]) -> Result<T, StoreError>,
     ) -> Result<T> {
         let shard = match self.pools.len() {
@@ -453,12 +518,8 @@ impl Opened {
                     Failure::new(what("the store is full"), remedy).into()
                 }
                 StoreError::Condition(found) => {
-                    let found = match found {
-                        Some(version) => format!("its version is {version}"),
-                        None => "there is no such object".to_owned(),
-                    };
                     let remedy = "get --json shows its version; nothing was changed";
-                    Failure::new(what(&found), remedy).into()
+                    Failure::new(what(&unmet(condition, *found)), remedy).into()
                 }
                 StoreError::Key(_) | StoreError::Value(_) => {
                     Failure::usage(what(&error.to_string()), "cenote store put --help").into()

@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use cenote_cli::failure::Failure;
-use cenote_fabric::{Address, ClientId, ClusterKey, connector};
+use cenote_fabric::{Address, ClientId, ClusterKey, Error, connector};
 use cenote_store::client::{Client, ClientError, Command, Outcome};
 use cenote_store::copies::{Copies, CopiesError, CopyError, named_twice};
 use cenote_store::{Condition, Refusal, Version};
 
-use super::shown::shown as shown_key;
+use super::shown::{shown as shown_key, unmet};
 use crate::ask::random_u128;
 
 /// How long it may take to connect, and to answer.
@@ -39,14 +39,19 @@ impl Remote {
             let remedy = "give each store once; the first may be the last as well";
             return Err(Failure::usage(what, remedy).into());
         }
+        let parsed = addresses.iter().map(|address| {
+            address.parse().map_err(|error| {
+                Failure::usage(format!("store: {error}"), "use tcp:HOST:PORT or shm:PATH")
+            })
+        });
+        let parsed = parsed.collect::<Result<Vec<Address>, Failure>>()?;
         let key = ClusterKey::load(key).context("--key")?;
         let shown: Vec<String> = addresses.iter().map(|one| format!("store {one}")).collect();
         let mut clients = Vec::new();
-        for (address, shown) in addresses.iter().zip(&shown) {
-            let address: Address = address.parse().with_context(|| shown.clone())?;
+        for (address, shown) in parsed.iter().zip(&shown) {
             let id = ClientId(random_u128()?);
-            let client = Client::connect(&connector(key.clone()), &address, id, LIMIT);
-            clients.push(client.with_context(|| shown.clone())?);
+            let client = Client::connect(&connector(key.clone()), address, id, LIMIT);
+            clients.push(client.map_err(|error| unconnected(shown, error))?);
         }
         let link = match has_copies {
             true => match Copies::new(clients, LIMIT) {
@@ -62,7 +67,13 @@ impl Remote {
     }
 
     /// What a client's error means to a user.
-    fn explain(&self, store: usize, key: &str, error: ClientError) -> anyhow::Error {
+    fn explain(
+        &self,
+        store: usize,
+        key: &str,
+        condition: Condition,
+        error: ClientError,
+    ) -> anyhow::Error {
         let shown = &self.shown[store];
         let key = shown_key(key.as_bytes());
         let what = |why: &str| format!("{shown}: {key}: {why}");
@@ -72,12 +83,8 @@ impl Remote {
                 Failure::new(what("the store is full"), remedy).into()
             }
             ClientError::Refused(Refusal::Condition(found)) => {
-                let found = match found {
-                    Some(version) => format!("its version is {version}"),
-                    None => "there is no such object".to_owned(),
-                };
                 let remedy = "get --json shows its version; nothing was changed";
-                Failure::new(what(&found), remedy).into()
+                Failure::new(what(&unmet(condition, found)), remedy).into()
             }
             ClientError::Size { .. } | ClientError::Refused(Refusal::Key | Refusal::Value) => {
                 Failure::usage(what(&error.to_string()), "cenote store put --help").into()
@@ -86,11 +93,11 @@ impl Remote {
         }
     }
 
-    fn explain_copy(&self, key: &str, error: CopiesError) -> anyhow::Error {
+    fn explain_copy(&self, key: &str, condition: Condition, error: CopiesError) -> anyhow::Error {
         let shown = &self.shown[error.store];
         let named = shown_key(key.as_bytes());
         match error.error {
-            CopyError::Client(client) => self.explain(error.store, key, client),
+            CopyError::Client(client) => self.explain(error.store, key, condition, client),
             CopyError::Foreign => Failure::new(
                 format!("{shown}: {named}: was put into this store only"),
                 "use this address only, or serve another store for copies",
@@ -115,11 +122,11 @@ impl Remote {
                     is_durable: true,
                 };
                 return done(client.call(command, LIMIT))
-                    .map_err(|error| self.explain(0, key, error));
+                    .map_err(|error| self.explain(0, key, condition, error));
             }
             Link::Row(copies) => copies.put(key.as_bytes(), &value, condition),
         };
-        said.map_err(|error| self.explain_copy(key, error))
+        said.map_err(|error| self.explain_copy(key, condition, error))
     }
 
     /// Deletes one; the version that says so.
@@ -131,11 +138,11 @@ impl Remote {
                     condition,
                 };
                 return done(client.call(command, LIMIT))
-                    .map_err(|error| self.explain(0, key, error));
+                    .map_err(|error| self.explain(0, key, condition, error));
             }
             Link::Row(copies) => copies.delete(key.as_bytes(), condition),
         };
-        said.map_err(|error| self.explain_copy(key, error))
+        said.map_err(|error| self.explain_copy(key, condition, error))
     }
 
     /// The newest version of an object.
@@ -148,12 +155,12 @@ impl Remote {
                 return match client.call(command, LIMIT) {
                     Ok(Outcome::Value { sequence, value }) => Ok(Some(Version { sequence, value })),
                     Ok(_) => Ok(None),
-                    Err(error) => Err(self.explain(0, key, error)),
+                    Err(error) => Err(self.explain(0, key, Condition::Always, error)),
                 };
             }
             Link::Row(copies) => copies.get(key.as_bytes()),
         };
-        said.map_err(|error| self.explain_copy(key, error))
+        said.map_err(|error| self.explain_copy(key, Condition::Always, error))
     }
 
     /// All keys that begin with `prefix`, in order.
@@ -161,10 +168,10 @@ impl Remote {
         match &mut self.link {
             Link::One(client) => client
                 .keys(prefix.as_bytes(), LIMIT)
-                .map_err(|error| self.explain(0, prefix, error)),
+                .map_err(|error| self.explain(0, prefix, Condition::Always, error)),
             Link::Row(copies) => copies
                 .keys(prefix.as_bytes())
-                .map_err(|error| self.explain_copy(prefix, error)),
+                .map_err(|error| self.explain_copy(prefix, Condition::Always, error)),
         }
     }
 
@@ -174,7 +181,20 @@ impl Remote {
             Link::One(_) => Ok(0),
             Link::Row(copies) => copies.bring(),
         };
-        said.map_err(|error| self.explain_copy("an object", error))
+        said.map_err(|error| self.explain_copy("an object", Condition::Always, error))
+    }
+}
+
+/// A store that cannot be connected to. The address is in its name already.
+fn unconnected(shown: &str, error: Error) -> anyhow::Error {
+    let is_absent = error.is_nobody_there();
+    match error {
+        Error::Os { source, .. } if is_absent => {
+            let what = format!("{shown}: cannot connect: {source}");
+            let remedy = "start its server: cenote store serve DIR --listen ADDRESS --key FILE";
+            Failure::new(what, remedy).into()
+        }
+        error => anyhow::Error::new(error).context(shown.to_owned()),
     }
 }
 

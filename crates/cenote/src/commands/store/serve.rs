@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use cenote_cli::failure::{DONE, Failure};
 use cenote_cli::size::Size;
 use cenote_cli::span::{self, Span};
@@ -22,6 +22,7 @@ use super::metrics::StoreMetrics;
 use super::{folder, say};
 use crate::background;
 use crate::folder::Folder;
+use crate::process::Identity;
 
 /// Locked by a command that starts a server in the background.
 const STARTING: &str = "starting";
@@ -104,7 +105,8 @@ fn in_background(args: &Args) -> Result<u8> {
     starting
         .lock()
         .context("wait for another command that starts a server")?;
-    background::start(&mut command, &folder)
+    let shown = format!("store {}", args.dir.display());
+    background::start(&mut command, &folder, &shown, |pid| format!("kill {pid}"))
 }
 
 pub fn run(args: &Args) -> Result<u8> {
@@ -126,16 +128,19 @@ fn serve<M: Medium + 'static>(
     args: &Args,
     open: impl Fn(File) -> std::io::Result<M> + Sync,
 ) -> Result<u8> {
-    let scheme = by_name(&args.scheme).with_context(|| {
+    let scheme = by_name(&args.scheme).ok_or_else(|| {
         let names: Vec<&str> = all().iter().map(|scheme| scheme.name()).collect();
-        format!("--scheme {}: one of {}", args.scheme, names.join(", "))
+        let what = format!("--scheme {}: there is no such protocol", args.scheme);
+        Failure::usage(what, format!("use one of {}", names.join(", ")))
     })?;
     for address in &args.listen {
         if let Address::Shm(path) = address {
             Folder::check_for_socket(path).context("--listen")?;
         }
     }
-    ensure!(args.landing.bytes() > 0, "--landing: must be at least 1");
+    if args.landing.bytes() == 0 {
+        return Err(Failure::usage("--landing 0: must be at least 1 byte", "--landing 4M").into());
+    }
     let key = ClusterKey::load(&args.key).context("--key")?;
     // Before any thread starts.
     let main_thread = std::thread::current();
@@ -186,5 +191,7 @@ fn serve<M: Medium + 'static>(
     for pool in server.stop().with_context(|| shown.clone())? {
         pool.close().with_context(|| shown.clone())?;
     }
+    // Before the folder is free for the next: what its number names by then is another process.
+    Identity::forget_own(&Folder::open(&args.dir)?)?;
     Ok(DONE)
 }

@@ -1,5 +1,7 @@
 //! Keys on a terminal: one line each, whatever clients put into them.
 
+use cenote_store::Condition;
+
 /// A key as it is, or as a shell takes it in `$'...'` where it has bytes that would be more than
 /// text to a terminal, or might be read as another key.
 pub fn shown(key: &[u8]) -> String {
@@ -22,6 +24,15 @@ pub fn shown(key: &[u8]) -> String {
         escape(&mut shown, chunk.invalid());
     }
     shown + "'"
+}
+
+/// Why a change was not made whose condition does not hold of the newest version, `found`.
+pub fn unmet(condition: Condition, found: Option<u64>) -> String {
+    match (condition, found) {
+        (_, None) => "there is no such object".to_owned(),
+        (Condition::Absent, Some(version)) => format!("it exists already, with version {version}"),
+        (_, Some(version)) => format!("its version is {version}"),
+    }
 }
 
 fn escape(shown: &mut String, bytes: &[u8]) {

@@ -4,11 +4,11 @@
 //! Arguments and answers are shown as numbers of 8 bytes, little-endian, as procedures
 //! have them.
 
-use anyhow::{Context as _, Result, bail, ensure};
-use cenote_cli::failure::chain;
+use anyhow::{Context as _, Result, bail};
+use cenote_cli::failure::{Failure, chain};
 use cenote_fabric::Session;
 use cenote_proc::remote::Remote;
-use cenote_proc::{CacheId, ECHO, ProcedureId, Status};
+use cenote_proc::{CacheId, ECHO, ProcedureId, Status, Trap};
 
 use super::{Common, Site, Sites, cache_id, known, say, sites};
 
@@ -24,6 +24,9 @@ pub(super) struct Args {
     common: Common,
 }
 
+/// Most numbers of an argument.
+const NUMBERS_MAX: usize = cenote_proc_sdk::STATE_MAX / 8;
+
 /// A host that knows the cache.
 struct Host {
     name: String,
@@ -33,11 +36,11 @@ struct Host {
 }
 
 pub(super) fn run(args: &Args) -> Result<u8> {
-    ensure!(
-        args.numbers.len() <= cenote_proc_sdk::STATE_MAX / 8,
-        "an argument has at most {} numbers",
-        cenote_proc_sdk::STATE_MAX / 8
-    );
+    if args.numbers.len() > NUMBERS_MAX {
+        let given = args.numbers.len();
+        let what = format!("{given} numbers: an argument has at most {NUMBERS_MAX}");
+        return Err(Failure::usage(what, "cenote cache proc run --help").into());
+    }
     let loaded = args.common.which.load()?;
     let cache = cache_id(&loaded, &args.cache)?;
     let mut sites = sites(&loaded)?;
@@ -64,7 +67,8 @@ pub(super) fn run(args: &Args) -> Result<u8> {
             true => "it may have run",
             false => "it did not run",
         };
-        bail!("{} on {}: {status:?}; {ran}", args.name, args.cache);
+        let why = why(status);
+        bail!("{} on {}: {why}; {ran}", args.name, args.cache);
     }
     let numbers = answer.chunks_exact(8);
     let rest = numbers.remainder();
@@ -87,6 +91,32 @@ pub(super) fn run(args: &Args) -> Result<u8> {
         ))?;
     }
     Ok(sites.code())
+}
+
+/// What a status that is no answer means.
+fn why(status: Status) -> String {
+    let words = match status {
+        Status::Trapped(Trap::Failed(code)) => {
+            return format!("it failed with its own code {code}");
+        }
+        Status::Trapped(Trap::TooLong) => "a step took longer than it may",
+        Status::Trapped(Trap::Crashed) => {
+            "it crashed, or wanted more memory or stack than it may have"
+        }
+        Status::Trapped(Trap::BadVerdict) => "it returned what no procedure may return",
+        Status::Trapped(Trap::Unknown) => "the host does not have it",
+        Status::Trapped(Trap::Denied) => "it is not granted on this cache: cenote cache proc grant",
+        Status::Trapped(Trap::Gone) => {
+            "it was taken away before it ended, or moved where it is not"
+        }
+        Status::Busy => "the host is busy, or compiles it: try again in a while",
+        Status::TooManySteps => "it took more steps than a request may",
+        Status::TimedOut => "bytes or the host's time did not come in time: try again",
+        Status::OutOfBounds => "an address is in no region of the cache",
+        Status::Lost => "it moved to another host, which was not heard of again",
+        Status::Done | Status::Stopped => "it ended",
+    };
+    words.to_owned()
 }
 
 /// The first host that has the procedure and knows the cache. This is asked with a procedure that

@@ -120,6 +120,12 @@ pub enum Error {
         /// Its process.
         pid: u32,
     },
+    /// The server of this directory was killed, and its device is still on.
+    #[error("{} is still on, but its server was killed", device.display())]
+    LeftOn {
+        /// The swap device.
+        device: PathBuf,
+    },
     /// No server runs for this directory.
     #[error("no swap server is running in {}", dir.display())]
     NotRunning {

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use cenote_cli::failure::{DONE, FAILED, Failure};
 use cenote_cli::span::Span;
+use cenote_cli::stderr;
 
 use crate::folder::Folder;
 use crate::place::ClusterDir;
@@ -28,6 +29,8 @@ const SERVERS: &str = "servers";
 const LOG: &str = "log";
 /// How long a server may take to end before another one takes its place.
 const ENDING: Duration = Duration::from_secs(3);
+/// How long a server is waited for without a word.
+const SILENCE: Duration = Duration::from_secs(3);
 
 /// Starts the server of a volume; the command lacks the volume's flags. As [`start`].
 ///
@@ -156,13 +159,24 @@ pub fn stop(dir: &ClusterDir, volume: &str, timeout: Duration) -> Result<u32> {
     let identity = Identity::load(&folder)?.ok_or_else(none)?;
     let process = identity.open()?.ok_or_else(none)?;
     process.signal(libc::SIGTERM).context("end the server")?;
-    if !process.wait(Instant::now() + timeout)? {
-        let what = format!(
-            "process {} did not exit within {}",
-            identity.pid,
-            Span::from(timeout)
-        );
-        return Err(Failure::new(what, "wait: it is still exiting").into());
+    let (pid, begun) = (identity.pid, Instant::now());
+    let mut has_ended = process.wait(begun + timeout.min(SILENCE))?;
+    if !has_ended && timeout > SILENCE {
+        let limit = Span::from(timeout);
+        let what = match process::is_stopped(pid) {
+            true => format!("process {pid} is stopped; kill -CONT {pid} lets it exit"),
+            false => format!("waiting for process {pid} to exit, for at most {limit}"),
+        };
+        stderr::say(what);
+        has_ended = process.wait(begun + timeout)?;
+    }
+    if !has_ended {
+        let what = format!("process {pid} did not exit within {}", Span::from(timeout));
+        let remedy = match process::is_stopped(pid) {
+            true => format!("kill -CONT {pid}: it is stopped"),
+            false => "wait: it is still exiting".to_owned(),
+        };
+        return Err(Failure::new(what, remedy).into());
     }
     Identity::forget_ended(&folder)?;
     Ok(identity.pid)

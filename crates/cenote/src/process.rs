@@ -283,9 +283,15 @@ pub fn is_ending(pid: u32) -> bool {
     Stat::read(pid).map_or(true, |stat| stat.is_exiting) || is_killed().unwrap_or(true)
 }
 
+/// Whether a process was stopped, by a signal or a debugger: it exits once it goes on.
+pub fn is_stopped(pid: u32) -> bool {
+    Stat::read(pid).is_ok_and(|stat| stat.is_stopped)
+}
+
 /// The fields of /proc/PID/stat that matter here.
 struct Stat {
     start_ticks: u64,
+    is_stopped: bool,
     /// The kernel's PF_EXITING, of the first thread.
     is_exiting: bool,
 }
@@ -296,13 +302,15 @@ impl Stat {
         Self::parse(&text).context("/proc/PID/stat has another form")
     }
 
-    /// Fields 9 and 22 of proc(5). The name in field 2 may hold blanks and brackets.
+    /// Fields 3, 9 and 22 of proc(5). The name in field 2 may hold blanks and brackets.
     fn parse(text: &str) -> Option<Self> {
         let mut fields = text.get(text.rfind(')')? + 1..)?.split_ascii_whitespace();
-        let flags: u64 = fields.nth(6)?.parse().ok()?;
+        let is_stopped = matches!(fields.next()?, "T" | "t");
+        let flags: u64 = fields.nth(5)?.parse().ok()?;
         let start_ticks = fields.nth(12)?.parse().ok()?;
         Some(Self {
             start_ticks,
+            is_stopped,
             is_exiting: flags & 4 != 0,
         })
     }
@@ -413,6 +421,9 @@ mod tests {
         let stat = Stat::parse(&text).unwrap();
         assert_eq!(stat.start_ticks, 22);
         assert!(!stat.is_exiting, "flags 9");
+        assert!(!stat.is_stopped);
+        let stopped = Stat::parse(&text.replace(") S", ") T"));
+        assert!(stopped.unwrap().is_stopped);
         assert!(Stat::parse("7 (a").is_none());
     }
 }

@@ -99,6 +99,25 @@ fn a_server_in_the_background_serves_when_the_command_returns() {
 }
 
 #[test]
+fn who_stops_a_server_that_does_not_go_on_is_told_what_it_waits_for() {
+    let folder = Folder::new();
+    up(&folder);
+    serve(&folder, &NEW).expect(0);
+    let pid = pid(&folder);
+    signal(pid, "STOP");
+    let stop = ["volume", "stop", "v0", "--timeout", "3100ms"];
+    let stopped = folder.run(&stop).expect(1);
+    let told = format!("process {pid} is stopped; kill -CONT {pid} lets it exit\n");
+    assert!(stopped.stderr.starts_with(&told), "{stopped:?}");
+    assert!(
+        stopped.stderr.contains("did not exit within"),
+        "{stopped:?}"
+    );
+    signal(pid, "CONT");
+    wait_ended(pid);
+}
+
+#[test]
 fn a_server_of_a_volume_without_a_name_is_stopped_by_the_name_that_it_says() {
     let folder = Folder::new();
     up(&folder);

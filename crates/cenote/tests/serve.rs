@@ -37,6 +37,8 @@ fn a_named_volume_is_served_asked_about_resized_and_let_go() {
 
     let busy = folder.run(&["volume", "delete", "v0"]).expect(1);
     assert!(busy.stderr.contains("in use"), "{busy:#?}");
+    let busy = folder.run(&["volume", "attach", "v0"]).expect(1);
+    assert!(busy.stderr.contains("in use"), "{busy:#?}");
     let busy = folder.run(&["down"]).expect(1);
     assert!(busy.stderr.contains("volumes in use: v0"), "{busy:#?}");
 

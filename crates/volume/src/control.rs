@@ -516,6 +516,7 @@ impl Control {
             (Purpose::Map, Outcome::Granted(slab)) => {
                 self.mapper.on_granted(cx, extent, member, slab);
             }
+            (Purpose::Map, Outcome::Short(error)) => self.mapper.on_short(cx, extent, error),
             (Purpose::Map, _) => self.mapper.on_failed(cx, extent),
             (Purpose::Repair, Outcome::Granted(slab)) => {
                 self.repairer.on_granted(cx, extent, member, slab);
@@ -527,7 +528,9 @@ impl Control {
             (Purpose::Return { birth }, Outcome::NotHeld) => {
                 self.owner.on_not_held(cx, acquire, birth);
             }
-            (Purpose::Return { .. }, Outcome::Failed) => self.owner.on_return_failed(cx, acquire),
+            (Purpose::Return { .. }, Outcome::Failed | Outcome::Short(_)) => {
+                self.owner.on_return_failed(cx, acquire)
+            }
         }
     }
 

@@ -17,7 +17,7 @@ use cenote_volume::Done;
 use super::budget::Account;
 use super::claims::Place;
 use super::engine::Engine;
-use super::handshake::{Handshake, Security, Step};
+use super::handshake::{Agreed, Handshake, Security, Step};
 use super::inbox::Inbox;
 use super::session::{IN_FLIGHT_BYTES_MAX, Session, Taking};
 use super::slots::Seat;
@@ -37,10 +37,11 @@ pub(crate) struct Guest {
 /// A client and what it has in flight.
 #[derive(Debug)]
 pub(crate) struct Connection {
+    /// Before the transport: a session leaves its roster while the socket is open.
+    phase: Phase,
     transport: Transport,
     /// Its slot among the connections of its listener.
     seat: Seat,
-    phase: Phase,
     /// Upper half of the tags of this connection's requests.
     tag_base: u64,
     inbox: Inbox,
@@ -102,12 +103,12 @@ impl Connection {
         let mut greeting = Vec::new();
         let handshake = Handshake::start(guest.security, &mut greeting);
         Self {
-            transport: Transport::new(guest.socket),
-            seat: guest.seat,
             phase: Phase::Handshake {
                 handshake,
                 deadline,
             },
+            transport: Transport::new(guest.socket),
+            seat: guest.seat,
             tag_base,
             inbox: Inbox::new(),
             greeting,
@@ -150,9 +151,11 @@ impl Connection {
     /// Takes no more if its client may be gone while requests wait to be taken. It may have sent
     /// them again on another connection, and more to the same bytes after that: taken now, they
     /// would come last. What was taken has its claims, and goes on. TCP tells of an end behind all
-    /// bytes before it: not while these fill the socket.
+    /// bytes before it: not while these fill the socket. One that has not begun keeps its requests:
+    /// whoever comes after it waits for them.
     fn end_if_forsaken(&mut self) {
-        let waits = self.paused && matches!(self.phase, Phase::Transmit(_));
+        let waits = self.paused
+            && matches!(&self.phase, Phase::Transmit(session) if !session.member.waits());
         if waits && self.input_ends && self.transport.hides_departures() {
             self.on_end_of_input();
         }
@@ -229,7 +232,7 @@ impl Connection {
             Phase::Refused | Phase::Securing { .. } => false,
             Phase::Handshake { .. } if self.paused => self.greeting.is_empty(),
             Phase::Handshake { .. } => self.readable,
-            Phase::Transmit(session) if session.is_ending() => false,
+            Phase::Transmit(session) if session.is_ending() || session.member.waits() => false,
             Phase::Transmit(_) if !self.paused => self.readable,
             Phase::Transmit(session) if session.awaits_payload() => session.has_room_for_payload(),
             Phase::Transmit(session) => {
@@ -473,6 +476,10 @@ impl Connection {
         let Phase::Transmit(session) = &mut self.phase else {
             return;
         };
+        if !session.member.may_begin() {
+            self.paused = true;
+            return;
+        }
         while !session.is_ending() {
             if session.awaits_payload() {
                 if !session.make_room_for_payload(engine) {
@@ -557,14 +564,24 @@ impl Connection {
             Step::StartTls => self.await_tls(),
             // Its slot went to another a moment ago.
             Step::Transmit(_) if !self.seat.establish() => self.refuse(),
-            Step::Transmit(agreed) => {
-                let account = Account::new(Arc::clone(&engine.pool), IN_FLIGHT_BYTES_MAX);
-                let place = Place::new(&engine.claims[agreed.export]);
-                let session = Session::new(agreed, self.tag_base, account, place);
-                self.phase = Phase::Transmit(Box::new(session));
-            }
+            Step::Transmit(agreed) => self.begin_session(agreed, engine),
         }
         true
+    }
+
+    fn begin_session(&mut self, agreed: Agreed, engine: &Engine) {
+        let order = &engine.orders[agreed.export];
+        let member = match order.roster.enter(&self.transport) {
+            Ok(member) => member,
+            Err(error) => {
+                tracing::warn!(%error, "look for connections that clients have left");
+                return self.refuse();
+            }
+        };
+        let account = Account::new(Arc::clone(&engine.pool), IN_FLIGHT_BYTES_MAX);
+        let place = Place::new(&order.claims);
+        let session = Session::new(agreed, self.tag_base, account, place, member);
+        self.phase = Phase::Transmit(Box::new(session));
     }
 }
 

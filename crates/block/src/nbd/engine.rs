@@ -12,8 +12,16 @@ use super::budget::Pool;
 use super::buffers::Buffers;
 use super::claims::Claims;
 use super::export::Export;
+use super::roster::Roster;
 use super::stats::Counters;
 use crate::disk::{Extent, Queue};
+
+/// What keeps the order among the connections of one export.
+#[derive(Debug)]
+pub(crate) struct Order {
+    pub(crate) claims: Arc<Claims>,
+    pub(crate) roster: Arc<Roster>,
+}
 
 /// The shared means of one worker.
 pub(crate) struct Engine {
@@ -22,7 +30,7 @@ pub(crate) struct Engine {
     /// Shared with the other workers.
     pub(crate) pool: Arc<Pool>,
     /// One per export, shared with the other workers.
-    pub(crate) claims: Arc<[Arc<Claims>]>,
+    pub(crate) orders: Arc<[Order]>,
     /// What clients may have TLS with, if anything.
     pub(crate) tls: Option<Arc<rustls::ServerConfig>>,
     pub(crate) counters: Arc<Counters>,
@@ -46,7 +54,7 @@ impl Engine {
         queues: Vec<Box<dyn Queue>>,
         counters: Arc<Counters>,
         pool: Arc<Pool>,
-        claims: Arc<[Arc<Claims>]>,
+        orders: Arc<[Order]>,
         tls: Option<Arc<rustls::ServerConfig>>,
     ) -> Self {
         Self {
@@ -54,7 +62,7 @@ impl Engine {
             exports,
             buffers: Buffers::new(),
             pool,
-            claims,
+            orders,
             tls,
             counters,
             extents: Vec::new(),

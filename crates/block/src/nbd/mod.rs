@@ -32,6 +32,7 @@ mod handshake;
 mod inbox;
 mod listen;
 mod outbox;
+mod roster;
 mod session;
 mod slots;
 mod stats;
@@ -46,9 +47,10 @@ pub use stats::Stats;
 use acceptor::{Acceptor, Complaint, Door, Tally};
 use budget::Pool;
 use claims::Claims;
-use engine::Engine;
+use engine::{Engine, Order};
 use handshake::Security;
 use listen::Listener;
+use roster::Roster;
 use slots::{Bounds, Slots};
 use stats::Counters;
 use worker::{Limits, Mailbox, Worker};
@@ -268,14 +270,17 @@ impl Server {
             .in_flight_bytes_max
             .max(wire::PAYLOAD_BYTES_MAX as usize);
         let pool = Pool::new(pool_bytes, ring_all());
-        let claims = exports.iter().map(|_| Claims::new(ring_all()));
-        let claims: Arc<[Arc<Claims>]> = claims.collect();
+        let orders = exports.iter().map(|_| Order {
+            claims: Claims::new(ring_all()),
+            roster: Roster::new(ring_all()),
+        });
+        let orders: Arc<[Order]> = orders.collect();
         let limits = Limits {
             handshake: config.handshake_limit,
             stall: config.stall_limit,
         };
         for (number, ear) in ears.into_iter().enumerate() {
-            let engine = server.engine(&exports, &pool, &claims, config.tls.clone())?;
+            let engine = server.engine(&exports, &pool, &orders, config.tls.clone())?;
             server.start_worker(number, ear, engine, limits)?;
         }
         let (signal, stop) = UnixStream::pair().map_err(NbdError::Thread)?;
@@ -354,7 +359,7 @@ impl Server {
         &mut self,
         exports: &Arc<[Export]>,
         pool: &Arc<Pool>,
-        claims: &Arc<[Arc<Claims>]>,
+        orders: &Arc<[Order]>,
         tls: Option<Arc<rustls::ServerConfig>>,
     ) -> Result<Engine, NbdError> {
         let mut queues = Vec::with_capacity(exports.len());
@@ -372,7 +377,7 @@ impl Server {
             queues,
             counters,
             Arc::clone(pool),
-            Arc::clone(claims),
+            Arc::clone(orders),
             tls,
         ))
     }

@@ -22,6 +22,7 @@ use super::claims::{Access, Claim, Place};
 use super::engine::Engine;
 use super::handshake::Agreed;
 use super::outbox::{Body, Outbox, Piece};
+use super::roster::Member;
 use super::wire::{Errno, Framing, Head, PAYLOAD_BYTES_MAX, RequestHeader, command, command_flag};
 use writes::Payload;
 
@@ -29,6 +30,8 @@ use writes::Payload;
 #[derive(Debug)]
 pub(crate) struct Session {
     pub(crate) outbox: Outbox,
+    /// Among those of the export whose requests may still come.
+    pub(crate) member: Member,
     agreed: Agreed,
     /// Upper half of every tag: which connection of the worker this is.
     tag_base: u64,
@@ -105,9 +108,16 @@ const PIECES_MAX: usize = 1024;
 const STEP_BYTES: u64 = 1 << 20;
 
 impl Session {
-    pub(crate) fn new(agreed: Agreed, tag_base: u64, account: Account, place: Place) -> Self {
+    pub(crate) fn new(
+        agreed: Agreed,
+        tag_base: u64,
+        account: Account,
+        place: Place,
+        member: Member,
+    ) -> Self {
         Self {
             outbox: Outbox::default(),
+            member,
             agreed,
             tag_base,
             slots: Vec::new(),
@@ -150,6 +160,7 @@ impl Session {
     /// No request will be taken any more; what runs is finished and answered.
     pub(crate) fn end(&mut self) {
         self.ending = true;
+        self.member.leave();
     }
 
     pub(crate) fn is_ending(&self) -> bool {
@@ -324,7 +335,7 @@ impl Session {
 
     /// Gives back what is not in the queue; call when the connection is gone.
     pub(crate) fn abandon(&mut self) {
-        self.ending = true;
+        self.end();
         self.payload = Payload::None;
         self.held.clear();
         for slot in self.slots.iter_mut().filter(|slot| slot.queued == 0) {

@@ -132,6 +132,51 @@ pub(crate) fn poll_readable(
     }
 }
 
+/// What the peer of a connected socket has ended.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Ended {
+    Nothing,
+    /// It sends no more.
+    Input,
+    /// Both directions, or the socket failed.
+    Both,
+}
+
+/// What the peers have ended whose last packet the kernel has, socket by socket.
+pub(crate) fn poll_ends(fds: impl Iterator<Item = RawFd>) -> io::Result<Vec<Ended>> {
+    let mut polled = Vec::new();
+    for fd in fds {
+        settle(fd)?;
+        polled.push(libc::pollfd {
+            fd,
+            events: libc::POLLRDHUP,
+            revents: 0,
+        });
+    }
+    let count = polled.len() as libc::nfds_t;
+    // SAFETY: `polled` holds `count` initialised entries for the call's length.
+    while let Err(error) = check(unsafe { libc::poll(polled.as_mut_ptr(), count, 0) }) {
+        if error.kind() != io::ErrorKind::Interrupted {
+            return Err(error);
+        }
+    }
+    let ended = |revents| match revents {
+        bits if bits & (libc::POLLERR | libc::POLLHUP) != 0 => Ended::Both,
+        bits if bits & libc::POLLRDHUP != 0 => Ended::Input,
+        _ => Ended::Nothing,
+    };
+    Ok(polled.iter().map(|polled| ended(polled.revents)).collect())
+}
+
+/// Has the kernel take notice of packets that came while another thread was inside a call on the TCP
+/// socket: poll does not wait for that, and a thread may lose its processor there.
+fn settle(fd: RawFd) -> io::Result<()> {
+    let mut unread = 0i32;
+    // SAFETY: FIONREAD writes one int, which lives for the call.
+    check(unsafe { libc::ioctl(fd, libc::FIONREAD, &raw mut unread) })?;
+    Ok(())
+}
+
 /// How long a receive may take.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Patience {

@@ -1,8 +1,8 @@
 //! Starting a swap server in the background, and hearing from it until swap is on.
 //!
 //! The command starts its own binary again with the server's arguments and its standard output as
-//! a pipe; the server writes `progress`, `warning`, `error` or `ready` lines on it. A command
-//! that is interrupted closes the pipe, which ends a server that is not ready yet.
+//! a pipe; the server writes `progress`, `warning`, `error`, `left-on` or `ready` lines on it. A
+//! command that is interrupted closes the pipe, which ends a server that is not ready yet.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead as _, BufReader};
@@ -75,6 +75,10 @@ fn listen(stdout: impl std::io::Read, hear: &mut impl FnMut(News<'_>)) -> Result
             ("progress", None) => hear(News::Progress(value)),
             ("warning", None) => hear(News::Warning(value)),
             ("error", _) => return Err(Error::Server(value.to_owned())),
+            ("left-on", _) => {
+                let device = value.into();
+                return Err(Error::LeftOn { device });
+            }
             ("ready", None) => status = Some(Status::default()),
             ("end", Some(_)) => break,
             (key, Some(status)) => status.read_line(key, value),
@@ -128,7 +132,11 @@ impl Announcer {
 
     /// Says what stood in the way.
     pub fn failed(&mut self, error: &Error) {
-        self.say("error", &error.to_string());
+        match error {
+            // Its remedy is another than that of a server that failed.
+            Error::LeftOn { device } => self.say("left-on", &device.to_string_lossy()),
+            error => self.say("error", &error.to_string()),
+        }
     }
 
     /// Says that swap is on, and is silent from then on; false when nobody heard it.
@@ -167,3 +175,30 @@ impl Announcer {
 }
 
 const LOG_NAME: &str = "swap.log";
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+    use std::os::fd::OwnedFd;
+    use std::path::PathBuf;
+
+    use super::*;
+
+    #[test]
+    fn a_device_that_a_killed_server_left_on_is_heard_of_as_such() {
+        let (heard, said) = io::pipe().expect("a pipe");
+        let mut announcer = Announcer {
+            out: Some(File::from(OwnedFd::from(said))),
+            orphaned: false,
+        };
+        let device = PathBuf::from("/dev/loop0");
+        announcer.failed(&Error::LeftOn { device });
+        drop(announcer);
+        let error = listen(heard, &mut |_| ()).expect_err("it failed");
+        assert!(matches!(error, Error::LeftOn { .. }), "{error:?}");
+        assert_eq!(
+            error.to_string(),
+            "/dev/loop0 is still on, but its server was killed"
+        );
+    }
+}

@@ -71,10 +71,7 @@ fn start(
         .map_err(Error::system(format!("make {}", options.dir.display())))?;
     let lock = Lock::take(&options.dir)?;
     if let Some(device) = control::left_behind(&options.dir) {
-        return Err(Error::Server(format!(
-            "{} is still on, but its server was killed; turn it off first",
-            device.display()
-        )));
+        return Err(Error::LeftOn { device });
     }
     let files = Files {
         dir: options.dir.clone(),

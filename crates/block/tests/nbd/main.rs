@@ -4,6 +4,7 @@ mod client;
 mod extended_headers;
 mod gate;
 mod huge;
+mod order;
 mod protocol;
 mod robust;
 mod slots;

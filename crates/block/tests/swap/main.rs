@@ -332,7 +332,7 @@ fn what_a_killed_server_left_is_ended_and_counted() {
         kill(started.pid, libc::SIGKILL);
         wait_until_gone(started.pid);
         let refused = start_server(dir.path(), FuseTransport::Auto);
-        assert!(matches!(refused, Err(Error::Server(_))), "{refused:?}");
+        assert!(matches!(refused, Err(Error::LeftOn { .. })), "{refused:?}");
 
         // Under its limit the kernel would kill the program for the pages that come back.
         program.group.set_limit(256 * MIB).unwrap();

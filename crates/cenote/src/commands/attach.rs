@@ -28,6 +28,8 @@ pub fn attach(which: &Which, name: &str, limit: Duration, hold: bool, json: bool
     let volumes = Volumes::new(&loaded.dir);
     volumes.load(name)?;
     let Some(left) = volumes.left(name)? else {
+        // Of a volume that is served nothing may be written yet.
+        drop(volumes.own(name)?);
         return Err(Failure::new(
             format!("volume {name} is empty: there is nothing to take over"),
             format!("cenote nbd --volume {name} serves it"),

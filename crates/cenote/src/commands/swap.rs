@@ -373,6 +373,7 @@ fn status(which: &Which, json: bool, out: &mut impl Write) -> Result<u8> {
 fn failure(error: Error) -> Failure {
     let remedy = match &error {
         Error::NotRunning { .. } => "cenote swap on",
+        Error::LeftOn { .. } => "cenote swap off",
         Error::Running { .. } => "run cenote swap off first, or see cenote swap status",
         Error::Silent { .. } => {
             "wait if swap off is running; else check whether the process named in swap.lock is \

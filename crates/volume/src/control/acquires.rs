@@ -12,7 +12,7 @@ use std::time::Duration;
 use cenote_fabric::{Error, RemoteWindow, Result, Time, WindowDescriptor};
 use cenote_pool::control::{Refusal, Request, Window};
 
-use super::hosts::Hosts;
+use super::hosts::{Hosts, shortage};
 use super::recorder::Recorder;
 use crate::directory::{HostIndex, Member, MemberState, Session};
 use crate::extents::LayoutId;
@@ -48,6 +48,8 @@ pub(super) enum Outcome {
     NotHeld,
     /// It may be there another time.
     Failed,
+    /// This machine has no descriptor or no memory for it.
+    Short(std::io::Error),
 }
 
 /// A slab that a host granted and this client attached.
@@ -316,7 +318,7 @@ impl Acquires {
                 if !acquire.returns() {
                     hosts.give_back(recorder, acquire.session, granted);
                 }
-                Outcome::Failed
+                shortage(&error).map_or(Outcome::Failed, Outcome::Short)
             }
         };
         self.ended.push_back((acquire, outcome));

@@ -480,7 +480,7 @@ impl Hosts {
 }
 
 /// The system's answer, if this machine has no descriptor or no memory left for a connection.
-fn shortage(error: &Error) -> Option<std::io::Error> {
+pub(super) fn shortage(error: &Error) -> Option<std::io::Error> {
     let Error::Os { source, .. } = error else {
         return None;
     };

@@ -8,6 +8,7 @@
 //! Invariant: an extent has one mapping under way at most, and none while anything else is done to it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -37,6 +38,8 @@ struct Job {
     members: Vec<Option<Member>>,
     tried: Vec<HostIndex>,
     begun: Time,
+    /// Why a slab that a host gave could not be used.
+    shortage: Option<io::Error>,
 }
 
 /// How long an extent stays refused before a write may ask again, and until it is tried again by itself where
@@ -65,6 +68,7 @@ impl Mapper {
                 members: vec![None; members],
                 tried: Vec::new(),
                 begun: cx.now(),
+                shortage: None,
             },
         );
         self.pursue(cx, extent);
@@ -139,6 +143,14 @@ impl Mapper {
         self.pursue(cx, extent);
     }
 
+    /// A slab was granted, and this machine lacks what it takes to use it.
+    pub fn on_short(&mut self, cx: &mut Context, extent: usize, shortage: io::Error) {
+        if let Some(job) = self.jobs.get_mut(&extent) {
+            job.shortage = Some(shortage);
+        }
+        self.pursue(cx, extent);
+    }
+
     /// Publishes what was got, or gives it back when it is too little.
     fn end(&mut self, cx: &mut Context, extent: usize) {
         let job = self.jobs.remove(&extent).expect("it is under way");
@@ -152,7 +164,7 @@ impl Mapper {
         let live = members.iter().flatten().count();
         let cut = cx.core.layout_of(extent).cut();
         if live < cut.k() {
-            return self.refuse(cx, extent, members);
+            return self.refuse(cx, extent, members, job.shortage);
         }
         if live < members.len() {
             tracing::warn!(
@@ -177,8 +189,15 @@ impl Mapper {
         cx.core.measures.timings.map.note(took);
     }
 
-    /// Too few hosts have a slab for an extent: what the others gave goes back.
-    fn refuse(&mut self, cx: &mut Context, extent: usize, members: Vec<Option<Member>>) {
+    /// Too few hosts have a slab for an extent, or this machine cannot use them: what was given goes
+    /// back.
+    fn refuse(
+        &mut self,
+        cx: &mut Context,
+        extent: usize,
+        members: Vec<Option<Member>>,
+        shortage: Option<io::Error>,
+    ) {
         let (live, needed) = (
             members.iter().flatten().count(),
             cx.core.layout_of(extent).cut().k(),
@@ -194,12 +213,11 @@ impl Mapper {
                 // Whoever asked for it waits.
                 return self.postponed.push((extent, until));
             }
-            tracing::warn!(
-                extent,
-                live,
-                needed,
-                "no space: too few hosts have memory left"
-            );
+            let reason = match shortage {
+                Some(error) => format!("this process can attach no more slabs: {error}"),
+                None => "too few hosts have memory left".to_owned(),
+            };
+            tracing::warn!(extent, live, needed, "no space: {reason}");
         }
         cx.core.mapping_ended(extent, Mapping::Refused);
         self.refused.push((extent, until));

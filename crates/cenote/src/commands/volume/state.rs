@@ -277,11 +277,19 @@ fn print_integrity(out: &mut impl Write, spec: &Spec, status: &Value) -> Result<
             out,
             "host {} is {}: it sent {} wrong splits",
             host["name"].as_str().unwrap_or("-"),
-            host["standing"].as_str().unwrap_or("-"),
+            standing(host["standing"].as_str().unwrap_or("-")),
             host["wrong_splits"],
         )?;
     }
     Ok(())
+}
+
+/// What people read for the standing that a status has.
+fn standing(word: &str) -> &str {
+    match word {
+        "condemned" => "excluded",
+        other => other,
+    }
 }
 
 #[cfg(test)]
@@ -306,6 +314,19 @@ mod tests {
         // Of a volume that leaves nothing to a next owner.
         status["journal"] = Value::Null;
         assert!(is_whole(&status));
+    }
+
+    #[test]
+    fn a_host_that_sent_wrong_splits_is_named_as_the_guides_name_it() {
+        let spec = Spec::new("2G".parse().unwrap(), "rs:8+2".parse().unwrap()).unwrap();
+        let status = serde_json::json!({"hosts": [
+            {"name": "h00", "standing": "trusted", "wrong_splits": 0},
+            {"name": "h01", "standing": "condemned", "wrong_splits": 7},
+        ]});
+        let mut out = Vec::new();
+        print_integrity(&mut out, &spec, &status).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        assert_eq!(text, "host h01 is excluded: it sent 7 wrong splits\n");
     }
 
     #[test]

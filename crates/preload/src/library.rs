@@ -1,11 +1,13 @@
 //! The shared object that is loaded before a program's own libraries: big private anonymous memory,
 //! and the heap, become ranges whose faults another process answers.
 //!
-//! Everything begins with the first big allocation: small programs notice nothing, but that `mutexes`
-//! refuses one kind of them. Only what libc's names are called for is taken; libc's own inner calls,
-//! and those of other address spaces, go to the kernel as ever. `maps` has the calls on ranges, `heap`
-//! those of `malloc`, `mutexes` one on mutexes, `next` finds libc's own functions; `arena` the ranges, `settings` where the serving process is, `agent`
-//! the thread that drops pages, `forks` what libc calls around `fork`.
+//! Everything begins with the first big allocation: small programs notice nothing, but that
+//! `mutexes` refuses one kind of them. Only what
+//! libc's names are called for is taken; libc's own inner calls, and those of other address spaces,
+//! go to the kernel as ever. `maps` has the calls on ranges, `heap` those of
+//! `malloc`, `mutexes` one on mutexes, `next` finds libc's own functions; `arena` the ranges,
+//! `settings` where the serving process is, `agent` the thread that drops pages, `forks` what libc
+//! calls around `fork`.
 #![no_std]
 
 #[path = "bits.rs"]

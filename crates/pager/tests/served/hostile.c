@@ -7,10 +7,6 @@
 #include <sys/socket.h>
 #include <sys/uio.h>
 
-static void check_zero(char *at, size_t len) {
-    for (size_t i = 0; i < len; i += 8) CHECK(*(uint64_t *)(at + i) == 0);
-}
-
 static void walk(void) {
     char *at = map(64 * MIB);
     check_zero(at, 64 * MIB);

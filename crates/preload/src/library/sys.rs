@@ -286,6 +286,14 @@ pub fn set_dumpable() {
     call(SYS_PRCTL, &[PR_SET_DUMPABLE, 1]);
 }
 
+/// Ends this thread alone.
+pub fn end_thread() -> ! {
+    const SYS_EXIT: usize = 60;
+    loop {
+        call(SYS_EXIT, &[0]);
+    }
+}
+
 /// Ends this process and all its threads; no handler runs. A thread may signal its own process
 /// whatever its user is. The first process of a container is deaf to a signal of its own: it exits,
 /// with the status that a shell shows for that signal.

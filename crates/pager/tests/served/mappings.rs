@@ -1,0 +1,27 @@
+//! `mappings.c`: mappings that take the place of others, and calls around libc's usual ones.
+
+use super::*;
+
+fn are_right(pattern: &str) -> Option<Served> {
+    runs_well(2, |folder| program(folder, pattern))
+}
+
+fn program(folder: &Path, pattern: &str) -> Command {
+    let mut command = Command::new(compile_one(folder, "mappings"));
+    command.arg(pattern);
+    command
+}
+
+#[test]
+fn a_program_that_may_have_no_thread_has_ordinary_memory() {
+    let Some(cluster) = cluster() else {
+        return;
+    };
+    let (output, served) = serve(&cluster, 2, |folder| program(folder, "no thread"));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{}: {said}", output.status);
+    let why = "cenote run: a thread for memory of the program cannot start: error 11\n";
+    let stays = "cenote run: memory of a program stays here: it cannot be served\n";
+    assert_eq!(said, format!("{why}{stays}"));
+    assert_eq!(served.spaces, 0);
+}

@@ -4,7 +4,7 @@
 //! Everything begins with the first big allocation: small programs notice nothing, but that
 //! `mutexes` refuses one kind of them. Only what
 //! libc's names are called for is taken; libc's own inner calls, and those of other address spaces,
-//! go to the kernel as ever. `maps` has the calls on ranges, `heap` those of
+//! go to the kernel as ever. `maps`, `remaps` and `advice` have the calls on ranges, `heap` those of
 //! `malloc`, `mutexes` one on mutexes, `next` finds libc's own functions; `arena` the ranges,
 //! `settings` where the serving process is, `agent` the thread that drops pages, `forks` what libc
 //! calls around `fork`.
@@ -17,6 +17,8 @@ mod stripes;
 #[path = "wire.rs"]
 mod wire;
 
+#[path = "library/advice.rs"]
+mod advice;
 #[path = "library/agent.rs"]
 mod agent;
 #[path = "library/arena.rs"]
@@ -33,6 +35,8 @@ mod maps;
 mod mutexes;
 #[path = "library/next.rs"]
 mod next;
+#[path = "library/remaps.rs"]
+mod remaps;
 #[path = "library/settings.rs"]
 mod settings;
 #[path = "library/sys.rs"]

@@ -13,6 +13,34 @@ fn program(folder: &Path, pattern: &str) -> Command {
 }
 
 #[test]
+fn buffers_change_places() {
+    is_bounded(are_right("swap"));
+}
+
+#[test]
+fn what_was_unmapped_is_mapped_again() {
+    is_bounded(are_right("again"));
+}
+
+#[test]
+fn a_file_in_place_of_memory_moves_as_files_do() {
+    is_bounded(are_right("foreign"));
+}
+
+#[test]
+fn that_files_took_all_addresses_is_said_once() {
+    let Some(cluster) = cluster() else {
+        return;
+    };
+    let (output, served) = serve(&cluster, 2, |folder| program(folder, "used up"));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{}: {said}", output.status);
+    let why = "files or shared memory were mapped over what it had";
+    let line = format!("cenote run: memory of a program stays here: {why}\n");
+    assert_eq!(said, line, "{served:?}");
+}
+
+#[test]
 fn a_program_that_may_have_no_thread_has_ordinary_memory() {
     let Some(cluster) = cluster() else {
         return;

@@ -56,6 +56,8 @@ pub struct Arena {
     foreign: Bits<'static>,
     /// At the first page of a block of `malloc` its length in pages.
     lens: &'static mut [u32],
+    /// It was said that foreign pages are why there is no room.
+    is_noted: bool,
 }
 
 /// Whose pages are counted.
@@ -165,7 +167,10 @@ impl Arena {
         let count = len.div_ceil(PAGE);
         let align = align.div_ceil(PAGE).max(1);
         let skew = self.address(0) / PAGE % align;
-        let page = self.used.find(count, align, skew)?;
+        let Some(page) = self.used.find(count, align, skew) else {
+            self.note_foreign(count);
+            return None;
+        };
         self.used.insert(page..page + count);
         Some(self.address(page))
     }
@@ -205,6 +210,48 @@ impl Arena {
     pub fn is_ours(&self, range: Range<usize>) -> bool {
         let pages = self.pages_of(&range);
         self.used.run(pages.clone()) == Some(pages.clone()) && self.foreign.is_free(pages)
+    }
+
+    /// Whether every page of a range is foreign.
+    pub fn is_foreign(&self, range: Range<usize>) -> bool {
+        let pages = self.pages_of(&range);
+        self.foreign.run(pages.clone()) == Some(pages)
+    }
+
+    /// Gives the program every page of a range that it does not have so far, unless some are
+    /// foreign: then none. They hold anything.
+    pub fn claim(&mut self, range: Range<usize>) -> bool {
+        let pages = self.pages_of(&range);
+        let is_served = self.foreign.is_free(pages.clone());
+        if is_served {
+            self.used.insert(pages);
+        }
+        is_served
+    }
+
+    /// As [`Arena::claim`], where it has none of them so far.
+    pub fn claim_unmapped(&mut self, range: Range<usize>) -> bool {
+        self.used.is_free(self.pages_of(&range)) && self.claim(range)
+    }
+
+    /// There is no room for so many pages. Once, says that foreign ones are why.
+    fn note_foreign(&mut self, count: usize) {
+        let all = self.stripes.page_count();
+        let (mut at, mut foreign) = (0, 0);
+        while !self.is_noted
+            && let Some(run) = self.foreign.run(at..all)
+        {
+            at = run.end;
+            foreign += run.len();
+        }
+        if foreign >= count {
+            self.is_noted = true;
+            sys::write(
+                2,
+                b"cenote run: memory of a program stays here: files or shared memory were mapped \
+                  over what it had\n",
+            );
+        }
     }
 
     /// Makes a range zeros.

@@ -160,6 +160,7 @@ fn introduce(settings: &Settings, lines: &mut [Line], memory: i32) -> Option<Are
         used: Bits::new(used, pages),
         foreign: Bits::new(foreign, pages),
         lens,
+        is_noted: false,
     })
 }
 

@@ -142,6 +142,35 @@ static void used_up(void) {
     check(at, 8 * MIB, 1);
 }
 
+/* A program advises its own memory as if it were another's. */
+static void advised(void) {
+    enum { SELF = -10001 };
+    char *at = map(16 * MIB);
+    ssize_t (*advise)(int, const struct iovec *, size_t, int, unsigned)
+        = dlsym(RTLD_DEFAULT, "process_madvise");
+    CHECK(advise);
+    int processes[] = { syscall(SYS_pidfd_open, getpid(), 0), SELF };
+    int no_process = open("/", O_RDONLY);
+    struct iovec ranges[] = { { at, 4 * MIB }, { at + 8 * MIB, 4 * MIB } };
+    for (uint64_t i = 0; i < 2; i++) {
+        fill(at, 16 * MIB, i);
+        ssize_t done = advise(processes[i], ranges, 2, MADV_DONTNEED, 0);
+        size_t gone = done < 0 ? 0 : 4 * MIB;
+        /* Kernels that do not take it have done nothing. */
+        CHECK(done == 2 * (ssize_t)gone);
+        check_zero(at, gone);
+        check_from(at + gone, 8 * MIB - gone, i, gone);
+        check_zero(at + 8 * MIB, gone);
+        check_from(at + 8 * MIB + gone, 8 * MIB - gone, i, 8 * MIB + gone);
+    }
+    fill(at, 16 * MIB, 2);
+    CHECK(advise(processes[0], ranges, 2, MADV_DONTNEED, 1) < 0 && errno == EINVAL);
+    CHECK(advise(processes[0], ranges, 2, MADV_DONTFORK, 0) < 0 && errno == EINVAL);
+    CHECK(advise(-1, ranges, 2, MADV_DONTNEED, 0) < 0 && errno == EBADF);
+    CHECK(advise(no_process, ranges, 2, MADV_DONTNEED, 0) < 0 && errno == EBADF);
+    check(at, 16 * MIB, 2);
+}
+
 /* As at a limit of threads. */
 static void no_thread(void) {
     struct sock_filter filter[] = {
@@ -161,7 +190,7 @@ static void no_thread(void) {
 int main(int count, char **arguments) {
     struct { const char *name; void (*run)(void); int is_early; } all[] = {
         { "swap", swap, 0 }, { "again", again, 0 }, { "foreign", foreign, 0 },
-        { "used up", used_up, 0 },
+        { "used up", used_up, 0 }, { "advised", advised, 0 },
         { "no thread", no_thread, 1 },
     };
     CHECK(count == 2);

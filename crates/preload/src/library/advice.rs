@@ -64,3 +64,41 @@ extern "C" fn posix_madvise(addr: usize, len: usize, advice: i32) -> i32 {
     let _ = (addr, len, advice);
     0
 }
+
+/// Of this process's own memory it may be any advice (Linux 6.13), and each range is advised as by
+/// `madvise`. What is done stays done when a later range is refused.
+#[unsafe(no_mangle)]
+extern "C" fn process_madvise(
+    process: i32,
+    ranges: *const [usize; 2],
+    count: usize,
+    advice: i32,
+    flags: u32,
+) -> isize {
+    const RANGES_MAX: usize = 1024;
+    let kernel = || {
+        let arguments = [ranges as usize, count, advice as usize, flags as usize];
+        told(sys::process_madvise(process, arguments)) as isize
+    };
+    let is_refused = flags != 0 || count > RANGES_MAX || !ranges.is_aligned() || ranges.is_null();
+    if is_refused || !arena::is_there() || !sys::is_this_process(process) {
+        return kernel();
+    }
+    // SAFETY: the caller's list, of so many ranges.
+    let ranges = unsafe { core::slice::from_raw_parts(ranges, count) };
+    let is_served = |[addr, len]: &[usize; 2]| {
+        let parts = [arena::part(*addr, *len), arena::heap_part(*addr, *len)];
+        parts.iter().any(|part| !part.is_empty())
+    };
+    if !ranges.iter().any(is_served) {
+        return kernel();
+    }
+    let mut done = 0;
+    for [addr, len] in ranges {
+        if madvise(*addr, *len, advice) != 0 {
+            return if done > 0 { done } else { -1 };
+        }
+        done += *len as isize;
+    }
+    done
+}

@@ -73,6 +73,11 @@ pub fn has(addr: usize) -> bool {
     start != 0 && (start..ARENA_END.load(Ordering::Relaxed)).contains(&addr)
 }
 
+/// Whether there is one.
+pub fn is_there() -> bool {
+    ARENA_START.load(Ordering::Relaxed) != 0
+}
+
 /// The part of a range that is in the arena.
 pub fn part(addr: usize, len: usize) -> Range<usize> {
     clip(addr, len, &ARENA_START, &ARENA_END)
@@ -128,7 +133,7 @@ pub fn end_fork(is_child: bool) {
 
 /// The arena, if it is there.
 pub fn there() -> Option<Guard<'static, State>> {
-    if ARENA_START.load(Ordering::Relaxed) == 0 {
+    if !is_there() {
         return None;
     }
     let state = ARENA.lock();

@@ -142,6 +142,26 @@ static void used_up(void) {
     check(at, 8 * MIB, 1);
 }
 
+/* Shared memory does not take the place of any, since nobody would see it go. */
+static void segment(void) {
+    char *at = map(16 * MIB), *place = mmap(NULL, 4 * MIB, PROT_NONE, PLAIN, -1, 0);
+    fill(at, 16 * MIB, 1);
+    int shared = shmget(IPC_PRIVATE, 4 * MIB, 0600 | IPC_CREAT);
+    CHECK(shared >= 0);
+    char *refused[] = { shmat(shared, at + MIB, SHM_REMAP),
+                        shmat(shared, at + MIB + 5, SHM_REMAP | SHM_RND) };
+    char *elsewhere = shmat(shared, place, SHM_REMAP);
+    CHECK(shmctl(shared, IPC_RMID, NULL) == 0);
+    CHECK(refused[0] == MAP_FAILED && refused[1] == MAP_FAILED && elsewhere == place);
+    fill(place, 4 * MIB, 2);
+    fill(map(32 * MIB), 32 * MIB, 3);
+    check(at, 16 * MIB, 1);
+    check(place, 4 * MIB, 2);
+    CHECK(shmdt(place) == 0 && munmap(at, 16 * MIB) == 0);
+    at = map(16 * MIB);
+    check_zero(at, 16 * MIB);
+}
+
 /* A program advises its own memory as if it were another's. */
 static void advised(void) {
     enum { SELF = -10001 };
@@ -190,7 +210,7 @@ static void no_thread(void) {
 int main(int count, char **arguments) {
     struct { const char *name; void (*run)(void); int is_early; } all[] = {
         { "swap", swap, 0 }, { "again", again, 0 }, { "foreign", foreign, 0 },
-        { "used up", used_up, 0 }, { "advised", advised, 0 },
+        { "used up", used_up, 0 }, { "segment", segment, 0 }, { "advised", advised, 0 },
         { "no thread", no_thread, 1 },
     };
     CHECK(count == 2);

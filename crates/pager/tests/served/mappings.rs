@@ -28,6 +28,11 @@ fn a_file_in_place_of_memory_moves_as_files_do() {
 }
 
 #[test]
+fn shared_memory_takes_no_memorys_place() {
+    are_right("segment");
+}
+
+#[test]
 fn a_program_advises_its_own_memory_as_if_it_were_anothers() {
     are_right("advised");
 }

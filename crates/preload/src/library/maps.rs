@@ -168,6 +168,25 @@ extern "C" fn munmap(addr: usize, len: usize) -> i32 {
     0
 }
 
+/// A segment of shared memory would be in the arena unseen, and `shmdt` would leave addresses of it
+/// to the kernel.
+#[unsafe(no_mangle)]
+extern "C" fn shmat(segment: i32, addr: usize, flags: i32) -> usize {
+    const SHM_REMAP: i32 = 0o40_000;
+    // Who may not ask for the length may not have it either.
+    if flags & SHM_REMAP != 0
+        && let Some(len) = sys::segment_len(segment)
+    {
+        // It may be rounded down, to a page.
+        let start = addr & !(PAGE - 1);
+        let parts = [arena::part(start, len), arena::heap_part(start, len)];
+        if parts.iter().any(|part| !part.is_empty()) {
+            return failed(sys::EINVAL);
+        }
+    }
+    told(sys::attach(segment, addr, flags as usize))
+}
+
 /// A page of the arena is in memory when it is needed, which is what a lock is for; more is not
 /// promised.
 #[unsafe(no_mangle)]

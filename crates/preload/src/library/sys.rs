@@ -157,6 +157,22 @@ pub fn is_this_process(process: i32) -> bool {
     result == 0 && info[2] >> 32 == call(SYS_GETPID, &[]) as u64
 }
 
+/// The bytes of a segment of shared memory.
+pub fn segment_len(segment: i32) -> Option<usize> {
+    const SYS_SHMCTL: usize = 31;
+    const IPC_STAT: usize = 2;
+    // struct shmid64_ds, the length behind the permissions.
+    let mut status = [0_u64; 14];
+    let at = status.as_mut_ptr() as usize;
+    (call(SYS_SHMCTL, &[segment as usize, IPC_STAT, at]) >= 0).then_some(status[6] as usize)
+}
+
+/// `shmat`.
+pub fn attach(segment: i32, addr: usize, flags: usize) -> isize {
+    const SYS_SHMAT: usize = 30;
+    call(SYS_SHMAT, &[segment as usize, addr, flags])
+}
+
 pub fn read(fd: i32, out: &mut [u64]) -> isize {
     call(
         SYS_READ,

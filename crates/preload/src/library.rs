@@ -2,7 +2,7 @@
 //! and the heap, become ranges whose faults another process answers.
 //!
 //! Everything begins with the first big allocation: small programs notice nothing, but that
-//! `mutexes` refuses one kind of them. Only what
+//! `mutexes` refuses one kind of them and `loader` changes how libraries are loaded. Only what
 //! libc's names are called for is taken; libc's own inner calls, and those of other address spaces,
 //! go to the kernel as ever. `maps`, `remaps` and `advice` have the calls on ranges, `heap` those of
 //! `malloc`, `mutexes` one on mutexes, `next` finds libc's own functions; `arena` the ranges,
@@ -27,6 +27,8 @@ mod arena;
 mod forks;
 #[path = "library/heap.rs"]
 mod heap;
+#[path = "library/loader.rs"]
+mod loader;
 #[path = "library/lock.rs"]
 mod lock;
 #[path = "library/maps.rs"]

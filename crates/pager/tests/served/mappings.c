@@ -191,6 +191,26 @@ static void advised(void) {
     check(at, 16 * MIB, 2);
 }
 
+/* A library that wants its own names first knows ours. It is found where the program says. */
+static void deep(void) {
+    int mode = RTLD_NOW | RTLD_DEEPBIND;
+    for (int i = 0; i < 2; i++) {
+        void *library = i ? dlmopen(LM_ID_BASE, "deep.so", mode) : dlopen("deep.so", mode);
+        if (!library) { fprintf(stderr, "%s\n", dlerror()); _exit(1); }
+        char *(*take)(size_t) = dlsym(library, "take");
+        void (*give_up)(char *) = dlsym(library, "give_up");
+        CHECK(take && give_up);
+        char *theirs = take(8 * MIB), *ours = malloc(8 * MIB);
+        CHECK(theirs && ours);
+        fill(theirs, 8 * MIB, 1);
+        fill(ours, 8 * MIB, 2);
+        check(theirs, 8 * MIB, 1);
+        free(theirs);
+        give_up(ours);
+        CHECK(dlclose(library) == 0);
+    }
+}
+
 /* As at a limit of threads. */
 static void no_thread(void) {
     struct sock_filter filter[] = {
@@ -211,7 +231,7 @@ int main(int count, char **arguments) {
     struct { const char *name; void (*run)(void); int is_early; } all[] = {
         { "swap", swap, 0 }, { "again", again, 0 }, { "foreign", foreign, 0 },
         { "used up", used_up, 0 }, { "segment", segment, 0 }, { "advised", advised, 0 },
-        { "no thread", no_thread, 1 },
+        { "deep", deep, 0 }, { "no thread", no_thread, 1 },
     };
     CHECK(count == 2);
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)

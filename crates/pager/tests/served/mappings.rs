@@ -63,3 +63,19 @@ fn a_program_that_may_have_no_thread_has_ordinary_memory() {
     assert_eq!(said, format!("{why}{stays}"));
     assert_eq!(served.spaces, 0);
 }
+
+#[test]
+fn a_library_that_wants_its_own_names_first_has_the_programs_malloc() {
+    runs_well(2, |folder| {
+        let source = folder.join("deep.c");
+        let text = "#include <stdlib.h>
+            char *take(size_t len) { return malloc(len); }
+            void give_up(char *at) { free(at); }";
+        std::fs::write(&source, text).expect("written");
+        let mut command = Command::new("cc");
+        command.args(["-shared", "-fPIC", "-o"]);
+        command.args([&folder.join("deep.so"), &source]);
+        assert!(command.status().expect("cc runs").success());
+        program(folder, "deep")
+    });
+}

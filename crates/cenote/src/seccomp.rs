@@ -53,13 +53,18 @@ const fn code(code: u32, k: u32, jt: u8, jf: u8) -> sock_filter {
     sock_filter { code, jt, jf, k }
 }
 
-const FILTER: [sock_filter; 40] = [
+const FILTER: [sock_filter; 49] = [
     load(ARCHITECTURE),
     code(BPF_JMP | BPF_JEQ | BPF_K, AUDIT_ARCH_X86_64, 1, 0),
     end(ALLOW),
     load(NUMBER),
     // Buffers that are registered with io_uring are pinned for good.
     equals(libc::SYS_io_uring_setup as u32, 1),
+    end(error(libc::ENOSYS)),
+    // A ring that was there before.
+    equals(libc::SYS_io_uring_enter as u32, 1),
+    end(error(libc::ENOSYS)),
+    equals(libc::SYS_io_uring_register as u32, 1),
     end(error(libc::ENOSYS)),
     // Its flags cannot be looked at.
     equals(libc::SYS_openat2 as u32, 1),
@@ -71,6 +76,11 @@ const FILTER: [sock_filter; 40] = [
     end(error(libc::EINVAL)),
     end(ALLOW),
     equals(libc::SYS_openat as u32, 4),
+    load(argument(2)),
+    has(DIRECT, 1),
+    end(error(libc::EINVAL)),
+    end(ALLOW),
+    equals(libc::SYS_open_by_handle_at as u32, 4),
     load(argument(2)),
     has(DIRECT, 1),
     end(error(libc::EINVAL)),

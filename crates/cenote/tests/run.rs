@@ -3,6 +3,8 @@
 
 #[path = "run/program.rs"]
 mod program;
+#[path = "run/refusals.rs"]
+mod refusals;
 mod support;
 
 use std::io::{BufRead, BufReader, Read, Write};
@@ -254,25 +256,6 @@ fn its_end_is_the_programs_and_signals_are_too() {
     }
     let killed = Program::start(&folder, "8M", "64M", &["sh", "-c", "kill -KILL $$"]);
     assert_eq!(killed.end().0, 128 + 9);
-    let direct = format!("{}/hostile", folder.str());
-    let source = concat!(
-        env!("CARGO_MANIFEST_DIR"),
-        "/../pager/tests/served/hostile.c"
-    );
-    if Command::new("cc").arg("--version").output().is_ok() {
-        let compiled = Command::new("cc")
-            .args(["-O1", "-pthread", "-o", &direct, source])
-            .status();
-        assert!(compiled.expect("it runs").success());
-        assert_eq!(
-            Program::start(&folder, "8M", "64M", &[&direct, "direct"])
-                .end()
-                .0,
-            0
-        );
-    } else {
-        println!("skipped: direct transfers under cenote run: needs a C compiler");
-    }
     for wrong in [
         &["run", "--local", "1M", "--size", "64M", "--", "true"][..],
         &["run", "--local", "8M", "--size", "64M"],

@@ -316,7 +316,16 @@ static void direct(void) {
     CHECK(open("/tmp", O_DIRECT | O_TMPFILE | O_RDWR, 0600) < 0 && errno == EINVAL);
     int file = open("/tmp", O_TMPFILE | O_RDWR, 0600);
     CHECK(file < 0 || fcntl(file, F_SETFL, O_DIRECT) < 0);
+    struct { unsigned len; int kind; char name[64]; } handle = { 64, 0, "" };
+    int flags = O_RDONLY | O_DIRECT;
+    CHECK(syscall(SYS_open_by_handle_at, -1, &handle, flags) < 0 && errno == EINVAL);
+    CHECK(syscall(SYS_open_by_handle_at, -1, &handle, O_RDONLY) < 0 && errno == EBADF);
+    CHECK(syscall(SYS_openat2, AT_FDCWD, "/tmp", NULL, 0) < 0 && errno == ENOSYS);
     CHECK(syscall(SYS_io_uring_setup, 8, NULL) < 0 && errno == ENOSYS);
+    CHECK(syscall(SYS_io_uring_enter, -1, 0, 0, 0, NULL, 0) < 0 && errno == ENOSYS);
+    CHECK(syscall(SYS_io_uring_register, -1, 0, NULL, 0) < 0 && errno == ENOSYS);
+    int pipes[2];
+    CHECK(pipe2(pipes, O_DIRECT) == 0);
     uint64_t from = 1, to = 0;
     struct iovec source = { &from, 8 }, target = { &to, 8 };
     CHECK(process_vm_writev(getpid(), &source, 1, &target, 1, 0) < 0 && errno == ENOSYS);

@@ -3,6 +3,7 @@
 use std::fs::{File, OpenOptions};
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::process::CommandExt;
 
 use super::*;
 
@@ -34,6 +35,33 @@ fn direct_transfers_are_refused() {
     };
     let program = Program::start(&folder, "8M", "64M", &[&program, "direct"]);
     assert_eq!(program.end().0, 0);
+}
+
+const PR_SET_MEMORY_MERGE: i32 = 67;
+
+#[test]
+fn pages_are_not_merged_whatever_the_command_inherits() {
+    if is_skipped("merged pages", &[]) {
+        return;
+    }
+    let folder = cluster("16M");
+    let Some(program) = hostile(&folder) else {
+        return;
+    };
+    let line = format!("run --dir {} --local 8M --size 64M --", folder.str());
+    let mut command = cenote();
+    command.args(words(&line)).args([&program, "merge"]);
+    let merge = || {
+        // A kernel that does not merge refuses it.
+        // SAFETY: it takes numbers alone.
+        unsafe { libc::prctl(PR_SET_MEMORY_MERGE, 1, 0, 0, 0) };
+        Ok(())
+    };
+    // SAFETY: it makes a system call alone.
+    let output = unsafe { command.pre_exec(merge) }.output();
+    let output = output.expect("the binary runs");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{}: {said}", output.status);
 }
 
 /// Runs a program with this as its standard input. There is no cluster: what is wrong with that is

@@ -4,6 +4,7 @@
 
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 
@@ -338,6 +339,21 @@ static void direct(void) {
     CHECK(setsockopt(tcp, SOL_SOCKET, SO_REUSEADDR, &is_on, sizeof is_on) == 0);
 }
 
+/* Pages are not merged with others: a write to one that is would be lost. */
+static void merge(void) {
+    enum { SET_MEMORY_MERGE = 67, GET_MEMORY_MERGE = 68 };
+    CHECK(prctl(GET_MEMORY_MERGE, 0, 0, 0, 0) <= 0);
+    CHECK(prctl(SET_MEMORY_MERGE, 1, 0, 0, 0) < 0 && errno == EINVAL);
+    char *at = map(8 * MIB);
+    fill(at, 8 * MIB, 1);
+    CHECK(madvise(at, 8 * MIB, MADV_MERGEABLE) < 0 && errno == EINVAL);
+    CHECK(syscall(SYS_madvise, at, 8 * MIB, MADV_MERGEABLE) < 0 && errno == EINVAL);
+    struct iovec range = { at, 8 * MIB };
+    long done = syscall(SYS_process_madvise, -10001, &range, 1, MADV_MERGEABLE, 0);
+    CHECK(done < 0 && errno == EINVAL);
+    CHECK(prctl(GET_MEMORY_MERGE, 0, 0, 0, 0) <= 0);
+}
+
 static char *crowded;
 
 /* Each thread has a word of every page, reads and writes it anywhere, and knows what it wrote; now and
@@ -416,7 +432,7 @@ int main(int count, char **arguments) {
         { "walk", walk }, { "remap", remap }, { "unmap", unmap }, { "advise", advise },
         { "protect", protect }, { "fixed", fixed }, { "fork", fork_ }, { "clone", clone_ },
         { "exec", exec }, { "many", many }, { "huge", huge }, { "rude", rude }, { "direct", direct },
-        { "crowd", crowd }, { "trim", trim },
+        { "crowd", crowd }, { "trim", trim }, { "merge", merge },
     };
     self = arguments[0];
     /* What is small at first is left alone. */

@@ -25,6 +25,8 @@ const OPEN: u32 = libc::SYS_open as u32;
 #[cfg(not(target_arch = "x86_64"))]
 const OPEN: u32 = libc::SYS_openat as u32;
 const DIRECT: u32 = libc::O_DIRECT as u32;
+/// Merging of a process's equal pages, which what it starts inherits.
+const PR_SET_MEMORY_MERGE: i32 = 67;
 const ALLOW: u32 = libc::SECCOMP_RET_ALLOW;
 const fn error(errno: i32) -> u32 {
     libc::SECCOMP_RET_ERRNO | errno as u32
@@ -53,13 +55,18 @@ const fn code(code: u32, k: u32, jt: u8, jf: u8) -> sock_filter {
     sock_filter { code, jt, jf, k }
 }
 
-const FILTER: [sock_filter; 40] = [
+const FILTER: [sock_filter; 66] = [
     load(ARCHITECTURE),
     code(BPF_JMP | BPF_JEQ | BPF_K, AUDIT_ARCH_X86_64, 1, 0),
     end(ALLOW),
     load(NUMBER),
     // Buffers that are registered with io_uring are pinned for good.
     equals(libc::SYS_io_uring_setup as u32, 1),
+    end(error(libc::ENOSYS)),
+    // A ring that was there before.
+    equals(libc::SYS_io_uring_enter as u32, 1),
+    end(error(libc::ENOSYS)),
+    equals(libc::SYS_io_uring_register as u32, 1),
     end(error(libc::ENOSYS)),
     // Its flags cannot be looked at.
     equals(libc::SYS_openat2 as u32, 1),
@@ -71,6 +78,11 @@ const FILTER: [sock_filter; 40] = [
     end(error(libc::EINVAL)),
     end(ALLOW),
     equals(libc::SYS_openat as u32, 4),
+    load(argument(2)),
+    has(DIRECT, 1),
+    end(error(libc::EINVAL)),
+    end(ALLOW),
+    equals(libc::SYS_open_by_handle_at as u32, 4),
     load(argument(2)),
     has(DIRECT, 1),
     end(error(libc::EINVAL)),
@@ -94,6 +106,24 @@ const FILTER: [sock_filter; 40] = [
     equals(libc::TCP_ULP as u32, 1),
     end(error(libc::ENOENT)),
     end(ALLOW),
+    // A page that is merged with others loses its protection, by which a write to it is seen.
+    equals(libc::SYS_prctl as u32, 6),
+    load(argument(0)),
+    equals(PR_SET_MEMORY_MERGE as u32, 2),
+    load(argument(1)),
+    equals(0, 1),
+    end(ALLOW),
+    end(error(libc::EINVAL)),
+    equals(libc::SYS_madvise as u32, 4),
+    load(argument(2)),
+    equals(libc::MADV_MERGEABLE as u32, 1),
+    end(error(libc::EINVAL)),
+    end(ALLOW),
+    equals(libc::SYS_process_madvise as u32, 4),
+    load(argument(3)),
+    equals(libc::MADV_MERGEABLE as u32, 1),
+    end(error(libc::EINVAL)),
+    end(ALLOW),
     equals(libc::SYS_fcntl as u32, 5),
     load(argument(1)),
     equals(libc::F_SETFL as u32, 3),
@@ -102,9 +132,19 @@ const FILTER: [sock_filter; 40] = [
     end(error(libc::EINVAL)),
 ];
 
+fn last_errno() -> Option<i32> {
+    io::Error::last_os_error().raw_os_error()
+}
+
 /// Confines this process and what it starts. Makes system calls alone: it may be called between
 /// `fork` and `exec`.
 pub fn confine() -> io::Result<()> {
+    // SAFETY: it takes numbers alone.
+    let cleared = unsafe { libc::prctl(PR_SET_MEMORY_MERGE, 0, 0, 0, 0) };
+    // A kernel that does not merge knows nothing of it.
+    if cleared != 0 && last_errno() != Some(libc::EINVAL) {
+        return Err(io::Error::last_os_error());
+    }
     // Jumps go forward over what is there, at most to the last.
     let mut filter = [end(ALLOW); FILTER.len() + 1];
     filter[..FILTER.len()].copy_from_slice(&FILTER);

@@ -3,6 +3,8 @@
 
 #[path = "run/program.rs"]
 mod program;
+#[path = "run/refusals.rs"]
+mod refusals;
 mod support;
 
 use std::io::{BufRead, BufReader, Read, Write};
@@ -292,25 +294,6 @@ fn its_end_is_the_programs_and_signals_are_too() {
     }
     let killed = Program::start(&folder, "8M", "64M", &["sh", "-c", "kill -KILL $$"]);
     assert_eq!(killed.end().0, 128 + 9);
-    let direct = format!("{}/hostile", folder.str());
-    let source = concat!(
-        env!("CARGO_MANIFEST_DIR"),
-        "/../pager/tests/served/hostile.c"
-    );
-    if Command::new("cc").arg("--version").output().is_ok() {
-        let compiled = Command::new("cc")
-            .args(["-O1", "-pthread", "-o", &direct, source])
-            .status();
-        assert!(compiled.expect("it runs").success());
-        assert_eq!(
-            Program::start(&folder, "8M", "64M", &[&direct, "direct"])
-                .end()
-                .0,
-            0
-        );
-    } else {
-        println!("skipped: direct transfers under cenote run: needs a C compiler");
-    }
     for wrong in [
         &["run", "--local", "1M", "--size", "64M", "--", "true"][..],
         &["run", "--local", "8M", "--size", "64M"],
@@ -522,6 +505,41 @@ assert all(a[i] == 7 for i in range(0, len(a), 4096))
     program.say("go on");
     let (code, figures) = program.end();
     assert_eq!(code, 128 + libc::SIGBUS, "{figures}");
+}
+
+/// More hosts are lost than there have to be to take pages: what the program waits for is said.
+#[test]
+fn a_program_that_waits_for_hosts_is_no_riddle() {
+    if is_skipped("Python", &["python3"]) {
+        return;
+    }
+    let folder = cluster("32M");
+    let script = r#"
+import sys
+print("ready", flush=True)
+sys.stdin.readline()
+a = bytearray(64 << 20)
+for i in range(0, len(a), 4096): a[i] = 7
+"#;
+    let mut program = Program::start(&folder, "8M", "128M", &["python3", "-c", script]);
+    program.expect_line("ready");
+    for host in 0..5 {
+        signal(folder.pid(&format!("h{host:02}")), "KILL");
+    }
+    program.say("go on");
+    let stderr = program.child.stderr.take().expect("piped");
+    let mut lines = BufReader::new(stderr).lines().map_while(Result::ok);
+    // It has a line each second.
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let is_it = |line: &String| line.contains("too few hosts take pages");
+    let error = lines.find(|line| is_it(line) || Instant::now() > deadline);
+    let error = error.filter(is_it).expect("it is said");
+    assert!(error.contains("ERROR"), "{error}");
+    assert!(error.contains("start hosts, or end the program"), "{error}");
+    signal(program.child.id(), "TERM");
+    assert!(!lines.any(|line| is_it(&line)));
+    let status = program.child.wait().expect("its end");
+    assert_eq!(status.code(), Some(128 + libc::SIGTERM));
 }
 
 /// More programs.

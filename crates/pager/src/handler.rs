@@ -310,6 +310,9 @@ impl Handler {
             let what = "pages of a region cannot be moved";
             self.failures.note(now, what, error);
         }
+        if matches!(purpose, Purpose::Write) {
+            self.failures.note_write(now, is_ok);
+        }
         let written = |how| is_ok.then_some(how);
         match purpose {
             Purpose::Read => match self.pages.read_done(page, is_ok, now) {

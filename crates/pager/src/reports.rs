@@ -14,6 +14,9 @@ const FLUSH_MAX: Duration = Duration::from_secs(1);
 /// How often a handler says that pages cannot be moved.
 const PERIOD: Duration = Duration::from_secs(1);
 
+/// How long writes fail before it is said what that means. Arbitrary: longer than a host's restart.
+const REFUSED_MIN: Duration = Duration::from_secs(5);
+
 type Line = Box<dyn FnOnce() + Send>;
 
 static LINES: OnceLock<SyncSender<Line>> = OnceLock::new();
@@ -47,6 +50,18 @@ pub(crate) struct Failures {
     /// Since the last line about them.
     unsaid: u64,
     say_at: Duration,
+    writes: Writes,
+}
+
+/// Whether pages can be written.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+enum Writes {
+    #[default]
+    Done,
+    /// None since then.
+    RefusedSince(Duration),
+    /// And it was said what that means.
+    Said,
 }
 
 impl Failures {
@@ -59,6 +74,24 @@ impl Failures {
         self.say_at = now + PERIOD;
         let (pages, error) = (std::mem::take(&mut self.unsaid), error.to_string());
         say(move || tracing::warn!(pages, error, "{what}"));
+    }
+
+    /// A write has ended. Where all fail for long whoever needs room waits, which is said once.
+    pub fn note_write(&mut self, now: Duration, is_done: bool) {
+        self.writes = match self.writes {
+            _ if is_done => Writes::Done,
+            Writes::Done => Writes::RefusedSince(now),
+            Writes::RefusedSince(since) if now >= since + REFUSED_MIN => {
+                say(|| {
+                    tracing::error!(
+                        "too few hosts take pages: programs that need room for them wait until hosts \
+                         are back: start hosts, or end the program"
+                    );
+                });
+                Writes::Said
+            }
+            waiting => waiting,
+        };
     }
 }
 
@@ -101,5 +134,22 @@ mod tests {
             failures.note(Duration::from_millis(millis), "no page is moved", &"why");
         }
         assert_eq!(failures.unsaid, 499);
+    }
+
+    #[test]
+    fn what_refused_writes_mean_is_said_once_until_one_is_done() {
+        let mut failures = Failures::default();
+        let mut at = |millis, is_done| {
+            failures.note_write(Duration::from_millis(millis), is_done);
+            failures.writes
+        };
+        let refused = |millis| Writes::RefusedSince(Duration::from_millis(millis));
+        assert_eq!(at(100, true), Writes::Done);
+        assert_eq!(at(200, false), refused(200));
+        assert_eq!(at(5199, false), refused(200));
+        assert_eq!(at(5200, false), Writes::Said);
+        assert_eq!(at(90_000, false), Writes::Said);
+        assert_eq!(at(90_001, true), Writes::Done);
+        assert_eq!(at(90_002, false), refused(90_002));
     }
 }

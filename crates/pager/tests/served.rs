@@ -3,6 +3,8 @@
 //! `served/hostile.c` is the program, and `served/processes.c` one of threads, forks and
 //! credentials: each of their patterns checks every byte that it relies on.
 
+#[path = "served/mappings.rs"]
+mod mappings;
 #[path = "served/packets.rs"]
 mod packets;
 
@@ -48,9 +50,9 @@ fn compile_one(folder: &Path, name: &str) -> PathBuf {
     let sources = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/served");
     let source = Path::new(sources).join(name).with_extension("c");
     let program = folder.join(name);
-    // With names that a library of its own finds.
+    // With names that a library of its own finds, and such libraries beside it.
     let mut command = Command::new("cc");
-    command.args(["-O1", "-pthread", "-rdynamic", "-o"]);
+    command.args(["-O1", "-pthread", "-rdynamic", "-Wl,-rpath,$ORIGIN", "-o"]);
     command.args([&program, &source]).arg("-ldl");
     assert!(command.status().expect("cc runs").success());
     program

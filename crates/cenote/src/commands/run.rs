@@ -7,7 +7,7 @@ use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
@@ -131,9 +131,45 @@ fn check(args: &Args) -> Result<()> {
     let handlers = args.handlers.unwrap_or_default();
     let open_files = Keeper::open_files_min(args.local.bytes(), handlers);
     limits::check_open_files("cenote run", open_files)?;
+    check_inherited()?;
     cenote_pager::works()
         .map_err(|error| Failure::new(error.to_string(), "use cenote swap in its place"))?;
     Ok(())
+}
+
+/// The program inherits this process's descriptors, and no filter of its calls says how they were
+/// opened. Pipes know O_DIRECT as a kind of packets.
+fn check_inherited() -> Result<()> {
+    let inherited = std::fs::read_dir("/proc/self/fd").context("list open files")?;
+    for entry in inherited {
+        let path = entry.context("list open files")?.path();
+        let name = path.file_name().and_then(OsStr::to_str);
+        let Some(fd) = name.and_then(|name| name.parse().ok()) else {
+            continue;
+        };
+        if flags(fd, libc::F_GETFD) & libc::FD_CLOEXEC != 0
+            || flags(fd, libc::F_GETFL) & libc::O_DIRECT == 0
+        {
+            continue;
+        }
+        let is_pipe = std::fs::metadata(&path).is_ok_and(|file| file.file_type().is_fifo());
+        if !is_pipe {
+            let target = std::fs::read_link(&path).unwrap_or_default();
+            let what = format!(
+                "file descriptor {fd}, {}, was opened with O_DIRECT: the program would inherit it",
+                target.display()
+            );
+            return Err(Failure::new(what, "open it without O_DIRECT, or close it").into());
+        }
+    }
+    Ok(())
+}
+
+/// Flags of a descriptor; none of one that is closed.
+#[allow(unsafe_code, reason = "std does not tell how descriptors were opened")]
+fn flags(fd: i32, which: i32) -> i32 {
+    // SAFETY: it takes numbers alone.
+    unsafe { libc::fcntl(fd, which) }.max(0)
 }
 
 /// The program's library, in a folder that is removed with this, or, if this process is killed, by

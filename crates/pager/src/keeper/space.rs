@@ -489,6 +489,9 @@ impl Space {
             let what = "pages of programs cannot be moved";
             store.failures.note(now, what, error);
         }
+        if purpose == Purpose::Write {
+            store.failures.note_write(now, is_ok);
+        }
         if self.is_dead || self.is_given_up {
             return;
         }

@@ -4,12 +4,9 @@
 
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
-
-static void check_zero(char *at, size_t len) {
-    for (size_t i = 0; i < len; i += 8) CHECK(*(uint64_t *)(at + i) == 0);
-}
 
 static void walk(void) {
     char *at = map(64 * MIB);
@@ -320,7 +317,16 @@ static void direct(void) {
     CHECK(open("/tmp", O_DIRECT | O_TMPFILE | O_RDWR, 0600) < 0 && errno == EINVAL);
     int file = open("/tmp", O_TMPFILE | O_RDWR, 0600);
     CHECK(file < 0 || fcntl(file, F_SETFL, O_DIRECT) < 0);
+    struct { unsigned len; int kind; char name[64]; } handle = { 64, 0, "" };
+    int flags = O_RDONLY | O_DIRECT;
+    CHECK(syscall(SYS_open_by_handle_at, -1, &handle, flags) < 0 && errno == EINVAL);
+    CHECK(syscall(SYS_open_by_handle_at, -1, &handle, O_RDONLY) < 0 && errno == EBADF);
+    CHECK(syscall(SYS_openat2, AT_FDCWD, "/tmp", NULL, 0) < 0 && errno == ENOSYS);
     CHECK(syscall(SYS_io_uring_setup, 8, NULL) < 0 && errno == ENOSYS);
+    CHECK(syscall(SYS_io_uring_enter, -1, 0, 0, 0, NULL, 0) < 0 && errno == ENOSYS);
+    CHECK(syscall(SYS_io_uring_register, -1, 0, NULL, 0) < 0 && errno == ENOSYS);
+    int pipes[2];
+    CHECK(pipe2(pipes, O_DIRECT) == 0);
     uint64_t from = 1, to = 0;
     struct iovec source = { &from, 8 }, target = { &to, 8 };
     CHECK(process_vm_writev(getpid(), &source, 1, &target, 1, 0) < 0 && errno == ENOSYS);
@@ -331,6 +337,21 @@ static void direct(void) {
     CHECK(tcp >= 0 && setsockopt(tcp, IPPROTO_TCP, TCP_ULP, "tls", 4) < 0 && errno == ENOENT);
     CHECK(setsockopt(tcp, IPPROTO_TCP, TCP_NODELAY, &is_on, sizeof is_on) == 0);
     CHECK(setsockopt(tcp, SOL_SOCKET, SO_REUSEADDR, &is_on, sizeof is_on) == 0);
+}
+
+/* Pages are not merged with others: a write to one that is would be lost. */
+static void merge(void) {
+    enum { SET_MEMORY_MERGE = 67, GET_MEMORY_MERGE = 68 };
+    CHECK(prctl(GET_MEMORY_MERGE, 0, 0, 0, 0) <= 0);
+    CHECK(prctl(SET_MEMORY_MERGE, 1, 0, 0, 0) < 0 && errno == EINVAL);
+    char *at = map(8 * MIB);
+    fill(at, 8 * MIB, 1);
+    CHECK(madvise(at, 8 * MIB, MADV_MERGEABLE) < 0 && errno == EINVAL);
+    CHECK(syscall(SYS_madvise, at, 8 * MIB, MADV_MERGEABLE) < 0 && errno == EINVAL);
+    struct iovec range = { at, 8 * MIB };
+    long done = syscall(SYS_process_madvise, -10001, &range, 1, MADV_MERGEABLE, 0);
+    CHECK(done < 0 && errno == EINVAL);
+    CHECK(prctl(GET_MEMORY_MERGE, 0, 0, 0, 0) <= 0);
 }
 
 static char *crowded;
@@ -411,7 +432,7 @@ int main(int count, char **arguments) {
         { "walk", walk }, { "remap", remap }, { "unmap", unmap }, { "advise", advise },
         { "protect", protect }, { "fixed", fixed }, { "fork", fork_ }, { "clone", clone_ },
         { "exec", exec }, { "many", many }, { "huge", huge }, { "rude", rude }, { "direct", direct },
-        { "crowd", crowd }, { "trim", trim },
+        { "crowd", crowd }, { "trim", trim }, { "merge", merge },
     };
     self = arguments[0];
     /* What is small at first is left alone. */

@@ -42,6 +42,10 @@ static void check_from(char *at, size_t len, uint64_t round, size_t first) {
 
 static void check(char *at, size_t len, uint64_t round) { check_from(at, len, round, 0); }
 
+static void check_zero(char *at, size_t len) {
+    for (size_t i = 0; i < len; i += 8) CHECK(*(uint64_t *)(at + i) == 0);
+}
+
 static char *map(size_t len) {
     char *at = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     CHECK(at != MAP_FAILED);

@@ -24,18 +24,46 @@ const CLONE_SYSVSEM: usize = 0x4_0000;
 struct Start {
     socket: i32,
     userfaultfd: i32,
-    /// 1 once it has no privileges.
-    is_ready: AtomicU32,
+    state: AtomicU32,
 }
 
-/// Starts it, and waits until it has no privileges. The descriptors are the caller's to close.
-/// Signals are blocked meanwhile: the thread takes none, and libc cannot change the credentials of
-/// the caller, from whom it has its own.
-pub fn start(socket: i32, userfaultfd: i32) -> bool {
+/// States of a [`Start`]: it has privileges.
+const BEGINS: u32 = 0;
+/// It has none, and waits.
+const WAITS: u32 = 1;
+/// It drops pages.
+const SERVES: u32 = 2;
+/// It ends.
+const ENDS: u32 = 3;
+
+/// A thread that waits to be told whether it is needed.
+pub struct Agent(&'static Start);
+
+impl Agent {
+    /// Has it drop pages from now on, as the socket says.
+    pub fn serve(self) {
+        self.tell(SERVES);
+    }
+
+    /// Ends it. Its stack stays.
+    pub fn end(self) {
+        self.tell(ENDS);
+    }
+
+    fn tell(self, what: u32) {
+        self.0.state.store(what, Ordering::Release);
+        sys::futex_wake(&self.0.state);
+    }
+}
+
+/// Starts it, and waits until it has no privileges; or says by which error there is none. The
+/// descriptors are the caller's to close. Signals are blocked meanwhile: the thread takes none, and
+/// libc cannot change the credentials of the caller, from whom it has its own.
+pub fn start(socket: i32, userfaultfd: i32) -> Result<Agent, i32> {
     let flags = sys::MAP_PRIVATE | sys::MAP_ANONYMOUS;
     let stack = sys::mmap(0, STACK, sys::PROT_RW, flags, -1, 0);
     if stack < 0 {
-        return false;
+        return Err(-stack as i32);
     }
     let flags = CLONE_VM | CLONE_FS | CLONE_SIGHAND | CLONE_THREAD | CLONE_SYSVSEM;
     let start = stack as *mut Start;
@@ -44,30 +72,34 @@ pub fn start(socket: i32, userfaultfd: i32) -> bool {
         start.write(Start {
             socket,
             userfaultfd,
-            is_ready: AtomicU32::new(0),
+            state: AtomicU32::new(BEGINS),
         });
     }
-    // SAFETY: it was just written, and the stack is never unmapped.
+    // SAFETY: it was just written, and the stack of a thread is never unmapped.
     let start = unsafe { &*start };
     let mask = sys::block_signals();
     // SAFETY: the stack is new and this thread's alone; `run` does not return.
     let tid = unsafe { sys::cenote_clone(flags, stack as usize + STACK, run, stack as usize) };
     if tid > 0 {
-        while start.is_ready.load(Ordering::Acquire) == 0 {
-            sys::futex_wait(&start.is_ready, 0);
+        while start.state.load(Ordering::Acquire) == BEGINS {
+            sys::futex_wait(&start.state, BEGINS);
         }
     }
     sys::restore_signals(mask);
-    tid > 0
+    if tid > 0 {
+        return Ok(Agent(start));
+    }
+    sys::munmap(stack as usize, STACK);
+    Err(-tid as i32)
 }
 
 extern "C" fn run(start: usize) -> ! {
-    // SAFETY: the argument that `start` passes, written before, and not changed since.
+    // SAFETY: the argument that `start` passes, written before, of which only the state changes.
     let start = unsafe { &*(start as *const Start) };
     let (socket, userfaultfd) = (start.socket, start.userfaultfd);
     drop_privileges();
-    start.is_ready.store(1, Ordering::Release);
-    sys::futex_wake(&start.is_ready);
+    start.state.store(WAITS, Ordering::Release);
+    sys::futex_wake(&start.state);
     let low = socket.min(userfaultfd) as u32;
     let high = socket.max(userfaultfd) as u32;
     if low > 0 {
@@ -77,6 +109,16 @@ extern "C" fn run(start: usize) -> ! {
         sys::close_range(low + 1, high - 1);
     }
     sys::close_range(high + 1, u32::MAX);
+    loop {
+        match start.state.load(Ordering::Acquire) {
+            SERVES => serve(socket),
+            ENDS => sys::end_thread(),
+            _ => sys::futex_wait(&start.state, WAITS),
+        }
+    }
+}
+
+fn serve(socket: i32) -> ! {
     let mut list = [0_u64; 1 + 2 * RANGES_MAX];
     loop {
         let len = sys::read(socket, &mut list);

@@ -12,7 +12,7 @@ use core::sync::atomic::{AtomicUsize, Ordering, compiler_fence};
 
 use crate::bits::Bits;
 use crate::lock::{Guard, Lock};
-use crate::settings::{Settings, settings};
+use crate::settings::Settings;
 use crate::stripes::{SHARDS_MAX, Stripes};
 use crate::wire::PAGE;
 use crate::{agent, heap, sys, wire};
@@ -56,6 +56,8 @@ pub struct Arena {
     foreign: Bits<'static>,
     /// At the first page of a block of `malloc` its length in pages.
     lens: &'static mut [u32],
+    /// It was said that foreign pages are why there is no room.
+    is_noted: bool,
 }
 
 /// Whose pages are counted.
@@ -69,6 +71,11 @@ enum Of {
 pub fn has(addr: usize) -> bool {
     let start = ARENA_START.load(Ordering::Relaxed);
     start != 0 && (start..ARENA_END.load(Ordering::Relaxed)).contains(&addr)
+}
+
+/// Whether there is one.
+pub fn is_there() -> bool {
+    ARENA_START.load(Ordering::Relaxed) != 0
 }
 
 /// The part of a range that is in the arena.
@@ -105,7 +112,7 @@ pub fn wanted(bytes: usize) -> Option<Guard<'static, State>> {
         *so_far = so_far.saturating_add(bytes);
         if *so_far >= SMALL_PROGRAM {
             *state = State::Beginning;
-            *state = begin();
+            *state = introduction::begin();
         }
     }
     matches!(*state, State::On(_)).then_some(state)
@@ -126,7 +133,7 @@ pub fn end_fork(is_child: bool) {
 
 /// The arena, if it is there.
 pub fn there() -> Option<Guard<'static, State>> {
-    if ARENA_START.load(Ordering::Relaxed) == 0 {
+    if !is_there() {
         return None;
     }
     let state = ARENA.lock();
@@ -165,7 +172,10 @@ impl Arena {
         let count = len.div_ceil(PAGE);
         let align = align.div_ceil(PAGE).max(1);
         let skew = self.address(0) / PAGE % align;
-        let page = self.used.find(count, align, skew)?;
+        let Some(page) = self.used.find(count, align, skew) else {
+            self.note_foreign(count);
+            return None;
+        };
         self.used.insert(page..page + count);
         Some(self.address(page))
     }
@@ -205,6 +215,48 @@ impl Arena {
     pub fn is_ours(&self, range: Range<usize>) -> bool {
         let pages = self.pages_of(&range);
         self.used.run(pages.clone()) == Some(pages.clone()) && self.foreign.is_free(pages)
+    }
+
+    /// Whether every page of a range is foreign.
+    pub fn is_foreign(&self, range: Range<usize>) -> bool {
+        let pages = self.pages_of(&range);
+        self.foreign.run(pages.clone()) == Some(pages)
+    }
+
+    /// Gives the program every page of a range that it does not have so far, unless some are
+    /// foreign: then none. They hold anything.
+    pub fn claim(&mut self, range: Range<usize>) -> bool {
+        let pages = self.pages_of(&range);
+        let is_served = self.foreign.is_free(pages.clone());
+        if is_served {
+            self.used.insert(pages);
+        }
+        is_served
+    }
+
+    /// As [`Arena::claim`], where it has none of them so far.
+    pub fn claim_unmapped(&mut self, range: Range<usize>) -> bool {
+        self.used.is_free(self.pages_of(&range)) && self.claim(range)
+    }
+
+    /// There is no room for so many pages. Once, says that foreign ones are why.
+    fn note_foreign(&mut self, count: usize) {
+        let all = self.stripes.page_count();
+        let (mut at, mut foreign) = (0, 0);
+        while !self.is_noted
+            && let Some(run) = self.foreign.run(at..all)
+        {
+            at = run.end;
+            foreign += run.len();
+        }
+        if foreign >= count {
+            self.is_noted = true;
+            sys::write(
+                2,
+                b"cenote run: memory of a program stays here: files or shared memory were mapped \
+                  over what it had\n",
+            );
+        }
     }
 
     /// Makes a range zeros.
@@ -352,9 +404,10 @@ impl Arena {
         if memory >= 0 {
             let mut socket = self.settings.connect(shard);
             let answer = self.settings.greet(shard, &mut socket, &hello, &[memory]);
-            if let Ok((_, Some(userfaultfd))) = answer
-                && agent::start(socket, userfaultfd)
+            if let Ok(Some(userfaultfd)) = answer.map(|answer| answer.descriptor)
+                && let Ok(agent) = agent::start(socket, userfaultfd)
             {
+                agent.serve();
                 sys::close(userfaultfd);
                 sys::close(socket);
                 return;
@@ -374,156 +427,5 @@ fn doorbell(start: usize, shard_count: usize, shard: usize) -> usize {
     start - (2 * (shard_count - shard) - 1) * PAGE
 }
 
-/// Sets the arena up.
-fn begin() -> State {
-    let Some(settings) = settings() else {
-        return State::Off;
-    };
-    match set_up(&settings) {
-        Some(arena) => State::On(arena),
-        None => {
-            sys::write(
-                2,
-                b"cenote run: memory of a program stays here: it cannot be served\n",
-            );
-            State::Off
-        }
-    }
-}
-
-fn set_up(settings: &Settings) -> Option<Arena> {
-    let mut lines = [Line::NONE; SHARDS_MAX];
-    let memory = sys::open_memory();
-    let mut is_ready = memory >= 0;
-    for (shard, line) in lines[..settings.handlers].iter_mut().enumerate() {
-        *line = Line {
-            shard,
-            socket: settings.connect(shard),
-            userfaultfd: sys::userfaultfd(),
-        };
-        is_ready &= line.socket >= 0 && line.userfaultfd >= 0;
-    }
-    let arena = is_ready
-        .then(|| introduce(settings, &mut lines[..settings.handlers], memory))
-        .flatten();
-    // The agents have their own.
-    let fds = lines
-        .iter()
-        .flat_map(|line| [line.socket, line.userfaultfd]);
-    for fd in fds.chain([memory]) {
-        if fd >= 0 {
-            sys::close(fd);
-        }
-    }
-    arena
-}
-
-/// What a handler is talked to by.
-#[derive(Clone, Copy)]
-struct Line {
-    shard: usize,
-    socket: i32,
-    userfaultfd: i32,
-}
-
-impl Line {
-    const NONE: Self = Self {
-        shard: 0,
-        socket: -1,
-        userfaultfd: -1,
-    };
-}
-
-fn introduce(settings: &Settings, lines: &mut [Line], memory: i32) -> Option<Arena> {
-    let (pages, shard_count) = (settings.arena_bytes / PAGE, lines.len());
-    let words = pages.div_ceil(64);
-    let flags = sys::MAP_PRIVATE | sys::MAP_ANONYMOUS | sys::MAP_NORESERVE;
-    let map = |len| {
-        let at = sys::mmap(0, len, sys::PROT_RW, flags, -1, 0);
-        (at > 0).then_some(at as usize)
-    };
-    // Before: the mailboxes, which nothing is merged with, each with its doorbell.
-    let base = map(settings.arena_bytes + 2 * shard_count * PAGE)?;
-    let start = base + 2 * shard_count * PAGE;
-    let bells = doorbell(start, shard_count, 0);
-    sys::madvise(
-        bells,
-        start + settings.arena_bytes - bells,
-        sys::MADV_NOHUGEPAGE,
-    );
-    let heap = heap::extend(settings.heap_bytes);
-    if !heap.is_empty() {
-        sys::madvise(heap.start, heap.len(), sys::MADV_NOHUGEPAGE);
-    }
-    let tables = map(words * 16 + pages * 4)?;
-    // SAFETY: the mapping is new, zeroed, large enough and never unmapped.
-    let (used, foreign, lens) = unsafe {
-        (
-            core::slice::from_raw_parts_mut(tables as *mut u64, words),
-            core::slice::from_raw_parts_mut((tables + words * 8) as *mut u64, words),
-            core::slice::from_raw_parts_mut((tables + words * 16) as *mut u32, pages),
-        )
-    };
-    let mut spaces = [0; SHARDS_MAX];
-    for (shard, line) in lines.iter_mut().enumerate() {
-        let hello = [
-            wire::MAGIC,
-            wire::HELLO_NEW,
-            doorbell(start, shard_count, shard) as u64,
-            start as u64,
-            pages as u64,
-            heap.start as u64,
-            (heap.len() / PAGE) as u64,
-            shard as u64,
-            shard_count as u64,
-        ];
-        match greet(settings, line, &hello, memory) {
-            Ok(space) => spaces[shard] = space,
-            Err(errno) => {
-                let what = b"cenote run: memory of the program is refused: error ";
-                sys::write_number(2, what, errno.unsigned_abs());
-                if shard == 0 {
-                    return None;
-                }
-                // The first handler says whether there is room. What those before this one serve they
-                // get back by the program's end.
-                sys::write(
-                    2,
-                    b"cenote run: the program is ended: a part of its memory is served already\n",
-                );
-                sys::die()
-            }
-        }
-    }
-    HEAP_END.store(heap.end, Ordering::Relaxed);
-    HEAP_START.store(heap.start, Ordering::Relaxed);
-    ARENA_END.store(start + settings.arena_bytes, Ordering::Relaxed);
-    ARENA_START.store(start, Ordering::Relaxed);
-    Some(Arena {
-        settings: *settings,
-        start,
-        stripes: Stripes::new(pages, shard_count),
-        heap: Stripes::new(heap.len() / PAGE, shard_count),
-        spaces,
-        sequence: 0,
-        used: Bits::new(used, pages),
-        foreign: Bits::new(foreign, pages),
-        lens,
-    })
-}
-
-/// Has a handler serve its shard: the number of the address space, or why it does not.
-fn greet(
-    settings: &Settings,
-    line: &mut Line,
-    hello: &[u64; wire::HELLO_WORDS],
-    memory: i32,
-) -> Result<u64, i32> {
-    let fds = [line.userfaultfd, memory];
-    let (space, _) = settings.greet(line.shard, &mut line.socket, hello, &fds)?;
-    if !agent::start(line.socket, line.userfaultfd) {
-        // The range is served already, and nobody would be there to bound it.
-        sys::die();
-    }
-    Ok(space)
-}
+#[path = "introduction.rs"]
+mod introduction;

@@ -23,8 +23,7 @@ impl Settings {
         sys::connect(&path[..len + 2])
     }
 
-    /// Says a hello to a handler at a socket of it: the number of the address space, and a
-    /// descriptor if one comes; or why not. A program that was stopped between its connection and
+    /// Says a hello to a handler at a socket of it: the answer, or why there is none. A program that was stopped between its connection and
     /// the hello, or waited for other handlers, finds the connection closed, and nothing served: it
     /// connects again.
     pub fn greet(
@@ -33,20 +32,35 @@ impl Settings {
         socket: &mut i32,
         hello: &[u64; wire::HELLO_WORDS],
         fds: &[i32],
-    ) -> Result<(u64, Option<i32>), i32> {
-        let mut answer = say(*socket, hello, fds);
+    ) -> Result<Answer, i32> {
+        let (mut answer, mut is_reconnected) = (say(*socket, hello, fds), false);
         for _ in 0..GREETINGS_AGAIN {
             match answer {
                 Err(errno) if is_unheard(errno) => {
                     sys::close(*socket);
                     *socket = self.connect(shard);
+                    is_reconnected = true;
                     answer = say(*socket, hello, fds);
                 }
                 Ok(_) | Err(_) => break,
             }
         }
-        answer
+        let (space, descriptor) = answer?;
+        Ok(Answer {
+            space,
+            descriptor,
+            is_reconnected,
+        })
     }
+}
+
+/// What a handler says to a hello.
+pub struct Answer {
+    /// The number of the address space.
+    pub space: u64,
+    pub descriptor: Option<i32>,
+    /// The socket is another one than before.
+    pub is_reconnected: bool,
 }
 
 /// How often a hello is said again.

@@ -124,12 +124,53 @@ pub fn break_end() -> usize {
 /// Advises ranges, each an address and a length, by one call: other cores flush their tables once
 /// (Linux 6.16). Whether it was done to all; kernels before 6.15 do not know who is meant.
 pub fn madvise_all(ranges: &[u64], advice: usize) -> bool {
-    const SYS_PROCESS_MADVISE: usize = 440;
     // PIDFD_SELF_THREAD_GROUP.
-    const SELF: usize = -10_001_isize as usize;
+    const SELF: i32 = -10_001;
     let (at, count) = (ranges.as_ptr() as usize, ranges.len() / 2);
     let lens = ranges.chunks_exact(2).map(|range| range[1] as isize);
-    call(SYS_PROCESS_MADVISE, &[SELF, at, count, advice, 0]) == lens.sum::<isize>()
+    process_madvise(SELF, [at, count, advice, 0]) == lens.sum::<isize>()
+}
+
+/// With where ranges are and how many, advice and flags.
+pub fn process_madvise(process: i32, arguments: [usize; 4]) -> isize {
+    const SYS_PROCESS_MADVISE: usize = 440;
+    let [at, count, advice, flags] = arguments;
+    let process = process as isize as usize;
+    call(SYS_PROCESS_MADVISE, &[process, at, count, advice, flags])
+}
+
+/// Whether a descriptor of a process means this one. On kernels before 6.13, which cannot tell, it
+/// does not: they take no advice by one but hints.
+pub fn is_this_process(process: i32) -> bool {
+    const SYS_IOCTL: usize = 16;
+    const PIDFD_GET_INFO: usize = 0xc040_ff0b;
+    const PIDFD_INFO_PID: u64 = 1;
+    const WILLNEED: usize = 3;
+    if process < 0 {
+        // It is one of the numbers that mean this process, or nobody's.
+        return process_madvise(process, [0, 0, WILLNEED, 0]) == 0;
+    }
+    // A mask, a number of a cgroup, a thread and its process.
+    let mut info = [PIDFD_INFO_PID, 0, 0, 0, 0, 0, 0, 0];
+    let at = info.as_mut_ptr() as usize;
+    let result = call(SYS_IOCTL, &[process as usize, PIDFD_GET_INFO, at]);
+    result == 0 && info[2] >> 32 == call(SYS_GETPID, &[]) as u64
+}
+
+/// The bytes of a segment of shared memory.
+pub fn segment_len(segment: i32) -> Option<usize> {
+    const SYS_SHMCTL: usize = 31;
+    const IPC_STAT: usize = 2;
+    // struct shmid64_ds, the length behind the permissions.
+    let mut status = [0_u64; 14];
+    let at = status.as_mut_ptr() as usize;
+    (call(SYS_SHMCTL, &[segment as usize, IPC_STAT, at]) >= 0).then_some(status[6] as usize)
+}
+
+/// `shmat`.
+pub fn attach(segment: i32, addr: usize, flags: usize) -> isize {
+    const SYS_SHMAT: usize = 30;
+    call(SYS_SHMAT, &[segment as usize, addr, flags])
 }
 
 pub fn read(fd: i32, out: &mut [u64]) -> isize {
@@ -284,6 +325,14 @@ pub fn is_dumpable() -> bool {
 pub fn set_dumpable() {
     const PR_SET_DUMPABLE: usize = 4;
     call(SYS_PRCTL, &[PR_SET_DUMPABLE, 1]);
+}
+
+/// Ends this thread alone.
+pub fn end_thread() -> ! {
+    const SYS_EXIT: usize = 60;
+    loop {
+        call(SYS_EXIT, &[0]);
+    }
 }
 
 /// Ends this process and all its threads; no handler runs. A thread may signal its own process

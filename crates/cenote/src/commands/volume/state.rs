@@ -318,7 +318,7 @@ mod tests {
 
     #[test]
     fn a_host_that_sent_wrong_splits_is_named_as_the_guides_name_it() {
-        let spec = Spec::new("2G".parse().unwrap(), "rs:8+2".parse().unwrap()).unwrap();
+        let spec = Spec::new(Size(2 << 30), "rs:8+2").unwrap();
         let status = serde_json::json!({"hosts": [
             {"name": "h00", "standing": "trusted", "wrong_splits": 0},
             {"name": "h01", "standing": "condemned", "wrong_splits": 7},

@@ -468,11 +468,10 @@ impl Control {
     /// Acts on failures that workers marked in the directory.
     fn take_failures(&mut self) {
         let directory = Arc::clone(&self.cx.core.directory);
+        let hosts = &mut self.cx.hosts;
         for session in directory.take_failed() {
-            if self.cx.hosts.session_is_up(session) {
-                self.cx
-                    .hosts
-                    .note_lost(session.host, &"a data connection ended");
+            if hosts.session_is_up(session) {
+                hosts.note_lost(session.host, &"a data connection ended");
             }
         }
         for dropped in directory.take_dropped() {

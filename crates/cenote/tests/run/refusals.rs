@@ -1,4 +1,5 @@
-//! What a program under `cenote run` may not do to its memory, and may not inherit.
+//! What `cenote run` does not begin with, and what a program under it may not do to its memory or
+//! inherit.
 
 use std::fs::{File, OpenOptions};
 use std::os::fd::{FromRawFd, OwnedFd};
@@ -109,4 +110,64 @@ fn a_file_that_was_opened_for_direct_transfers_is_not_inherited() {
     // SAFETY: the kernel just gave them to this call alone.
     let [reader, _writer] = ends.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
     assert!(!with_input(reader).contains("O_DIRECT"));
+}
+
+#[test]
+fn a_volume_that_holds_data_is_not_given_to_a_program() {
+    if is_skipped("a named volume", &[]) {
+        return;
+    }
+    let folder = cluster("16M");
+    folder.create_volume("v0", "8M", "rs:8+2");
+    let serve = || {
+        let mut server = Server::start(&folder, &["--volume", "v0"]);
+        assert!(server.ready().starts_with("ready v0"));
+        let client = Client::connect(&folder.path().join("nbd"), "v0");
+        (server, client)
+    };
+    let run = || {
+        let line = format!("run --dir {} --volume v0 --local 16M -- true", folder.str());
+        support::run(&words(&line))
+    };
+    let (mut server, mut client) = serve();
+    assert_eq!(client.write(4096, &[7; 4096]), Ok(()));
+    drop(client);
+    assert_eq!(server.end(), Some(0));
+
+    let refused = run().expect(1);
+    assert!(refused.stderr.contains("v0 holds data"), "{refused:#?}");
+    let hint = "cenote volume reset v0";
+    assert!(refused.stderr.contains(hint), "{refused:#?}");
+    let (mut server, mut client) = serve();
+    assert_eq!(client.read(4096, 4096), Ok(vec![7; 4096]));
+    drop(client);
+    assert_eq!(server.end(), Some(0));
+
+    folder.run(&["volume", "reset", "v0"]).expect(0);
+    // One that was given back holds nothing.
+    for _ in 0..2 {
+        run().expect(0);
+    }
+}
+
+#[test]
+fn a_folder_that_the_library_cannot_be_loaded_from_is_refused() {
+    if is_skipped("a folder with a space", &[]) {
+        return;
+    }
+    // There is no cluster: this is found out before.
+    let folder = Folder::new();
+    for name in ["a b", "a:b"] {
+        let temporary = folder.path().join(name);
+        std::fs::create_dir(&temporary).expect("made");
+        let line = format!("run --dir {} --local 8M --size 64M -- true", folder.str());
+        let mut command = cenote();
+        command.args(words(&line)).env("TMPDIR", &temporary);
+        let output = command.output().expect("the binary runs");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(said.contains("set TMPDIR to a folder"), "{said}");
+        let left = std::fs::read_dir(&temporary).expect("a folder");
+        assert_eq!(left.count(), 0);
+    }
 }

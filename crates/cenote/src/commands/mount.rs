@@ -176,7 +176,10 @@ fn serve(args: &Args, loaded: &Loaded, point: &MountPoint) -> Result<u8> {
     outcome.map_err(|error| {
         Failure::new(
             format!("end the mount: {error}"),
-            "mount the volume again: fsynced data is safe",
+            format!(
+                "mount the volume again: fsynced data is there, unless more hosts were lost than \
+                 the scheme survives (cenote volume status {name})"
+            ),
         )
     })?;
     background::ends(&loaded.dir, &name);
@@ -193,13 +196,16 @@ fn serve(args: &Args, loaded: &Loaded, point: &MountPoint) -> Result<u8> {
 fn announce(serving: &Serving, point: &Path, has_rings: bool) -> Result<()> {
     let transport = if has_rings { "io_uring" } else { "/dev/fuse" };
     let (spec, name) = (&serving.spec, &serving.name);
+    let mut at = point.display().to_string();
+    if at.contains(char::is_control) {
+        // One line, as who started this in the background reads no second.
+        at = at.escape_debug().to_string();
+    }
     let mut out = std::io::stdout();
     writeln!(
         out,
-        "ready {name} {} {} at {} over {transport}",
-        spec.size,
-        spec.scheme,
-        point.display()
+        "ready {name} {} {} at {at} over {transport}",
+        spec.size, spec.scheme,
     )
     .and_then(|()| out.flush())
     .context("announce on standard output")

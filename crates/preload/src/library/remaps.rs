@@ -115,6 +115,11 @@ fn move_foreign(
     if flags & MREMAP_MAYMOVE == 0 {
         return failed(sys::ENOMEM);
     }
+    if let Some((to, target)) = &fixed
+        && !hold(*to..*to + len, target)
+    {
+        return failed(sys::ENOMEM);
+    }
     let (start, old) = (source.start, source.len());
     let away = sys::mremap(start, old, old, MREMAP_MAYMOVE | MREMAP_DONTUNMAP, 0);
     if away < 0 {
@@ -142,6 +147,20 @@ fn move_foreign(
         arena.release(source);
     }
     told(place)
+}
+
+/// Puts a mapping where the kernel has something of its own or nothing: what moves in two steps is not
+/// to be there in between. A move takes away what was there in any case.
+fn hold(range: Range<usize>, arenas: &Range<usize>) -> bool {
+    let outside = match arenas.is_empty() {
+        true => [range, 0..0],
+        false => [range.start..arenas.start, arenas.end..range.end],
+    };
+    let flags = sys::MAP_FIXED | sys::MAP_PRIVATE | sys::MAP_ANONYMOUS | sys::MAP_NORESERVE;
+    outside
+        .iter()
+        .filter(|part| !part.is_empty())
+        .all(|part| sys::mmap(part.start, part.len(), 0, flags, -1, 0) >= 0)
 }
 
 /// Whether the kernel would move a mapping that is not the arena's over a range.

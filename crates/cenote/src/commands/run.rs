@@ -140,36 +140,35 @@ fn check(args: &Args) -> Result<()> {
 /// The program inherits this process's descriptors, and no filter of its calls says how they were
 /// opened. Pipes know O_DIRECT as a kind of packets.
 fn check_inherited() -> Result<()> {
-    let inherited = std::fs::read_dir("/proc/self/fd").context("list open files")?;
-    for entry in inherited {
-        let path = entry.context("list open files")?.path();
-        let name = path.file_name().and_then(OsStr::to_str);
-        let Some(fd) = name.and_then(|name| name.parse().ok()) else {
+    for entry in std::fs::read_dir("/proc/self/fdinfo").context("list open files")? {
+        let info = entry.context("list open files")?.path();
+        // One that is closed again, as that of this list, is not inherited.
+        let Ok(text) = std::fs::read_to_string(&info) else {
             continue;
         };
-        if flags(fd, libc::F_GETFD) & libc::FD_CLOEXEC != 0
-            || flags(fd, libc::F_GETFL) & libc::O_DIRECT == 0
-        {
+        let flags = flags(&text).with_context(|| format!("read {}", info.display()))?;
+        if flags & libc::O_CLOEXEC != 0 || flags & libc::O_DIRECT == 0 {
             continue;
         }
-        let is_pipe = std::fs::metadata(&path).is_ok_and(|file| file.file_type().is_fifo());
-        if !is_pipe {
-            let target = std::fs::read_link(&path).unwrap_or_default();
-            let what = format!(
-                "file descriptor {fd}, {}, was opened with O_DIRECT: the program would inherit it",
-                target.display()
-            );
-            return Err(Failure::new(what, "open it without O_DIRECT, or close it").into());
+        let fd = info.file_name().unwrap_or_default().display();
+        let path = PathBuf::from(format!("/proc/self/fd/{fd}"));
+        if std::fs::metadata(&path).is_ok_and(|file| file.file_type().is_fifo()) {
+            continue;
         }
+        let target = std::fs::read_link(&path).unwrap_or(path);
+        let what = format!(
+            "file descriptor {fd}, {}, was opened with O_DIRECT: the program would inherit it",
+            target.display()
+        );
+        return Err(Failure::new(what, "open it without O_DIRECT, or close it").into());
     }
     Ok(())
 }
 
-/// Flags of a descriptor; none of one that is closed.
-#[allow(unsafe_code, reason = "std does not tell how descriptors were opened")]
-fn flags(fd: i32, which: i32) -> i32 {
-    // SAFETY: it takes numbers alone.
-    unsafe { libc::fcntl(fd, which) }.max(0)
+/// How a file was opened, from the text of `/proc/self/fdinfo/FD`.
+fn flags(info: &str) -> Option<i32> {
+    let flags = info.lines().find_map(|line| line.strip_prefix("flags:"))?;
+    i32::from_str_radix(flags.trim(), 8).ok()
 }
 
 /// The program's library, in a folder that is removed with this, or, if this process is killed, by

@@ -376,12 +376,7 @@ fn few(transport: &str, shared: &Shared, in_doubt: usize) {
     let added = shared.added.load(Ordering::Relaxed);
     println!("{transport}: {added} additions acknowledged, {in_doubt} counters in doubt");
     let all = usize::try_from(WORKERS * COUNTERS).expect("small");
-    // Each fault lasts longer on a machine that has much else to do, and leaves more of them; of what
-    // was acknowledged meanwhile, too, there is more.
-    assert!(
-        in_doubt < all / 2 && added > 20 * in_doubt as u64,
-        "{in_doubt} of {all} counters in doubt, {added} additions acknowledged"
-    );
+    assert!(in_doubt < all / 4, "{in_doubt} of {all} counters in doubt");
 }
 
 /// Ends the threads, and looks at what they added; how many counters are in doubt.

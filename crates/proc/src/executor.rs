@@ -406,10 +406,13 @@ impl Executor {
             (None, Some(_)) => return self.queue(Ready::from(request)),
             (None, None) => return self.answer(request, Status::OutOfBounds),
         };
-        let is_over = matches!(
-            outcome,
-            Outcome::Done | Outcome::Stop | Outcome::Trap(_) | Outcome::Coming
-        );
+        // Where this step did not run others may have.
+        let has_run = request.steps > 1;
+        let is_over = match outcome {
+            Outcome::Done | Outcome::Stop | Outcome::Trap(_) => true,
+            Outcome::Coming => !has_run,
+            _ => false,
+        };
         if !is_over && request.steps >= self.limits.steps {
             return self.answer(request, Status::TooManySteps);
         }
@@ -419,19 +422,10 @@ impl Executor {
         match outcome {
             Outcome::Done => self.answer(request, Status::Done),
             Outcome::Stop => self.answer(request, Status::Stopped),
-            // This step did not run. The state that earlier ones left is dropped: the client begins
-            // again.
-            Outcome::Coming => {
-                let has_run = request.steps > 1;
-                let status = if has_run {
-                    Status::TimedOut
-                } else {
-                    Status::Busy
-                };
-                self.answer(request, status);
-            }
-            // This step did not run; others did.
-            Outcome::Trap(Trap::Unknown | Trap::Denied) if request.steps > 1 => {
+            // What others of its steps did is not to be done again.
+            Outcome::Coming if has_run => self.await_code(request),
+            Outcome::Coming => self.answer(request, Status::Busy),
+            Outcome::Trap(Trap::Unknown | Trap::Denied) if has_run => {
                 self.answer(request, Status::Trapped(Trap::Gone));
             }
             Outcome::Trap(trap) => self.answer(request, Status::Trapped(trap)),
@@ -495,33 +489,6 @@ impl Executor {
         let response = request.into_response(status);
         self.accounts
             .answer(client, response, self.round, &mut self.actions);
-    }
-
-    /// Parks a request for a moment.
-    fn redo(&mut self, request: Request) {
-        let at = self.now.after(self.limits.retry);
-        let give_up = self.now.after(self.limits.wait);
-        let waiting = Waiting {
-            request,
-            need: None,
-            buffer: Vec::new(),
-            give_up,
-        };
-        self.parked.put(waiting, Wait::Retry { at });
-    }
-
-    /// Parks a request until this machine may use the cache for longer.
-    fn await_lease(&mut self, request: Request) {
-        let waiting = Waiting {
-            request,
-            need: None,
-            buffer: Vec::new(),
-            give_up: self.now.after(self.limits.wait),
-        };
-        match self.successors.get(&waiting.request.cache) {
-            Some(&successor) => self.send(waiting, successor, None, false),
-            None => self.parked.put(waiting, Wait::Lease),
-        }
     }
 
     /// Parks a request, and goes after what it needs.

@@ -32,7 +32,8 @@ pub struct Request {
     pub procedure: ProcedureId,
     /// Steps that were taken.
     pub steps: u32,
-    /// How often its stores were refused by a second copy, on this machine.
+    /// How often, on this machine, its stores were refused by a second copy, or its procedure was
+    /// not compiled yet.
     pub refusals: u32,
     /// The argument, or the state after some steps; [`STATE_MAX`] bytes at most.
     pub state: State,
@@ -101,7 +102,7 @@ pub enum Status {
     /// It took more steps, or moved more often, than a request may.
     TooManySteps,
     /// Bytes, or the machine's time with the cache, did not come in time; or a store came too late
-    /// to be known to count; or the procedure is being compiled where the request was to go on.
+    /// to be known to count; or the procedure was not compiled in time where the request was to go on.
     /// Trying again makes sense.
     TimedOut,
     /// An address is in no region of the cache, or the cache is not here.

@@ -2,12 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
+use std::time::Duration;
 
 use cenote_fabric::Time;
 
-use super::Ready;
+use super::{Executor, Ready};
 use crate::message::Need;
-use crate::{CacheId, Request};
+use crate::{CacheId, Request, Status};
 
 /// A request that cannot run, and nothing of it but its state.
 #[derive(Clone, Debug)]
@@ -176,6 +177,54 @@ impl Parked {
         self.by_token.len()
     }
 }
+
+impl Executor {
+    /// Parks a request for a moment.
+    pub(super) fn redo(&mut self, request: Request) {
+        self.redo_after(request, self.limits.retry);
+    }
+
+    fn redo_after(&mut self, request: Request, pause: Duration) {
+        let at = self.now.after(pause);
+        let give_up = self.now.after(self.limits.wait);
+        let waiting = Waiting {
+            request,
+            need: None,
+            buffer: Vec::new(),
+            give_up,
+        };
+        self.parked.put(waiting, Wait::Retry { at });
+    }
+
+    /// Parks a request whose procedure is being compiled here. The step that found so did not run.
+    pub(super) fn await_code(&mut self, mut request: Request) {
+        request.steps -= 1;
+        request.refusals += 1;
+        let pause = self.limits.retry.saturating_mul(CODE_RETRIES);
+        match pause.saturating_mul(request.refusals) > self.limits.wait {
+            true => self.answer(request, Status::TimedOut),
+            false => self.redo_after(request, pause),
+        }
+    }
+
+    /// Parks a request until this machine may use the cache for longer.
+    pub(super) fn await_lease(&mut self, request: Request) {
+        let waiting = Waiting {
+            request,
+            need: None,
+            buffer: Vec::new(),
+            give_up: self.now.after(self.limits.wait),
+        };
+        match self.successors.get(&waiting.request.cache) {
+            Some(&successor) => self.send(waiting, successor, None, false),
+            None => self.parked.put(waiting, Wait::Lease),
+        }
+    }
+}
+
+/// How many times as long as for other things a request waits until it looks for its code again: a
+/// module takes milliseconds to compile, or seconds, and many may wait. Arbitrary.
+const CODE_RETRIES: u32 = 16;
 
 #[cfg(test)]
 mod tests {

@@ -83,7 +83,7 @@ fn requests_of_a_cache_that_is_closed_and_of_a_procedure_that_is_gone_may_have_r
 }
 
 #[test]
-fn requests_for_a_procedure_that_is_being_compiled_are_to_come_again() {
+fn requests_for_a_procedure_that_is_being_compiled_wait_if_they_have_run_or_come_again() {
     let registry = Arc::new(Registry::default());
     let label = Label {
         id: ProcedureId(1),
@@ -100,17 +100,48 @@ fn requests_for_a_procedure_that_is_being_compiled_are_to_come_again() {
     executor.handle_moved(came(0, 3));
     executor.run(&mut runner, 16);
     let early = ends(&mut executor);
-    assert_eq!(early, [Status::TimedOut, Status::Busy]);
-    assert!(early.iter().all(|status| status.is_retryable()));
-    assert!(early[0].may_have_run() && !early[1].may_have_run());
+    assert_eq!(early, [Status::Busy]);
+    assert!(early[0].is_retryable() && !early[0].may_have_run());
+    let waits = |executor: &mut Executor, runner: &mut _, seconds: u64| {
+        executor.handle_tick(Time::default().after(Duration::from_secs(seconds)));
+        executor.run(runner, 16);
+        assert_eq!(ends(executor), []);
+        assert_eq!(executor.inactive(), 1);
+    };
+    waits(&mut executor, &mut runner, 1);
+    waits(&mut executor, &mut runner, 2);
 
     registry.give_up(label.id);
     let echoes = registry.link::<Echo>(label.id, "echo", Grants::All(Access::Read));
     echoes.unwrap();
     registry.give_up(label.id);
+    executor.handle_tick(Time::default().after(Duration::from_secs(3)));
     executor.handle_requests([echo(1, 2)]);
     executor.run(&mut runner, 16);
-    assert_eq!(ends(&mut executor), [Status::Done]);
+    assert_eq!(ends(&mut executor), [Status::Done; 2]);
+}
+
+#[test]
+fn a_request_waits_for_its_code_no_longer_than_for_anything_else() {
+    let (mut executor, _) = echo_executor(Limits::default());
+    let mut runner = Wants(Outcome::Coming);
+    executor.handle_moved(came(0, 3));
+    let wait = Limits::default().wait;
+    let mut now = Time::default();
+    let ended = loop {
+        executor.run(&mut runner, 16);
+        let ended = ends(&mut executor);
+        if !ended.is_empty() {
+            break ended;
+        }
+        now = executor.next_tick().expect("it waits");
+        executor.handle_tick(now);
+    };
+    assert_eq!(ended, [Status::TimedOut]);
+    assert!(ended[0].may_have_run());
+    let last = Time::default().after(wait);
+    assert!(now <= last && now.after(wait / 10) > last);
+    assert_eq!(executor.inactive(), 0);
 }
 
 /// Stores at an address; where it may not, it wants to be at the first byte.

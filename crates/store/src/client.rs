@@ -277,7 +277,16 @@ impl Client {
             Command::Sync => (0, 0),
         };
         let lost = self.lost;
-        let operation = Operation::new(command, whose, shard, hash, &*self.scheme, lost);
+        let calls_carry = self.calls_carry_values();
+        let operation = Operation::new(
+            command,
+            whose,
+            shard,
+            hash,
+            &*self.scheme,
+            calls_carry,
+            lost,
+        );
         let index = match self.free.pop() {
             Some(index) => index,
             None => {
@@ -292,6 +301,13 @@ impl Client {
     /// Whether clients ask for space, and write values there.
     fn has_space_step(&self) -> bool {
         self.scheme.put_steps().contains(&PutStep::CallForSpace)
+    }
+
+    /// Whether values travel in calls and their answers as far as they fit. Over TCP no network card
+    /// reads and writes memory: the server's processor has the same work, and a call has all of it done
+    /// in one round trip instead of two.
+    fn calls_carry_values(&self) -> bool {
+        matches!(self.address, Address::Tcp(_)) && self.scheme.lands_beside_log()
     }
 
     /// Commands that have not ended.

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use cenote_fabric::{Region, RegionOptions};
+use cenote_fabric::{Dead, Region, RegionOptions};
 
 use crate::pool::Landing;
 
@@ -120,6 +120,16 @@ impl Area {
 
     fn lock(&self) -> MutexGuard<'_, Free> {
         self.free.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Slot {
+    /// Puts a value there that is no longer than the slot was asked for.
+    ///
+    /// # Errors
+    /// The landing is gone.
+    pub fn write(&self, value: &[u8]) -> Result<(), Dead> {
+        self.area.region.write(self.offset, value)
     }
 }
 

@@ -80,6 +80,10 @@ messages! {
         10 => Figures {
             shard: u16,
         },
+        /// The newest version's value, if it is short and durable; otherwise as for `Locate`.
+        11 => Get {
+            key: &'a [u8] as Rest<KEY_BYTES_MAX>,
+        },
     }
 
     /// What a server says.
@@ -109,6 +113,10 @@ messages! {
         },
         7 => Refused(Refusal),
         8 => Figures(Figures),
+        9 => Value {
+            sequence: u64,
+            value: Vec<u8> as Rest<INLINE_BYTES_MAX>,
+        },
     }
 
     for Figures { backlog, log_bytes, put_bytes, written_bytes, is_cleaning }

@@ -6,6 +6,7 @@
 //! writable: those trust their clients. A thread that panics, and a medium that fails, end the process.
 //! Paper: eFactory, design. Bytes: `docs/protocols/store.md`.
 
+mod arrival;
 mod books;
 mod calls;
 mod desk;

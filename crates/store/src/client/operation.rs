@@ -64,10 +64,13 @@ impl Operation {
         shard: usize,
         hash: u64,
         scheme: &dyn Scheme,
+        calls_carry: bool,
         lost_before: u64,
     ) -> Self {
         let step = match command {
-            Command::Get { .. } if scheme.get_steps()[0] == GetStep::ReadEntry => Step::Entry,
+            Command::Get { .. } if !calls_carry && scheme.get_steps()[0] == GetStep::ReadEntry => {
+                Step::Entry
+            }
             _ => Step::Call,
         };
         Self {
@@ -165,10 +168,10 @@ impl Client {
         if self.caller.outstanding() + 1 >= CALLS_UNDER_WAY_MAX {
             return false;
         }
-        let has_space_step = self.has_space_step();
+        let carries = (self.calls_carry_values(), self.has_space_step());
         let mut bytes = std::mem::take(&mut self.request);
         let operation = self.operations[index].as_mut().expect("it is under way");
-        let (request, what) = request_of(operation, has_space_step);
+        let (request, what) = request_of(operation, carries);
         request.encode(&mut bytes);
         let called = self.caller.call(&bytes, index as u64).is_ok();
         self.request = bytes;
@@ -216,6 +219,10 @@ impl Client {
                     is_told: true,
                 };
                 return self.go_on(index, now);
+            }
+            Ok(Answer::Value { sequence, value }) => {
+                self.counts.asked_gets += 1;
+                Ok(Outcome::Value { sequence, value })
             }
             Ok(Answer::Done { sequence }) => Ok(Outcome::Done { sequence }),
             Ok(Answer::Absent) => {
@@ -485,11 +492,15 @@ impl Client {
     }
 }
 
-fn request_of(operation: &Operation, has_space_step: bool) -> (Request<'_>, &'static str) {
+fn request_of(
+    operation: &Operation,
+    (calls_carry, has_space_step): (bool, bool),
+) -> (Request<'_>, &'static str) {
     if let Step::Settle { sequence, shard } = operation.step {
         return (Request::Settle { shard, sequence }, "CALL settle");
     }
     match &operation.command {
+        Command::Get { key } if calls_carry => (Request::Get { key }, "CALL get"),
         Command::Get { key } => (Request::Locate { key }, "CALL place"),
         Command::Delete { key, condition } => {
             let condition = *condition;
@@ -506,8 +517,8 @@ fn request_of(operation: &Operation, has_space_step: bool) -> (Request<'_>, &'st
             is_durable,
         } => {
             let condition: Condition = *condition;
-            let is_inline = value.len() <= INLINE_BYTES_MAX;
-            match !has_space_step || *is_durable && is_inline || value.is_empty() {
+            let is_inline = (*is_durable || calls_carry) && value.len() <= INLINE_BYTES_MAX;
+            match !has_space_step || is_inline || value.is_empty() {
                 true => (
                     Request::Put {
                         condition,

@@ -43,6 +43,7 @@ fn requests() -> Vec<Request<'static>> {
         },
         Request::Clean { shard: 0 },
         Request::Figures { shard: 63 },
+        Request::Get { key: b"key" },
     ]
 }
 
@@ -74,6 +75,10 @@ fn answers() -> Vec<Answer> {
             written_bytes: 5,
             is_cleaning: true,
         }),
+        Answer::Value {
+            sequence: 7,
+            value: b"value".to_vec(),
+        },
     ]
 }
 

@@ -123,6 +123,7 @@ fn answer_call<M: Medium>(
         Request::Space { key, .. }
         | Request::Put { key, .. }
         | Request::Locate { key }
+        | Request::Get { key }
         | Request::Delete { key, .. } => shard_of(seed, key, shards.len()),
         Request::Settle { shard, .. }
         | Request::Sync { shard }
@@ -134,7 +135,7 @@ fn answer_call<M: Medium>(
         return Answered::Never("a shard that is not there");
     };
     let area = match request {
-        Request::Space { .. } => {
+        Request::Space { .. } | Request::Put { .. } => {
             let clients = clients.read().unwrap_or_else(PoisonError::into_inner);
             clients.get(&client).cloned()
         }

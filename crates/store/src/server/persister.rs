@@ -14,6 +14,7 @@ use std::time::Duration;
 use cenote_fabric::Time;
 use parking_lot::MutexGuard;
 
+use super::arrival::Arrival;
 use super::books::CLIENT_VERSIONS_MAX;
 use super::fence::Fencer;
 use super::job::{Job, JobKind, Walks};
@@ -383,7 +384,8 @@ impl<M: Medium> Persister<M> {
             } => state.put(
                 shard,
                 &job.key,
-                value,
+                // Its memory is the job's, of which there are few.
+                Arrival::new(&job.key, value, None),
                 *is_durable,
                 job.client,
                 job.waiter,

@@ -12,15 +12,16 @@ use cenote_fabric::{ClientId, PeerId, Time};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::Figures;
+use super::arrival::Arrival;
 use super::books::{Books, Closed, Waiter};
 use super::job::{Jobs, job_of};
 use super::outbox::Outboxes;
 use crate::landing::Area;
 use crate::medium::Medium;
 use crate::pool::{
-    Allocation, Condition, Located, Pool, Source, StoreError, VersionLocation, hash,
+    Allocation, Condition, Located, Pool, Source, StoreError, Version, VersionLocation, hash,
 };
-use crate::protocol::{Answer, Refusal, Request, is_possible_value};
+use crate::protocol::{Answer, INLINE_BYTES_MAX, Refusal, Request, is_possible_value};
 use crate::schemes::{Durable, PutStep, Scheme};
 
 pub(super) struct State<M> {
@@ -122,34 +123,24 @@ impl<M: Medium> Shard<M> {
         waiter: Waiter,
         now: Time,
     ) -> Reply {
-        let mut state = self.lock();
-        let answer = match request {
-            Request::Space {
-                condition: Condition::Always,
-                value_bytes,
-                checksum,
-                key,
-            } => state.give_space(self, key, value_bytes, checksum, client, area, now),
+        let arrival = match request {
             Request::Put {
                 condition: Condition::Always,
-                is_durable,
                 key,
                 value,
-            } => state.put(self, key, value, is_durable, client, waiter, now),
-            Request::Delete {
-                condition: Condition::Always,
-                key,
-            } => state.delete(self, key, client, waiter, now),
-            Request::Locate { key } => state.locate(self, key, client, waiter, now),
-            Request::Settle { sequence, .. } => state.settle(self, sequence, client, waiter, now),
-            Request::Sync { .. } => state.sync(client, waiter),
-            Request::List { slot, prefix, .. } => Some(state.list(slot, prefix)),
-            Request::Clean { .. } => {
-                state.wants_cleaning |= state.is_worth_cleaning();
-                Some(Answer::Done { sequence: 0 })
-            }
-            Request::Figures { .. } => Some(Answer::Figures(state.figures(&self.medium))),
-            conditional => state.wait_for_persister(conditional, client, area, waiter, now),
+                ..
+            } => Some(Arrival::new(key, value, area)),
+            _ => None,
+        };
+        let mut state = self.lock();
+        let answer = match (request, arrival) {
+            (
+                Request::Put {
+                    is_durable, key, ..
+                },
+                Some(arrival),
+            ) => state.put(self, key, arrival, is_durable, client, waiter, now),
+            (request, _) => state.answer(self, request, client, area, waiter, now),
         };
         if state.has_work() {
             self.work.notify_one();
@@ -231,6 +222,40 @@ impl<M: Medium> State<M> {
             || self.fenced.is_some()
     }
 
+    fn answer(
+        &mut self,
+        shard: &Shard<M>,
+        request: Request<'_>,
+        client: ClientId,
+        area: Option<&Arc<Area>>,
+        waiter: Waiter,
+        now: Time,
+    ) -> Option<Answer> {
+        match request {
+            Request::Space {
+                condition: Condition::Always,
+                value_bytes,
+                checksum,
+                key,
+            } => self.give_space(shard, key, value_bytes, checksum, client, area, now),
+            Request::Delete {
+                condition: Condition::Always,
+                key,
+            } => self.delete(shard, key, client, waiter, now),
+            Request::Locate { key } => self.locate(shard, key, false, client, waiter, now),
+            Request::Get { key } => self.locate(shard, key, true, client, waiter, now),
+            Request::Settle { sequence, .. } => self.settle(shard, sequence, client, waiter, now),
+            Request::Sync { .. } => self.sync(client, waiter),
+            Request::List { slot, prefix, .. } => Some(self.list(slot, prefix)),
+            Request::Clean { .. } => {
+                self.wants_cleaning |= self.is_worth_cleaning();
+                Some(Answer::Done { sequence: 0 })
+            }
+            Request::Figures { .. } => Some(Answer::Figures(self.figures(&shard.medium))),
+            conditional => self.wait_for_persister(conditional, client, area, waiter, now),
+        }
+    }
+
     fn wait_for_persister(
         &mut self,
         request: Request<'_>,
@@ -277,9 +302,8 @@ impl<M: Medium> State<M> {
             }
             Some(area) if lands_beside => {
                 let slot = area.take(value_bytes);
-                if (slot.is_none() || area.is_short()) && !self.wants_room {
-                    self.wants_room = true;
-                    shard.work.notify_one();
+                if slot.is_none() || area.is_short() {
+                    self.want_room(shard);
                 }
                 if slot.is_none() {
                     return Some(Answer::Refused(Refusal::Busy));
@@ -312,28 +336,46 @@ impl<M: Medium> State<M> {
         })
     }
 
+    /// The persister is to copy values out of landings.
+    fn want_room(&mut self, shard: &Shard<M>) {
+        if !self.wants_room {
+            self.wants_room = true;
+            shard.work.notify_one();
+        }
+    }
+
     #[expect(clippy::too_many_arguments, reason = "the request's own fields")]
     pub fn put(
         &mut self,
         shard: &Shard<M>,
         key: &[u8],
-        value: &[u8],
+        arrival: Arrival,
         is_durable: bool,
         client: ClientId,
         waiter: Waiter,
         now: Time,
     ) -> Option<Answer> {
-        if !self.books.has_room_for(client) {
-            return Some(Answer::Refused(Refusal::Busy));
+        let Arrival {
+            value_bytes,
+            checksum,
+            source,
+            is_short,
+        } = arrival;
+        if is_short {
+            self.want_room(shard);
         }
-        let sum = Pool::<M>::checksum(key, value);
-        let source = Source::Landing(Box::new(value.to_vec()));
-        let always = Condition::Always;
-        let given = match self.pool.allocate(key, value.len(), sum, source, always) {
-            Ok(given) => given,
-            Err(error) => return Some(self.refuse_value(key, value.len(), &error)),
+        let Some(source) = source.filter(|_| self.books.has_room_for(client)) else {
+            return Some(Answer::Refused(Refusal::Busy));
         };
-        self.put_bytes += (key.len() + value.len()) as u64;
+        let always = Condition::Always;
+        let given = match self
+            .pool
+            .allocate(key, value_bytes, checksum, source, always)
+        {
+            Ok(given) => given,
+            Err(error) => return Some(self.refuse_value(key, value_bytes, &error)),
+        };
+        self.put_bytes += (key.len() + value_bytes) as u64;
         let waits = is_durable || shard.scheme.durable() == Durable::BeforeAck;
         self.end_put(shard, given, waits, client, waiter, now)
     }
@@ -384,10 +426,12 @@ impl<M: Medium> State<M> {
         None
     }
 
+    /// Where the newest version is, or, if the client wants that and it is short, its value.
     fn locate(
         &mut self,
         shard: &Shard<M>,
         key: &[u8],
+        wants_value: bool,
         client: ClientId,
         waiter: Waiter,
         now: Time,
@@ -408,7 +452,10 @@ impl<M: Medium> State<M> {
                 if shard.scheme.verifies_each_read() && !self.pool.is_right(place) {
                     return Some(Answer::Refused(Refusal::Incomplete));
                 }
-                place_answer(place)
+                match wants_value && place.value_bytes as usize <= INLINE_BYTES_MAX {
+                    true => value_answer(self.pool.version(place)),
+                    false => place_answer(place),
+                }
             }
             Ok(None) => Answer::Absent,
             Err(error) => Answer::Refused(self.refuse(&error)),
@@ -536,6 +583,11 @@ pub(super) fn place_answer(place: VersionLocation) -> Answer {
         sequence: place.sequence,
         word: place.word,
     }
+}
+
+fn value_answer(version: Version) -> Answer {
+    let Version { sequence, value } = version;
+    Answer::Value { sequence, value }
 }
 
 /// Which of a store's shards a key is in; `seed` is of their hashes.

@@ -51,7 +51,7 @@ impl Operation {
                 is_durable: true, ..
             } => Self::PutDurable,
             Request::Put { .. } => Self::Put,
-            Request::Locate { .. } => Self::Get,
+            Request::Locate { .. } | Request::Get { .. } => Self::Get,
             Request::Delete { .. } => Self::Delete,
             Request::Settle { .. } => Self::Settle,
             Request::Sync { .. } => Self::Sync,

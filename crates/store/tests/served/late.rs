@@ -10,7 +10,9 @@ use cenote_fabric::{
 };
 use cenote_store::client::{ClientError, Command, Outcome};
 use cenote_store::schemes::Saw;
-use cenote_store::{Condition, FileMedium, Medium, Pool, Refusal, Server, shard_of};
+use cenote_store::{
+    Condition, FileMedium, INLINE_BYTES_MAX, Medium, Pool, Refusal, Server, shard_of,
+};
 
 use crate::by_hand::{ByHand, received};
 use crate::fences::{Gate, Gated, Opening, State};
@@ -112,6 +114,8 @@ fn options(transport: Transport) -> Options {
 }
 
 const VALUE_BYTES: usize = 4096;
+/// So long that no call carries it: it is written, over any transport.
+const WRITTEN_BYTES: usize = INLINE_BYTES_MAX + 1;
 
 #[test]
 fn a_write_after_its_version_was_given_up_lands_in_its_own_clients_memory_alone() {
@@ -145,7 +149,7 @@ fn lose<M: Medium>(user: &mut User, server: &Server<M>, number: u8) {
     let command = Command::Put {
         key: b"key".to_vec(),
         // Another than what may lie at the place from before.
-        value: vec![number; VALUE_BYTES],
+        value: vec![number; WRITTEN_BYTES],
         condition: Condition::Always,
         is_durable: false,
     };
@@ -210,7 +214,7 @@ fn a_put_that_was_given_up_is_not_acknowledged_by_a_clock_that_was_read_before()
         let mut user = lab.client(&server);
         let command = Command::Put {
             key: b"key".to_vec(),
-            value: vec![7; VALUE_BYTES],
+            value: vec![7; WRITTEN_BYTES],
             condition: Condition::Always,
             is_durable: false,
         };

@@ -6,12 +6,14 @@ use cenote_store::client::{ClientError, Command};
 use cenote_store::schemes::all;
 use cenote_store::{Condition, INLINE_BYTES_MAX};
 
-use crate::lab::{Lab, Options, TRANSPORTS};
+use crate::lab::{Lab, Options, TRANSPORTS, Transport};
 
-/// Steps of a PUT, and of a GET of what is durable, written out from the paper's table.
-fn rows(scheme: &str) -> (&'static [&'static str], &'static [&'static str]) {
+/// Steps of a PUT, and of a GET of what is durable, written out from the paper's table; over TCP
+/// eFactory has calls carry what they can.
+fn rows(scheme: &str, transport: Transport) -> (&'static [&'static str], &'static [&'static str]) {
     const READS: &[&str] = &["READ entry", "READ object"];
     match scheme {
+        "efactory" if matches!(transport, Transport::Tcp) => (&["CALL value"], &["CALL get"]),
         "rpc" => (&["CALL value"], READS),
         "ca" | "erda" | "efactory" => (&["CALL space", "WRITE"], READS),
         "saw" => (&["CALL space", "WRITE", "SEND"], READS),
@@ -47,17 +49,16 @@ fn each_scheme_sends_what_its_row_says() {
             let get = user.0.end_trace();
             assert_eq!(
                 (&put[..], &get[..]),
-                rows(name),
+                rows(name, transport),
                 "{name} over {transport:?}"
             );
         }
     }
 }
 
-#[test]
-fn what_is_not_durable_yet_is_asked_for_and_read_then() {
+fn read_what_is_not_durable(transport: Transport, shortest: usize, shape: &[&str]) {
     let lab = Lab::new();
-    let server = lab.serve(&Options::new(TRANSPORTS[1]));
+    let server = lab.serve(&Options::new(transport));
     let mut user = lab.client(&server);
     let mut asked = 0;
     for round in 0..200_u32 {
@@ -65,13 +66,49 @@ fn what_is_not_durable_yet_is_asked_for_and_read_then() {
         user.0.begin_trace();
         assert_eq!(user.get(b"key"), Some(round.to_le_bytes().to_vec()));
         let trace = user.0.end_trace();
-        if trace.len() > 2 {
-            let shape = ["READ entry", "READ object", "CALL place", "READ object"];
+        if trace.len() > shortest {
             assert_eq!(trace, shape);
             asked += 1;
         }
     }
     assert!(asked > 0, "the persister was always faster than a GET");
+}
+
+#[test]
+fn what_is_not_durable_yet_is_asked_for_and_read_then() {
+    let shape = ["READ entry", "READ object", "CALL place", "READ object"];
+    read_what_is_not_durable(Transport::Shm, 2, &shape);
+    read_what_is_not_durable(Transport::Tcp, 1, &["CALL get", "READ object"]);
+}
+
+#[test]
+fn over_tcp_calls_carry_values_that_fit() {
+    let lab = Lab::new();
+    let server = lab.serve(&Options::new(Transport::Tcp));
+    let mut user = lab.client(&server);
+    for (value_bytes, fits) in [
+        (0, true),
+        (INLINE_BYTES_MAX, true),
+        (INLINE_BYTES_MAX + 1, false),
+    ] {
+        let value = vec![7; value_bytes];
+        user.0.begin_trace();
+        user.put(b"key", &value);
+        let mut put = user.0.end_trace();
+        put.pop_if(|last| *last == "CALL settle");
+        assert_eq!(user.sync(), 0);
+        user.0.begin_trace();
+        assert_eq!(user.get(b"key"), Some(value));
+        let get = user.0.end_trace();
+        let (puts, gets): (&[&str], &[&str]) = match fits {
+            true => (&["CALL value"], &["CALL get"]),
+            false => (&["CALL space", "WRITE"], &["CALL get", "READ object"]),
+        };
+        assert_eq!((&put[..], &get[..]), (puts, gets), "{value_bytes} bytes");
+    }
+    user.0.begin_trace();
+    assert_eq!(user.get(b"nothing"), None);
+    assert_eq!(user.0.end_trace(), ["CALL get"]);
 }
 
 #[test]

@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use cenote_fabric::sim::{self, Memory, Net, NodeId, Notice, SimConnector};
-use cenote_fabric::{ClientId, Time};
+use cenote_fabric::{Address, ClientId, Time};
 use cenote_measure::random::Random;
 use cenote_store::client::{Client, ClientError, Command, Connecting, Counts, Outcome};
 use cenote_store::schemes::{Durable, Scheme};
 use cenote_store::{Condition, Refusal, shard_of};
 
-use super::{KEYS, POOL, Ran, SHARDS, address};
+use super::{KEYS, POOL, Ran, SHARDS};
 use crate::store::life::name;
 use crate::store::oracle::{Checked, Floor, Oracle};
 
@@ -22,6 +22,7 @@ pub struct Promises<'a> {
 }
 
 pub struct Member {
+    address: Address,
     connector: SimConnector,
     number: u64,
     state: State,
@@ -77,8 +78,9 @@ const TIMEOUT: Duration = Duration::from_secs(1);
 const DEPTH: usize = 4;
 
 impl Member {
-    pub fn new(net: &Net, number: u64) -> Self {
+    pub fn new(net: &Net, number: u64, address: &Address) -> Self {
         Self {
+            address: address.clone(),
             connector: net.client(&format!("client {number}")),
             number,
             state: State::Away(Time(0)),
@@ -151,7 +153,7 @@ impl Member {
             State::Away(until) if until > now => self.state = State::Away(until),
             State::Away(_) => {
                 let id = ClientId(7 + u128::from(self.number));
-                match Connecting::begin(&self.connector, &address(), id, TIMEOUT) {
+                match Connecting::begin(&self.connector, &self.address, id, TIMEOUT) {
                     Ok(coming) => self.state = State::Coming(coming, now),
                     Err(_) => self.leave(net, random),
                 }

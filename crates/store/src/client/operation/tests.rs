@@ -4,7 +4,7 @@ use crate::schemes::EFactory;
 fn read(oldest: u64) -> (Operation, Word) {
     let key = b"key".to_vec();
     let get = Command::Get { key: key.clone() };
-    let mut operation = Operation::new(get, Whose::Submitted(1), 0, 5, &EFactory, 0);
+    let mut operation = Operation::new(get, Whose::Submitted(1), 0, 5, &EFactory, false, 0);
     let header = Header {
         kind: Kind::Value,
         key_bytes: 3,

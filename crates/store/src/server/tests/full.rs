@@ -155,3 +155,30 @@ fn who_is_refused_while_the_log_is_cleaned_waits_for_a_key_that_cleaning_waits_f
     let newest = bench.shard.lock().pool.newest_waiting(b"key").unwrap();
     assert_eq!(wanted(), BTreeSet::from([newest]));
 }
+
+/// However fast it puts, and however slow the disk is.
+#[test]
+fn values_in_calls_take_no_more_memory_than_their_client_s_landing_has() {
+    let mut bench = Bench::new(new_pool(32 << 20, DISK, 64), EFactory);
+    bench.area = Area::new(8 * INLINE_BYTES_MAX as u64).unwrap();
+    let value = |number: u8| vec![number; INLINE_BYTES_MAX];
+    let busy = refused(Refusal::Busy);
+    for round in 0..3_u8 {
+        let numbers = round * 8..round * 8 + 8;
+        for number in numbers.clone() {
+            assert!(is_stored(bench.put(ONE, &[number], &value(number))));
+        }
+        assert_eq!(bench.put(ONE, b"key", &value(0)), busy);
+        assert_eq!(bench.put(ONE, b"key", b""), busy);
+        // The persister was told.
+        bench.turn();
+        assert!(is_stored(bench.put(ONE, b"key", b"")));
+        bench.turn();
+    }
+    for number in 0..24_u8 {
+        let answer = bench.ask(OTHER, 0, Request::Get { key: &[number] });
+        let is_whole = matches!(&answer, Some(Answer::Value { value, .. })
+            if value[..] == [number; INLINE_BYTES_MAX]);
+        assert!(is_whole, "{number}");
+    }
+}

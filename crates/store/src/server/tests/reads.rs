@@ -79,6 +79,28 @@ fn requests_for_one_key_share_walks_of_its_versions() {
     assert!(read < 500_000, "{read} versions were read");
 }
 
+#[test]
+fn a_get_is_answered_with_a_value_that_is_short_and_durable() {
+    let mut bench = Bench::new(new_pool(8 << 20, DISK, 64), EFactory);
+    let get = |bench: &Bench<ModelMedium>| bench.ask(OTHER, 7, Request::Get { key: b"key" });
+    assert_eq!(get(&bench), Some(Answer::Absent));
+    let short = vec![5; INLINE_BYTES_MAX];
+    let Some(Answer::Done { sequence }) = bench.put(ONE, b"key", &short) else {
+        panic!("it is put");
+    };
+    assert_eq!(get(&bench), None, "told once it is durable");
+    bench.turn();
+    assert_eq!(bench.told(), [7]);
+    let value = short;
+    assert_eq!(get(&bench), Some(Answer::Value { sequence, value }));
+
+    let long = vec![6; INLINE_BYTES_MAX + 1];
+    let (_, offset) = bench.space(ONE, b"key", &long);
+    bench.area.region().write(offset, &long).unwrap();
+    bench.turn();
+    assert!(matches!(get(&bench), Some(Answer::Place { .. })));
+}
+
 /// Keys whose entries are in a row, from one place on.
 fn keys_of_one_place(count: usize, places: u64) -> Vec<Vec<u8>> {
     let all = (0_u64..).map(|number| format!("{number:0>250}").into_bytes());

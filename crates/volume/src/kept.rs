@@ -202,6 +202,7 @@ impl Kept {
         let files = MarksFiles {
             pages: &self.marks,
             images: &self.images,
+            epoch: image.epoch,
         };
         let marks = if image.held.is_empty() {
             Marks::without_slabs(files, config.id, pages)?

@@ -185,6 +185,18 @@ impl Marks {
         Self::take_over(files, volume, pages)
     }
 
+    /// Whether a file has the marks of this volume, of an owner since the machine was started.
+    ///
+    /// # Errors
+    /// [`MarksError::Io`].
+    pub fn are_of_this_boot(file: &File, volume: u128) -> Result<bool, MarksError> {
+        match begun_by(file, MAGIC, volume) {
+            Ok(()) => Ok(true),
+            Err(MarksError::Io(error)) => Err(error.into()),
+            Err(_) => Ok(false),
+        }
+    }
+
     /// Says to the next owner that there is nothing to take over.
     pub fn disown(&self) {
         self.header.as_slice()[0].store(0, Ordering::Release);

@@ -1,11 +1,11 @@
-//! Bits that flip in the file of the marks while nobody serves the volume.
+//! Bits that flip in a volume's marks or journal while nobody serves it.
 
 mod support;
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
 
-use cenote_volume::{IoError, PAGE_BYTES, Volume};
+use cenote_volume::{IoError, JournalError, PAGE_BYTES, Volume, VolumeError};
 use support::{Cluster, Transport, assert_pages, page};
 
 const SLAB: u64 = 1 << 20;
@@ -28,7 +28,11 @@ fn written(cluster: &Cluster) {
 
 /// Flips bits of a byte of the marks.
 fn flip(cluster: &Cluster, at: u64, mask: u8) {
-    let path = cluster.path().join("volume.pages");
+    flip_in(cluster, "volume.pages", at, mask);
+}
+
+fn flip_in(cluster: &Cluster, file: &str, at: u64, mask: u8) {
+    let path = cluster.path().join(file);
     let file = File::options().read(true).write(true).open(path).unwrap();
     let mut byte = [0];
     file.read_exact_at(&mut byte, at).unwrap();
@@ -91,4 +95,30 @@ fn a_page_that_was_never_being_written_is_not_taken_for_one_that_was() {
     let volume = cluster.kept_volume("rs:4+2", SIZE).unwrap();
     assert_pages(&volume, PAGES, 1);
     assert_eq!(volume.status().unwrap().torn_pages, 0);
+}
+
+#[test]
+fn a_last_batch_of_the_journal_that_flipped_is_damage_and_one_that_was_cut_off_is_not() {
+    let cluster = Cluster::start(6, Transport::Shm, 32 << 20, SLAB);
+    written(&cluster);
+    let path = cluster.path().join("volume.journal");
+    let whole = std::fs::read(&path).unwrap();
+    let len = whole.len() as u64;
+    let mut damaged_at = None;
+    for back in [1, 5, 20] {
+        flip_in(&cluster, "volume.journal", len - back, 0x10);
+        match cluster.kept_volume("rs:4+2", SIZE).map(drop) {
+            Err(VolumeError::Journal(JournalError::DamagedEnd { at })) => {
+                assert!((at as u64) < len, "{at} of {len}");
+                assert_eq!(*damaged_at.get_or_insert(at), at, "where the batch begins");
+            }
+            other => panic!("{back} bytes from the end: {other:?}"),
+        }
+        flip_in(&cluster, "volume.journal", len - back, 0x10);
+    }
+    // As a killed owner leaves it that had begun to append. Nothing depended on that yet.
+    let mut longer = whole.clone();
+    longer.extend(&whole[8..40]);
+    std::fs::write(&path, &longer).unwrap();
+    assert_pages(&cluster.kept_volume("rs:4+2", SIZE).unwrap(), PAGES, 1);
 }

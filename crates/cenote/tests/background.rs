@@ -344,3 +344,28 @@ fn a_host_that_is_upgraded_is_no_lost_host_in_the_log() {
     let log = fs::read_to_string(folder.path().join("servers/v0/log")).expect("a log");
     assert!(!log.contains("lost"), "{log}");
 }
+
+#[test]
+fn a_resize_that_a_stopped_server_does_not_answer_is_not_said_to_have_failed() {
+    let folder = Folder::new();
+    up(&folder);
+    serve(&folder, &NEW).expect(0);
+    let pid = pid(&folder);
+    signal(pid, "STOP");
+    let resize = ["volume", "resize", "v0", "--size", "16M"];
+    let asked = folder.run(&resize).expect(1);
+    let told = "v0: its server does not answer, and may still carry the request out";
+    assert!(asked.stderr.contains(told), "{asked:#?}");
+    assert!(
+        asked
+            .stderr
+            .contains("try: cenote volume list shows the size"),
+        "{asked:#?}"
+    );
+    signal(pid, "CONT");
+    // That is where it shows. Whoever asks next is answered after it.
+    folder.run(&["volume", "status", "v0"]).expect(0);
+    let list = folder.run(&["volume", "list", "--json"]).expect(0).json();
+    assert_eq!(list[0]["size_bytes"], 16 << 20, "{list}");
+    folder.run(&["volume", "stop", "v0"]).expect(0);
+}

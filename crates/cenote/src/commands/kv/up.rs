@@ -52,7 +52,7 @@ const STEP: Duration = Duration::from_millis(50);
   cenote kv up --nodes 3 --groups 3 --code 1+2 --replicated --dir ~/.cenote/well
   cenote kv up --nodes 7 --groups 14 --code 3+2 --lanes 2 --dir ~/.cenote/well
 
-A K+M group has K data slots and M parity slots, each on another node, and survives the loss of any M
+A K+M group has K data places and M parity places, each on another node, and survives the loss of any M
 nodes. A number of groups that is a multiple of the nodes spreads the work evenly. etcd comes with the
 Debian package etcd-server; the etcd started here needs the password in DIR/etcd/password. If etcd dies
 while nodes run, the same command restarts it with its data. If all of the cluster runs, it says so.")]
@@ -63,10 +63,10 @@ pub struct Args {
     /// Number of groups [default: as many as nodes]
     #[arg(long, value_name = "N")]
     groups: Option<usize>,
-    /// Data and parity slots of a group, as in 3+2
+    /// Data and parity places of a group, as in 3+2
     #[arg(long, value_name = "K+M", default_value = "3+2")]
     code: Code,
-    /// Keep copies in the parity slots; K must be 1
+    /// Keep copies in the parity places; K must be 1
     #[arg(long)]
     replicated: bool,
     /// Memory limit of each node's process
@@ -255,7 +255,7 @@ fn config(args: &Args) -> Result<ClusterConfig> {
         config.region_bytes = footprint.region_cap(0).max(config.region_bytes);
         if config.region_bytes > *REGION_BYTES.end() {
             let what = format!(
-                "--memory {}: {} for each slot's values, which may have at most {}",
+                "--memory {}: {} for each place's values, which may have at most {}",
                 args.memory,
                 Size(config.region_bytes).rounded(),
                 Size(*REGION_BYTES.end())
@@ -263,7 +263,7 @@ fn config(args: &Args) -> Result<ClusterConfig> {
             return Err(Failure::usage(what, "use a smaller --memory, or more --groups").into());
         }
     } else if let Some(least) = least_memory(config.roles()) {
-        let what = format!("--memory {}: too little for a node's slots", args.memory);
+        let what = format!("--memory {}: too little for a node's places", args.memory);
         let remedy = format!("use --memory {least} or more, or fewer --groups");
         return Err(Failure::usage(what, remedy).into());
     }

@@ -37,7 +37,8 @@ case $prefix in /*) ;; *) echo "--prefix $prefix: an absolute path" >&2; exit 2 
 to=$destdir$prefix
 names="cenote cenote-lab cenote-memcached"
 man=$to/share/man/man1
-units="cenote-host.service cenote-kv.service cenote-swap.service cenote-volume@.service"
+units="cenote-cache@.service cenote-host.service cenote-kv.service cenote-store@.service
+    cenote-swap.service cenote-volume@.service"
 
 if [ "$action" = uninstall ]; then
     for unit in $units; do rm -f "$to/lib/systemd/system/$unit"; done
@@ -77,7 +78,7 @@ install -m 644 "$here/dist/cenote.sysusers" "$to/lib/sysusers.d/cenote.conf"
 "$programs/cenote" completions fish > "$to/share/fish/vendor_completions.d/cenote.fish"
 cp -r "$here/LICENSE" "$here/CHANGELOG.md" "$here/dist/prometheus" "$here/dist/grafana" \
     "$to/share/doc/cenote/"
-for settings in host.toml kv.env; do
+for settings in host.toml kv.env store.env; do
     [ -e "$destdir/etc/cenote/$settings" ] ||
         install -m 644 "$here/dist/$settings" "$destdir/etc/cenote/$settings"
 done

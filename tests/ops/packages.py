@@ -13,11 +13,13 @@ from harness import CENOTE, ROOT, folder, need, run, skip, tools
 SCRIPTS = ROOT / "scripts"
 EVERY_FILE = {
     "/usr/bin/cenote", "/usr/bin/cenote-lab", "/usr/bin/cenote-memcached", "/usr/lib/sysusers.d/cenote.conf",
-    *(f"/usr/lib/systemd/system/cenote-{unit}.service" for unit in ("host", "kv", "swap", "volume@")),
+    *(f"/usr/lib/systemd/system/cenote-{unit}.service" for unit in 
+      ("cache@", "host", "kv", "store@", "swap", "volume@")),
     "/usr/share/man/man1/cenote.1.gz", "/usr/share/man/man1/cenote-host-drain.1.gz",
     "/usr/share/man/man1/cenote-bench-codec.1.gz",
     "/usr/share/bash-completion/completions/cenote", "/usr/share/zsh/vendor-completions/_cenote",
     "/usr/share/fish/vendor_completions.d/cenote.fish", "/etc/cenote/host.toml", "/etc/cenote/kv.env",
+    "/etc/cenote/store.env",
     "/usr/share/doc/cenote/copyright", "/usr/share/doc/cenote/CHANGELOG.md.gz",
     "/usr/share/doc/cenote/third-party.txt.gz", "/usr/share/doc/cenote/cenote.cdx.json",
     "/usr/share/doc/cenote/prometheus/alerts.yml", "/usr/share/doc/cenote/grafana/hosts.json",

@@ -182,6 +182,47 @@ pub fn stop(dir: &ClusterDir, volume: &str, timeout: Duration) -> Result<u32> {
     Ok(identity.pid)
 }
 
+/// Asks all servers of volumes in the background to end, and waits for them; volumes whose servers
+/// have ended. One whose server cannot be asked does not keep the others.
+///
+/// # Errors
+/// The folder cannot be read.
+pub fn stop_all(dir: &ClusterDir, timeout: Duration) -> Result<Vec<String>> {
+    let mut asked = Vec::new();
+    for (name, folder) in dir.folder().each_sub(SERVERS)? {
+        let asking = || -> Result<Option<(Folder, Process)>> {
+            let folder = folder?;
+            let Some((_, process)) = running(&folder)? else {
+                return Ok(None);
+            };
+            process.signal(libc::SIGTERM).context("end the server")?;
+            Ok(Some((folder, process)))
+        };
+        match asking() {
+            Ok(Some((folder, process))) => asked.push((name, folder, process)),
+            Ok(None) => {}
+            Err(error) => {
+                let error = cenote_cli::failure::chain(&error);
+                tracing::warn!(volume = name, error, "end the server of a volume");
+            }
+        }
+    }
+    let (deadline, mut ended) = (Instant::now() + timeout, Vec::new());
+    for (name, folder, process) in asked {
+        if process.wait(deadline)? {
+            Identity::forget_ended(&folder)?;
+            ended.push(name);
+        }
+    }
+    Ok(ended)
+}
+
+/// The process that serves a volume in the background, if one does that can be told.
+pub fn server_of(dir: &ClusterDir, volume: &str) -> Option<u32> {
+    let folder = dir.folder().sub(SERVERS).ok()??.sub(volume).ok()??;
+    running(&folder).ok()?.map(|(pid, _)| pid)
+}
+
 /// Forgets that this process serves a volume in the background, if it does: it ends in good order, so
 /// that nobody has to look why.
 pub fn ends(dir: &ClusterDir, volume: &str) {

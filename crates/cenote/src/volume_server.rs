@@ -11,8 +11,8 @@ use cenote_cli::size::Size;
 use cenote_cli::stderr;
 use cenote_fabric::WireProtection;
 use cenote_volume::{
-    Backing, HostConfig, Placement, Protection, RETURN_MAX, Resilience, Scheme, TagsError, Volume,
-    VolumeConfig, VolumeError,
+    Backing, HostConfig, JournalError, Placement, Protection, RETURN_MAX, Resilience, Scheme,
+    TagsError, Volume, VolumeConfig, VolumeError,
 };
 
 use crate::commands::volume::{check_scheme, check_size};
@@ -381,6 +381,13 @@ impl Serving {
                 VolumeError::Beyond { .. }
                 | VolumeError::Outgrown { .. }
                 | VolumeError::Size { .. } => format!("cenote volume resize {name} --size SIZE"),
+                VolumeError::Journal(JournalError::DamagedEnd { at }) => {
+                    let cut = quoted(&loaded.dir.folder().join(&format!("volumes/{name}.journal")));
+                    format!(
+                        "truncate -s {at} {cut} gives up what the batch said, and pages that only \
+                         it knows of are errors then; cenote volume reset {name} discards all"
+                    )
+                }
                 VolumeError::Marks(_)
                 | VolumeError::Journal(_)
                 | VolumeError::Foreign

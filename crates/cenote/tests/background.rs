@@ -10,7 +10,7 @@ use std::process::Stdio;
 
 use support::nbd::Client;
 use support::prometheus::faults;
-use support::server::up;
+use support::server::{Server, up};
 use support::{Ended, Folder, cenote, run, runs, signal, wait_ended, words};
 
 const NEW: [&str; 6] = ["--volume", "v0", "--size", "8M", "--scheme", "rs:2+1"];
@@ -343,4 +343,75 @@ fn a_host_that_is_upgraded_is_no_lost_host_in_the_log() {
     folder.run(&["volume", "stop", "v0"]).expect(0);
     let log = fs::read_to_string(folder.path().join("servers/v0/log")).expect("a log");
     assert!(!log.contains("lost"), "{log}");
+}
+
+#[test]
+fn a_resize_that_a_stopped_server_does_not_answer_is_not_said_to_have_failed() {
+    let folder = Folder::new();
+    up(&folder);
+    serve(&folder, &NEW).expect(0);
+    let pid = pid(&folder);
+    signal(pid, "STOP");
+    let resize = ["volume", "resize", "v0", "--size", "16M"];
+    let asked = folder.run(&resize).expect(1);
+    let told = "v0: its server does not answer, and may still carry the request out";
+    assert!(asked.stderr.contains(told), "{asked:#?}");
+    assert!(
+        asked
+            .stderr
+            .contains("try: cenote volume list shows the size"),
+        "{asked:#?}"
+    );
+    signal(pid, "CONT");
+    // That is where it shows. Whoever asks next is answered after it.
+    folder.run(&["volume", "status", "v0"]).expect(0);
+    let list = folder.run(&["volume", "list", "--json"]).expect(0).json();
+    assert_eq!(list[0]["size_bytes"], 16 << 20, "{list}");
+    folder.run(&["volume", "stop", "v0"]).expect(0);
+}
+
+#[test]
+fn down_force_ends_servers_in_the_background_and_names_those_that_go_on() {
+    let folder = Folder::new();
+    up(&folder);
+    let socket = folder.path().join("other");
+    let at = ["--socket", socket.to_str().expect("UTF-8"), "--background"];
+    folder
+        .run(&[&["nbd"], &NEW[..], &at[..]].concat())
+        .expect(0);
+    let first = pid(&folder);
+    folder.create_volume("v1", "8M", "rs:2+1");
+    let mut front = Server::start(&folder, &["--volume", "v1"]);
+    front.ready();
+    let refused = folder.run(&["down"]).expect(1);
+    assert!(
+        refused.stderr.contains("volumes in use: v0, v1"),
+        "{refused:#?}"
+    );
+    let down = folder.run(&["down", "--force"]).expect(0);
+    assert!(
+        down.stdout.contains("servers of volumes ended: v0\n"),
+        "{down:#?}"
+    );
+    let left = "left running, without hosts: servers of volumes v1\n";
+    assert!(down.stderr.contains(left), "{down:#?}");
+    assert!(!runs(first));
+    front.end();
+}
+
+#[test]
+fn down_force_names_the_process_of_a_server_that_does_not_end() {
+    let folder = Folder::new();
+    up(&folder);
+    serve(&folder, &NEW).expect(0);
+    let pid = pid(&folder);
+    signal(pid, "STOP");
+    let down = folder
+        .run(&["down", "--force", "--timeout", "1s"])
+        .expect(0);
+    let left = format!("servers of volumes v0 (process {pid})\n");
+    assert!(down.stderr.contains(&left), "{down:#?}");
+    // It was asked to end.
+    signal(pid, "CONT");
+    wait_ended(pid);
 }

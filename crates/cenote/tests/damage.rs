@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use support::cache_load::open;
-use support::{Folder, runs, signal, wait_ended, words};
+use support::nbd::Client;
+use support::{Ended, Folder, runs, signal, wait_ended, words};
 
 /// How long what must happen may take on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(90);
@@ -254,4 +255,96 @@ fn a_manager_whose_journal_is_an_old_one_does_not_start_and_says_so() {
     cache.read(0, &mut found).expect("read");
     assert_eq!(found, MARK);
     assert!(cache.take_lost().is_none());
+}
+
+/// A volume in whose first page something was written, and whose server has ended in good order.
+fn written(options: &[&str]) -> Folder {
+    let folder = up(3);
+    let create = [
+        "volume", "create", "v0", "--size", "1M", "--scheme", "plain",
+    ];
+    folder.run(&[&create, options].concat()).expect(0);
+    let mut client = serve(&folder);
+    assert_eq!(client.write(0, &[7; 4096]), Ok(()));
+    drop(client);
+    folder.run(&words("volume stop v0")).expect(0);
+    folder
+}
+
+fn serve(folder: &Folder) -> Client {
+    start(folder).expect(0);
+    Client::connect(&folder.path().join("nbd"), "v0")
+}
+
+fn start(folder: &Folder) -> Ended {
+    let socket = folder.path().join("nbd");
+    let socket = socket.to_str().expect("UTF-8");
+    folder.run(&["nbd", "--volume", "v0", "--socket", socket, "--background"])
+}
+
+/// Flips bits of a byte of one of the volume's files.
+fn flip(folder: &Folder, file: &str, at: u64, mask: u8) {
+    let path = folder.path().join("volumes").join(file);
+    let file = File::options().read(true).write(true).open(path).unwrap();
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, at).unwrap();
+    file.write_all_at(&[byte[0] ^ mask], at).unwrap();
+}
+
+/// Where the bits of pages that hold data begin, see docs/protocols/journal.md.
+const BITS_AT: u64 = 16896 * 8;
+
+#[test]
+fn a_page_is_never_zeros_by_bits_that_flip_while_nobody_serves_its_volume() {
+    for options in [&[][..], &["--checksum"]] {
+        let folder = written(options);
+        flip(&folder, "v0.pages", BITS_AT, 1);
+        let mut client = serve(&folder);
+        assert_eq!(client.read(0, 4096), Ok(vec![7; 4096]), "{options:?}");
+        drop(client);
+        folder.run(&words("volume stop v0")).expect(0);
+        flip(&folder, "v0.pages", BITS_AT, 0b11);
+        let mut client = serve(&folder);
+        assert!(client.read(0, 4096).is_err(), "{options:?}");
+        let status = folder.run(&words("volume status v0")).expect(3);
+        assert!(status.stdout.contains("256 pages lost"), "{status:#?}");
+        drop(client);
+        folder.run(&words("volume stop v0")).expect(0);
+    }
+}
+
+#[test]
+fn a_last_batch_of_a_volumes_journal_that_is_damaged_is_told_and_can_be_given_up() {
+    let folder = written(&[]);
+    let journal = folder.path().join("volumes/v0.journal");
+    let len = fs::metadata(&journal).unwrap().len();
+    flip(&folder, "v0.journal", len - 1, 4);
+    let before = fs::read(&journal).unwrap();
+    let refused = start(&folder).expect(1);
+    let told = refused.stderr.split("journal damaged at byte ").nth(1);
+    let told = told.unwrap_or_else(|| panic!("{refused:#?}"));
+    let at: u64 = told.split(':').next().unwrap().parse().unwrap();
+    assert!(at < len, "{refused:#?}");
+    let remedy = format!("truncate -s {at} {}", journal.display());
+    assert!(refused.stderr.contains(&remedy), "{refused:#?}");
+    assert!(
+        refused.stderr.contains("cenote volume reset v0"),
+        "{refused:#?}"
+    );
+    assert_eq!(fs::read(&journal).unwrap(), before, "it stays as it was");
+
+    File::options()
+        .write(true)
+        .open(&journal)
+        .unwrap()
+        .set_len(at)
+        .unwrap();
+    let mut client = serve(&folder);
+    assert!(
+        client.read(0, 4096).is_err(),
+        "no slab has it, as far as is known"
+    );
+    assert_eq!(client.read(4096, 4096), Ok(vec![0; 4096]));
+    drop(client);
+    folder.run(&words("volume stop v0")).expect(0);
 }

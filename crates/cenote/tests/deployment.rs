@@ -3,10 +3,12 @@
 mod support;
 
 use std::fs;
+use std::io::{BufRead as _, BufReader};
+use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
-use support::{Folder, has, run};
+use support::{Folder, cenote, has, run, signal};
 
 fn shipped(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -58,6 +60,8 @@ fn units(folder: &Folder) -> Vec<PathBuf> {
         ("cenote-host.service", "cenote-host.service"),
         ("cenote-volume@.service", "cenote-volume@v0.service"),
         ("cenote-kv.service", "cenote-kv.service"),
+        ("cenote-cache@.service", "cenote-cache@c0.service"),
+        ("cenote-store@.service", "cenote-store@s0.service"),
     ];
     let unit = |(name, instance): (&str, &str)| {
         let text = read(name).replace("/usr/bin/cenote", env!("CARGO_BIN_EXE_cenote"));
@@ -204,6 +208,108 @@ fn the_unit_of_a_kv_node_says_what_the_program_understands() {
     }
 }
 
+/// What stands in the units, with the example of the store's variables, is what the program
+/// understands.
+#[test]
+fn the_units_of_caches_and_stores_say_what_the_program_understands() {
+    let folder = Folder::new();
+    let nowhere = |name: &str| {
+        let path = folder.path().join(name);
+        path.to_str().expect("UTF-8").to_owned()
+    };
+    let (cluster, key) = (nowhere("cluster.toml"), nowhere("cluster.key"));
+    for (unit, names) in [
+        ("cenote-cache@.service", &cluster),
+        ("cenote-store@.service", &key),
+    ] {
+        let unit = read(unit);
+        let mut lines = unit.lines();
+        let line = lines.find_map(|line| line.strip_prefix("ExecStart=/usr/bin/cenote "));
+        let mut line = line.expect("it starts the program").replace("%i", "x");
+        for setting in read("store.env").lines() {
+            if let Some((name, value)) = setting
+                .split_once('=')
+                .filter(|_| !setting.starts_with('#'))
+            {
+                line = line.replace(&format!("${{{name}}}"), value);
+                line = line.replace(&format!("${name}"), value);
+            }
+        }
+        assert!(!line.contains('$'), "{line}");
+        let line = line
+            .replace("/var/lib/cenote/cluster.toml", &cluster)
+            .replace("/etc/cenote/cluster.key", &key);
+        let words: Vec<&str> = line.split_whitespace().collect();
+        // 2 would be wrong usage.
+        let ended = run(&words).expect(1);
+        assert!(ended.stderr.contains(names.as_str()), "{line}: {ended:#?}");
+        for setting in ["Type=notify", "NotifyAccess=main", "Restart=on-failure"] {
+            assert!(unit.lines().any(|found| found == setting), "{setting}");
+        }
+    }
+    // Two managers would end each other.
+    let cache = read("cenote-cache@.service");
+    let prevents = "RestartPreventExitStatus=4";
+    assert!(cache.lines().any(|found| found == prevents), "{prevents}");
+}
+
+/// Its unit is of the type `notify`: without a word systemd would end it.
+#[test]
+fn a_store_tells_systemd_when_clients_can_connect_and_when_it_stops() {
+    let folder = Folder::new();
+    let path = |name: &str| {
+        let path = folder.path().join(name);
+        path.to_str().expect("UTF-8").to_owned()
+    };
+    run(&["key", "new", "--out", &path("cluster.key")]).expect(0);
+    run(&["store", "create", &path("s0"), "--size", "1M"]).expect(0);
+    let manager = UnixDatagram::bind(path("notify")).expect("a socket");
+    let mut server = cenote();
+    server
+        .args(["store", "serve", &path("s0"), "--key", &path("cluster.key")])
+        .args(["--listen", &format!("shm:{}", path("socket"))])
+        .env("NOTIFY_SOCKET", path("notify"))
+        .stdout(Stdio::piped());
+    let mut server = server.spawn().expect("the binary runs");
+    let mut line = String::new();
+    let mut said = BufReader::new(server.stdout.take().expect("piped"));
+    said.read_line(&mut line).expect("a line");
+    assert!(line.starts_with("ready "), "{line}");
+    let told = || {
+        let mut bytes = [0; 64];
+        let len = manager.recv(&mut bytes).expect("a message");
+        String::from_utf8_lossy(&bytes[..len]).trim_end().to_owned()
+    };
+    assert_eq!(told(), "READY=1");
+    signal(server.id(), "TERM");
+    assert_eq!(told(), "STOPPING=1");
+    assert!(server.wait().expect("a child of ours").success());
+}
+
+/// What is shipped in `dist` is installed, and a package ends what it installed before it goes.
+#[test]
+fn every_unit_is_installed_and_stopped() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let text = |path: &str| fs::read_to_string(root.join(path)).expect("a file that is shipped");
+    let (install, deb, rpm) = (
+        text("scripts/install.sh"),
+        text("dist/package/deb/prerm"),
+        text("dist/package/rpm/preun"),
+    );
+    for entry in fs::read_dir(root.join("dist")).expect("a folder") {
+        let name = entry.expect("an entry").file_name();
+        let name = name.to_str().expect("UTF-8");
+        if !name.ends_with(".service") {
+            continue;
+        }
+        assert!(install.contains(name), "{name} is not installed");
+        let running = name.replace("@.", "@*.");
+        for script in [&deb, &rpm] {
+            assert!(script.contains(&running), "{running} is not stopped");
+        }
+    }
+}
+
 /// What the program relies on: a unit that lost one of these would start, and fail later.
 #[test]
 fn the_units_say_what_the_program_relies_on() {
@@ -245,7 +351,11 @@ fn no_volume_shares_its_folder_with_another_unit_whatever_its_name() {
     };
     let of_volumes = folder_of("cenote-volume@.service");
     let before_name = of_volumes.strip_suffix("%i").expect("one for each volume");
-    for unit in ["cenote-host.service", "cenote-kv.service"] {
+    for unit in [
+        "cenote-host.service",
+        "cenote-kv.service",
+        "cenote-store@.service",
+    ] {
         let folder = folder_of(unit);
         assert!(!folder.starts_with(before_name), "{unit}: {folder}");
     }

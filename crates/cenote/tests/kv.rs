@@ -11,7 +11,7 @@ use std::time::Instant;
 use serde_json::Value;
 use support::memcached::{connect, shard_of, shards};
 use support::well::{PATIENCE, Well};
-use support::{cenote, run, runs, signal};
+use support::{cenote, run, runs, signal, wait_ended};
 
 fn node<'a>(status: &'a Value, name: &str) -> &'a Value {
     let mut nodes = status["nodes"].as_array().expect("nodes").iter();
@@ -117,6 +117,7 @@ fn nodes_join_drain_and_go_and_nothing_is_left() {
 
     let again = well.run(&["up", "--nodes", "3", "--code", "2+1"]).expect(1);
     assert!(again.stderr.contains("cenote kv down"), "{again:#?}");
+    assert!(again.stderr.contains("of another cluster"), "{again:#?}");
     let pids =
         ["nodes/n00", "nodes/n01", "nodes/n02", "nodes/spare", "etcd"].map(|of| well.pid(of));
     well.run(&["down"]).expect(0);
@@ -125,6 +126,34 @@ fn nodes_join_drain_and_go_and_nothing_is_left() {
     assert!(down.stdout.contains("already down"), "{down:#?}");
     let status = well.run(&["status"]).expect(1);
     assert!(status.stderr.contains("try: cenote kv up"), "{status:#?}");
+}
+
+#[test]
+fn up_of_a_cluster_that_runs_says_so_and_leaves_it_as_it_is() {
+    let same = ["--nodes", "3", "--code", "2+1"];
+    let Some(well) = Well::up(&same) else {
+        return;
+    };
+    let of = ["nodes/n00", "nodes/n01", "nodes/n02", "etcd"];
+    let pids = of.map(|of| well.pid(of));
+    let again = well.run(&[&["up"], &same[..]].concat()).expect(0);
+    let told = "already up: 3 nodes, 3 groups of 2+1, etcd at http://";
+    assert!(again.stdout.starts_with(told), "{again:#?}");
+    let line = format!("  n01  pid {}\n", pids[1]);
+    assert!(again.stdout.contains(&line), "{again:#?}");
+    assert_eq!(of.map(|of| well.pid(of)), pids);
+    assert!(pids.into_iter().all(runs));
+
+    let other = well.run(&["up", "--nodes", "3", "--code", "1+1"]).expect(1);
+    assert!(other.stderr.contains("of another cluster"), "{other:#?}");
+    signal(pids[1], "KILL");
+    wait_ended(pids[1]);
+    let one_less = well.run(&[&["up"], &same[..]].concat()).expect(1);
+    assert!(one_less.stderr.contains("have ended: n01"), "{one_less:#?}");
+    assert!(
+        one_less.stderr.contains("try: cenote kv join --name n01"),
+        "{one_less:#?}"
+    );
 }
 
 /// Kills `kv up` once it has noted a process.

@@ -438,8 +438,8 @@ fn volumes_are_described_before_anybody_serves_them() {
     assert_eq!(
         list,
         serde_json::json!([{
-            "name": "v0", "size": "2G", "scheme": "rs:8+2", "mode": "failure-recovery", "delta": 1,
-            "in_use": false, "change": null
+            "name": "v0", "size": "2G", "size_bytes": 2_u64 << 30, "scheme": "rs:8+2",
+            "mode": "failure-recovery", "delta": 1, "in_use": false, "change": null
         }])
     );
     folder

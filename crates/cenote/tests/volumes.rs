@@ -115,7 +115,12 @@ fn a_volume_whose_files_are_damaged_is_shown_and_the_others_are_served() {
             assert!(error.contains(file), "{rows}");
         }
     }
-    assert_eq!(rows[2]["size"], serde_json::Value::Null);
+    assert_eq!(rows[0]["size_bytes"], 4 << 20, "{rows}");
+    for field in ["size", "size_bytes"] {
+        assert_eq!(rows[2][field], serde_json::Value::Null);
+    }
+    let one = folder.run(&["volume", "status", "v0", "--json"]).expect(0);
+    assert_eq!(one.json()["size_bytes"], 4 << 20, "{one:#?}");
     for command in [&["status"][..], &["volume", "status"], &["volume", "list"]] {
         let shown = folder.run(command).expect(3).stdout;
         assert!(shown.contains("y.toml"), "{shown}");

@@ -250,6 +250,15 @@ pub enum JournalError {
         /// What is wrong with it.
         what: &'static str,
     },
+    /// All of its last batch is there, and is not what was written.
+    #[error(
+        "journal damaged at byte {at}: its last batch, from there to the end, is not what was \
+         written"
+    )]
+    DamagedEnd {
+        /// Where that batch starts.
+        at: usize,
+    },
 }
 
 fn crc32c(bytes: &[u8]) -> u32 {
@@ -303,6 +312,24 @@ pub fn batches(
         return Err(damaged(at, "its first batch is not whole"));
     }
     Ok(at)
+}
+
+/// Whether what is behind the last whole batch, which ends at `end`, may be the beginning of another
+/// one, as a process that is killed leaves it: none of that was told to anybody. If it is not, and
+/// the machine has not crashed since, the batch was written, and is damaged. After a crash of the
+/// machine any part of a batch may be there.
+#[must_use]
+pub fn is_cut_off(bytes: &[u8], end: usize) -> bool {
+    let rest = &bytes[end..];
+    let Some((len, rest)) = rest.split_first_chunk::<4>() else {
+        return true;
+    };
+    let Some((len_sum, rest)) = rest.split_first_chunk::<4>() else {
+        return true;
+    };
+    let (whole, sum_bytes) = (u32::from_le_bytes(*len), FRAME_BYTES - 8);
+    u32::from_le_bytes(*len_sum) == crc32c(len)
+        && usize::try_from(whole).is_ok_and(|whole| rest.len() < whole.saturating_add(sum_bytes))
 }
 
 /// Whether a whole batch begins somewhere behind `at`.

@@ -18,7 +18,7 @@ pub(crate) mod fuzz;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
-use cenote_durable::journal::KnownLog;
+use cenote_durable::journal::{KnownLog, is_cut_off};
 
 use crate::layout::Layout;
 use crate::scheme::Cut;
@@ -96,6 +96,20 @@ impl Journal {
     /// [`JournalError`].
     pub fn load(log: &mut dyn Log) -> Result<Option<Image>, JournalError> {
         format::parse(&log.read()?)
+    }
+
+    /// As [`Journal::load`], where the machine runs since the journal was written: a last batch that
+    /// is not whole is one that a killed process had begun, or damage.
+    ///
+    /// # Errors
+    /// As [`Journal::load`].
+    pub fn load_since_boot(log: &mut dyn Log) -> Result<Option<Image>, JournalError> {
+        let bytes = log.read()?;
+        let (image, end) = format::parse_to_end(&bytes)?;
+        if !is_cut_off(&bytes, end) {
+            return Err(JournalError::DamagedEnd { at: end });
+        }
+        Ok(image)
     }
 
     /// Starts from `image`, which is on the disk once this returned.

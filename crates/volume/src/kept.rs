@@ -145,7 +145,14 @@ impl Kept {
 
     /// What the last owner left, if it left anything.
     pub(crate) fn read(&mut self, config: &VolumeConfig) -> Result<Option<Image>, VolumeError> {
-        let Some(image) = Journal::load(&mut *self.journal)? else {
+        // Slabs that only a damaged batch names would count as lost with their hosts. Who gives all
+        // of it up wants those that are known.
+        let is_exact = Marks::are_of_this_boot(&self.marks, config.id)? && !self.is_given_up;
+        let image = match is_exact {
+            true => Journal::load_since_boot(&mut *self.journal)?,
+            false => Journal::load(&mut *self.journal)?,
+        };
+        let Some(image) = image else {
             return Ok(None);
         };
         let k = config.resilience.scheme().k();
@@ -202,6 +209,7 @@ impl Kept {
         let files = MarksFiles {
             pages: &self.marks,
             images: &self.images,
+            epoch: image.epoch,
         };
         let marks = if image.held.is_empty() {
             Marks::without_slabs(files, config.id, pages)?

@@ -15,7 +15,6 @@
 use std::fs::File;
 use std::io::{self, ErrorKind};
 use std::ops::Range;
-use std::os::unix::fs::FileExt as _;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -26,10 +25,13 @@ use memmap2::{MmapOptions, MmapRaw};
 use crate::limits::IN_FLIGHT_MAX;
 
 mod bitmap;
+mod header;
 mod list;
+mod sums;
 
 use bitmap::Room;
 pub use bitmap::{Bitmap, PageBits};
+pub use header::{begin_file, begun_by, description, header_of};
 pub use list::Unfinished;
 
 use list::{Images, List, Listed};
@@ -48,6 +50,8 @@ pub struct Marks {
     changes: Mutex<()>,
     /// What stands behind the map, if anything does.
     file: Option<File>,
+    /// Epoch of the owner that stores to them; see [`sums`].
+    owner: u64,
 }
 
 /// Pages that tables are for.
@@ -73,6 +77,8 @@ pub struct MarksFiles<'a> {
     pub pages: &'a File,
     /// Of the images of pages under way.
     pub images: &'a File,
+    /// Owners so far: sums of the marks count if they are the last one's.
+    pub epoch: u64,
 }
 
 /// How a page may be read.
@@ -101,6 +107,12 @@ pub enum MarksError {
     /// The end of the file is gone, and with it which pages hold data.
     #[error("list of pages: the file was cut short")]
     CutShort,
+    /// Bits flipped on the disk, and which pages were being written is not known.
+    #[error("list of pages damaged at byte {at}: which pages were being written is not known")]
+    Damaged {
+        /// Where the part of the file begins that is not what it was.
+        at: usize,
+    },
 }
 
 /// Words in front of all else: what the file is.
@@ -143,7 +155,8 @@ impl Marks {
         header.as_slice()[COVERED].store(pages.max, Ordering::Release);
         begin_file(header.as_slice(), MAGIC, volume)?;
         let file = Some(file.try_clone()?);
-        Ok(Self::over(map, pages, file, Some(images)))
+        let owner = files.epoch + 1;
+        Ok(Self::over(map, pages, file, Some(images)).owned_by(owner))
     }
 
     /// Marks of a volume of which no slab holds anything: fresh ones, unless the files say that
@@ -172,6 +185,18 @@ impl Marks {
         Self::take_over(files, volume, pages)
     }
 
+    /// Whether a file has the marks of this volume, of an owner since the machine was started.
+    ///
+    /// # Errors
+    /// [`MarksError::Io`].
+    pub fn are_of_this_boot(file: &File, volume: u128) -> Result<bool, MarksError> {
+        match begun_by(file, MAGIC, volume) {
+            Ok(()) => Ok(true),
+            Err(MarksError::Io(error)) => Err(error.into()),
+            Err(_) => Ok(false),
+        }
+    }
+
     /// Says to the next owner that there is nothing to take over.
     pub fn disown(&self) {
         self.header.as_slice()[0].store(0, Ordering::Release);
@@ -192,7 +217,8 @@ impl Marks {
         let map = Self::map(files.pages, pages)?;
         let (images, are_left) = Images::in_file(files.images, volume)?;
         let file = Some(files.pages.try_clone()?);
-        let marks = Self::over(map, pages, file, Some(images));
+        let marks = Self::over(map, pages, file, Some(images)).owned_by(files.epoch + 1);
+        marks.check_sums(files.epoch, pages.now)?;
         let listed = (0..IN_FLIGHT_MAX).filter_map(|slot| marks.list.entry(slot));
         let last = listed.map(|listed| listed.page + 1).max().unwrap_or(0);
         if last > pages.max {
@@ -336,7 +362,12 @@ impl Marks {
             troubled: AtomicU64::new(0),
             changes: Mutex::new(()),
             file,
+            owner: 0,
         }
+    }
+
+    fn owned_by(self, owner: u64) -> Self {
+        Self { owner, ..self }
     }
 
     /// Lists `page` as being written by the operation that has this slot, before its first verb, with the
@@ -495,57 +526,6 @@ impl Marks {
         }
         self.torn.count(from, end)
     }
-}
-
-/// Says in front of a file what it is, and of whom; the first word last, for without it there is nothing.
-pub fn begin_file(header: &[AtomicU64], magic: u64, volume: u128) -> io::Result<()> {
-    for (word, value) in header[1..].iter().zip(description(volume)?) {
-        word.store(value, Ordering::Relaxed);
-    }
-    header[0].store(magic, Ordering::Release);
-    Ok(())
-}
-
-/// Whether a file was begun so, in this life of the machine. A file that is not takes no room by it.
-///
-/// # Errors
-/// [`MarksError`].
-pub fn begun_by(file: &File, magic: u64, volume: u128) -> Result<(), MarksError> {
-    let header = header_of(file)?.ok_or(MarksError::Foreign)?;
-    let [low, high, boot_low, boot_high] = description(volume)?;
-    if header[..3] != [magic, low, high] {
-        return Err(MarksError::Foreign);
-    }
-    if header[3..5] != [boot_low, boot_high] {
-        return Err(MarksError::Restarted);
-    }
-    Ok(())
-}
-
-/// The first words of a file that begins with a header, or `None` where it is shorter than that. They
-/// are read: a look at a map may need room where files are in memory (tmpfs).
-pub fn header_of(file: &File) -> io::Result<Option<[u64; COVERED + 1]>> {
-    if file.metadata()?.len() < (HEADER_WORDS * 8) as u64 {
-        return Ok(None);
-    }
-    let mut bytes = [0; (COVERED + 1) * 8];
-    file.read_exact_at(&mut bytes, 0)?;
-    let (words, _) = bytes.as_chunks();
-    // As a map of the file has them.
-    Ok(Some(std::array::from_fn(|at| {
-        u64::from_ne_bytes(words[at])
-    })))
-}
-
-/// Whose marks they are, and in which life of the machine.
-pub fn description(volume: u128) -> io::Result<[u64; 4]> {
-    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
-    let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();
-    let boot = u128::from_str_radix(&digits, 16)
-        .map_err(|_| io::Error::new(ErrorKind::InvalidData, "boot_id is no number"))?;
-    let halves = |value: u128| [value as u64, (value >> 64) as u64];
-    let ([a, b], [c, d]) = (halves(volume), halves(boot));
-    Ok([a, b, c, d])
 }
 
 fn len_bytes(page_count: u64) -> io::Result<usize> {

@@ -489,6 +489,12 @@ impl Volume {
                 tracing::error!("a disk queue of the volume ended by itself");
             }
         }
+        // A worker that is left would store to marks that are summed.
+        if self.is_kept && Arc::strong_count(&self.core) == 1 {
+            // What those that are gone stored is seen from here on.
+            std::sync::atomic::fence(Ordering::Acquire);
+            self.core.pages.marks.sum_up();
+        }
     }
 
     fn command(&self, command: Command) -> Result<(), VolumeError> {

@@ -90,7 +90,7 @@ fn print(
     if status.torn_pages > 0 {
         println!(
             "{} pages return errors until they are completely overwritten: more hosts were lost \
-             than the scheme tolerates",
+             than the scheme tolerates, or the file that lists pages with data was damaged",
             status.torn_pages
         );
     }

@@ -13,6 +13,7 @@ use cenote_cli::span;
 
 use super::cache::manage;
 use super::up::{SOCKET, refuse_foreign};
+use crate::background;
 use crate::caches::{CacheDir, journal_path};
 use crate::folder::Folder;
 use crate::place::{CLUSTER_FILE, ClusterDir};
@@ -38,7 +39,7 @@ pub struct Args {
     dir: PathBuf,
     /// Stop the hosts even if volumes are in use, whose pages are lost, caches have acquired
     /// machines, which keep running at your cost, or a cache's journal is damaged or its manager runs
-    /// elsewhere
+    /// elsewhere. Servers that were started with --background are stopped too; others are named
     #[arg(long)]
     force: bool,
     /// Time for hosts to exit before they are killed
@@ -66,6 +67,10 @@ pub fn run(args: &Args) -> Result<u8> {
         refuse_machines(&machines)?;
     } else if !machines.is_empty() {
         leave(&machines.join(", "));
+    }
+    if args.force {
+        // While there are hosts: what they hold is of use to nobody afterwards.
+        unless_forced(args, end_servers(&dir, &volumes, args.timeout))?;
     }
     // First: a manager would take its hosts for dead.
     for cache in &caches {
@@ -167,6 +172,28 @@ fn refuse_in_use(volumes: &Volumes) -> Result<()> {
         "stop their nbd server or swap first, or use cenote down --force and lose their pages",
     )
     .into())
+}
+
+/// Ends the servers of volumes that were started in the background, and names those that go on: who
+/// started another one has it in front, and a device may hang on one that does not end.
+fn end_servers(dir: &ClusterDir, volumes: &Volumes, timeout: Duration) -> Result<()> {
+    let ended = background::stop_all(dir, timeout)?;
+    if !ended.is_empty() {
+        println!("servers of volumes ended: {}", ended.join(", "));
+    }
+    let left = volumes.in_use()?.into_iter().map(|name| {
+        let server = background::server_of(dir, &name);
+        let pid = server.map_or(String::new(), |pid| format!(" (process {pid})"));
+        name + &pid
+    });
+    let left: Vec<String> = left.collect();
+    if !left.is_empty() {
+        eprintln!(
+            "left running, without hosts: servers of volumes {}",
+            left.join(", ")
+        );
+    }
+    Ok(())
 }
 
 /// Says what goes on without the cluster.

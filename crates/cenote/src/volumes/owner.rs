@@ -73,6 +73,14 @@ fn exchange(
     Ok(text)
 }
 
+/// Which command shows whether the owner did what it was asked.
+fn seen_by(name: &str, question: &Question) -> String {
+    match question {
+        Question::Resize { .. } => "cenote volume list shows the size that it has".to_owned(),
+        _ => format!("cenote volume status {name} shows whether it did"),
+    }
+}
+
 /// Says what it means that no answer came.
 fn unheard(name: &str, question: &Question, error: &std::io::Error) -> Failure {
     let is_asked_to_change = !matches!(question, Question::Status);
@@ -96,6 +104,17 @@ fn unheard(name: &str, question: &Question, error: &std::io::Error) -> Failure {
                 serve,
             )
         }
+        // It has the question, and reads it when it goes on.
+        ErrorKind::WouldBlock | ErrorKind::TimedOut if is_asked_to_change => Failure::new(
+            format!(
+                "volume {name}: its server does not answer, and may still carry the request out \
+                 when it goes on"
+            ),
+            format!(
+                "{}; a process that was stopped goes on by kill -CONT",
+                seen_by(name, question)
+            ),
+        ),
         ErrorKind::WouldBlock | ErrorKind::TimedOut => Failure::new(
             format!("volume {name}: its server does not answer"),
             format!("try again; if that fails, stop the server and {serve}"),

@@ -52,6 +52,26 @@ fn damage_with_a_batch_behind_it_is_told() {
     assert_eq!(read(b"others"), Err(0));
 }
 
+#[test]
+fn a_last_batch_that_is_damaged_is_not_one_that_was_cut_off() {
+    let first = journal(&[b"one"]).len();
+    let bytes = journal(&[b"one", b"two"]);
+    for end in first..bytes.len() {
+        assert!(is_cut_off(&bytes[..end], first), "{end} bytes");
+    }
+    assert!(
+        is_cut_off(&bytes, bytes.len()),
+        "nothing is behind the last"
+    );
+    for bit in first * 8..bytes.len() * 8 {
+        let mut bytes = bytes.clone();
+        bytes[bit / 8] ^= 1 << (bit % 8);
+        // It is read as before: what a crash of the machine left is not known here.
+        assert_eq!(read(&bytes), Ok(vec![b"one".to_vec()]), "bit {bit}");
+        assert!(!is_cut_off(&bytes, first), "bit {bit}");
+    }
+}
+
 /// Of what was written, the first bytes survive a crash.
 #[derive(Default)]
 struct Disk {

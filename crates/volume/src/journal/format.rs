@@ -134,8 +134,13 @@ pub(super) fn size(image: &Image) -> u64 {
 
 /// What the bytes of a journal say; `None` when there are none.
 pub(super) fn parse(bytes: &[u8]) -> Result<Option<Image>, JournalError> {
+    Ok(parse_to_end(bytes)?.0)
+}
+
+/// As [`parse`]; and where the last whole batch ends.
+pub(super) fn parse_to_end(bytes: &[u8]) -> Result<(Option<Image>, usize), JournalError> {
     let mut image: Option<Image> = None;
-    journal::batches(bytes, MAGIC, |records| {
+    let end = journal::batches(bytes, MAGIC, |records| {
         let mut input = Reader::new(records);
         while input.left() > 0 {
             let record: Record = input.take().map_err(|Malformed(what)| what)?;
@@ -158,7 +163,7 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Option<Image>, JournalError> {
         }
         Ok(())
     })?;
-    Ok(image)
+    Ok((image, end))
 }
 
 /// Whether extents can have so many data splits and parities.

@@ -10,10 +10,10 @@ use memmap2::{MmapOptions, MmapRaw};
 use super::Words;
 
 /// Words of one bitmap in a block: 4 KiB, the bits of 128 MiB.
-const BLOCK_WORDS: u64 = 512;
-const BLOCK_PAGES: u64 = BLOCK_WORDS * 64;
+pub(super) const BLOCK_WORDS: u64 = 512;
+pub(super) const BLOCK_PAGES: u64 = BLOCK_WORDS * 64;
 /// Bitmaps that share the words.
-const KINDS: u64 = 3;
+pub(super) const KINDS: u64 = 3;
 
 /// Words that hold the bitmaps of so many pages.
 pub(super) fn words(page_count: u64) -> usize {
@@ -51,6 +51,18 @@ impl Bitmap {
             offset: kind * BLOCK_WORDS,
             room,
         }
+    }
+
+    /// Pages that the words are for, in whole blocks.
+    pub(super) fn pages(&self) -> u64 {
+        self.words.as_slice().len() as u64 / (BLOCK_WORDS * KINDS) * BLOCK_PAGES
+    }
+
+    /// The words of a block, of all bitmaps that share it.
+    pub(super) fn block(&self, block: u64) -> &[AtomicU64] {
+        let len = BLOCK_WORDS * KINDS;
+        let word = |at: u64| usize::try_from(at).expect("pages fit the address space");
+        &self.words.as_slice()[word(block * len)..word((block + 1) * len)]
     }
 
     /// Pages that there is room for.

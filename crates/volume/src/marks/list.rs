@@ -17,7 +17,7 @@ use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use memmap2::MmapRaw;
 
@@ -70,6 +70,11 @@ impl Unfinished {
 impl List {
     pub fn new(slots: Words, images: Option<Images>) -> Self {
         Self { slots, images }
+    }
+
+    /// Its words.
+    pub(super) fn words(&self) -> &[AtomicU64] {
+        self.slots.as_slice()
     }
 
     /// Whether slots have images, which the next owner finds.

@@ -97,6 +97,7 @@ impl Files {
         MarksFiles {
             pages: &self.pages,
             images: &self.images,
+            epoch: 0,
         }
     }
 
@@ -374,4 +375,97 @@ fn a_slot_that_has_a_page_takes_no_other() {
     let marks = files.create();
     marks.begin_write(5, 3, &page_of(30));
     marks.begin_write(5, 7, &page_of(70));
+}
+
+/// An owner of this epoch ends in good order, with a page of each block of the volume.
+fn end_in_good_order(files: &Files, epoch: u64, pages: u64) {
+    let mut all = files.all();
+    all.epoch = epoch - 1;
+    let marks = Marks::create(all, 42, pages).unwrap();
+    (0..pages).step_by(32768).for_each(|page| {
+        marks.written.insert(page);
+    });
+    marks.sum_up();
+}
+
+fn flip(file: &File, at: u64, mask: u8) {
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, at).unwrap();
+    file.write_all_at(&[byte[0] ^ mask], at).unwrap();
+}
+
+/// What an owner finds that comes after `epoch` others: pages that hold data, and torn ones.
+fn found(files: &Files, epoch: u64, pages: u64) -> Result<(u64, u64), MarksError> {
+    let mut all = files.all();
+    all.epoch = epoch;
+    let marks = Marks::take_over(all, 42, pages)?;
+    Ok((marks.written.count(0, pages), marks.torn_count(0, pages)))
+}
+
+const BITS_AT: u64 = 16896 * 8;
+const BLOCK_BYTES: u64 = 3 * 512 * 8;
+
+#[test]
+fn a_bit_that_flipped_since_it_was_summed_is_put_right() {
+    // One block to a group, and three.
+    for pages in [4 * 32768 - 5_u64, 1200 * 32768] {
+        let files = Files::new();
+        let blocks = pages.div_ceil(32768);
+        for at in [0, 4096, 8192, BLOCK_BYTES - 1, 3 * BLOCK_BYTES] {
+            end_in_good_order(&files, 5, pages);
+            flip(&files.pages, BITS_AT + at, 1);
+            assert_eq!(found(&files, 5, pages).unwrap(), (blocks, 0), "byte {at}");
+        }
+    }
+}
+
+#[test]
+fn what_flipped_more_than_once_tears_its_group_alone() {
+    let files = Files::new();
+    let pages = 4 * 32768 - 5;
+    end_in_good_order(&files, 5, pages);
+    flip(&files.pages, BITS_AT + BLOCK_BYTES + 7, 0b101);
+    assert_eq!(found(&files, 5, pages).unwrap(), (32768 + 3, 32768));
+    // The last one ends with the volume.
+    end_in_good_order(&files, 5, pages);
+    flip(&files.pages, BITS_AT + 3 * BLOCK_BYTES, 0b11);
+    let last = 32768 - 5;
+    assert_eq!(found(&files, 5, pages).unwrap(), (last + 3, last));
+    // And the next owner finds the same, without sums.
+    assert_eq!(found(&files, 6, pages).unwrap(), (last + 3, last));
+}
+
+#[test]
+fn sums_count_for_the_owner_that_follows_the_one_that_made_them() {
+    let files = Files::new();
+    let pages = 2 * 32768;
+    // An owner that knows no sums, the sixth, has stored since.
+    end_in_good_order(&files, 5, pages);
+    flip(&files.pages, BITS_AT, 0b110);
+    assert_eq!(found(&files, 6, pages).unwrap(), (4, 0));
+    // An owner was killed that came after the one that summed.
+    end_in_good_order(&files, 5, pages);
+    assert_eq!(found(&files, 5, pages).unwrap(), (2, 0));
+    flip(&files.pages, BITS_AT, 0b110);
+    assert_eq!(found(&files, 5, pages).unwrap(), (4, 0));
+    // The sums themselves are damaged: nothing is concluded from them.
+    end_in_good_order(&files, 5, pages);
+    flip(&files.pages, 16 * 8, 1);
+    assert_eq!(found(&files, 5, pages).unwrap(), (2, 0));
+}
+
+#[test]
+fn a_list_that_flipped_since_it_was_summed_is_an_error_if_a_page_was_on_it() {
+    let files = Files::new();
+    let marks = files.create();
+    assert!(marks.begin_write(3, 7, &page_of(1)));
+    marks.sum_up();
+    flip(&files.pages, 515 * 8, 1);
+    for _ in 0..2 {
+        let damaged = found(&files, 1, 1000);
+        assert!(matches!(damaged, Err(MarksError::Damaged { at: 4096 })));
+    }
+    flip(&files.pages, 515 * 8, 1);
+    // Back as it was, it is taken over: a page that held nothing holds none.
+    assert_eq!(found(&files, 1, 1000).unwrap(), (0, 0));
 }

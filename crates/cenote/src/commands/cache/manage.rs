@@ -85,7 +85,7 @@ pub fn run(args: &Args) -> Result<u8> {
         // What is noted in the folder is the other's.
         End::Superseded => {
             let what = format!("cache {}: another manager has taken it over", args.name);
-            return Err(Failure::new(what, "cenote cache status shows its state").into());
+            return Err(Failure::replaced(what, "cenote cache status shows its state").into());
         }
         End::Stopped => {
             Identity::forget(cache.folder())?;

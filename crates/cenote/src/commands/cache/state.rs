@@ -84,9 +84,13 @@ fn list(loaded: &Loaded, json: bool, out: &mut impl Write) -> Result<u8> {
         let size = status.as_ref().map_or(spec.size.clone(), |status| {
             Size(status.size_bytes).to_string()
         });
+        let size_bytes = match &status {
+            Ok(status) => Some(status.size_bytes),
+            Err(_) => spec.size.parse().ok().map(|size: Size| size.bytes()),
+        };
         let clients = status.as_ref().map_or(0, |status| status.clients);
         rows.push(json!({
-            "name": cache.name(), "size": size, "copies": spec.copies,
+            "name": cache.name(), "size": size, "size_bytes": size_bytes, "copies": spec.copies,
             "managed": cache.is_managed()?, "status": status.ok(),
         }));
         table.row(vec![

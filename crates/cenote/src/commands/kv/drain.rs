@@ -16,16 +16,16 @@ use super::place::Which;
 #[command(after_help = "Example:
   cenote kv drain n03 --wait --dir ~/.cenote/well
 
-The node hands each of its slots to a node that has none in that group and is not draining; requests are
-served meanwhile. If there is no such node, and the group is otherwise complete, it gives the slot up:
-the group runs with one node fewer until another joins. A restarted node is no longer drained.
+The node hands each of its places to a node that has none in that group and is not draining; requests
+are served meanwhile. If there is no such node, and the group is otherwise complete, it gives the place
+up: the group runs with one node fewer until another joins. A restarted node is no longer drained.
 
-Exit code with --wait: 0: the node has no slot, and every slot has a node; 3: some slot has no node, or
-the node still has slots.")]
+Exit code with --wait: 0: the node has no place, and every place has a node; 3: some place has no node,
+or the node still has places.")]
 pub struct Args {
     /// Name of the node
     node: String,
-    /// Wait until the node has no slots
+    /// Wait until the node has no places
     #[arg(long)]
     wait: bool,
     /// How long to wait

@@ -3,6 +3,7 @@
 //! What was started is stopped again unless every node sees all others and every group serves. All
 //! of it is noted in the folder before it is waited for: `kv down` finds it if `kv up` is killed.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, ErrorKind};
 use std::path::PathBuf;
@@ -34,6 +35,8 @@ use crate::place::load_key;
 use crate::process::{self, Identity};
 use crate::shell::quoted;
 
+mod running;
+
 /// How long nodes may take to see each other, and groups to begin.
 const SERVE_LIMIT: Duration = Duration::from_secs(60);
 /// 1 TiB: more than a node needs at least that plays a slot in as many groups as there may be.
@@ -49,10 +52,10 @@ const STEP: Duration = Duration::from_millis(50);
   cenote kv up --nodes 3 --groups 3 --code 1+2 --replicated --dir ~/.cenote/well
   cenote kv up --nodes 7 --groups 14 --code 3+2 --lanes 2 --dir ~/.cenote/well
 
-A K+M group has K data slots and M parity slots, each on another node, and survives the loss of any M
+A K+M group has K data places and M parity places, each on another node, and survives the loss of any M
 nodes. A number of groups that is a multiple of the nodes spreads the work evenly. etcd comes with the
 Debian package etcd-server; the etcd started here needs the password in DIR/etcd/password. If etcd dies
-while nodes run, the same command restarts it with its data.")]
+while nodes run, the same command restarts it with its data. If all of the cluster runs, it says so.")]
 pub struct Args {
     /// Number of nodes
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=256))]
@@ -60,10 +63,10 @@ pub struct Args {
     /// Number of groups [default: as many as nodes]
     #[arg(long, value_name = "N")]
     groups: Option<usize>,
-    /// Data and parity slots of a group, as in 3+2
+    /// Data and parity places of a group, as in 3+2
     #[arg(long, value_name = "K+M", default_value = "3+2")]
     code: Code,
-    /// Keep copies in the parity slots; K must be 1
+    /// Keep copies in the parity places; K must be 1
     #[arg(long)]
     replicated: bool,
     /// Memory limit of each node's process
@@ -106,12 +109,16 @@ pub fn run(args: &Args) -> Result<u8> {
     let keys = DocumentKeys::of(&args.cluster_name)?;
     let dir = KvDir::create(&args.dir)?;
     let _lock = dir.lock()?;
-    if let Some(known) = dir.known()?
-        && OwnEtcd::is_to_revive(&dir)?
-    {
-        return revive(&dir, &known);
+    if let Some(known) = dir.known()? {
+        if OwnEtcd::is_to_revive(&dir)? {
+            return revive(&dir, &known);
+        }
+        if let Some(running) = running::find(&dir, &known, args, &config, &keys)? {
+            print_running(&dir, &known, &config, &running);
+            return Ok(DONE);
+        }
     }
-    refuse_running(&dir)?;
+    running::refuse(&dir)?;
     if !args.plan_only {
         check_memory(args)?;
     }
@@ -248,7 +255,7 @@ fn config(args: &Args) -> Result<ClusterConfig> {
         config.region_bytes = footprint.region_cap(0).max(config.region_bytes);
         if config.region_bytes > *REGION_BYTES.end() {
             let what = format!(
-                "--memory {}: {} for each slot's values, which may have at most {}",
+                "--memory {}: {} for each place's values, which may have at most {}",
                 args.memory,
                 Size(config.region_bytes).rounded(),
                 Size(*REGION_BYTES.end())
@@ -256,7 +263,7 @@ fn config(args: &Args) -> Result<ClusterConfig> {
             return Err(Failure::usage(what, "use a smaller --memory, or more --groups").into());
         }
     } else if let Some(least) = least_memory(config.roles()) {
-        let what = format!("--memory {}: too little for a node's slots", args.memory);
+        let what = format!("--memory {}: too little for a node's places", args.memory);
         let remedy = format!("use --memory {least} or more, or fewer --groups");
         return Err(Failure::usage(what, remedy).into());
     }
@@ -302,28 +309,24 @@ fn check_memory(args: &Args) -> Result<()> {
     .into())
 }
 
-/// Traces of a cluster that no longer runs are cleared; one that runs is let be.
-fn refuse_running(dir: &KvDir) -> Result<()> {
-    let nodes = dir.nodes()?.into_iter().map(|(_, folder)| folder);
-    let folders: Vec<Folder> = nodes.chain(dir.etcd()?).collect();
-    let mut alive = 0;
-    for folder in &folders {
-        if let Some(identity) = Identity::load(folder)? {
-            alive += usize::from(identity.open()?.is_some());
-        }
+/// Says that all that was asked for runs already.
+fn print_running(
+    dir: &KvDir,
+    known: &Known,
+    config: &ClusterConfig,
+    running: &BTreeMap<String, u32>,
+) {
+    println!(
+        "already up: {} nodes, {} groups of {}, etcd at {}",
+        config.nodes.len(),
+        config.groups,
+        config.code,
+        known.etcd
+    );
+    for (name, pid) in running {
+        println!("  {name}  pid {pid}");
     }
-    if alive > 0 {
-        let root = dir.root();
-        let what = format!(
-            "{}: {alive} processes of a cluster are running here",
-            root.display()
-        );
-        return Err(Failure::new(what, format!("cenote kv down --dir {}", quoted(root))).into());
-    }
-    for folder in &folders {
-        Identity::forget(folder)?;
-    }
-    dir.forget_known()
+    println!("try: cenote kv status --dir {}", quoted(dir.root()));
 }
 
 /// Waits until every node sees all others alive, and every group is whole.

@@ -23,6 +23,7 @@ use super::{folder, say};
 use crate::background;
 use crate::folder::Folder;
 use crate::process::Identity;
+use crate::service;
 
 /// Locked by a command that starts a server in the background.
 const STARTING: &str = "starting";
@@ -178,6 +179,7 @@ fn serve<M: Medium + 'static>(
         addresses.join(" "),
         found.objects
     ))?;
+    service::tell("READY=1");
     while !stop.load(Ordering::Acquire) {
         std::thread::park_timeout(Duration::from_millis(500));
         if server.has_failed() {
@@ -188,6 +190,7 @@ fn serve<M: Medium + 'static>(
             return Err(Failure::new(what, remedy).into());
         }
     }
+    service::tell("STOPPING=1");
     for pool in server.stop().with_context(|| shown.clone())? {
         pool.close().with_context(|| shown.clone())?;
     }

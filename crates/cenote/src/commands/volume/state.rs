@@ -33,7 +33,8 @@ pub fn list(volumes: &Volumes, timeout: Duration, json: bool, out: &mut impl Wri
         };
         let spec = serde_json::to_value(&seen.spec)?;
         let mut row = serde_json::json!({
-            "name": seen.name, "size": spec["size"], "scheme": spec["scheme"], "mode": spec["mode"],
+            "name": seen.name, "size": spec["size"], "size_bytes": size_bytes(seen.spec.as_ref()),
+            "scheme": spec["scheme"], "mode": spec["mode"],
             "delta": spec["delta"], "in_use": seen.in_use, "change": change,
         });
         if let Some(error) = error {
@@ -78,8 +79,8 @@ pub fn all(volumes: &Volumes, timeout: Duration, json: bool, out: &mut impl Writ
         let (stored, lent) = (bytes("stored_bytes"), bytes("lent_bytes"));
         let spec = serde_json::to_value(&seen.spec)?;
         rows.push(serde_json::json!({
-            "name": seen.name, "size": spec["size"], "scheme": spec["scheme"],
-            "placement": spec["placement"], "in_use": seen.in_use, "whole": whole,
+            "name": seen.name, "size": spec["size"], "size_bytes": size_bytes(seen.spec.as_ref()),
+            "scheme": spec["scheme"], "placement": spec["placement"], "in_use": seen.in_use, "whole": whole,
             "status": status, "error": error,
         }));
         let [size, scheme] = seen.size_and_scheme();
@@ -92,6 +93,11 @@ pub fn all(volumes: &Volumes, timeout: Duration, json: bool, out: &mut impl Writ
         table.write(out)?;
     }
     Ok(if are_whole { DONE } else { NOT_WHOLE })
+}
+
+/// The size that a volume's file says; `None`: it says none.
+fn size_bytes(spec: Option<&Spec>) -> Option<u64> {
+    Some(spec?.size().ok()?.bytes())
 }
 
 /// What hosts hold of a volume that nobody serves.
@@ -133,7 +139,8 @@ pub fn status(
     if json {
         let whole = is_whole(&status);
         let object = serde_json::json!({
-            "name": name, "size": spec.size, "scheme": spec.scheme, "placement": spec.placement,
+            "name": name, "size": spec.size, "size_bytes": size_bytes(Some(&spec)),
+            "scheme": spec.scheme, "placement": spec.placement,
             "whole": whole, "status": status,
         });
         serde_json::to_writer_pretty(&mut *out, &object)?;

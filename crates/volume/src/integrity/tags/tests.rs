@@ -26,6 +26,7 @@ impl Files {
         MarksFiles {
             pages: &self.pages,
             images: &self.images,
+            epoch: 0,
         }
     }
 }

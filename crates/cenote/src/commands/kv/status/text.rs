@@ -14,7 +14,7 @@ use super::{NodeStatus, Report, is_alive};
 pub fn print(out: &mut impl Write, report: &Report) -> Result<()> {
     writeln!(
         out,
-        "{}: {} of {} nodes up, {} groups of {}, {} per slot, etcd at {}",
+        "{}: {} of {} nodes up, {} groups of {}, {} per place, etcd at {}",
         report.cluster,
         report.nodes_up,
         report.nodes_planned,

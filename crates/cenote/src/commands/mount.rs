@@ -150,6 +150,10 @@ fn serve(args: &Args, loaded: &Loaded, point: &MountPoint) -> Result<u8> {
     };
     let mounted = Mount::start(files, point, &options, move || ended.send(()).unwrap_or(()));
     let mut mounted = mounted.map_err(|error| {
+        let point_error = error.get_ref().and_then(|inner| inner.downcast_ref());
+        if let Some(error) = point_error {
+            return refused(error);
+        }
         let what = format!("mount at {}: {error}", point.path().display());
         let mend = "run as root, or as the owner of DIR with fusermount3 installed; see cenote \
                     doctor";
@@ -234,6 +238,7 @@ fn refused(error: &PointError) -> Failure {
         PointError::Os { path, .. } => format!("mkdir -p {}", quoted(path)),
         PointError::NotDirectory(_) | PointError::NotEmpty(_) => "an empty directory".to_owned(),
         PointError::Mounted(path) => format!("umount {}, or use another directory", quoted(path)),
+        PointError::Claimed(_) => "use another directory".to_owned(),
         PointError::Stale(path) => format!("umount -l {}", quoted(path)),
         _ => String::new(),
     };

@@ -38,6 +38,9 @@ pub enum PointError {
     /// A file system is mounted there.
     #[error("{} is already a mount point", .0.display())]
     Mounted(PathBuf),
+    /// Another process is about to mount something there.
+    #[error("another process is mounting at {}", .0.display())]
+    Claimed(PathBuf),
     /// The process that served it was killed, and the mount could not be taken away.
     #[error("{} is the mount of a process that is gone", .0.display())]
     Stale(PathBuf),
@@ -82,6 +85,29 @@ impl MountPoint {
     pub fn path(&self) -> &Path {
         &self.0
     }
+}
+
+/// Has a directory for oneself, until this is closed: of processes that mount there at the same
+/// moment one is first, and the others see its mount.
+///
+/// # Errors
+/// [`PointError::Mounted`], [`PointError::Claimed`], [`PointError::Os`].
+pub(super) fn claim(path: &Path) -> Result<fs::File, PointError> {
+    let unless_mounted = || match is_mounted(path) {
+        true => Err(PointError::Mounted(path.to_owned())),
+        false => Ok(()),
+    };
+    // Not of what is mounted there, whose server may be asked for it.
+    unless_mounted()?;
+    let directory = fs::File::open(path).map_err(|source| PointError::Os {
+        path: path.to_owned(),
+        source,
+    })?;
+    if let Err(fs::TryLockError::WouldBlock) = directory.try_lock() {
+        return Err(PointError::Claimed(path.to_owned()));
+    }
+    unless_mounted()?;
+    Ok(directory)
 }
 
 fn is_mounted(path: &Path) -> bool {

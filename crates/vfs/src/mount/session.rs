@@ -1,7 +1,7 @@
 //! What is agreed with the kernel when it begins to show files: how the mount is named and who may
 //! look in, and which of FUSE's features both sides use.
 
-use std::io;
+use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd as _, AsRawFd as _, FromRawFd as _, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use fuser::{Filesystem, INodeNo, InitFlags, KernelConfig, MountOption, Request, 
 
 use super::Options;
 use super::kernel::Kernel;
-use super::point::SOURCE;
+use super::point::{self, SOURCE};
 use crate::files::Files;
 
 /// Bytes of one read or write at most.
@@ -20,7 +20,12 @@ pub(super) const REQUEST_BYTES_MAX: u32 = 1 << 20;
 const BACKGROUND_MAX: u16 = 128;
 
 /// Mounts, and agrees with the kernel on how; the requests are read elsewhere.
+///
+/// # Errors
+/// `ResourceBusy` with a [`PointError`](point::PointError): another process was first.
 pub(super) fn mount(path: &Path, options: &Options, terms: Terms) -> io::Result<Session> {
+    let claimed = point::claim(path);
+    let _claimed = claimed.map_err(|error| io::Error::new(ErrorKind::ResourceBusy, error))?;
     let rings = Arc::new(AtomicBool::new(false));
     let handshake = Handshake {
         terms,

@@ -1,9 +1,9 @@
-use std::fs;
+use std::fs::{self, File};
 use std::path::PathBuf;
 
 use super::*;
 use crate::medium::model::ModelMedium;
-use crate::mount::this_process;
+use crate::mount::{PointError, this_process};
 
 /// FUSE over io_uring allowed by the kernel, as long as this lives.
 struct Switch {
@@ -71,6 +71,50 @@ fn a_ring_that_the_kernel_refuses_takes_its_mount_away_and_dev_fuse_serves_the_n
     assert_eq!(Arc::strong_count(&files), 1, "no thread has it any more");
     let served = Served::start(&files, &path, &options).expect("a mount");
     assert!(is_mounted(&path) && !served.has_rings());
+    point::abort(&path).expect("an end");
+    served.join();
+    assert!(!is_mounted(&path));
+}
+
+/// Both had looked at the directory before.
+#[test]
+fn of_two_that_mount_at_one_place_at_once_the_second_is_refused() {
+    if File::open("/dev/fuse").is_err() {
+        println!("skipped: needs /dev/fuse");
+        return;
+    }
+    let files = || {
+        let medium = Arc::new(ModelMedium::new(16 << 20));
+        Arc::new(Files::open(medium, this_process()).expect("a file system"))
+    };
+    let folder = tempfile::tempdir().expect("a folder");
+    let path: PathBuf = folder.path().canonicalize().expect("a folder");
+    let options = Options {
+        name: "test".to_owned(),
+        threads: 1,
+        allow_other: false,
+        transport: Transport::DevFuse,
+    };
+    let refused = || {
+        let refused = Served::start(&files(), &path, &options).map(|_| "served");
+        let error = refused.expect_err("another is first");
+        assert_eq!(error.kind(), io::ErrorKind::ResourceBusy);
+        error
+            .into_inner()
+            .expect("a reason")
+            .downcast::<PointError>()
+    };
+    let other = File::open(&path).expect("a folder");
+    other.lock().expect("a lock");
+    let claimed = refused().expect("of the directory");
+    assert!(matches!(*claimed, PointError::Claimed(_)), "{claimed}");
+    drop(other);
+    let Ok(served) = Served::start(&files(), &path, &options) else {
+        println!("skipped: needs the right to mount");
+        return;
+    };
+    let mounted = refused().expect("of the directory");
+    assert!(matches!(*mounted, PointError::Mounted(_)), "{mounted}");
     point::abort(&path).expect("an end");
     served.join();
     assert!(!is_mounted(&path));

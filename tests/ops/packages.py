@@ -184,7 +184,8 @@ def test_an_rpm_has_the_same_files_and_is_installed_upgraded_and_removed():
         # Folders of the system are the system's.
         assert not {"/", "/usr", "/usr/bin", "/usr/lib/systemd/system", "/etc"} & files
         settings = run("rpm", "-qp", "--configfiles", old).stdout.split()
-        assert settings == ["/etc/cenote/host.toml", "/etc/cenote/kv.env"], settings
+        names = ["host.toml", "kv.env", "store.env"]
+        assert settings == [f"/etc/cenote/{name}" for name in names], settings
         assert "digests OK" in run("rpm", "-K", "--nosignature", old).stdout
         # The C library that it asks for is new enough for the programs that are shipped. Those
         # that were built for the tests have the same symbols, or fewer.
@@ -230,7 +231,7 @@ def test_the_install_script_takes_back_what_it_put():
         assert run(root / "opt/cenote/bin/cenote", "--version").stdout.startswith("cenote ")
         run(*say, "--uninstall")
         left = [file for file in root.rglob("*") if file.is_file()]
-        assert sorted(file.name for file in left) == ["host.toml", "kv.env"], left
+        assert sorted(file.name for file in left) == ["host.toml", "kv.env", "store.env"], left
         assert run(*say, "--programs", place, code=1).stderr.count("make build") == 1
 
 

@@ -475,7 +475,7 @@ mod tests {
             .find_map(|line| line.strip_prefix("cenote_metrics_connections_dropped_total "));
         assert_ne!(dropped.unwrap(), "0");
         idle[0].set_read_timeout(Some(LIMIT)).unwrap();
-        let closed = idle[0].read(&mut [0]);
+        let closed = idle[0].read_to_end(&mut Vec::new());
         assert!(
             matches!(&closed, Ok(0)),
             "the oldest is still open: {closed:?}"
@@ -521,7 +521,7 @@ mod tests {
         let kept = flood.split_off(flood.len() - SOURCE_CONNECTIONS_MAX);
         for mut gone in flood {
             // The end of it, or a reset where its request was not read.
-            let closed = gone.read(&mut [0]);
+            let closed = gone.read_to_end(&mut Vec::new());
             assert!(!matches!(closed, Ok(1..)), "{closed:?}");
         }
         *gate.is_open.lock().unwrap() = true;

@@ -52,8 +52,8 @@ fn clients_say_who_they_are_and_come_by_what_sockets_there_are() {
     let mut stranger = TcpStream::connect(clients[0]).expect("it listens");
     stranger.write_all(b"get a\r\n").expect("it reads");
     let mut said = [0; 30];
-    let length = stranger.read(&mut said).expect("an answer");
-    assert_eq!(&said[..length], b"CLIENT_ERROR unauthenticated\r\n");
+    stranger.read_exact(&mut said).expect("an answer");
+    assert_eq!(&said, b"CLIENT_ERROR unauthenticated\r\n");
 
     let socket = well.path("nodes/n01/socket");
     let mode = fs::metadata(&socket).expect("it is there").permissions();
@@ -113,8 +113,9 @@ fn silent_clients_are_let_go_and_full_memory_is_told_where_that_is_wished() {
     }
     // It says nothing more, and is told nothing.
     stream.set_read_timeout(Some(PATIENCE)).expect("a time");
-    let ended = stream.read(&mut [0]).expect("it is let go");
-    assert_eq!(ended, 0);
+    let mut rest = Vec::new();
+    stream.read_to_end(&mut rest).expect("it is let go");
+    assert!(rest.is_empty(), "{rest:?}");
 }
 
 /// A client that knows TLS, and whom to believe.
@@ -214,8 +215,8 @@ fn clients_come_by_tls_alone_where_there_is_a_certificate() {
     let mut stranger = Tls::connect(clients[2], &certificate);
     stranger.write_all(b"get k0\r\n").expect("it reads");
     let mut said = [0; 30];
-    let length = stranger.read(&mut said).expect("an answer");
-    assert_eq!(&said[..length], b"CLIENT_ERROR unauthenticated\r\n");
+    stranger.read_exact(&mut said).expect("an answer");
+    assert_eq!(&said, b"CLIENT_ERROR unauthenticated\r\n");
 }
 
 #[test]

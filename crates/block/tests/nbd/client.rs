@@ -212,7 +212,7 @@ impl<S: Read + Write> Client<S> {
 
     /// Whether the server closed the connection without another byte.
     pub fn is_closed(&mut self) -> bool {
-        match self.stream.read(&mut [0]) {
+        match self.stream.read_to_end(&mut Vec::new()) {
             Ok(count) => count == 0,
             Err(error) => error.kind() == ErrorKind::ConnectionReset,
         }

@@ -128,7 +128,7 @@ impl Medium for Gated {
     }
 }
 
-fn gated(lab: &Lab, options: &Options) -> (Arc<Gate>, Server<Gated>) {
+pub fn gated(lab: &Lab, options: &Options) -> (Arc<Gate>, Server<Gated>) {
     let gate = Arc::new(Gate::default());
     let server = lab.serve_on(options, |file| Gated {
         disk: FileMedium::open(file).unwrap(),

@@ -8,14 +8,14 @@ use cenote_fabric::{
     CompletionQueue, Endpoint, Generation, Incoming, RemoteWindow, Rights, Status, Time,
     WindowDescriptor, WindowId, wait,
 };
-use cenote_store::client::{ClientError, Command, Outcome};
+use cenote_store::client::{ClientError, Command, End};
 use cenote_store::schemes::Saw;
 use cenote_store::{
     Condition, FileMedium, INLINE_BYTES_MAX, Medium, Pool, Refusal, Server, shard_of,
 };
 
 use crate::by_hand::{ByHand, received};
-use crate::fences::{Gate, Gated, Opening, State};
+use crate::fences::{Gate, Gated, Opening, State, gated};
 use crate::lab::{LIMIT, Lab, Options, TRANSPORTS, Transport, User};
 
 /// A client by hand, whose WRITEs come when the test says so.
@@ -143,6 +143,18 @@ fn a_write_after_its_version_was_given_up_lands_in_its_own_clients_memory_alone(
     }
 }
 
+/// How the next of `user`'s commands ends, by this clock.
+fn ended(user: &mut User, now: impl Fn() -> Time) -> End {
+    let until = Instant::now() + LIMIT;
+    loop {
+        assert!(Instant::now() < until, "a command does not end");
+        if let Some(end) = user.0.poll(now()) {
+            return end;
+        }
+        user.0.wait(Duration::from_millis(10)).unwrap();
+    }
+}
+
 /// A PUT that asks for a place, and looks at the answer when the place was given up.
 fn lose<M: Medium>(user: &mut User, server: &Server<M>, number: u8) {
     let before = server.figures()[0].put_bytes;
@@ -160,16 +172,8 @@ fn lose<M: Medium>(user: &mut User, server: &Server<M>, number: u8) {
         let figures = server.figures()[0];
         figures.put_bytes > before && figures.backlog == 0
     });
-    let until = Instant::now() + LIMIT;
-    let end = loop {
-        assert!(Instant::now() < until, "the PUT does not end");
-        // It does not know that its value is in time: the server does.
-        let later = Time::now().after(Duration::from_millis(600));
-        if let Some(end) = user.0.poll(later) {
-            break end;
-        }
-        user.0.wait(Duration::from_millis(10)).unwrap();
-    };
+    // It does not know that its value is in time: the server does.
+    let end = ended(user, || Time::now().after(Duration::from_millis(600)));
     let refused = Err(ClientError::Refused(Refusal::Incomplete));
     assert_eq!(end, (number.into(), refused), "it came too late");
 }
@@ -178,27 +182,36 @@ fn lose<M: Medium>(user: &mut User, server: &Server<M>, number: u8) {
 fn a_loss_that_a_sync_told_nobody_is_told_by_the_next_one() {
     for transport in TRANSPORTS {
         let lab = Lab::new();
-        let server = lab.serve(&Options {
+        let options = Options {
             patience: Duration::from_millis(50),
             ..options(transport)
-        });
+        };
+        let (gate, server) = gated(&lab, &options);
+        let _opening = Opening(&gate);
         let mut user = lab.client(&server);
-        let mut left = 0;
         for number in 1..=10_u8 {
             lose(&mut user, &server, number);
-            let told = match user.0.call(Command::Sync, Duration::ZERO) {
-                Ok(Outcome::Synced { lost }) => lost,
-                other => {
-                    assert!(matches!(other, Err(ClientError::Lost(_))), "{other:?}");
-                    left += 1;
-                    0
-                }
+            // The sync waits for it, longer than its caller does.
+            gate.set(State::Shut);
+            let stored = Command::Put {
+                key: b"another".to_vec(),
+                value: vec![number],
+                condition: Condition::Always,
+                is_durable: true,
             };
-            // It is answered before this.
-            assert_eq!(user.get(b"another"), None);
-            assert_eq!(told + user.sync(), 1);
+            user.0.submit(stored, 100, Time::now());
+            user.0.wait(Duration::ZERO).unwrap();
+            gate.await_fence();
+            let unheard = user.0.call(Command::Sync, Duration::ZERO);
+            assert!(
+                matches!(unheard, Err(ClientError::Lost(_))),
+                "{transport:?}: {unheard:?}"
+            );
+            gate.set(State::Open);
+            assert_eq!(ended(&mut user, Time::now).0, 100);
+            // And the sync with it.
+            assert_eq!(user.sync(), 1, "{transport:?}: value {number}");
         }
-        assert!(left > 0, "each call was waited for");
     }
 }
 
@@ -225,14 +238,7 @@ fn a_put_that_was_given_up_is_not_acknowledged_by_a_clock_that_was_read_before()
             let figures = server.figures()[0];
             figures.put_bytes > 0 && figures.backlog == 0
         });
-        let until = Instant::now() + LIMIT;
-        let end = loop {
-            assert!(Instant::now() < until, "the PUT does not end");
-            if let Some(end) = user.0.poll(now) {
-                break end;
-            }
-            user.0.wait(Duration::from_millis(10)).unwrap();
-        };
+        let end = ended(&mut user, || now);
         let refused = Err(ClientError::Refused(Refusal::Incomplete));
         assert_eq!(end, (1, refused), "{transport:?}: it came too late");
     }

@@ -178,6 +178,35 @@ fn a_signal_ends_it_while_a_program_has_files_open() {
 }
 
 #[test]
+fn of_mounts_of_one_directory_that_begin_at_once_one_is_there() {
+    let Some(place) = MountRig::new() else { return };
+    for round in 0..5 {
+        let starting = ["a", "b"].map(|name| {
+            let name = format!("{name}{round}");
+            let new = ["--volume", &name, "--size", "64M", "--scheme", "rs:4+2"];
+            let mut command = place.command(&[&new[..], &["--background"]].concat());
+            command.stdout(Stdio::piped()).stderr(Stdio::piped());
+            command.spawn().expect("the binary runs")
+        });
+        let ended = starting.map(|child| child.wait_with_output().expect("it ends"));
+        let refused = ended.iter().filter(|output| !output.status.success());
+        let refused: Vec<_> = refused
+            .map(|output| String::from_utf8_lossy(&output.stderr))
+            .collect();
+        assert_eq!(refused.len(), 1, "{ended:?}");
+        let says_why = ["is already a mount point", "another process is mounting at"]
+            .iter()
+            .any(|why| refused[0].contains(why));
+        assert!(says_why, "{refused:?}");
+        let mounts = fs::read_to_string("/proc/self/mountinfo").expect("mounts");
+        let point = format!(" {} ", place.point.path().display());
+        assert_eq!(mounts.matches(&point).count(), 1, "{mounts}");
+        place.shell("echo one > file; cat file");
+        place.unmount();
+    }
+}
+
+#[test]
 fn what_cannot_be_mounted_says_so() {
     let Some(place) = MountRig::new() else { return };
     let mut server = place.mount(&NEW);

@@ -93,21 +93,30 @@ impl MountPoint {
 /// # Errors
 /// [`PointError::Mounted`], [`PointError::Claimed`], [`PointError::Os`].
 pub(super) fn claim(path: &Path) -> Result<fs::File, PointError> {
-    let unless_mounted = || match is_mounted(path) {
-        true => Err(PointError::Mounted(path.to_owned())),
-        false => Ok(()),
-    };
     // Not of what is mounted there, whose server may be asked for it.
-    unless_mounted()?;
+    unless_mounted(path)?;
     let directory = fs::File::open(path).map_err(|source| PointError::Os {
         path: path.to_owned(),
         source,
     })?;
+    hold(&directory, path)?;
+    Ok(directory)
+}
+
+/// Locks a directory that nothing was mounted on when it was opened, unless something is by now.
+pub(super) fn hold(directory: &fs::File, path: &Path) -> Result<(), PointError> {
+    // A file system without locks has none that another process holds.
     if let Err(fs::TryLockError::WouldBlock) = directory.try_lock() {
         return Err(PointError::Claimed(path.to_owned()));
     }
-    unless_mounted()?;
-    Ok(directory)
+    unless_mounted(path)
+}
+
+fn unless_mounted(path: &Path) -> Result<(), PointError> {
+    match is_mounted(path) {
+        true => Err(PointError::Mounted(path.to_owned())),
+        false => Ok(()),
+    }
 }
 
 fn is_mounted(path: &Path) -> bool {

@@ -109,12 +109,15 @@ fn of_two_that_mount_at_one_place_at_once_the_second_is_refused() {
     let claimed = refused().expect("of the directory");
     assert!(matches!(*claimed, PointError::Claimed(_)), "{claimed}");
     drop(other);
+    let opened_before = File::open(&path).expect("a folder");
     let Ok(served) = Served::start(&files(), &path, &options) else {
         println!("skipped: needs the right to mount");
         return;
     };
     let mounted = refused().expect("of the directory");
     assert!(matches!(*mounted, PointError::Mounted(_)), "{mounted}");
+    let mounted = point::hold(&opened_before, &path).expect_err("another is first");
+    assert!(matches!(mounted, PointError::Mounted(_)), "{mounted}");
     point::abort(&path).expect("an end");
     served.join();
     assert!(!is_mounted(&path));

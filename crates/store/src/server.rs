@@ -52,7 +52,7 @@ pub struct ServerConfig {
     pub scheme: Arc<dyn Scheme>,
     /// Threads that answer calls, at least 1.
     pub threads: usize,
-    /// Bytes of each client's landing; a value that is larger is refused.
+    /// Bytes of each client's landing; a value that is larger is refused, unless a call carries it.
     pub landing_bytes: u64,
     /// How long a value may take to come before its version is given up.
     pub patience: Duration,

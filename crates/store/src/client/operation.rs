@@ -30,6 +30,8 @@ pub(super) struct Operation {
     pub step: Step,
     shard: usize,
     hash: u64,
+    /// Calls carry its value as far as that fits.
+    calls_carry: bool,
     /// When its last call was made.
     called_at: Time,
     /// Verbs under way: it does not end before they have.
@@ -79,6 +81,7 @@ impl Operation {
             step,
             shard,
             hash,
+            calls_carry,
             called_at: Time::default(),
             verbs: 0,
             failed: None,
@@ -168,10 +171,10 @@ impl Client {
         if self.caller.outstanding() + 1 >= CALLS_UNDER_WAY_MAX {
             return false;
         }
-        let carries = (self.calls_carry_values(), self.has_space_step());
+        let has_space_step = self.has_space_step();
         let mut bytes = std::mem::take(&mut self.request);
         let operation = self.operations[index].as_mut().expect("it is under way");
-        let (request, what) = request_of(operation, carries);
+        let (request, what) = request_of(operation, has_space_step);
         request.encode(&mut bytes);
         let called = self.caller.call(&bytes, index as u64).is_ok();
         self.request = bytes;
@@ -492,15 +495,12 @@ impl Client {
     }
 }
 
-fn request_of(
-    operation: &Operation,
-    (calls_carry, has_space_step): (bool, bool),
-) -> (Request<'_>, &'static str) {
+fn request_of(operation: &Operation, has_space_step: bool) -> (Request<'_>, &'static str) {
     if let Step::Settle { sequence, shard } = operation.step {
         return (Request::Settle { shard, sequence }, "CALL settle");
     }
     match &operation.command {
-        Command::Get { key } if calls_carry => (Request::Get { key }, "CALL get"),
+        Command::Get { key } if operation.calls_carry => (Request::Get { key }, "CALL get"),
         Command::Get { key } => (Request::Locate { key }, "CALL place"),
         Command::Delete { key, condition } => {
             let condition = *condition;
@@ -517,7 +517,8 @@ fn request_of(
             is_durable,
         } => {
             let condition: Condition = *condition;
-            let is_inline = (*is_durable || calls_carry) && value.len() <= INLINE_BYTES_MAX;
+            let is_inline =
+                (*is_durable || operation.calls_carry) && value.len() <= INLINE_BYTES_MAX;
             match !has_space_step || is_inline || value.is_empty() {
                 true => (
                     Request::Put {

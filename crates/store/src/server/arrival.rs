@@ -23,9 +23,8 @@ impl Arrival {
     /// the heap.
     pub fn new(key: &[u8], value: &[u8], area: Option<&Arc<Area>>) -> Self {
         let area = area.filter(|area| value.len() as u64 <= area.region().len_bytes());
-        let on_heap = || Some(Source::Landing(Box::new(value.to_vec())));
         let source = match area {
-            None => on_heap(),
+            None => Some(Source::Landing(Box::new(value.to_vec()))),
             // Memory that is gone takes no value.
             Some(area) => area.take(value.len() as u32).and_then(|slot| {
                 let put = slot.write(value);

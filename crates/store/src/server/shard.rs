@@ -1,6 +1,7 @@
 //! One shard of a served store: its pool, who waits for which version, and what each request does.
 //!
-//! Server threads hold the lock for as long as it takes to append a header. What waits for the medium is
+//! Server threads hold the lock for as long as it takes to append a header, or to copy a short value that
+//! is read. What waits for the medium is
 //! the persister's, in `persister.rs`, which takes the lock before and after. Lock order: a shard, then a
 //! landing, then an outbox.
 

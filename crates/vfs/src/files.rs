@@ -11,6 +11,7 @@ mod commits;
 mod data;
 mod directory;
 mod extents;
+mod holes;
 mod names;
 mod open;
 mod space_use;

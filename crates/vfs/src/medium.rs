@@ -52,6 +52,12 @@ pub trait Medium: Send + Sync + 'static {
     /// Whether the byte at `offset` lies in a block that takes memory, and up to where that holds,
     /// at most `end`.
     fn allocation(&self, offset: u64, end: u64) -> (bool, u64);
+
+    /// Whether a write to the block at `offset` needs no memory besides what is taken, and up to where
+    /// that holds. This is the answer of a medium that has memory for each block apart.
+    fn has_memory(&self, offset: u64) -> (bool, u64) {
+        self.allocation(offset, (offset / BLOCK_BYTES + 1) * BLOCK_BYTES)
+    }
 }
 
 /// Why a medium refused.

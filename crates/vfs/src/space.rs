@@ -18,6 +18,25 @@ pub struct Run {
     pub len: u64,
 }
 
+/// Whether a block has memory, and the first one after it of which that may be otherwise.
+pub trait Memory: Fn(u64) -> (bool, u64) {}
+
+impl<T: Fn(u64) -> (bool, u64)> Memory for T {}
+
+/// The parts of `run` that have memory and that have none.
+fn parts(run: Run, memory: &impl Memory) -> impl Iterator<Item = (Run, bool)> {
+    let (mut at, end) = (run.start, run.start + run.len);
+    std::iter::from_fn(move || {
+        let start = at;
+        (start < end).then(|| {
+            let (has_memory, until) = memory(start);
+            at = until.clamp(start + 1, end);
+            let len = at - start;
+            (Run { start, len }, has_memory)
+        })
+    })
+}
+
 /// Free and freed blocks.
 #[derive(Debug, Default)]
 pub struct Space {
@@ -37,6 +56,8 @@ pub struct Space {
     kept: usize,
     /// Runs whose memory was not given back; some of their blocks may have been given since.
     held: VecDeque<Run>,
+    /// Free blocks before this one had no memory when that was looked for.
+    bare: u64,
 }
 
 /// Runs that are looked at for one as long as is wanted; arbitrary.
@@ -128,6 +149,41 @@ impl Space {
         Some(run)
     }
 
+    /// Gives up to `wanted` blocks in a row that have memory.
+    pub fn give_with_memory(&mut self, wanted: u64, memory: &impl Memory) -> Option<Run> {
+        let before = self.free.range(..self.bare).next_back();
+        let first = before.map_or(self.bare, |(start, _)| *start);
+        let found = self.free.range(first..).find_map(|(&start, &len)| {
+            let from = start.max(self.bare);
+            let left = (start + len).saturating_sub(from);
+            let mut parts = parts(
+                Run {
+                    start: from,
+                    len: left,
+                },
+                memory,
+            );
+            let (part, _) = parts.find(|(_, has_memory)| *has_memory)?;
+            let run = Run {
+                start: part.start,
+                len: part.len.min(wanted),
+            };
+            Some((start, len, run))
+        });
+        self.bare = found.map_or(self.total_blocks, |(_, _, run)| run.start);
+        let (start, len, run) = found?;
+        self.cut(start, len, run);
+        self.given.push(run);
+        Some(run)
+    }
+
+    /// `run` was given, and no file gets it: it is free at once. Some of it may have been written.
+    pub fn take_back(&mut self, run: Run, memory: &impl Memory) {
+        self.add(run);
+        let written = parts(run, memory).filter(|(_, has_memory)| *has_memory);
+        written.for_each(|(part, _)| self.hold(part));
+    }
+
     /// The free run around `from`, and what of it is given.
     fn at(&self, from: u64, wanted: u64) -> Option<(u64, u64, Run)> {
         let (&start, &len) = self.free.range(..=from).next_back()?;
@@ -199,6 +255,7 @@ impl Space {
             self.add(*run);
             self.cursor = self.cursor.min(run.start);
         }
+        self.bare = 0;
     }
 
     /// The memory of these blocks, which are free, was not given back.
@@ -238,6 +295,7 @@ impl Space {
     }
 
     fn add(&mut self, run: Run) {
+        self.bare = self.bare.min(run.start);
         let (mut start, mut end) = (run.start, run.start + run.len);
         if let Some((&before, &len)) = self.free.range(..start).next_back()
             && before + len == start

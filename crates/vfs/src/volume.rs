@@ -61,14 +61,10 @@ impl Medium for VolumeMedium {
     }
 
     fn reserve(&self, offset: u64, len_bytes: u64) -> Result<(), MediumError> {
-        let extent_bytes = self.volume.extent_bytes();
         let (mut at, end) = (offset, offset + len_bytes);
         while at < end {
-            let next = (at / extent_bytes + 1)
-                .saturating_mul(extent_bytes)
-                .min(end);
-            // An extent has memory from its first page on, and as long as it holds one.
-            if self.allocation(at, next) == (false, next) {
+            let (has_memory, next) = self.has_memory(at);
+            if !has_memory {
                 self.write(at, &[0; BLOCK_BYTES as usize])?;
             }
             at = next;
@@ -82,6 +78,14 @@ impl Medium for VolumeMedium {
 
     fn allocation(&self, offset: u64, end: u64) -> (bool, u64) {
         self.volume.allocation(offset, end)
+    }
+
+    fn has_memory(&self, offset: u64) -> (bool, u64) {
+        // An extent has memory from its first page on, and as long as it holds one.
+        let extent_bytes = self.volume.extent_bytes();
+        let start = offset / extent_bytes * extent_bytes;
+        let end = start.saturating_add(extent_bytes).min(self.size_bytes());
+        (self.allocation(start, end) != (false, end), end)
     }
 }
 

@@ -6,13 +6,13 @@
 
 use super::attributes::CAPABILITY;
 use super::extents::Piece;
+use super::holes::{Given, Purpose};
 use super::space_use::EXTENT_BYTES;
 use super::{Caller, Files, State};
 use crate::injected_faults::{InjectedFault, is_injected};
 use crate::medium::BLOCK_BYTES;
 use crate::range_locks::Mode;
-use crate::records::{Extent, Ino, Inode};
-use crate::space::Run;
+use crate::records::{Ino, Inode};
 use crate::{FILE_BYTES_MAX, FsError, Result};
 
 /// How bytes are written.
@@ -106,28 +106,11 @@ impl Files {
     ) -> Result<bool> {
         let (_range, size) = self.lock_to_end(ino, offset, end)?;
         let blocks = (offset / BLOCK_BYTES, end.div_ceil(BLOCK_BYTES));
-        let filled = self.edit(|state| state.fill_holes(ino, blocks));
-        let (pieces, given) = filled?;
-        let written = self
-            .clear_tail(ino, size, offset)
-            .and_then(|()| self.write_pieces(&pieces, offset, bytes));
-        let published = written.and_then(|()| {
-            self.edit(|state| state.publish(caller, ino, end, how, &pieces, &given))
-        });
-        if published.is_err() {
-            self.release(&given);
-        }
-        published
-    }
-
-    /// Frees blocks that were given and that no file got.
-    fn release(&self, given: &[Given]) {
-        let mut state = self.state();
-        for given in given {
-            // Part of the bytes may be there: not before their memory was given back.
-            state.space.free(given.run);
-        }
-        state.space.keep();
+        self.clear_tail(ino, size, offset)?;
+        self.fill_holes(ino, blocks, Purpose::Write, |pieces, given| {
+            self.write_pieces(pieces, offset, bytes)?;
+            self.edit(|state| state.publish(caller, ino, end, how, pieces, given))
+        })
     }
 
     /// Locks a range for a write, and what lies between the file's end and it.
@@ -292,22 +275,14 @@ impl Files {
             self.clear_tail(ino, size, end)?;
         }
         let blocks = (offset / BLOCK_BYTES, end.div_ceil(BLOCK_BYTES));
-        let filled = self.edit(|state| {
-            let (pieces, given) = state.fill_holes(ino, blocks)?;
-            let count: u64 = given.iter().map(|given| given.run.len).sum();
-            if count > 0 {
-                // Before memory is taken: writes may make a row of each block.
-                state.check_room(count * EXTENT_BYTES)?;
-            }
-            Ok((pieces, given))
-        });
-        let (pieces, given) = filled?;
-        let reserved = self.reserve_unwritten(&pieces);
-        let is_hopeless = matches!(reserved, Err(FsError::NoSpace)) && !is_coming;
-        let published = reserved.and_then(|()| {
+        let mut lacks_memory = false;
+        let set_aside = self.fill_holes(ino, blocks, Purpose::SetAside, |pieces, given| {
+            let reserved = self.reserve_unwritten(pieces);
+            lacks_memory = matches!(reserved, Err(FsError::NoSpace));
+            reserved?;
             self.edit(|state| {
                 let mut inode = state.file(ino)?;
-                for given in &given {
+                for given in given {
                     state.attach(ino, given.block, given.extent(false))?;
                     inode.blocks += given.run.len;
                 }
@@ -321,12 +296,9 @@ impl Files {
                 state.put_changed(caller, ino, inode)
             })
         });
-        if published.is_err() {
-            self.release(&given);
-        }
-        match is_hopeless {
+        match lacks_memory && !is_coming {
             true => Ok(None),
-            false => published.map(Some),
+            false => set_aside.map(Some),
         }
     }
 
@@ -442,23 +414,6 @@ const SEEK_ROWS: usize = 16;
 /// Copied at a time; arbitrary, what the kernel reads at once.
 const COPY_BYTES: u64 = 1 << 20;
 
-/// Blocks that fill a hole.
-pub(super) struct Given {
-    /// First block in the file.
-    block: u64,
-    run: Run,
-}
-
-impl Given {
-    fn extent(&self, is_written: bool) -> Extent {
-        Extent {
-            start: self.run.start,
-            len: self.run.len,
-            is_written,
-        }
-    }
-}
-
 impl State {
     /// A regular file.
     pub(super) fn file(&self, ino: Ino) -> Result<Inode> {
@@ -514,50 +469,6 @@ impl State {
         self.drop_capabilities(ino)?;
         self.put_inode(ino, inode);
         Ok(inode.mode != mode)
-    }
-
-    /// What a file has in blocks `from .. to`, and blocks for the holes, which are its own only
-    /// once they are attached.
-    fn fill_holes(&mut self, ino: Ino, (from, to): (u64, u64)) -> Result<(Vec<Piece>, Vec<Given>)> {
-        let mut given: Vec<Given> = Vec::new();
-        let found = self.pieces(ino, from, to)?;
-        let holes = found.iter().filter(|piece| piece.start.is_none());
-        let wanted: u64 = holes.map(|piece| piece.len).sum();
-        if wanted > self.space.free_blocks() {
-            return Err(FsError::NoSpace);
-        }
-        let mut pieces = Vec::with_capacity(found.len());
-        let mut goal = None;
-        for piece in found {
-            if piece.start.is_some() {
-                goal = piece.start.map(|start| start + piece.len);
-                pieces.push(piece);
-                continue;
-            }
-            let (mut block, end) = (piece.block, piece.block + piece.len);
-            while block < end {
-                let goal_here = match goal {
-                    Some(goal) => Some(goal),
-                    None => self.goal(ino, block)?,
-                };
-                let run = self.space.give(end - block, goal_here);
-                let run = run.ok_or(FsError::NoSpace)?;
-                given.push(Given { block, run });
-                pieces.push(Piece {
-                    block,
-                    len: run.len,
-                    start: Some(run.start),
-                    is_written: false,
-                });
-                block += run.len;
-                goal = Some(run.start + run.len);
-            }
-        }
-        // Where nothing is added, rows may be more than that: bytes are overwritten all the same.
-        if !given.is_empty() {
-            self.check_room(given.len() as u64 * EXTENT_BYTES)?;
-        }
-        Ok((pieces, given))
     }
 }
 

@@ -293,6 +293,12 @@ mod tests {
             mapped.extend(new);
             None
         }
+
+        fn has_memory(&self, offset: u64) -> (bool, u64) {
+            let extent = offset / Self::BYTES;
+            let mapped = self.mapped.lock().expect("no panic");
+            (mapped.contains(&extent), (extent + 1) * Self::BYTES)
+        }
     }
 
     /// A file system whose medium has memory until it is told that there is none.
@@ -307,6 +313,8 @@ mod tests {
             Access::Write(offset, len) | Access::Reserve(offset, len) => asked.take(offset, len),
             Access::Read | Access::Discard(..) => None,
         });
+        let asked = Arc::clone(&extents);
+        medium.have_memory(move |offset| asked.has_memory(offset));
         let files = Files::open(medium, Caller::default()).expect("a file system");
         (files, extents)
     }
@@ -347,6 +355,54 @@ mod tests {
         let refused = files.allocate(&caller, ino, (BYTES, 2 * BYTES), 0);
         assert_eq!(refused, Err(FsError::NoSpace));
         assert_eq!(files.usage().free_blocks, free_blocks);
+    }
+
+    #[test]
+    fn blocks_that_have_memory_are_taken_where_there_is_none_for_others() {
+        let caller = Caller::default();
+        let (files, extents) = on_extents();
+        let how = Write::default();
+        // Of each extent of a file one block stays.
+        let old = make(&files, b"old").expect("a file");
+        let count = (4 << 20) / Extents::BYTES;
+        let bytes = vec![7; 4 << 20];
+        files.write(&caller, old, 0, &bytes, how).expect("memory");
+        let per_extent = Extents::BYTES / BLOCK_BYTES;
+        for extent in 0..count {
+            let hole = (extent * per_extent + 1, per_extent - 1);
+            let hole = (hole.0 * BLOCK_BYTES, hole.1 * BLOCK_BYTES);
+            files.allocate(&caller, old, hole, PUNCH).expect("a hole");
+        }
+        files.commit().expect("a commit");
+        extents.is_full.store(true, Ordering::Relaxed);
+        // Only there is room: in one write, in many, and for space that is set aside.
+        let third = count * (per_extent - 1) / 3 * BLOCK_BYTES;
+        let new: Vec<u8> = (0..third).map(|at| (at / 100) as u8).collect();
+        let [whole, parts, aside] =
+            [&b"whole"[..], b"parts", b"aside"].map(|name| make(&files, name).expect("a file"));
+        let whole_written = files.write(&caller, whole, 0, &new, how);
+        whole_written.expect("memory is there");
+        for (number, part) in new.chunks(12_345).enumerate() {
+            let offset = number as u64 * 12_345;
+            let written = files.write(&caller, parts, offset, part, how);
+            written.expect("memory is there");
+        }
+        let set_aside = files.allocate(&caller, aside, (0, third), 0);
+        set_aside.expect("memory is there");
+        let aside_written = files.write(&caller, aside, 0, &new, how);
+        aside_written.expect("it was set aside");
+        for ino in [whole, parts, aside] {
+            let mut read = vec![0; new.len()];
+            assert_eq!(files.read(ino, 0, &mut read), Ok(new.len()));
+            assert!(read == new);
+        }
+        // What there is no memory for is refused, and takes nothing.
+        let free_blocks = files.usage().free_blocks;
+        let refused = files.write(&caller, whole, third, &bytes, how);
+        assert_eq!(refused, Err(FsError::NoSpace));
+        assert_eq!(files.usage().free_blocks, free_blocks);
+        files.commit().expect("a commit");
+        assert_eq!(files.usage().free_blocks, files.state().space.free_blocks());
     }
 
     #[test]

@@ -9,10 +9,14 @@ use super::{Medium, MediumError};
 pub struct Faulty {
     pub inner: ModelMedium,
     refuse: Mutex<Refuse>,
+    memory: Mutex<Memory>,
 }
 
 /// Why an access is refused, if it is.
 type Refuse = Box<dyn FnMut(Access) -> Option<MediumError> + Send>;
+
+/// Which bytes have memory, as [`Medium::has_memory`].
+type Memory = Option<Box<dyn FnMut(u64) -> (bool, u64) + Send>>;
 
 /// What is asked of it, from a byte on and so many bytes.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -29,12 +33,18 @@ impl Faulty {
         Self {
             inner: ModelMedium::new(size_bytes),
             refuse: Mutex::new(Box::new(|_| None)),
+            memory: Mutex::default(),
         }
     }
 
     /// Refuses what `refuse` says from now on.
     pub fn refuse(&self, refuse: impl FnMut(Access) -> Option<MediumError> + Send + 'static) {
         *self.refuse.lock().unwrap_or_else(PoisonError::into_inner) = Box::new(refuse);
+    }
+
+    /// Has memory as `memory` says from now on.
+    pub fn have_memory(&self, memory: impl FnMut(u64) -> (bool, u64) + Send + 'static) {
+        *self.memory.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(memory));
     }
 
     fn ask(&self, access: Access) -> Result<(), MediumError> {
@@ -73,5 +83,13 @@ impl Medium for Faulty {
 
     fn allocation(&self, offset: u64, end: u64) -> (bool, u64) {
         self.inner.allocation(offset, end)
+    }
+
+    fn has_memory(&self, offset: u64) -> (bool, u64) {
+        let mut memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
+        match &mut *memory {
+            Some(memory) => memory(offset),
+            None => self.inner.has_memory(offset),
+        }
     }
 }

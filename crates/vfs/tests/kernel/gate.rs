@@ -92,4 +92,8 @@ impl Medium for Gate {
     fn allocation(&self, offset: u64, end: u64) -> (bool, u64) {
         self.medium.allocation(offset, end)
     }
+
+    fn has_memory(&self, offset: u64) -> (bool, u64) {
+        self.medium.has_memory(offset)
+    }
 }

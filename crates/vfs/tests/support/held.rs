@@ -76,4 +76,8 @@ impl Medium for Held {
     fn allocation(&self, offset: u64, end: u64) -> (bool, u64) {
         self.medium.allocation(offset, end)
     }
+
+    fn has_memory(&self, offset: u64) -> (bool, u64) {
+        self.medium.has_memory(offset)
+    }
 }

@@ -270,3 +270,35 @@ fn a_store_without_a_secret_is_used_where_there_is_no_room_for_one() {
     assert!(!used.stderr.contains("make the file secret"), "{used:#?}");
     assert!(secret.exists());
 }
+
+/// As `cp --sparse=always` makes one: writes to its holes would need room that is not there.
+#[test]
+fn a_store_with_holes_is_not_served_where_there_is_no_room_for_them() {
+    let hosts = hosts("1");
+    let Some(disk) = SmallDisk::mount(&hosts, "8M") else {
+        return;
+    };
+    let store = disk.path().join("objects");
+    let dir = store.to_str().expect("UTF-8");
+    run(&["store", "create", dir, "--size", "1M"]).expect(0);
+    let value = disk.path().join("value");
+    std::fs::write(&value, b"kept").expect("room");
+    let put = ["store", "put", dir, "key", value.to_str().expect("UTF-8")];
+    run(&put).expect(0);
+    let pool = store.join("pool");
+    let dug = std::process::Command::new("fallocate")
+        .arg("--dig-holes")
+        .arg(&pool)
+        .status();
+    assert!(dug.expect("util-linux is there").success());
+    disk.fill();
+    let key = hosts.path().join("cluster.key");
+    let key = key.to_str().expect("UTF-8");
+    let listen = "tcp:127.0.0.1:0";
+    let serve = ["store", "serve", dir, "--listen", listen, "--key", key];
+    let refused = run(&serve).expect(1);
+    assert!(refused.stderr.contains("No space left"), "{refused:#?}");
+    disk.make_room();
+    let got = run(&["store", "get", dir, "key"]).expect(0);
+    assert_eq!(got.stdout, "kept");
+}

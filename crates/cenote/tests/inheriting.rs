@@ -329,9 +329,14 @@ impl Manager {
         message.msg_iovlen = 1;
         message.msg_control = control.as_mut_ptr().cast();
         message.msg_controllen = size_of_val(&control);
-        // SAFETY: the message and all that it points to live through the call.
-        let len = unsafe { libc::recvmsg(self.socket.as_raw_fd(), &raw mut message, 0) };
-        let len = usize::try_from(len).expect("a message in time");
+        let len = loop {
+            // SAFETY: the message and all that it points to live through the call.
+            let len = unsafe { libc::recvmsg(self.socket.as_raw_fd(), &raw mut message, 0) };
+            let error = std::io::Error::last_os_error();
+            if len >= 0 || error.kind() != std::io::ErrorKind::Interrupted {
+                break usize::try_from(len).expect("a message in time");
+            }
+        };
         // SAFETY: the system filled the control buffer and says how much of it.
         let header = unsafe { libc::CMSG_FIRSTHDR(&raw const message) };
         let fd = (!header.is_null()).then(|| {

@@ -148,6 +148,26 @@ fn keys_with_control_characters_take_one_line_and_change_no_terminal() {
     assert_eq!(store.json("list", &[]), serde_json::json!([key, "plain"]));
 }
 
+#[test]
+fn keys_that_are_no_text_are_read_and_deleted_by_what_a_list_prints() {
+    let store = Store::new("1M");
+    let script = r#"
+        key=$(printf '\377\376 1')
+        echo value | "$0" store put "$1" "$key"
+        "$0" store list "$1" --null | xargs -0 -n1 "$0" store get "$1" --
+        "$0" store list "$1" --null --prefix "$(printf '\377')" | xargs -0 -n1 "$0" store delete "$1" --
+    "#;
+    let ended = Command::new("sh")
+        .args(["-ec", script, env!("CARGO_BIN_EXE_cenote")])
+        .arg(store.dir.path().join("objects"))
+        .output()
+        .expect("it runs");
+    assert!(ended.status.success(), "{ended:?}");
+    let said = String::from_utf8_lossy(&ended.stdout);
+    assert!(said.contains("\nvalue\n"), "{said}");
+    assert_eq!(store.ok("list", &[], b""), b"");
+}
+
 /// A store that is served, until this is dropped.
 struct Served {
     process: std::process::Child,
@@ -300,6 +320,9 @@ fn a_server_whose_disk_fails_ends_and_has_what_it_said() {
     std::io::Read::read_to_string(&mut { stderr }, &mut said).expect("text");
     assert_eq!(ended.code(), Some(1), "{said}");
     assert!(said.contains("medium failed"), "{said}");
+    assert!(said.contains("File too large"), "why: {said}");
+    let told = String::from_utf8_lossy(&refused.stderr);
+    assert!(told.contains("may have been made"), "{told}");
 
     let served = Served::start(&store, &[]);
     let one = served.ok(&store, "get", &["one"], b"");

@@ -255,15 +255,22 @@ impl<M: Medium + 'static> Server<M> {
 impl<M: Medium + 'static> Drop for Server<M> {
     fn drop(&mut self) {
         if let Err(error) = self.end() {
-            tracing::error!(%error, "end a store");
+            let error: &(dyn std::error::Error + 'static) = &error;
+            tracing::error!(error, "end a store");
         }
     }
 }
 
 /// A thread came to its end: by an error, the store goes with it.
-fn note_end<E: std::error::Error>(what: &str, ended: &Result<(), E>, has_failed: &AtomicBool) {
+fn note_end<E: std::error::Error + 'static>(
+    what: &str,
+    ended: &Result<(), E>,
+    has_failed: &AtomicBool,
+) {
     if let Err(error) = ended {
-        tracing::error!(%error, "{what}");
+        // With its causes.
+        let error: &(dyn std::error::Error + 'static) = error;
+        tracing::error!(error, "{what}");
         has_failed.store(true, Ordering::Release);
     }
 }

@@ -14,7 +14,9 @@ mod secret;
 mod serve;
 mod shown;
 
+use std::ffi::OsString;
 use std::io::{Read as _, Write as _};
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
@@ -146,7 +148,7 @@ struct Named {
     store: At,
     /// Name of the object, 1 to 250 bytes
     #[arg(value_name = "NAME")]
-    key: String,
+    key: OsString,
     /// Print one JSON object; for get, in place of the bytes
     #[arg(long)]
     json: bool,
@@ -199,7 +201,7 @@ struct List {
     store: At,
     /// Only keys with this prefix
     #[arg(long, value_name = "TEXT", default_value = "")]
-    prefix: String,
+    prefix: OsString,
     /// Print one JSON array
     #[arg(long)]
     json: bool,
@@ -306,10 +308,10 @@ fn put(args: &Put) -> Result<u8> {
     }
     let (named, condition) = (&args.named, args.only.condition());
     let version = match named.store.served()? {
-        Some(mut store) => store.put(&named.key, value, condition)?,
+        Some(mut store) => store.put(named.key.as_bytes(), value, condition)?,
         None => {
             let mut store = Opened::open(&named.store.store)?;
-            let made = store.change(&named.key, condition, |pool, key| {
+            let made = store.change(named.key.as_bytes(), condition, |pool, key| {
                 pool.put_durable(key, &value, condition)
             })?;
             store.close()?;
@@ -325,10 +327,10 @@ fn delete(args: &Delete) -> Result<u8> {
         .map_or(Condition::Always, Condition::Sequence);
     let named = &args.named;
     let version = match named.store.served()? {
-        Some(mut store) => store.delete(&named.key, condition)?,
+        Some(mut store) => store.delete(named.key.as_bytes(), condition)?,
         None => {
             let mut store = Opened::open(&named.store.store)?;
-            let made = store.change(&named.key, condition, |pool, key| {
+            let made = store.change(named.key.as_bytes(), condition, |pool, key| {
                 pool.delete(key, condition)
             })?;
             store.close()?;
@@ -340,7 +342,10 @@ fn delete(args: &Delete) -> Result<u8> {
 
 fn told(named: &Named, done: &str, version: u64) -> Result<u8> {
     if named.json {
-        return say(&serde_json::json!({ "key": named.key, "version": version }).to_string());
+        return say(
+            &serde_json::json!({ "key": named.key.to_string_lossy(), "version": version })
+                .to_string(),
+        );
     }
     let key = shown(named.key.as_bytes());
     say(&format!("{key}: {done}, version {version}"))
@@ -348,10 +353,12 @@ fn told(named: &Named, done: &str, version: u64) -> Result<u8> {
 
 fn get(args: &Named) -> Result<u8> {
     let found = match args.store.served()? {
-        Some(mut store) => store.get(&args.key)?,
+        Some(mut store) => store.get(args.key.as_bytes())?,
         None => {
             let mut store = Opened::open(&args.store.store)?;
-            let found = store.change(&args.key, Condition::Always, |pool, key| pool.get(key))?;
+            let found = store.change(args.key.as_bytes(), Condition::Always, |pool, key| {
+                pool.get(key)
+            })?;
             store.close()?;
             found
         }
@@ -368,7 +375,7 @@ fn get(args: &Named) -> Result<u8> {
     if args.json {
         let bytes = found.value.len();
         let line = serde_json::json!({
-            "key": args.key, "version": found.sequence, "bytes": bytes,
+            "key": args.key.to_string_lossy(), "version": found.sequence, "bytes": bytes,
         });
         return say(&line.to_string());
     }
@@ -381,8 +388,8 @@ fn get(args: &Named) -> Result<u8> {
 
 fn list(args: &List) -> Result<u8> {
     let keys = match args.store.served()? {
-        Some(mut store) => store.keys(&args.prefix)?,
-        None => Opened::look(&args.store.store)?.keys(&args.prefix),
+        Some(mut store) => store.keys(args.prefix.as_bytes())?,
+        None => Opened::look(&args.store.store)?.keys(args.prefix.as_bytes()),
     };
     if args.json {
         let keys: Vec<_> = keys

@@ -134,7 +134,9 @@ impl Turned {
     fn turn(&mut self) {
         let mut events = Events::with_capacity(64);
         let wait = Some(Duration::from_millis(2));
-        self.poll.poll(&mut events, wait).unwrap();
+        if let Err(error) = self.poll.poll(&mut events, wait) {
+            assert_eq!(error.kind(), std::io::ErrorKind::Interrupted);
+        }
         events.iter().for_each(|event| self.lane.on_event(event));
         self.lane.poll(&mut self.asks, &mut self.answers);
         if self.is_mute {

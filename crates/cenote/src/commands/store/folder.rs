@@ -460,9 +460,9 @@ impl Opened {
     }
 
     /// All keys that begin with `prefix`, in order.
-    pub fn keys(&self, prefix: &str) -> Vec<Vec<u8>> {
+    pub fn keys(&self, prefix: &[u8]) -> Vec<Vec<u8>> {
         let pools = self.pools.iter();
-        let keys = pools.flat_map(|pool| pool.keys(prefix.as_bytes()));
+        let keys = pools.flat_map(|pool| pool.keys(prefix));
         let mut keys: Vec<Vec<u8>> = keys.collect();
         keys.sort();
         keys
@@ -492,24 +492,22 @@ impl Opened {
     /// Those of the store, with what to do.
     pub fn change<T>(
         &mut self,
-        key: &str,
+        key: &[u8],
         condition: Condition,
         act: impl Fn(&mut Pool<FileMedium>, &[u8]) -> Result<T, StoreError>,
     ) -> Result<T> {
         let shard = match self.pools.len() {
             1 => 0,
-            count => shard_of(self.pools[0].hashing().0, key.as_bytes(), count),
+            count => shard_of(self.pools[0].hashing().0, key, count),
         };
         let pool = &mut self.pools[shard];
-        let mut done = act(pool, key.as_bytes());
+        let mut done = act(pool, key);
         if matches!(done, Err(StoreError::Full)) {
             // Nothing waits for its value here: one pass is all.
-            done = pool
-                .clean(usize::MAX)
-                .and_then(|_| act(pool, key.as_bytes()));
+            done = pool.clean(usize::MAX).and_then(|_| act(pool, key));
         }
         done.map_err(|error| {
-            let key = shown(key.as_bytes());
+            let key = shown(key);
             let what = |why: &str| format!("{}: {key}: {why}", self.shown);
             match &error {
                 StoreError::Full => {

@@ -70,12 +70,12 @@ impl Remote {
     fn explain(
         &self,
         store: usize,
-        key: &str,
+        key: &[u8],
         condition: Condition,
         error: ClientError,
     ) -> anyhow::Error {
         let shown = &self.shown[store];
-        let key = shown_key(key.as_bytes());
+        let key = shown_key(key);
         let what = |why: &str| format!("{shown}: {key}: {why}");
         match error {
             ClientError::Refused(Refusal::Full) => {
@@ -89,13 +89,23 @@ impl Remote {
             ClientError::Size { .. } | ClientError::Refused(Refusal::Key | Refusal::Value) => {
                 Failure::usage(what(&error.to_string()), "cenote store put --help").into()
             }
+            ClientError::Refused(Refusal::Incomplete) => {
+                let remedy = "try again; this client was slower than serve --patience allows";
+                let why = "the value was not complete in time, and is not stored";
+                Failure::new(what(why), remedy).into()
+            }
+            ClientError::Lost(_) => {
+                let remedy =
+                    "see the store's log; a change may have been made: get --json shows it";
+                Failure::new(what(&error.to_string()), remedy).into()
+            }
             error => anyhow::Error::new(error).context(shown.clone()),
         }
     }
 
-    fn explain_copy(&self, key: &str, condition: Condition, error: CopiesError) -> anyhow::Error {
+    fn explain_copy(&self, key: &[u8], condition: Condition, error: CopiesError) -> anyhow::Error {
         let shown = &self.shown[error.store];
-        let named = shown_key(key.as_bytes());
+        let named = shown_key(key);
         match error.error {
             CopyError::Client(client) => self.explain(error.store, key, condition, client),
             CopyError::Foreign => Failure::new(
@@ -112,11 +122,11 @@ impl Remote {
     }
 
     /// Stores an object, durably; its version.
-    pub fn put(&mut self, key: &str, value: Vec<u8>, condition: Condition) -> Result<u64> {
+    pub fn put(&mut self, key: &[u8], value: Vec<u8>, condition: Condition) -> Result<u64> {
         let said = match &mut self.link {
             Link::One(client) => {
                 let command = Command::Put {
-                    key: key.as_bytes().to_vec(),
+                    key: key.to_vec(),
                     value,
                     condition,
                     is_durable: true,
@@ -124,53 +134,51 @@ impl Remote {
                 return done(client.call(command, LIMIT))
                     .map_err(|error| self.explain(0, key, condition, error));
             }
-            Link::Row(copies) => copies.put(key.as_bytes(), &value, condition),
+            Link::Row(copies) => copies.put(key, &value, condition),
         };
         said.map_err(|error| self.explain_copy(key, condition, error))
     }
 
     /// Deletes one; the version that says so.
-    pub fn delete(&mut self, key: &str, condition: Condition) -> Result<u64> {
+    pub fn delete(&mut self, key: &[u8], condition: Condition) -> Result<u64> {
         let said = match &mut self.link {
             Link::One(client) => {
                 let command = Command::Delete {
-                    key: key.as_bytes().to_vec(),
+                    key: key.to_vec(),
                     condition,
                 };
                 return done(client.call(command, LIMIT))
                     .map_err(|error| self.explain(0, key, condition, error));
             }
-            Link::Row(copies) => copies.delete(key.as_bytes(), condition),
+            Link::Row(copies) => copies.delete(key, condition),
         };
         said.map_err(|error| self.explain_copy(key, condition, error))
     }
 
     /// The newest version of an object.
-    pub fn get(&mut self, key: &str) -> Result<Option<Version>> {
+    pub fn get(&mut self, key: &[u8]) -> Result<Option<Version>> {
         let said = match &mut self.link {
             Link::One(client) => {
-                let command = Command::Get {
-                    key: key.as_bytes().to_vec(),
-                };
+                let command = Command::Get { key: key.to_vec() };
                 return match client.call(command, LIMIT) {
                     Ok(Outcome::Value { sequence, value }) => Ok(Some(Version { sequence, value })),
                     Ok(_) => Ok(None),
                     Err(error) => Err(self.explain(0, key, Condition::Always, error)),
                 };
             }
-            Link::Row(copies) => copies.get(key.as_bytes()),
+            Link::Row(copies) => copies.get(key),
         };
         said.map_err(|error| self.explain_copy(key, Condition::Always, error))
     }
 
     /// All keys that begin with `prefix`, in order.
-    pub fn keys(&mut self, prefix: &str) -> Result<Vec<Vec<u8>>> {
+    pub fn keys(&mut self, prefix: &[u8]) -> Result<Vec<Vec<u8>>> {
         match &mut self.link {
             Link::One(client) => client
-                .keys(prefix.as_bytes(), LIMIT)
+                .keys(prefix, LIMIT)
                 .map_err(|error| self.explain(0, prefix, Condition::Always, error)),
             Link::Row(copies) => copies
-                .keys(prefix.as_bytes())
+                .keys(prefix)
                 .map_err(|error| self.explain_copy(prefix, Condition::Always, error)),
         }
     }
@@ -181,7 +189,7 @@ impl Remote {
             Link::One(_) => Ok(0),
             Link::Row(copies) => copies.bring(),
         };
-        said.map_err(|error| self.explain_copy("an object", Condition::Always, error))
+        said.map_err(|error| self.explain_copy(b"an object", Condition::Always, error))
     }
 }
 

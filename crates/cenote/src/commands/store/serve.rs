@@ -116,13 +116,18 @@ pub fn run(args: &Args) -> Result<u8> {
     }
     match args.medium.as_str() {
         "pm" => serve(args, |file| {
-            // A store to a hole that the disk has no room for would end the process.
-            let len = file.metadata()?.len();
-            cenote_durable::allocate(&file, len)?;
-            PmMedium::open(file.into(), args.pm_delay)
+            PmMedium::open(whole(file)?.into(), args.pm_delay)
         }),
-        _ => serve(args, FileMedium::open),
+        _ => serve(args, |file| FileMedium::open(whole(file)?)),
     }
+}
+
+/// A pool without holes, as a sparse copy of one has them: where the disk has no room for one, a write there
+/// would end the server.
+fn whole(file: File) -> std::io::Result<File> {
+    let len = file.metadata()?.len();
+    cenote_durable::allocate(&file, len)?;
+    Ok(file)
 }
 
 fn serve<M: Medium + 'static>(
